@@ -1,0 +1,18 @@
+"""The one exception a user may meet: a sentence about what is wrong and a hint what to do."""
+
+
+class DoctorError(Exception):
+    """Bad input or an impossible request; the CLI prints it as one line and exits with `exit_code`."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class NoDiagnosis(DoctorError):
+    """The request was fine, but nothing could be examined: exit code 3, never a silent pass."""
+
+    exit_code = 3

@@ -1,0 +1,207 @@
+"""The nouns of a diagnosis, all frozen: facts go in, a report comes out.
+
+Nothing here reads a file, runs a program or knows a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Value of a key that is known not to be there: a package that is not installed, a variable that is not set.
+ABSENT = "absent"
+
+SEVERITIES = ("error", "warning", "note")  # worst first
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One reading: what was found and where. `value is None` means unknown, and `problem` says why."""
+
+    key: str
+    value: Any
+    source: str
+    raw: str | None = None
+    problem: str | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether the reading succeeded; `absent` counts as known."""
+        return self.value is not None
+
+
+class Facts(Mapping[str, Fact]):
+    """What is known of one environment and workload: an immutable mapping from key to `Fact`."""
+
+    __slots__ = ("_facts",)
+
+    def __init__(self, facts: Iterable[Fact] = ()) -> None:
+        self._facts: dict[str, Fact] = {fact.key: fact for fact in facts}
+
+    def __getitem__(self, key: str) -> Fact:
+        return self._facts[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._facts)
+
+    def __len__(self) -> int:
+        return len(self._facts)
+
+    def with_(self, *facts: Fact) -> Facts:
+        """The same facts with these added or replaced."""
+        merged = Facts()
+        merged._facts = {**self._facts, **{fact.key: fact for fact in facts}}
+        return merged
+
+    def without(self, *keys: str) -> Facts:
+        """The same facts, these keys forgotten (so that they are unknown, or derived anew)."""
+        return Facts(fact for key, fact in self._facts.items() if key not in keys)
+
+    def value(self, key: str) -> Any:
+        """The value of `key`, or None when it is unknown."""
+        fact = self._facts.get(key)
+        return None if fact is None else fact.value
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One condition of a rule, judged: the fact that was found and what would have been needed instead."""
+
+    key: str
+    condition: str  # as the rule says it: "<9.3"
+    needs: str  # what would clear it: ">=9.3"
+    fact: Fact
+    holds: bool | None
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What a kernel on the GPU said about a finding."""
+
+    verdict: str  # confirmed | refuted | inconclusive
+    kernel: str
+    request: Mapping[str, Any]
+    outcome: str  # ran | refused | unavailable | failed | crashed | timeout
+    observed: Mapping[str, Any]
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One way out that a rule offers; all its parts are done together."""
+
+    require: Mapping[str, str] = field(default_factory=dict)  # distribution -> specifier
+    set_env: Mapping[str, str] = field(default_factory=dict)
+    unset_env: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)  # workload key -> value
+    call: str | None = None  # a line of code
+    note: str | None = None  # what it costs, or a condition that metadata cannot say
+    safe: bool = True
+    index_url: str | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """One package, variable or setting that a fix changes."""
+
+    kind: str  # package | env | config | call
+    name: str
+    before: str | None
+    after: str | None
+    why: str
+    resolves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A set of changes, checked by asking the rulebook again on the changed facts."""
+
+    title: str
+    changes: tuple[Change, ...]
+    resolves: tuple[str, ...]  # rule ids it clears
+    leaves: tuple[str, ...] = ()  # error rule ids that still fire
+    safe: bool = True
+    note: str | None = None
+    index_url: str | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule that fires, with the evidence for it."""
+
+    rule: str
+    name: str
+    severity: str
+    verdict: str  # fires | undetermined
+    summary: str
+    message: str
+    why: str
+    evidence: tuple[Evidence, ...]
+    references: tuple[str, ...]
+    alternatives: tuple[Alternative, ...] = ()
+    no_pin: str | None = None  # why no package version cures it, where that is so
+    myth: str | None = None  # the popular fix that does not work, and why
+    confirm: Mapping[str, Any] | None = None
+    confirmation: Confirmation | None = None
+    backends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a backend is out (`holds` True) or may be out (None)."""
+
+    rule: str
+    message: str
+    holds: bool | None
+    source: str = ""
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One attention backend judged for one workload; `available is None` means could not tell."""
+
+    backend: str
+    title: str
+    available: bool | None
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Which backend of one library will run."""
+
+    library: str
+    selected: str | None
+    could_tell: bool
+    candidates: tuple[Candidate, ...]
+    fails_at_run: Reason | None = None
+    import_error: Reason | None = None
+
+
+@dataclass(frozen=True)
+class Undetermined:
+    """Rules that could not be judged for want of the same facts."""
+
+    missing: tuple[str, ...]
+    rules: tuple[str, ...]
+    problem: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a renderer ever sees."""
+
+    tool: str
+    rulebook: Mapping[str, Any]
+    facts: Facts
+    findings: tuple[Finding, ...]
+    predictions: tuple[Prediction, ...]
+    fixes: tuple[Fix, ...]
+    undetermined: tuple[Undetermined, ...]
+    timing: Mapping[str, float]
+    kernels_run: bool = False
+    notes: tuple[str, ...] = ()
+    schema: int = 1
