@@ -1,0 +1,155 @@
+"""Rules × facts → findings and backend predictions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .backends import predict
+from .known import Known
+from .model import ABSENT, SEVERITIES, Evidence, Fact, Facts, Finding, Prediction, Undetermined
+from .rulebook import Rule, Rulebook
+
+_PLACEHOLDER = re.compile(r"\{([a-z0-9][A-Za-z0-9._-]*)\}")
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """Everything the rulebook has to say about one set of facts."""
+
+    findings: tuple[Finding, ...]
+    undetermined: tuple[Undetermined, ...]
+    predictions: tuple[Prediction, ...]
+    known: Known
+
+    @property
+    def errors(self) -> frozenset[str]:
+        """Ids of the error rules that fire."""
+        return frozenset(finding.rule for finding in self.findings if finding.severity == "error")
+
+
+def know(rulebook: Rulebook, facts: Facts) -> tuple[Known, dict[str, Prediction]]:
+    """The look-up for these facts, with backend predictions (`te.selected`, `te.fused.available`) on demand."""
+    predictions: dict[str, Prediction] = {}
+    by_prefix = {library.prefix: library for library in rulebook.libraries.values() if library.prefix}
+
+    def predicted(known: Known, key: str) -> Fact | None:
+        prefix, _, rest = key.partition(".")
+        library = by_prefix.get(prefix)
+        if library is None or not (rest == "selected" or rest.endswith(".available")):
+            return None
+        prediction = predictions.get(prefix)
+        if prediction is None:
+            prediction = predictions[prefix] = predict(rulebook, library, known)
+        source = f"predicted for {library.name}"
+        if rest == "selected":
+            if not prediction.could_tell:
+                return Fact(key, None, source, None, _unclear(prediction))
+            return Fact(key, prediction.selected or ABSENT, source)
+        backend = key.removesuffix(".available")
+        candidate = next((c for c in prediction.candidates if c.backend == backend), None)
+        available = None if candidate is None else candidate.available
+        return Fact(key, available, source, None, None if available is not None else "could not tell")
+
+    return Known(facts, rulebook.implications, predicted), predictions
+
+
+def _unclear(prediction: Prediction) -> str:
+    missing = {key for candidate in prediction.candidates for reason in candidate.reasons for key in reason.missing}
+    return f"needs {', '.join(sorted(missing))}" if missing else "could not tell"
+
+
+def evaluate(rulebook: Rulebook, facts: Facts) -> Assessment:
+    """Judge every rule on these facts."""
+    known, predictions = know(rulebook, facts)
+    for library in rulebook.libraries.values():
+        if library.prefix and known.has_workload and (library.applies is None or library.applies.holds(known)):
+            known.look_up(f"{library.prefix}.selected")
+    findings: list[Finding] = []
+    unclear: dict[tuple[str, ...], list[str]] = {}
+    for rule in rulebook.rules.values():
+        if rule.severity is None:
+            continue
+        holds = rule_holds(rulebook, rule, known)
+        if holds:
+            findings.append(_finding(rule, known))
+        elif holds is None:
+            unclear.setdefault(missing_keys(rule, known), []).append(rule.id)
+    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -_weight(rulebook, finding), finding.rule))
+    undetermined = tuple(
+        Undetermined(missing, tuple(rules), "; ".join(f"`{key}`: {known.look_up(key).problem}" for key in missing))
+        for missing, rules in sorted(unclear.items())
+    )
+    return Assessment(tuple(findings), undetermined, tuple(predictions.values()), known)
+
+
+def rule_holds(rulebook: Rulebook, rule: Rule, known: Known) -> bool | None:
+    """Whether the rule fires; a run-time rule fires only for a backend that is selected."""
+    holds = rule.when.holds(known)
+    if holds is False or not rule.fails_at_run:
+        return holds
+    prefix = rule.fails_at_run[0].split(".")[0]
+    selected = known.value(f"{prefix}.selected")
+    if selected is None:
+        return None
+    return holds if selected in rule.fails_at_run else False
+
+
+def missing_keys(rule: Rule, known: Known) -> tuple[str, ...]:
+    """The given-able facts for want of which the rule is undetermined."""
+    keys: dict[str, None] = {}
+    for evidence in rule.when.evidence(known):
+        if evidence.holds is None:
+            keys.update(dict.fromkeys(known.missing(evidence.key)))
+    if rule.fails_at_run and not keys:
+        keys[f"{rule.fails_at_run[0].split('.')[0]}.selected"] = None
+    return tuple(sorted(keys))
+
+
+def _weight(rulebook: Rulebook, finding: Finding) -> int:
+    """How specific a finding is: a cause that names more conditions is told before a general one."""
+    return int(rulebook.rules[finding.rule].body.get("weight", 0)) * 100 + len(finding.evidence)
+
+
+def _finding(rule: Rule, known: Known) -> Finding:
+    evidence = tuple(item for item in rule.when.evidence(known) if item.holds)
+    return Finding(
+        rule=rule.id,
+        name=rule.body["name"],
+        severity=rule.severity or "note",
+        verdict="fires",
+        summary=rule.body["summary"],
+        message=interpolate(rule.message, known),
+        why=str(rule.body.get("why", "")).strip(),
+        evidence=with_needs(evidence, rule.body.get("needs") or {}),
+        references=rule.references,
+        alternatives=rule.alternatives,
+        no_pin=rule.body.get("no_pin"),
+        myth=rule.body.get("myth"),
+        confirm=rule.body.get("confirm"),
+        backends=rule.fails_at_run or rule.disables,
+    )
+
+
+def with_needs(evidence: tuple[Evidence, ...], needs: Mapping[str, str]) -> tuple[Evidence, ...]:
+    """The evidence with the rule's own words for what is needed, where it gives any."""
+    return tuple(
+        Evidence(item.key, item.condition, needs.get(item.key, item.needs), item.fact, item.holds) for item in evidence
+    )
+
+
+def interpolate(message: str, known: Known) -> str:
+    """`{fact.key}` replaced by the value; an unknown one reads `(unknown)`."""
+
+    def replace(match: re.Match[str]) -> str:
+        value = known.look_up(match[1]).value
+        if value is None:
+            return "(unknown)"
+        if value == ABSENT and match[1].endswith(".version"):
+            return "not installed"
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    return _PLACEHOLDER.sub(replace, message)
