@@ -5,6 +5,7 @@ from __future__ import annotations
 from .known import Known
 from .model import Candidate, Prediction, Reason
 from .rulebook import Backend, Library, Rule, Rulebook
+from .wording import interpolate, missing_keys
 
 
 def predict(rulebook: Rulebook, library: Library, known: Known) -> Prediction:
@@ -71,9 +72,5 @@ def _import_error(rulebook: Rulebook, library: Library, known: Known) -> Reason 
 
 
 def _reason(rule: Rule, known: Known, holds: bool | None) -> Reason:
-    from .evaluate import interpolate, missing_keys
-
     missing = missing_keys(rule, known) if holds is None else ()
     return Reason(rule.id, interpolate(rule.message, known), holds, (*rule.references, "")[0], missing)
-
-

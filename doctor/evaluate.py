@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,8 +9,7 @@ from .backends import predict
 from .known import Known
 from .model import ABSENT, SEVERITIES, Evidence, Fact, Facts, Finding, Prediction, Undetermined
 from .rulebook import Rule, Rulebook
-
-_PLACEHOLDER = re.compile(r"\{([a-z0-9][A-Za-z0-9._-]*)\}")
+from .wording import interpolate, missing_keys
 
 
 @dataclass(frozen=True)
@@ -96,17 +94,6 @@ def rule_holds(rulebook: Rulebook, rule: Rule, known: Known) -> bool | None:
     return holds if selected in rule.fails_at_run else False
 
 
-def missing_keys(rule: Rule, known: Known) -> tuple[str, ...]:
-    """The given-able facts for want of which the rule is undetermined."""
-    keys: dict[str, None] = {}
-    for evidence in rule.when.evidence(known):
-        if evidence.holds is None:
-            keys.update(dict.fromkeys(known.missing(evidence.key)))
-    if rule.fails_at_run and not keys:
-        keys[f"{rule.fails_at_run[0].split('.')[0]}.selected"] = None
-    return tuple(sorted(keys))
-
-
 def _weight(rulebook: Rulebook, finding: Finding) -> int:
     """How specific a finding is: a cause that names more conditions is told before a general one."""
     return int(rulebook.rules[finding.rule].body.get("weight", 0)) * 100 + len(finding.evidence)
@@ -137,19 +124,3 @@ def with_needs(evidence: tuple[Evidence, ...], needs: Mapping[str, str]) -> tupl
     return tuple(
         Evidence(item.key, item.condition, needs.get(item.key, item.needs), item.fact, item.holds) for item in evidence
     )
-
-
-def interpolate(message: str, known: Known) -> str:
-    """`{fact.key}` replaced by the value; an unknown one reads `(unknown)`."""
-
-    def replace(match: re.Match[str]) -> str:
-        value = known.look_up(match[1]).value
-        if value is None:
-            return "(unknown)"
-        if value == ABSENT and match[1].endswith(".version"):
-            return "not installed"
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-    return _PLACEHOLDER.sub(replace, message)
