@@ -10,7 +10,7 @@ from .errors import DoctorError
 _PACKAGE = pathlib.Path(__file__).resolve().parent
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _directory(name: str) -> pathlib.Path:
     packaged = _PACKAGE / f"_{name}"  # a wheel
     if packaged.is_dir():

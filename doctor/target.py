@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import selectors
-import shutil
 import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # imported where used: a check that runs nothing must not pay for it
+    import subprocess
+
+Request = Mapping[str, Any]
+Overlay = Mapping[str, "str | None"]
 
 CONTRACT = 1
 MAX_LINE = 8 << 20  # a line longer than this is no answer of ours
@@ -43,10 +45,10 @@ class Answer:
 def run_program(
     python: str,
     program: str,
-    cases: Sequence[Mapping[str, Any]],
+    cases: Sequence[Request],
     *,
     timeout: float,
-    env: Mapping[str, str | None] | None = None,
+    env: Overlay | None = None,
 ) -> list[Answer]:
     """Run `program` (a kernel's name, or a path to a .py file) on `cases` with `python`; one answer per case, in order.
 
@@ -62,37 +64,25 @@ def run_program(
 
 
 def run_snippet(
-    python: str,
-    source: str,
-    request: Mapping[str, Any] | None = None,
-    *,
-    timeout: float,
-    env: Mapping[str, str | None] | None = None,
+    python: str, source: str, request: Request | None = None, *, timeout: float, env: Overlay | None = None
 ) -> Answer:
     """Run a program given as text, under the same contract, on one request."""
     return _run(python, "snippet.py", source, [request or {}], timeout, env)[0]
 
 
 def ask(
-    python: str,
-    program: str,
-    request: Mapping[str, Any] | None = None,
-    *,
-    timeout: float,
-    env: Mapping[str, str | None] | None = None,
+    python: str, program: str, request: Request | None = None, *, timeout: float, env: Overlay | None = None
 ) -> Answer:
     """`run_program` for a single request."""
     return run_program(python, program, [request or {}], timeout=timeout, env=env)[0]
 
 
 def _run(
-    python: str,
-    name: str,
-    source: str,
-    cases: Sequence[Mapping[str, Any]],
-    timeout: float,
-    env: Mapping[str, str | None] | None,
+    python: str, name: str, source: str, cases: Sequence[Request], timeout: float, env: Overlay | None
 ) -> list[Answer]:
+    import shutil
+    import tempfile
+
     from .assets import kernels_dir
 
     answers: list[Answer] = []
@@ -118,13 +108,11 @@ class _Process:
     """One start of the program: its pipes, its process group and what it has said so far."""
 
     def __init__(
-        self,
-        python: str,
-        name: str,
-        directory: pathlib.Path,
-        cases: Sequence[Mapping[str, Any]],
-        env: Mapping[str, str | None] | None,
+        self, python: str, name: str, directory: pathlib.Path, cases: Sequence[Request], env: Overlay | None
     ) -> None:
+        import subprocess
+        import tempfile
+
         self.cases = len(cases)
         self.answers: list[Answer] = []
         self.case: int | None = None  # the case under way; None before the first
@@ -134,7 +122,8 @@ class _Process:
         self.oversize = False
         self.tail = b""
         self.problem: str | None = None
-        self.command = [python, "-B", name]
+        if os.sep in python:
+            python = os.path.abspath(python)  # noqa: PTH100 - a venv's python is a link that must not be resolved
         self.process: subprocess.Popen[bytes] | None = None
         # A file and not a pipe: a program that never reads its request must not block us.
         with tempfile.TemporaryFile(dir=directory) as request:
@@ -142,7 +131,7 @@ class _Process:
             request.seek(0)
             try:
                 self.process = subprocess.Popen(
-                    self.command,
+                    [python, "-B", name],
                     stdin=request,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -174,6 +163,8 @@ class _Process:
 
     def _read(self, process: subprocess.Popen[bytes], timeout: float) -> bool:
         """Read both pipes until the process ends; True if it was late."""
+        import selectors
+
         assert process.stdout is not None and process.stderr is not None
         deadline = time.monotonic() + timeout
         with selectors.DefaultSelector() as selector:
@@ -197,8 +188,9 @@ class _Process:
                     return False
                 if ended and (not ready or time.monotonic() > deadline):
                     return False
-                ended = process.poll() is not None
-                if not ended and time.monotonic() >= deadline:
+                if not ended and process.poll() is not None:
+                    ended, deadline = True, time.monotonic() + 1.0  # what is in the pipes, not what may still come
+                elif not ended and time.monotonic() >= deadline:
                     return True
         while process.poll() is None:  # it closed both pipes and lives on
             if time.monotonic() >= deadline:
@@ -288,7 +280,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _environment(overlay: Mapping[str, str | None] | None) -> dict[str, str]:
+def _environment(overlay: Overlay | None) -> dict[str, str]:
     """The user's environment, which is part of what we examine, less what would keep the program from starting."""
     environment = dict(os.environ)
     for name, value in (overlay or {}).items():
@@ -298,4 +290,7 @@ def _environment(overlay: Mapping[str, str | None] | None) -> dict[str, str]:
             environment[name] = value
     environment.pop("PYTHONSAFEPATH", None)  # hides the program's own directory, where _probe.py is
     environment.pop("PYTHONINSPECT", None)
+    if environment.get("PYTHONPATH"):  # the program's directory is another one than ours
+        entries = environment["PYTHONPATH"].split(os.pathsep)
+        environment["PYTHONPATH"] = os.pathsep.join(str(pathlib.Path(entry).absolute()) for entry in entries if entry)
     return environment
