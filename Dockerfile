@@ -1,0 +1,24 @@
+# Adds attn-doctor to a training image without touching the image's own packages:
+#   docker build --build-arg BASE=my/training-image -t my/training-image:doctor .
+#   docker run --gpus all my/training-image:doctor                      # checks the image's python3
+#   docker run --gpus all my/training-image:doctor check --python python3 --model /model/config.json
+ARG BASE=nvcr.io/nvidia/pytorch:25.06-py3
+FROM ${BASE}
+
+# The interpreter the doctor itself runs on; any CPython >= 3.10 with the venv module will do.
+ARG DOCTOR_PYTHON=python3
+COPY pyproject.toml README.md LICENSE /opt/attn-doctor-src/
+COPY doctor /opt/attn-doctor-src/doctor
+COPY rules /opt/attn-doctor-src/rules
+COPY kernels /opt/attn-doctor-src/kernels
+
+# Its own virtual environment: a doctor must not upgrade its patient. PIP_CONSTRAINT and PYTHONPATH of the
+# image are the patient's and must not leak into it.
+RUN env -u PIP_CONSTRAINT -u PYTHONPATH ${DOCTOR_PYTHON} -m venv /opt/attn-doctor \
+ && env -u PIP_CONSTRAINT -u PYTHONPATH /opt/attn-doctor/bin/pip install --no-cache-dir /opt/attn-doctor-src \
+ && rm -rf /opt/attn-doctor-src \
+ && ln -s /opt/attn-doctor/bin/attn-doctor /usr/local/bin/attn-doctor
+
+ENTRYPOINT ["/usr/local/bin/attn-doctor"]
+# `python3` is looked up on the image's PATH: that interpreter is the patient.
+CMD ["check", "--python", "python3"]
