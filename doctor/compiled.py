@@ -41,7 +41,7 @@ def load_bodies(extra: tuple[str, ...] = ()) -> tuple[str, list[Body]]:
             with cache.open(encoding="utf-8") as stream:
                 stored = json.load(stream)
             if stored["stamp"] == stamp:
-                return stored["version"], [tuple(body) for body in stored["bodies"]]  # type: ignore[misc]
+                return stored["version"], [tuple(body) for body in stored["bodies"]]
         except (OSError, ValueError, KeyError, TypeError):
             pass  # no cache, or a damaged one: it is only a cache
     from .schema import read_file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,29 @@ LIBRARY_KEYS = (
 TEST_KEYS = ("given", "expect", "missing", "message")
 
 
+@dataclass(frozen=True)
+class Source:
+    """One file of the rulebook as its author sees it: content, and the line of every part of it."""
+
+    kind: str  # library | rule
+    library: str
+    path: str
+    content: dict[str, Any]
+    lines: Lines
+
+    def line(self, *at: str) -> int:
+        """The line of a part, or of the nearest part around it."""
+        return next((self.lines[at[:end]] for end in range(len(at), -1, -1) if at[:end] in self.lines), 1)
+
+
 def read_file(path: Path) -> tuple[str, str, str, dict[str, Any]]:
     """One file, checked: (library | rule, library name, path, content)."""
+    source = read_source(path)
+    return source.kind, source.library, source.path, source.content
+
+
+def read_source(path: Path) -> Source:
+    """One file, checked, with the lines of its parts."""
     content, lines = parse_yaml(read_text(path, "rule file"), str(path))
     if not isinstance(content, dict):
         raise DoctorError(f"{path}:1: a rule file needs a mapping")
@@ -35,9 +57,9 @@ def read_file(path: Path) -> tuple[str, str, str, dict[str, Any]]:
         if "name" not in content:
             raise DoctorError(f"{path}:1: `name` is missing")
         _check_library(path, lines, content)
-        return "library", str(content["name"]), str(path), content
+        return Source("library", str(content["name"]), str(path), content, lines)
     check_rule(path, lines, content)
-    return "rule", path.parent.name, str(path), content
+    return Source("rule", path.parent.name, str(path), content, lines)
 
 
 def check_rule(path: Path, lines: Lines, content: dict[str, Any]) -> None:
@@ -87,9 +109,7 @@ def _check_library(path: Path, lines: Lines, content: dict[str, Any]) -> None:
         _check_condition(path, lines, content["applies"], ("applies",))
 
 
-def _known_keys(
-    path: Path, lines: Lines, content: dict[str, Any], known: tuple[str, ...], at: tuple[str, ...]
-) -> None:
+def _known_keys(path: Path, lines: Lines, content: dict[str, Any], known: tuple[str, ...], at: tuple[str, ...]) -> None:
     for key in content:
         if key not in known and not key.startswith("x-"):  # x-…: anchors for the tests
             raise _fault(path, lines, (*at, key), f"unknown key `{key}`", nearest(key, known))

@@ -1,7 +1,8 @@
 """Every fact key: its kind, meaning and parser. The only words that probes and rules share.
 
-Two families of keys are open: `<distribution>.version` for any distribution (PEP 503 name) and
-`env.<NAME>`. All others are listed here or declared by a derivation (`doctor.derive`).
+Open families of keys: `<distribution>.version` for any distribution (PEP 503 name), `env.<NAME>`, and what
+is predicted of a backend, `te.selected` and `te.fused.available`. All others are listed here or declared by a
+derivation (`doctor.derive`).
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ TERMS: dict[str, Term] = _terms(
 
 _PACKAGE_VERSION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.version")
 _ENVIRONMENT = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
+_SELECTED = re.compile(r"[a-z][a-z0-9]*\.selected")  # te.selected: answered by the prediction
+_AVAILABLE = re.compile(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.available")
 
 
 def declare(term: Term) -> None:
@@ -139,6 +142,10 @@ def term(key: str) -> Term:
         return Term(key, TEXT, "an environment variable; absent = unset")
     if _PACKAGE_VERSION.fullmatch(key):
         return Term(key, VERSION, "installed version of that distribution")
+    if _SELECTED.fullmatch(key):
+        return Term(key, TEXT, "the backend that library will choose; absent = none", derived=True)
+    if _AVAILABLE.fullmatch(key):
+        return Term(key, BOOLEAN, "that backend would serve the workload", derived=True)
     raise DoctorError(f"unknown fact key `{key}`", nearest(key, TERMS))
 
 

@@ -98,6 +98,7 @@ class _Builder:
                 continue
             if key_node.value in own:
                 raise self.fail(key_node, f"`{key_node.value}` is given twice")
-            own[key_node.value] = self.build(value_node, (*path, key_node.value))
-            self.lines[(*path, key_node.value)] = key_node.start_mark.line + 1
+            here = (*path, key_node.value)
+            own[key_node.value] = self.build(value_node, here)
+            self.lines[here] = key_node.start_mark.line + 1
         return {**merged, **own}
