@@ -44,6 +44,7 @@ def parse_yaml(text: str, origin: str) -> tuple[Any, Lines]:
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
+        _refuse_depth(text, loader, origin)
         node = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as problem:
         line = problem.problem_mark.line + 1 if problem.problem_mark else 1
@@ -55,6 +56,23 @@ def parse_yaml(text: str, origin: str) -> tuple[Any, Lines]:
     if node is None:
         return None, lines
     return _Builder(origin, lines).build(node, ()), lines
+
+
+def _refuse_depth(text: str, loader: Any, origin: str) -> None:
+    """DoctorError for a document nested so deeply that libyaml's recursive composer would crash the process."""
+    if len(text) < 100_000 and sum(map(text.count, ("[", "{", "- ", "? "))) < 1000:
+        return  # cannot nest deeply enough to hurt: spared the second pass
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH + 1:
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise DoctorError(f"{origin}:{line}: nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 class _Builder:
