@@ -1,0 +1,197 @@
+"""TransformerEngine as it is installed: what it says it would choose, its log, and one call through it.
+
+Where things are differs by release: 1.9 to 2.1 keep the choice in `transformer_engine.pytorch.attention`, 2.3 and later
+in `...attention.dot_product_attention.utils`; earlier ones decide inside the forward call.
+"""
+
+import importlib
+import logging
+
+from _probe import Unavailable, step
+
+SELECTORS = (
+    "transformer_engine.pytorch.attention.dot_product_attention.utils",
+    "transformer_engine.pytorch.dot_product_attention.utils",
+    "transformer_engine.pytorch.attention",
+)
+LOGGERS = (
+    "DotProductAttention",
+    "transformer_engine",
+    "FusedAttention",
+    "FlashAttention",
+    "UnfusedDotProductAttention",
+)
+
+
+def load():
+    """`transformer_engine.pytorch`, or Unavailable where the package is not there at all."""
+    import os
+
+    os.environ.setdefault("NVTE_DEBUG", "1")  # read by some releases at import, by others at each choice
+    os.environ.setdefault("NVTE_DEBUG_LEVEL", "2")
+    step("import transformer_engine.pytorch")
+    try:
+        import transformer_engine.pytorch as te
+    except ModuleNotFoundError as error:
+        if error.name != "transformer_engine":
+            raise  # installed, and broken: that is the finding
+        raise Unavailable("transformer_engine is not installed") from error
+    return te
+
+
+def version():
+    """The version that the package states of itself."""
+    import transformer_engine
+
+    return str(getattr(transformer_engine, "__version__", "unknown"))
+
+
+class Log(logging.Handler):
+    """The lines TransformerEngine logs while this is in force, each once."""
+
+    def __init__(self):
+        super().__init__(logging.DEBUG)
+        self.lines, self._levels = [], {}
+
+    def emit(self, record):
+        """Take one line."""
+        text = record.getMessage()
+        if text not in self.lines and len(self.lines) < 200:
+            self.lines.append(text[:2000])
+
+    def __enter__(self):
+        for name in LOGGERS:
+            logger = logging.getLogger(name)
+            self._levels[name] = logger.level
+            logger.setLevel(logging.DEBUG)
+            logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_):
+        for name, level in self._levels.items():
+            logging.getLogger(name).removeHandler(self)
+            logging.getLogger(name).setLevel(level)
+
+
+def selector():
+    """(get_attention_backend, its module), or Unavailable before TransformerEngine 1.9."""
+    for name in SELECTORS:
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        if hasattr(module, "get_attention_backend"):
+            return module.get_attention_backend, module
+    raise Unavailable("this TransformerEngine ({}) has no get_attention_backend".format(version()))
+
+
+def parameters(torch, case, layout, te_mask):
+    """Everything any release wants to know of a workload, by the names it uses."""
+    window = case.get("window")
+    if not window:
+        window = [-1, 0] if "causal" in te_mask else [-1, -1]
+    return {
+        "qkv_type": torch.Tensor,
+        "qkv_dtype": getattr(torch, case["dtype"]),
+        "qkv_layout": layout,
+        "batch_size": case["batch_size"],
+        "num_heads": case["num_heads"],
+        "num_gqa_groups": case["num_kv_heads"],
+        "max_seqlen_q": case["seq_len_q"],
+        "max_seqlen_kv": case["seq_len_kv"],
+        "head_dim": case["head_dim_qk"],
+        "head_dim_qk": case["head_dim_qk"],
+        "head_dim_v": case["head_dim_v"],
+        "attn_mask_type": te_mask,
+        "window_size": tuple(window),
+        "alibi_slopes_shape": None,
+        "core_attention_bias_type": case.get("bias") or "no_bias",
+        "core_attention_bias_shape": case.get("bias_shape"),
+        "core_attention_bias_requires_grad": False,
+        "pad_between_seqs": bool(case.get("pad_between_seqs")),
+        "attention_dropout": float(case.get("asked_dropout") or 0.0),
+        "context_parallel": int(case.get("cp_size") or 1) > 1,
+        "cp_comm_type": case.get("cp_comm_type") or "p2p",
+        "cp_size": int(case.get("cp_size") or 1),
+        "deterministic": bool(case.get("deterministic")),
+        "is_training": bool(case["training"]),
+        "fp8": bool(case.get("fp8")),
+        "fp8_meta": None,
+        "cuda_graph": bool(case.get("cuda_graph")),
+    }
+
+
+def choice(torch, case, layout, te_mask):
+    """Which backend the installed release takes: (observed, log lines)."""
+    import inspect
+
+    function, module = selector()
+    wanted = parameters(torch, case, layout, te_mask)
+    names = list(inspect.signature(function).parameters)
+    holder = getattr(module, "AttentionParams", None)
+    step("get_attention_backend")
+    with Log() as log:
+        if holder is not None and len(names) == 1:
+            known = inspect.signature(holder).parameters
+            result = function(holder(**{key: value for key, value in wanted.items() if key in known}))
+        else:  # 1.9: one argument each
+            result = function(**{key: value for key, value in wanted.items() if key in names})
+    return dict(decode(result), module=module.__name__), log.lines
+
+
+def decode(result):
+    """The tuple that get_attention_backend returns (5 entries to 2.1, 6 from 2.3) in words."""
+    result = tuple(result)
+    if len(result) == 5:
+        flash, fused, sub_backend, unfused, available = result
+        flash_version = None
+    else:
+        flash, flash_version, fused, sub_backend, unfused, available = result[:6]
+    selected = None
+    if flash:
+        major = str(flash_version).split(".")[0] if flash_version is not None else ""
+        selected = "te.flash" + (major if major.isdigit() else "")
+    elif fused:
+        selected = "te.fused"
+    elif unfused:
+        selected = "te.unfused"
+    return {
+        "selected": selected,
+        "available": [bool(flag) for flag in available],  # flash, fused, unfused
+        "flash_version": None if flash_version is None else str(flash_version),
+        "fused_sub_backend": None if sub_backend is None else str(sub_backend),
+    }
+
+
+def attend(torch, te, case, q, k, v, dout, form, te_mask=None, attention_mask=None):
+    """DotProductAttention forward and backward on (batch, heads, seq, dim) views: (results by name, about)."""
+    te_mask = te_mask or case["mask"]
+    order = {"sbhd": (2, 0, 1, 3), "bshd": (0, 2, 1, 3)}[form]
+    back = [order.index(axis) for axis in range(4)]
+    dims = case["head_dim_qk"]
+    if case["head_dim_v"] != dims:
+        dims = (dims, case["head_dim_v"])
+    step("DotProductAttention: construct")
+    layer = te.DotProductAttention(
+        case["num_heads"],
+        dims,
+        num_gqa_groups=case["num_kv_heads"],
+        attention_dropout=0.0,
+        qkv_format=form,
+        attn_mask_type=te_mask,
+    )
+    layer.train(bool(case["training"]))
+    inputs = [t.detach().permute(order).requires_grad_(bool(case["training"])) for t in (q, k, v)]
+    more = {"window_size": tuple(case["window"])} if case.get("window") else {}
+    with Log() as log:
+        step("DotProductAttention: forward")
+        out = layer(*inputs, attention_mask=attention_mask, attn_mask_type=te_mask, **more)
+        grads = [None] * 3
+        shaped = out.reshape(tuple(inputs[0].shape[:3]) + (case["head_dim_v"],))  # noqa: RUF005 - Python 3.8
+        if case["training"]:
+            step("DotProductAttention: backward")
+            grads = torch.autograd.grad(shaped, inputs, dout.permute(order))
+    got = {"out": shaped.detach().permute(back)}
+    for name, grad in zip(("dq", "dk", "dv"), grads):  # noqa: B905 - Python 3.8
+        got[name] = None if grad is None else grad.permute(back)
+    return got, {"log": log.lines[-40:]}
