@@ -21,6 +21,7 @@ from .rulebook import Library, Rule, Rulebook
 from .schema import Source, read_source
 from .vocabulary import parse
 from .wording import interpolate, missing_keys
+from .yamltext import parse_yaml, read_text
 
 VERDICTS: Mapping[str, bool | None] = {"fires": True, "silent": False, "undetermined": None}
 
@@ -58,27 +59,32 @@ class Outcome:
         return self.problem is None
 
 
-def rule_paths(paths: Iterable[Path] | None = None) -> list[Path]:
-    """The rule files among files and folders; None means the built-in rulebook."""
+def rulebook_paths(paths: Iterable[Path] | None = None) -> list[Path]:
+    """The YAML files among files and folders, libraries included; None means the built-in rulebook."""
     from .assets import rules_dir
     from .compiled import rule_files
 
     files: dict[Path, None] = {}
     for path in [rules_dir()] if paths is None else paths:
-        found = [path] if path.is_file() else rule_files((path,))
-        files.update(dict.fromkeys(file for file in found if file.name != "library.yaml"))
+        files.update(dict.fromkeys([path] if path.is_file() else rule_files((path,))))
     return list(files)
 
 
 def load_libraries(extra: Iterable[Path] = ()) -> Rulebook:
-    """A rulebook without rules, so that one broken rule does not hide the tests of all others."""
-    from .assets import rules_dir
-    from .compiled import rule_files
+    """The built-in libraries and those of further folders, without rules.
 
-    folders = (rules_dir(), *(path for path in extra if path.is_dir()))
-    files = [path for path in rule_files(folders) if path.name == "library.yaml"]
-    sources = (read_source(path) for path in files)
-    return Rulebook({}, {source.library: Library(source.library, source.content) for source in sources})
+    They are not checked here: a slip in one `library.yaml` is told where that file is checked, and must not hide
+    the tests of every rule.
+    """
+    from .assets import rules_dir
+
+    found: dict[str, Library] = {}
+    for path in rulebook_paths((rules_dir(), *(path for path in extra if path.is_dir()))):
+        if path.name == "library.yaml":
+            content, _ = parse_yaml(read_text(path, "rule file"), str(path))
+            if isinstance(content, dict) and isinstance(content.get("name"), str):
+                found[content["name"]] = Library(content["name"], content)
+    return Rulebook({}, found)
 
 
 def in_file_tests(source: Source) -> Iterator[RuleTest]:
@@ -128,17 +134,18 @@ def run_test(test: RuleTest, libraries: Rulebook | None = None) -> Outcome:
 
 
 def run_rule_tests(paths: Sequence[Path] | None = None, libraries: Rulebook | None = None) -> list[Outcome]:
-    """Run the tests of all rule files below `paths`; a file that is no rule is one failed outcome."""
+    """Run the tests of all rule files below `paths`; an unreadable file is one failed outcome."""
     libraries = load_libraries(paths or ()) if libraries is None else libraries
     outcomes: list[Outcome] = []
-    for path in rule_paths(paths):
+    for path in rulebook_paths(paths):
         try:
             source = read_source(path)
         except DoctorError as error:
             hint = f" ({error.hint})" if error.hint else ""
             outcomes.append(Outcome(f"{path.stem}::(file)", str(path), 1, error.message + hint))
             continue
-        outcomes.extend(run_test(test, libraries) for test in in_file_tests(source))
+        if source.kind == "rule":
+            outcomes.extend(run_test(test, libraries) for test in in_file_tests(source))
     return outcomes
 
 

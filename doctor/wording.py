@@ -8,7 +8,7 @@ from .known import Known
 from .model import ABSENT
 from .rulebook import Rule
 
-_PLACEHOLDER = re.compile(r"\{([a-z0-9][A-Za-z0-9._-]*)\}")
+PLACEHOLDER = re.compile(r"\{([a-z0-9][A-Za-z0-9._-]*)\}")
 
 
 def missing_keys(rule: Rule, known: Known) -> tuple[str, ...]:
@@ -35,4 +35,4 @@ def interpolate(message: str, known: Known) -> str:
             return "true" if value else "false"
         return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
-    return _PLACEHOLDER.sub(replace, message)
+    return PLACEHOLDER.sub(replace, message)

@@ -1,4 +1,4 @@
-"""The tests inside the rule files, one pytest case each."""
+"""The tests inside the rule files and the lint of each file, one pytest case each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from doctor.errors import DoctorError
-from doctor.ruletests import RuleTest, failure_text, in_file_tests, load_libraries, rule_paths, run_test
+from doctor.rulelint import lint_source, lint_unique
+from doctor.ruletests import RuleTest, failure_text, in_file_tests, load_libraries, rulebook_paths, run_test
 from doctor.schema import Source, read_source
 
 
@@ -18,7 +19,7 @@ def libraries():
 
 def _sources() -> tuple[list[Source], list[tuple[Path, DoctorError]]]:
     sources, faults = [], []
-    for path in rule_paths():
+    for path in rulebook_paths():
         try:
             sources.append(read_source(path))
         except DoctorError as fault:  # one broken file must not hide the tests of the others
@@ -26,11 +27,12 @@ def _sources() -> tuple[list[Source], list[tuple[Path, DoctorError]]]:
     return sources, faults
 
 
-SOURCES, FAULTS = _sources()
+READABLE, FAULTS = _sources()
+SOURCES = [source for source in READABLE if source.kind == "rule"]
 TESTS = [test for source in SOURCES for test in in_file_tests(source)]
 
 
-def test_every_rule_file_is_readable():
+def test_every_file_of_the_rulebook_is_readable():
     assert not FAULTS, "\n".join(fault.message for _, fault in FAULTS)
 
 
@@ -38,3 +40,14 @@ def test_every_rule_file_is_readable():
 def test_rule(test: RuleTest, libraries):
     outcome = run_test(test, libraries)
     assert outcome.passed, failure_text(outcome)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: f"{source.content['id']}::lint")
+def test_lint(source: Source, libraries):
+    faults = lint_source(source, libraries)
+    assert not faults, "\n".join(map(str, faults))
+
+
+def test_no_two_rules_share_an_id_or_a_name():
+    faults = list(lint_unique(SOURCES))
+    assert not faults, "\n".join(map(str, faults))
