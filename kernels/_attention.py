@@ -235,17 +235,23 @@ class Truth:
         return report
 
 
-def judge(case, errors):
+def judge(case, errors, device="cuda"):
     """(bound, wrong, offenders): whether any tensor is further from the truth than its dtype explains."""
     forward, backward = BOUNDS[case["dtype"]]
-    bound = {"out": forward, "grad": backward, "row_factor": ROW_FACTOR}
+    shared = 1.0
+    if device == "cpu" and case["dtype"] != "float32":
+        # torch's CPU kernel adds the heads of a group in the storage type, a random walk of roundings; every GPU
+        # kernel adds them in float32. Seen with 1, 4, 16, 64 heads a group: 3e-3, 5e-3, 9e-3, 19e-3 (bf16, dv).
+        shared = max(1.0, (case["num_heads"] // case["num_kv_heads"]) ** 0.5)
+    bound = {"out": forward, "dq": backward, "dk": backward * shared, "dv": backward * shared}
     offenders = []
     for name, error in errors.items():
-        limit = forward if name == "out" else backward
+        limit = bound[name]
         # Written so that NaN, which compares false with everything, is an offender.
         healthy = error["rel"] <= limit and error.get("row", 0.0) <= limit * ROW_FACTOR and not error.get("nonfinite")
         if not healthy:
             offenders.append(name)
+    bound["row_factor"] = ROW_FACTOR
     return bound, bool(offenders), offenders
 
 

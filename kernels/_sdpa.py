@@ -201,7 +201,7 @@ def measure(request):
     step("compare")
     observed["gqa"] = how
     observed["errors"] = truth.errors(torch, got)
-    observed["bound"], observed["wrong"], observed["offenders"] = _attention.judge(case, observed["errors"])
+    observed["bound"], observed["wrong"], observed["offenders"] = _attention.judge(case, observed["errors"], device)
     observed["rows_without_keys"] = _attention.blind_rows(torch, truth, got["out"])
     if case["dtype"] == "float32":
         observed["float32_matmul_precision"] = torch.get_float32_matmul_precision()

@@ -187,7 +187,7 @@ def attend(torch, te, case, q, k, v, dout, form, te_mask=None, attention_mask=No
         step("DotProductAttention: forward")
         out = layer(*inputs, attention_mask=attention_mask, attn_mask_type=te_mask, **more)
         grads = [None] * 3
-        shaped = out.reshape(tuple(inputs[0].shape[:3]) + (case["head_dim_v"],))  # noqa: RUF005 - Python 3.8
+        shaped = out.reshape(tuple(inputs[0].shape[:3]) + (case["head_dim_v"],))
         if case["training"]:
             step("DotProductAttention: backward")
             grads = torch.autograd.grad(shaped, inputs, dout.permute(order))

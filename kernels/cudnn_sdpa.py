@@ -57,7 +57,7 @@ def run(request):
         raise
     step("compare")
     observed["errors"] = truth.errors(torch, got)
-    observed["bound"], observed["wrong"], observed["offenders"] = _attention.judge(case, observed["errors"])
+    observed["bound"], observed["wrong"], observed["offenders"] = _attention.judge(case, observed["errors"], device)
     observed["rows_without_keys"] = _attention.blind_rows(torch, truth, got["out"])
     return observed
 

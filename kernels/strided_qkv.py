@@ -70,7 +70,7 @@ def _through_flash_attn(torch, case, q, k, v, dout):
     inputs = [t.detach().transpose(1, 2).requires_grad_(True) for t in (q, k, v)]
     out = flash_attn_func(*inputs, causal=case["mask"] == "causal")
     grads = torch.autograd.grad(out, inputs, dout.transpose(1, 2))
-    got = dict(zip(("out", "dq", "dk", "dv"), (out,) + grads))  # noqa: B905, RUF005 - Python 3.8
+    got = dict(zip(("out", "dq", "dk", "dv"), (out,) + grads))  # noqa: B905 - Python 3.8
     return {name: t.transpose(1, 2) for name, t in got.items()}, {}
 
 
@@ -79,11 +79,11 @@ def _format(q):
     return "sbhd" if q.stride(2) > q.stride(0) else "bshd"
 
 
-def _attempt(torch, case, truth, call):
+def _attempt(torch, case, device, truth, call):
     """What became of one call, errors as data: one backend's trouble must not cost the others."""
     try:
         got, about = call()
-        if got["out"].is_cuda:
+        if device != "cpu":
             torch.cuda.synchronize()
     except Refused as declined:
         return {"outcome": "refused", "reason": str(declined)[:1000]}
@@ -95,7 +95,7 @@ def _attempt(torch, case, truth, call):
             raise  # nothing after it can be trusted
         return {"outcome": "failed", "reason": text[:1000]}
     errors = truth.errors(torch, got)
-    _, wrong, offenders = _attention.judge(case, errors)
+    _, wrong, offenders = _attention.judge(case, errors, device)
     return dict(about, outcome="ran", errors=errors, wrong=wrong, offenders=offenders)
 
 
@@ -146,7 +146,7 @@ def run(request):
         except Exception as error:
             found["failed"] = "{}: {}".format(type(error).__name__, error)[:1000]
             continue
-        for layout in ["contiguous"] + list(layouts):  # noqa: RUF005 - Python 3.8
+        for layout in ["contiguous"] + list(layouts):
             step("{}: {}".format(backend, layout))
             # Contiguous in the order of the layout's family, so that nothing but the interleaving differs.
             views = [_attention.laid_out(t, "sbhd") for t in data[:3]]
@@ -157,7 +157,7 @@ def run(request):
             def call(views=views, dout=dout, runner=runner):
                 return runner(*views, dout)
 
-            found[layout] = _attempt(torch, case, truth, call)
+            found[layout] = _attempt(torch, case, device, truth, call)
         if any(found[layout].get("wrong") for layout in layouts) and found["contiguous"].get("wrong") is not True:
             wrong.append(backend)
         if backend == "cudnn.frontend" and request.get("control"):
@@ -165,9 +165,9 @@ def run(request):
             views = _attention.fused_views(torch, "sb(h+2hg)d", *data[:3])
             lie = [_cudnn.packed_strides(t.shape, "sbhd") for t in views]
             dout = _attention.laid_out(data[3], "sbhd")
-            observed["control"] = _attempt(torch, case, truth, lambda: runner(*views, dout, strides=lie))  # noqa: B023
+            observed["control"] = _attempt(torch, case, device, truth, lambda: runner(*views, dout, strides=lie))  # noqa: B023
     observed["bound"], observed["wrong"], observed["wrong_backends"] = (
-        _attention.judge(case, {})[0],
+        _attention.judge(case, {}, device)[0],
         bool(wrong),
         wrong,
     )

@@ -101,7 +101,7 @@ def run(request):
     _blank_padding(torch, case, [t for n, t in got.items() if n in ("out", "dq") and t is not None])
     _blank_padding(torch, case, [truth.values[n] for n in ("out", "dq") if n in truth.values])
     observed["errors"] = truth.errors(torch, got)
-    observed["bound"], observed["wrong"], observed["offenders"] = _attention.judge(case, observed["errors"])
+    observed["bound"], observed["wrong"], observed["offenders"] = _attention.judge(case, observed["errors"], device)
     return observed
 
 
