@@ -70,6 +70,8 @@ class Known:
                 problem = f"does not follow from {', '.join(derivation.needs + derivation.uses)}"
             else:
                 problem = f"`{unknown.key}` is not known"
+        if self._is_not_installed(key):
+            return Fact(key, ABSENT, "installed distributions")
         if (implied := self._implied(key)) is not None:
             return implied
         if key.startswith("env."):
@@ -79,10 +81,15 @@ class Known:
             if self.has_workload and known_term.default is not None:
                 return Fact(key, known_term.default, "default")
             problem = problem or ("not part of the workload" if self.has_workload else "no workload was given")
-        elif key.endswith(".version") and self._given.value("distributions.complete") is True:
-            if key not in ("python.version", "cudnn.version", "driver.version"):
-                return Fact(key, ABSENT, "installed distributions")
         return Fact(key, None, "nowhere", None, problem or "not given")
+
+    def _is_not_installed(self, key: str) -> bool:
+        """Every distribution was read and this one was not among them: what a release would bring is not there."""
+        return (
+            key.endswith(".version")
+            and key not in ("python.version", "cudnn.version", "driver.version")
+            and self._given.value("distributions.complete") is True
+        )
 
     def _implied(self, key: str) -> Fact | None:
         """What a known release of some library brings along: torch 2.6.0 → cudnn.version 9.1.0."""
@@ -91,7 +98,9 @@ class Known:
             if version in (None, ABSENT):
                 continue
             public, _, label = str(version).partition("+")
-            release = releases.get(str(version)) or releases.get(public)
+            release = releases.get(str(version) if label else self._same_build(releases, public)) or releases.get(
+                public
+            )
             if release is None or key not in release:
                 continue
             if label and str(version) not in releases and label != release.get("local"):
@@ -102,3 +111,9 @@ class Known:
                     continue
             return make_fact(key, release[key], f"what {version_key.removesuffix('.version')} {version} brings")
         return None
+
+    def _same_build(self, releases: Mapping[str, Mapping[str, Any]], public: str) -> str:
+        """A release without label, or its build for another CUDA where the facts name that CUDA."""
+        built_for = self._given.value("torch.cuda")
+        other = f"{public}+cu{str(built_for).replace('.', '')}"
+        return other if other in releases else public

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
 from ..model import ABSENT
 from ..vocabulary import BOOLEAN, INTEGER, LIST, TEXT
 from . import derived
+
+
+def shape(
+    key: str, kind: str, meaning: str, *, needs: tuple[str, ...], uses: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`derived`, for arithmetic: a size that is `absent` leaves the derived fact unknown."""
+
+    def register(compute: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(compute)
+        def guarded(*values: Any) -> Any:
+            return None if ABSENT in values[: len(needs)] else compute(*values)
+
+        return derived(key, kind, meaning, needs=needs, uses=uses)(guarded)
+
+    return register
+
 
 _FRAMEWORK_OF = (  # a dedicated trainer says more than a library that many things bring along
     ("xtuner.version", "xtuner"),
@@ -25,15 +45,15 @@ _FRAMEWORK_OF = (  # a dedicated trainer says more than a library that many thin
 def _framework(given: bool, attn_implementation: str | None, *versions: str | None) -> str | None:
     if not given:
         return None
-    if attn_implementation not in (None, ABSENT):
-        return "transformers"
     for (_, framework), version in zip(_FRAMEWORK_OF, versions, strict=True):
+        if attn_implementation not in (None, ABSENT) and framework != "xtuner":
+            return "transformers"  # the argument is its own; of the trainers only XTuner builds on its classes
         if version not in (None, ABSENT):
             return framework
     return None
 
 
-@derived(
+@shape(
     "workload.head_dims_equal",
     BOOLEAN,
     "head_dim_qk = head_dim_v; false for multi-head latent attention",
@@ -53,7 +73,7 @@ def _head_dim_v(qk: int) -> int:
     return qk  # every architecture but multi-head latent attention; that one states both
 
 
-@derived(
+@shape(
     "workload.head_dim_max",
     INTEGER,
     "the larger of head_dim_qk and head_dim_v",
@@ -63,7 +83,27 @@ def _head_dim_max(qk: int, v: int) -> int:
     return max(qk, v)
 
 
-@derived(
+@shape(
+    "workload.head_dim_min",
+    INTEGER,
+    "the smaller of head_dim_qk and head_dim_v",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+)
+def _head_dim_min(qk: int, v: int) -> int:
+    return min(qk, v)
+
+
+@shape(
+    "workload.head_dims_192_128",
+    BOOLEAN,
+    "head_dim_qk 192 with head_dim_v 128: DeepSeek's latent attention, which some kernels serve by name",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+)
+def _head_dims_192_128(qk: int, v: int) -> bool:
+    return (qk, v) == (192, 128)
+
+
+@shape(
     "workload.head_dims_multiple_of_8",
     BOOLEAN,
     "both head dims are multiples of 8",
@@ -78,7 +118,27 @@ def _num_kv_heads(heads: int) -> int:
     return heads  # plain multi-head attention, where no group count is given
 
 
-@derived(
+@shape(
+    "workload.kv_group_size",
+    INTEGER,
+    "query heads that share one key/value head",
+    needs=("workload.num_heads", "workload.num_kv_heads"),
+)
+def _kv_group_size(heads: int, kv_heads: int) -> int | None:
+    return None if kv_heads < 1 or heads % kv_heads else heads // kv_heads
+
+
+@shape(
+    "workload.kv_heads_divide",
+    BOOLEAN,
+    "query heads divide by key/value heads",
+    needs=("workload.num_heads", "workload.num_kv_heads"),
+)
+def _kv_heads_divide(heads: int, kv_heads: int) -> bool | None:
+    return None if kv_heads < 1 else heads % kv_heads == 0
+
+
+@shape(
     "workload.gqa",
     BOOLEAN,
     "fewer key/value heads than query heads (GQA or MQA)",
@@ -93,7 +153,7 @@ def _seq_len_kv(seq_len_q: int) -> int:
     return seq_len_q  # self-attention
 
 
-@derived(
+@shape(
     "workload.seq_lens_equal",
     BOOLEAN,
     "as many query as key/value tokens",
@@ -103,14 +163,32 @@ def _seq_lens_equal(q: int, kv: int) -> bool:
     return q == kv
 
 
-@derived(
-    "workload.seq_len_kv_multiple_of_128", BOOLEAN, "key/value tokens divide by 128", needs=("workload.seq_len_kv",)
+@shape(
+    "workload.q_longer_than_kv",
+    BOOLEAN,
+    "more query than key/value tokens",
+    needs=("workload.seq_len_q", "workload.seq_len_kv"),
 )
+def _q_longer(q: int, kv: int) -> bool:
+    return q > kv
+
+
+@shape(
+    "workload.seq_lens_multiple_of_128",
+    BOOLEAN,
+    "query and key/value tokens divide by 128",
+    needs=("workload.seq_len_q", "workload.seq_len_kv"),
+)
+def _lens_multiple_of_128(q: int, kv: int) -> bool:
+    return q % 128 == 0 and kv % 128 == 0
+
+
+@shape("workload.seq_len_kv_multiple_of_128", BOOLEAN, "key/value tokens divide by 128", needs=("workload.seq_len_kv",))
 def _kv_multiple_of_128(kv: int) -> bool:
     return kv % 128 == 0
 
 
-@derived(
+@shape(
     "workload.seq_lens_multiple_of_64",
     BOOLEAN,
     "query and key/value tokens divide by 64",
@@ -125,26 +203,71 @@ def _window_given(window: tuple[int, int] | str) -> bool:
     return window not in (ABSENT, (-1, -1), (-1, 0))
 
 
+@shape(
+    "workload.window_effective",
+    BOOLEAN,
+    "the sliding window is shorter than the sequence, so that it changes the result",
+    needs=("workload.window_given", "workload.seq_len_kv"),
+    uses=("workload.window",),
+)
+def _window_effective(given: bool, kv: int, window: Any) -> bool | None:
+    if not given:
+        return False
+    if window in (None, ABSENT):
+        return None
+    left, right = window
+    return 0 <= left < kv - 1 or 0 < right < kv - 1  # right 0 is what a causal mask does anyway
+
+
+@shape("workload.causal", BOOLEAN, "the mask is causal, top-left or bottom-right", needs=("workload.mask",))
+def _causal(mask: str) -> bool:
+    return "causal" in mask
+
+
+@shape("workload.padded", BOOLEAN, "the mask pads sequences", needs=("workload.mask",))
+def _padded(mask: str) -> bool:
+    return mask.startswith("padding")
+
+
+@shape("workload.bottom_right", BOOLEAN, "the mask itself is bottom-right", needs=("workload.mask",))
+def _bottom_right(mask: str) -> bool:
+    return mask.endswith("bottom_right")
+
+
+@shape(
+    "workload.bottom_right_diagonal",
+    BOOLEAN,
+    "window and ALiBi count from the bottom-right corner",
+    needs=("workload.mask",),
+)
+def _bottom_right_diagonal(mask: str) -> bool:
+    # Source: TransformerEngine dot_product_attention.py: only the top-left causal masks count from the other corner.
+    return mask not in ("causal", "padding_causal")
+
+
 @derived("workload.context_parallel", BOOLEAN, "cp_size is above 1", needs=("workload.cp_size",))
 def _context_parallel(cp_size: int) -> bool:
-    return cp_size > 1
+    return cp_size != ABSENT and cp_size > 1
 
 
 @derived(
     "workload.step_masks",
     LIST,
     "the masks of the single steps that context parallelism cuts attention into",
-    needs=("workload.mask", "workload.cp_size", "workload.cp_comm_type"),
+    needs=("workload.mask", "workload.context_parallel", "workload.cp_comm_type"),
 )
-def _step_masks(mask: str, cp_size: int, comm: str) -> tuple[str, ...]:
-    # Source: TransformerEngine context_parallel.py, AttnFuncWithCPAndKVP2P and AttnFuncWithCPAndKVAllGather.
-    if cp_size == 1 or comm in (ABSENT, "a2a"):
+def _step_masks(mask: str, context_parallel: bool, comm: str) -> tuple[str, ...] | None:
+    # Source: TransformerEngine context_parallel.py, AttnFuncWithCPAndKVP2P, …KVAllGather and …QKVOA2A.
+    if mask == ABSENT:
+        return None
+    if not context_parallel or comm == "a2a" or "causal" not in mask:
         return (mask,)
     padded = mask.startswith("padding")
     if comm == "all_gather":  # a chunk of queries meets a growing prefix of keys
-        return ("padding_causal_bottom_right" if padded else "causal_bottom_right",) if "causal" in mask else (mask,)
-    if "causal" not in mask:
+        return ("padding_causal_bottom_right" if padded else "causal_bottom_right",)
+    if mask.endswith("bottom_right"):  # the ring knows no such step; refused before it starts
         return (mask,)
+    # The ring, p2p unless told otherwise: the diagonal step keeps its mask, the others see all of the keys they get.
     return (mask, "padding" if padded else "no_mask")
 
 
@@ -158,22 +281,81 @@ def _step_bottom_right(masks: tuple[str, ...]) -> bool:
     return any(mask.endswith("bottom_right") for mask in masks)
 
 
-@derived("workload.qkv_format", TEXT, "bshd, sbhd or thd, from the layout", needs=("workload.qkv_layout",))
-def _qkv_format(layout: str) -> str:
-    if layout == ABSENT:
-        return ABSENT
-    letters = "".join(letter for letter in layout.split("_")[0] if letter in "bsthd")
-    return letters
+@shape(
+    "workload.seq_lens_divide_by_2cp",
+    BOOLEAN,
+    "query and key/value tokens divide by 2 · cp_size, as the two chunks of each context-parallel rank need",
+    needs=("workload.seq_len_q", "workload.seq_len_kv", "workload.cp_size"),
+)
+def _divide_by_2cp(q: int, kv: int, cp_size: int) -> bool | None:
+    if cp_size < 1:
+        return None
+    return cp_size == 1 or (q % (2 * cp_size) == 0 and kv % (2 * cp_size) == 0)
+
+
+@shape(
+    "workload.heads_divide_by_cp",
+    BOOLEAN,
+    "query and key/value heads divide by cp_size, as all-to-all context parallelism needs",
+    needs=("workload.num_heads", "workload.num_kv_heads", "workload.cp_size"),
+)
+def _heads_divide_by_cp(heads: int, kv_heads: int, cp_size: int) -> bool | None:
+    return None if cp_size < 1 else heads % cp_size == 0 and kv_heads % cp_size == 0
 
 
 @derived(
-    "workload.half_precision", BOOLEAN, "dtype is bfloat16 or float16", needs=("workload.dtype",)
+    "workload.qkv_format", TEXT, "bshd, sbhd or thd of the queries, from the layout", needs=("workload.qkv_layout",)
 )
+def _qkv_format(layout: str) -> str:
+    return ABSENT if layout == ABSENT else "".join(letter for letter in _parts(layout)[0] if letter in "bsthd")
+
+
+@derived(
+    "workload.qkv_group",
+    TEXT,
+    "how q, k, v share memory: hd_hd_hd = three tensors; 3hd, h3d, hd_2hd, hd_h2d = packed",
+    needs=("workload.qkv_layout",),
+)
+def _qkv_group(layout: str) -> str:
+    # Source: TransformerEngine, qkv_layout_group: the layout without its batch and sequence letters.
+    if layout == ABSENT:
+        return ABSENT
+    return "_".join("".join(letter for letter in part if letter not in "bst") for part in _parts(layout))
+
+
+@shape("workload.qkv_packed", BOOLEAN, "q, k, v share one tensor by layout", needs=("workload.qkv_group",))
+def _qkv_packed(group: str) -> bool:
+    return group != "hd_hd_hd"
+
+
+@shape("workload.thd", BOOLEAN, "sequences of different length are packed (thd)", needs=("workload.qkv_format",))
+def _thd(qkv_format: str) -> bool:
+    return qkv_format == "thd"
+
+
+def _parts(layout: str) -> list[str]:
+    return layout.removeprefix("paged_kv_").split("_")
+
+
+@derived(
+    "workload.interleaved_gqa",
+    BOOLEAN,
+    "q, k, v are views of one fused projection in which groups of heads interleave",
+    needs=("workload.qkv_interleaved",),
+    uses=("workload.gqa",),
+)
+def _interleaved_gqa(interleaved: bool, gqa: bool | None) -> bool | None:
+    if interleaved is not True:
+        return False
+    return gqa
+
+
+@derived("workload.half_precision", BOOLEAN, "dtype is bfloat16 or float16", needs=("workload.dtype",))
 def _half(dtype: str) -> bool:
     return dtype in ("bfloat16", "float16")
 
 
-@derived(
+@shape(
     "workload.score_matrix_bytes",
     INTEGER,
     "bytes of the full score matrix that an unfused backend keeps: batch · heads · q · kv · element size",

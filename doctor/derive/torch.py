@@ -1,0 +1,118 @@
+"""Derived facts of torch's attention call: which arguments `scaled_dot_product_attention` gets for a workload."""
+
+from __future__ import annotations
+
+from ..model import ABSENT
+from ..vocabulary import BOOLEAN, INTEGER, TEXT, Term, declare
+from . import derived
+
+declare(Term("sdpa.selected", TEXT, "the backend torch will choose, predicted", derived=True))
+for _name in ("flash", "efficient", "cudnn", "math"):
+    declare(Term(f"sdpa.{_name}.available", BOOLEAN, f"torch's {_name} backend takes the workload", derived=True))
+declare(Term("fa.selected", TEXT, "the flash-attn generation that serves the workload, predicted", derived=True))
+
+_FULL_WINDOW = (-1, -1)
+
+
+@derived(
+    "workload.sdpa_mask_tensor",
+    BOOLEAN,
+    "SDPA gets a written-out attn_mask: padding, a window, a bias or an arbitrary mask",
+    needs=("workload.mask", "workload.window", "workload.bias"),
+    uses=("workload.nested_tensors", "workload.seq_len_kv"),
+)
+def _mask_tensor(
+    mask: str, window: tuple[int, int] | str, bias: str, nested: bool | None, seq_len_kv: int | None
+) -> bool | None:
+    if mask == "arbitrary" or bias != "no_bias":
+        return True
+    if window != ABSENT and isinstance(window, tuple) and window != _FULL_WINDOW:
+        left = window[0]
+        if left < 0 and "causal" in mask:
+            pass  # unlimited to the left under a causal mask is no window
+        elif seq_len_kv is None:
+            return None
+        elif left < 0 or left + 1 < seq_len_kv:
+            return True
+    if mask.startswith("padding"):
+        return not nested  # nested tensors carry their lengths themselves
+    return False
+
+
+@derived(
+    "workload.sdpa_is_causal",
+    BOOLEAN,
+    "SDPA is called with is_causal=True",
+    needs=("workload.mask", "workload.sdpa_mask_tensor", "workload.sdpa_lower_right"),
+)
+def _is_causal(mask: str, tensor: bool, lower_right: bool) -> bool:
+    return "causal" in mask and not tensor and not lower_right
+
+
+@derived(
+    "workload.sdpa_lower_right",
+    BOOLEAN,
+    "the causal diagonal ends at the lower right corner of a matrix that is not square (causal_lower_right)",
+    needs=("workload.mask", "workload.sdpa_mask_tensor"),
+    uses=("workload.seq_lens_equal",),
+)
+def _lower_right(mask: str, tensor: bool, equal: bool | None) -> bool | None:
+    if tensor or not mask.endswith("bottom_right"):
+        return False
+    return None if equal is None else not equal
+
+
+@derived(
+    "workload.sdpa_unexpanded_gqa",
+    BOOLEAN,
+    "SDPA gets fewer key/value heads than query heads (enable_gqa=True)",
+    needs=("workload.gqa",),
+    uses=("workload.enable_gqa",),
+)
+def _unexpanded_gqa(gqa: bool, enabled: bool | None) -> bool | None:
+    return False if not gqa else enabled
+
+
+@derived(
+    "workload.dropout_in_sixteenths",
+    BOOLEAN,
+    "the dropout probability is a multiple of 1/16",
+    needs=("workload.dropout",),
+)
+def _sixteenths(dropout: float) -> bool:
+    return (dropout * 16.0).is_integer()
+
+
+@derived(
+    "workload.head_dims_multiple_of_4",
+    BOOLEAN,
+    "both head dims are multiples of 4",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+)
+def _multiple_of_4(qk: int, v: int) -> bool:
+    return qk % 4 == 0 and v % 4 == 0
+
+
+@derived(
+    "workload.sdpa_math_bytes",
+    INTEGER,
+    "bytes that plain math allocates for scores and probabilities, both in float32",
+    needs=("workload.batch_size", "workload.num_heads", "workload.seq_len_q", "workload.seq_len_kv"),
+)
+def _math_bytes(batch: int, heads: int, q: int, kv: int) -> int:
+    return 2 * 4 * batch * heads * q * kv
+
+
+def _round_up(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+@derived(
+    "workload.dq_accumulator_elements",
+    INTEGER,
+    "elements of one sequence in flash-attn 2's float32 dQ accumulator, as its kernels round them up",
+    needs=("workload.seq_len_q", "workload.num_heads", "workload.head_dim_qk"),
+)
+def _dq_elements(seq_len: int, heads: int, head_dim: int) -> int:
+    # flash_api.cpp, mha_bwd: seqlen_q_rounded = round up to 128, head_size_rounded = round up to 32 (64 above 128).
+    return _round_up(seq_len, 128) * heads * _round_up(head_dim, 32 if head_dim <= 128 else 64)
