@@ -90,9 +90,8 @@ def run_all(name: str, cases: list[dict[str, Any]], device: str = "cuda") -> lis
     answers = run_program(sys.executable, name, cases, timeout=120)
     spent = time.monotonic() - began
     inside = sum(answer.seconds for answer in answers)
-    print(
-        f"\n== {name}: {len(cases)} cases, {spent:.1f} s in all, {inside:.1f} s inside, first {answers[0].seconds:.1f} s"
-    )
+    first = answers[0].seconds
+    print(f"\n== {name}: {len(cases)} cases, {spent:.1f} s in all, {inside:.1f} s inside, first {first:.1f} s")
     return list(zip(cases, answers, strict=True))
 
 
@@ -119,14 +118,13 @@ def table(pairs: list[tuple[dict[str, Any], Answer]], group: str) -> None:
         names = ("out", "dq", "dk", "dv")
         ratios = " ".join(f"{n} {worst[(*key, n)]:.2f}/{rows[(*key, n)]:.2f}" for n in names)
         print(f"{key[0]} {key[1]}: {dict(counter)}  error/bound (norm/row): {ratios}")
-    for request, answer in pairs:
-        if answer.outcome not in ("ran", "refused") or answer.observed.get("wrong"):
-            errors = {
-                n: (e["rel"], e.get("row"), e.get("nonfinite")) for n, e in answer.observed.get("errors", {}).items()
-            }
-            print(
-                f"  !! {short(request)}: {answer.outcome} {answer.reason[:300]} ran={answer.observed.get('ran')} {errors}"
-            )
+    odd = [(r, a) for r, a in pairs if a.outcome not in ("ran", "refused") or a.observed.get("wrong")]
+    for request, answer in odd[:40]:
+        seen = answer.observed
+        errors = {n: (e["rel"], e.get("row"), e.get("nonfinite")) for n, e in seen.get("errors", {}).items()}
+        print(f"  !! {short(request)}: {answer.outcome} {answer.reason[:300]} ran={seen.get('ran')} {errors}")
+    if len(odd) > 40:
+        print(f"  !! and {len(odd) - 40} more")
     reasons = collections.Counter(answer.reason[:220] for _, answer in pairs if answer.outcome == "refused")
     for reason, count in reasons.most_common(12):
         print(f"  refused {count}x: {reason}")
