@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from ..model import ABSENT
-from ..vocabulary import BOOLEAN, INTEGER, TEXT, Term, declare
+from ..vocabulary import BOOLEAN, INTEGER
 from . import derived
-
-declare(Term("sdpa.selected", TEXT, "the backend torch will choose, predicted", derived=True))
-for _name in ("flash", "efficient", "cudnn", "math"):
-    declare(Term(f"sdpa.{_name}.available", BOOLEAN, f"torch's {_name} backend takes the workload", derived=True))
-declare(Term("fa.selected", TEXT, "the flash-attn generation that serves the workload, predicted", derived=True))
 
 _FULL_WINDOW = (-1, -1)
 
@@ -116,3 +111,30 @@ def _round_up(number: int, step: int) -> int:
 def _dq_elements(seq_len: int, heads: int, head_dim: int) -> int:
     # flash_api.cpp, mha_bwd: seqlen_q_rounded = round up to 128, head_size_rounded = round up to 32 (64 above 128).
     return _round_up(seq_len, 128) * heads * _round_up(head_dim, 32 if head_dim <= 128 else 64)
+
+
+@derived(
+    "workload.calls_flash_attn",
+    BOOLEAN,
+    "the flash-attn package itself runs attention, not torch's built-in copy",
+    needs=("workload.framework", "workload.attn_implementation"),
+    uses=("te.selected",),
+)
+def _calls_flash_attn(framework: str, attn_implementation: str, selected: str | None) -> bool | None:
+    if framework == "transformers":
+        return attn_implementation == "flash_attention_2"
+    if framework in ("transformer_engine", "megatron"):
+        return None if selected is None else selected == "te.flash2"
+    if framework == "xtuner":
+        return True  # XTuner loads its models with flash_attention_2 wherever flash-attn is installed
+    return framework == "flash_attn"
+
+
+@derived(
+    "workload.use_varlen_attn",
+    BOOLEAN,
+    "XTuner: packed sequences through varlen attention; off unless asked for",
+    needs=("workload.framework",),
+)
+def _use_varlen_attn(framework: str) -> bool | None:
+    return False if framework == "xtuner" else None
