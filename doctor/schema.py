@@ -21,7 +21,8 @@ RULE_NEEDED = ("id", "name", "summary", "references", "when")
 FIX_KEYS = ("require", "set_env", "unset_env", "config", "call", "note", "safe", "index_url")
 LIBRARY_KEYS = (
     "name", "title", "distributions", "import_name", "environment", "references", "releases", "applies", "backends",
-    "preference", "stages",
+    "preference", "variants", "stages", "implies", "gpus",
+    "cuda_drivers",
 )  # fmt: skip
 TEST_KEYS = ("given", "expect", "missing", "message")
 
@@ -102,9 +103,21 @@ def _check_condition(path: Path, lines: Lines, when: Any, at: tuple[str, ...]) -
 
 
 def _check_library(path: Path, lines: Lines, content: dict[str, Any]) -> None:
-    for index, item in enumerate(content.get("preference") or ()):
-        if item.get("when"):
-            _check_condition(path, lines, item["when"], ("preference", str(index), "when"))
+    backends = [item.get("id") for item in content.get("backends") or ()]
+    variants = content.get("variants") or {}
+    orders = [("preference",), *(("variants", backend) for backend in variants)]
+    for at in orders:
+        items = content.get("preference") if at == ("preference",) else variants[at[1]]
+        for index, item in enumerate(items or ()):
+            if item.get("when"):
+                _check_condition(path, lines, item["when"], (*at, str(index), "when"))
+            for name in item.get("order") or ():
+                if name not in backends:
+                    raise _fault(path, lines, (*at, str(index)), f"unknown backend `{name}`", nearest(name, backends))
+    for key in ("implies", "stages"):
+        for index, item in enumerate(content.get(key) or ()):
+            if isinstance(item, dict) and item.get("when"):
+                _check_condition(path, lines, item["when"], (key, str(index), "when"))
     if content.get("applies"):
         _check_condition(path, lines, content["applies"], ("applies",))
 

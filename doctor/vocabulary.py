@@ -60,6 +60,8 @@ TERMS: dict[str, Term] = _terms(
     ("cudnn.version", VERSION, "the cuDNN the process will load"),
     ("cudnn.path", TEXT, "the file of the cuDNN the process will load"),
     ("cudnn.copies", LIST, "every cuDNN present, as `version path`"),
+    ("cudnn.te_version", VERSION, "the cuDNN that TransformerEngine will load by its own search"),
+    ("cudnn.te_path", TEXT, "the file of the cuDNN that TransformerEngine will load"),
     ("driver.version", VERSION, "the NVIDIA kernel driver"),
     ("driver.cuda", VERSION, "the newest CUDA the driver serves"),
     ("gpu.sm", SM, "compute capability, as 8.0, 9.0 …"),
@@ -122,6 +124,7 @@ TERMS: dict[str, Term] = _terms(
 _PACKAGE_VERSION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.version")
 _ENVIRONMENT = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 _SELECTED = re.compile(r"[a-z][a-z0-9]*\.selected")  # te.selected: answered by the prediction
+_VARIANT = re.compile(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(variant|step_variant|step_refusal)")
 _AVAILABLE = re.compile(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.available")
 
 
@@ -144,6 +147,8 @@ def term(key: str) -> Term:
         return Term(key, VERSION, "installed version of that distribution")
     if _SELECTED.fullmatch(key):
         return Term(key, TEXT, "the backend that library will choose; absent = none", derived=True)
+    if _VARIANT.fullmatch(key):
+        return Term(key, TEXT, "which part of that backend would serve the workload, or each of its steps", derived=True)
     if _AVAILABLE.fullmatch(key):
         return Term(key, BOOLEAN, "that backend would serve the workload", derived=True)
     raise DoctorError(f"unknown fact key `{key}`", nearest(key, TERMS))

@@ -1,0 +1,40 @@
+"""What must never leave the machine: home folders become `~`, secrets do not enter."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|AUTH", re.IGNORECASE)
+_SECRET_VALUE = re.compile(
+    r"""\b(hf_|gh[pousr]_|github_pat_|glpat-|xox[abpr]-|sk-|nvapi-|AKIA|ASIA|ya29\.)[A-Za-z0-9_-]{8}
+    | ://[^/\s:@]*:[^/\s@]+@            # a password in an address
+    | \beyJ[A-Za-z0-9_-]{10,}\.         # a JSON web token
+    | -----BEGIN
+    | \b(?=[A-Za-z]*\d)[A-Za-z0-9+]{40,}={0,2}(?![A-Za-z0-9/+.]) # a long random text""",
+    re.VERBOSE,
+)
+_HOMES = re.compile(r"(?<![\w.~-])/(?:home|Users)/[^/\s:;,'\"`()]+")
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable's name or value looks like a credential."""
+    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
+
+
+@lru_cache(maxsize=8)
+def _home(home: str) -> re.Pattern[str] | None:
+    home = home.rstrip("/")
+    # A home of `/` or of one letter would turn every path into nonsense.
+    return re.compile(rf"(?<![\w.~/-]){re.escape(home)}(?![\w.-])") if len(home) > 2 and home[0] == "/" else None
+
+
+def tilde(text: str) -> str:
+    """The text with every home folder, ours and others', written `~`."""
+    if "/" not in text:
+        return text
+    own = _home(os.environ.get("HOME", ""))
+    if own is not None:
+        text = own.sub("~", text)
+    return _HOMES.sub("~", text)

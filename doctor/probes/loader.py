@@ -1,0 +1,81 @@
+"""Where the dynamic loader looks for a library, in its order: ld.so(8), written down."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from .elf import Dynamic
+
+DEFAULT_DIRS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
+_CACHE_MAGIC = b"glibc-ld.so.cache1.1"
+_MAX_CACHE = 16 << 20
+
+
+def library_path() -> tuple[str, ...]:
+    """The folders of LD_LIBRARY_PATH; an empty one would mean the current folder and is left out."""
+    return tuple(part for part in os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":") if part)
+
+
+def resolve(
+    name: str,
+    own: Dynamic | None,
+    executable: Dynamic | None,
+    cache: dict[str, str],
+    defaults: Iterable[str] = DEFAULT_DIRS,
+) -> str | None:
+    """The file that the loader takes for `name`, needed by a library with the section `own`; None = not found."""
+    for preloaded in os.environ.get("LD_PRELOAD", "").replace(":", " ").split():
+        if os.path.basename(preloaded) == name and os.path.isfile(preloaded):  # noqa: PTH113, PTH119
+            return preloaded
+    runpath = own.runpath if own else ()
+    if not runpath:  # a DT_RUNPATH switches every DT_RPATH off, also the executable's
+        inherited = executable.rpath if executable and not executable.runpath else ()
+        if (found := _first((*(own.rpath if own else ()), *inherited), name)) is not None:
+            return found
+    if (found := _first((*library_path(), *runpath), name)) is not None:
+        return found
+    cached = cache.get(name)
+    if cached is not None and os.path.exists(cached):  # noqa: PTH110
+        return cached
+    return _first(defaults, name)
+
+
+def _first(folders: Iterable[str], name: str) -> str | None:
+    for folder in folders:
+        path = f"{folder.rstrip('/')}/{name}"
+        if os.path.isfile(path):  # noqa: PTH113
+            return path
+    return None
+
+
+def loader_cache(path: str = "/etc/ld.so.cache", containing: str = "libcudnn") -> dict[str, str]:
+    """Library name → file, from ldconfig's cache, without running ldconfig; empty when there is none."""
+    try:
+        with open(path, "rb") as stream:  # noqa: PTH123
+            data = stream.read(_MAX_CACHE)
+    except OSError:
+        return {}
+    start = data.find(_CACHE_MAGIC)  # an old-format cache may come first
+    if start < 0:
+        return {}
+    body = data[start:]
+    little = body[28:29] in (b"\0", b"\2", b"\1")  # flags: 0 unset, 2 little endian
+    order = "little" if little and body[28:29] != b"\3" else "big"
+    count = int.from_bytes(body[20:24], order)  # type: ignore[arg-type]
+    found: dict[str, str] = {}
+    if not 0 < count < 1 << 20:
+        return {}
+    wanted = containing.encode()
+    if wanted not in body:
+        return {}
+    for index in range(count):
+        entry = body[48 + index * 24 : 48 + (index + 1) * 24]
+        if len(entry) < 24:
+            break
+        key = int.from_bytes(entry[4:8], order)  # type: ignore[arg-type]
+        value = int.from_bytes(entry[8:12], order)  # type: ignore[arg-type]
+        if body.startswith(wanted, key):
+            name = body[key : body.find(b"\0", key)].decode("utf-8", "replace")
+            found.setdefault(name, body[value : body.find(b"\0", value)].decode("utf-8", "replace"))
+    return found
