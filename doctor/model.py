@@ -79,7 +79,7 @@ class Evidence:
 class Confirmation:
     """What a kernel on the GPU said about a finding."""
 
-    verdict: str  # confirmed | refuted | inconclusive
+    verdict: str  # confirmed | refuted | inconclusive; of a run of the job itself: healthy | failed | inconclusive
     kernel: str
     request: Mapping[str, Any]
     outcome: str  # ran | refused | unavailable | failed | crashed | timeout
@@ -203,5 +203,6 @@ class Report:
     undetermined: tuple[Undetermined, ...]
     timing: Mapping[str, float]
     kernels_run: bool = False
+    runs: tuple[Confirmation, ...] = ()  # the job's own attention, run on this machine
     notes: tuple[str, ...] = ()
     schema: int = 1
