@@ -1,0 +1,137 @@
+"""The command line: reads options, calls the session, prints the answer. Nothing else in the package prints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+
+from .errors import DoctorError
+
+#: Command → what it is for. Each lives in its own function of `commands`, imported when it is called.
+COMMANDS = {
+    "check": "will this job's attention work here, and if not, why and what helps",
+    "backends": "which attention backend will run, and why not the others",
+    "fix": "the smallest change that clears the findings",
+    "snapshot": "the facts of this machine as a file that every command takes back",
+    "rules": "list, show, test and start rules",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The `attn-doctor` program; ends the process with 0 healthy, 1 findings, 2 bad input, 3 no diagnosis."""
+    import gc
+
+    gc.disable()  # a check lives for a tenth of a second and makes no cycles worth a collection
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _close_stdout()
+    except OSError as problem:
+        _complain(f"cannot write the answer: {(problem.strerror or str(problem)).lower()}")
+        _close_stdout()
+        code = 3
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one command line and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 gets the words all the same
+    try:
+        return _dispatch(list(arguments))
+    except DoctorError as error:
+        _complain(error.message, error.hint, fatal=error.exit_code == 3)
+        return error.exit_code
+    except BrokenPipeError:  # `| head` has seen enough
+        _close_stdout()
+        return 0
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return 130
+    except Exception as error:
+        if os.environ.get("ATTN_DOCTOR_DEBUG"):
+            raise
+        kind = type(error).__name__
+        text = " ".join(str(error).split())[:300]
+        _complain(
+            f"{kind}: {text}" if text else kind,
+            "this is a fault of attn-doctor: run it again with `ATTN_DOCTOR_DEBUG=1` and report the traceback",
+            fatal=True,
+        )
+        return 3
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        sys.stdout.write(_usage())
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name in ("--version", "-V", "version"):
+        from . import __version__
+
+        sys.stdout.write(f"attn-doctor {__version__}\n")
+        return 0
+    if name not in COMMANDS:
+        raise DoctorError(f"there is no command `{name}`", _hint(name))
+    from . import commands
+
+    command = getattr(commands, name)
+    try:
+        code: int = command(rest, commands.Streams(sys.stdin, sys.stdout, _tell))
+    except SystemExit as end:  # argparse after --help
+        code = int(end.code or 0)
+    return code
+
+
+def _hint(name: str) -> str:
+    if name.startswith("-"):
+        return f"the command comes first: `attn-doctor check {name} …`"
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, COMMANDS, n=1)
+    return f"did you mean `{near[0]}`?" if near else f"commands are {', '.join(COMMANDS)}"
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS)) + 2
+    lines = [
+        "attn-doctor finds what breaks the attention stack of LLM training, before the job runs",
+        "",
+        "usage: attn-doctor COMMAND [options]",
+        "",
+        *(f"  {name:<{width}}{purpose}" for name, purpose in COMMANDS.items()),
+        "",
+        "`attn-doctor COMMAND --help` lists a command's options; `attn-doctor --version` its version",
+        "exit codes: 0 nothing found, 1 findings, 2 bad input, 3 no diagnosis could be made",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _tell(text: str) -> None:
+    """Chatter: what is under way."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+
+def _complain(message: str, hint: str | None = None, *, fatal: bool = False) -> None:
+    from .report.page import printable
+
+    lines = [f"fatal: {message}; no diagnosis was made" if fatal else f"error: {message}"]
+    if hint:
+        lines.append(f"hint: {hint}")
+    with contextlib.suppress(OSError, ValueError):  # nobody may be listening
+        sys.stderr.write("".join(f"{printable(' '.join(line.split()))}\n" for line in lines))
+
+
+def _close_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush does not complain about the broken pipe."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

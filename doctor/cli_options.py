@@ -1,0 +1,125 @@
+"""How a command line is read: the options commands share, and one clear sentence for each mistake.
+
+argparse, because a command-line library would cost more than all the rest of a check (docs/adr/0004).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from .errors import DoctorError
+from .model import SEVERITIES
+
+FAIL_ON = (*SEVERITIES, "never")
+TIMEOUT = 120.0
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are a `DoctorError` with a hint."""
+
+    def __init__(self, command: str, summary: str, **more: Any) -> None:
+        prog = f"attn-doctor {command}".strip()
+        super().__init__(prog=prog, description=summary, allow_abbrev=False, add_help=False, **more)
+        self.command = command
+
+    def error(self, message: str) -> NoReturn:
+        """Turn argparse's complaint into ours."""
+        raise DoctorError(message.replace("argument ", "option ", 1), f"`{self.prog} --help` lists the options")
+
+    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The options of this command line; an unknown one is answered with the nearest that exists."""
+        options, rest = self.parse_known_args(arguments)
+        if not rest:
+            return options
+        from .vocabulary import nearest
+
+        word = rest[0].partition("=")[0]
+        if word.startswith("-") and len(word) > 1:
+            hint = nearest(word, self._option_string_actions) or f"`{self.prog} --help` lists the options"
+            raise DoctorError(f"`{self.prog}` has no option `{word}`", hint)
+        raise DoctorError(f"`{self.prog}` does not know what to do with `{rest[0]}`", f"see `{self.prog} --help`")
+
+
+def parser(command: str, summary: str, *, target: bool = False, workload: bool = False) -> Parser:
+    """A parser for `command` with the shared groups of options it takes."""
+    made = Parser(command, summary)
+    if target:
+        _target(made)
+    if workload:
+        _workload(made)
+    general = made.add_argument_group("general")
+    general.add_argument("-h", "--help", action="help", help="show this text and exit")
+    return made
+
+
+def add_output(made: Parser, *, formats: bool = True) -> None:
+    """`--format` and `--output`."""
+    group = made.add_argument_group("how it is shown")
+    if formats:
+        from .report import FORMATS
+
+        names = ", ".join(FORMATS)
+        group.add_argument("--format", default="text", metavar="F", help=f"{names} (default: text)")
+    group.add_argument("-o", "--output", metavar="FILE", help="write to a file, whole or not at all")
+
+
+def add_rules(made: Parser) -> None:
+    """`--rules`."""
+    made.add_argument(
+        "--rules", action="append", default=[], metavar="DIR", help="a folder with further rules; repeatable"
+    )
+
+
+def _target(made: Parser) -> None:
+    group = made.add_argument_group(
+        "what is examined", "default: the active virtual or conda environment, else the interpreter that runs this"
+    )
+    only = group.add_mutually_exclusive_group()
+    only.add_argument("--python", metavar="PATH", help="interpreter of another environment")
+    only.add_argument("--site-packages", metavar="DIR", help="an unpacked tree: a Docker layer, a mounted image")
+    only.add_argument("--facts", metavar="FILE", help="facts from `snapshot` or written by hand; no machine needed")
+    group.add_argument("--gpu", metavar="NAME", help="diagnose for this GPU: a100, h100, b200, rtx4090, sm90 …")
+    group.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
+        help="add or override a fact: torch.version=2.6.0; repeatable",
+    )  # fmt: skip
+    add_rules(made)
+
+
+def _workload(made: Parser) -> None:
+    group = made.add_argument_group("what the job does", "also: --set workload.KEY=VALUE")
+    group.add_argument("--model", metavar="CONFIG", help="a Hugging Face config.json")
+    group.add_argument("--workload", metavar="FILE", help="a workload in YAML or JSON")
+
+
+def add_kernels(made: Parser) -> None:
+    """`--run`, `--no-run` and `--timeout`."""
+    group = made.add_argument_group("kernels")
+    group.add_argument(
+        "--run", action=argparse.BooleanOptionalAction, default=True,
+        help="confirm on the GPU what can be confirmed (default where there is a GPU)",
+    )  # fmt: skip
+    group.add_argument(
+        "--timeout", type=seconds, default=TIMEOUT, metavar="SECONDS", help="longest wait for one kernel"
+    )
+
+
+def add_fail_on(made: Parser) -> None:
+    """`--fail-on`."""
+    made.add_argument(
+        "--fail-on", choices=FAIL_ON, metavar="SEVERITY",
+        help=f"exit 1 at this severity or worse: {', '.join(FAIL_ON)} (default: error)",
+    )  # fmt: skip
+
+
+def seconds(text: str) -> float:
+    """A positive number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"needs a positive number of seconds, found `{text}`")
+    return value

@@ -1,0 +1,230 @@
+"""One function per command: options → session → rendered text. Output goes to the streams they are given."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from .cli_options import TIMEOUT, add_fail_on, add_kernels, add_output, parser
+from .errors import DoctorError
+from .model import SEVERITIES, Report
+
+if TYPE_CHECKING:
+    from .session import Request
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Where a command reads, where its answer goes, and who hears what is under way."""
+
+    stdin: TextIO
+    stdout: TextIO
+    tell: Callable[[str], None]
+
+
+def check(arguments: Sequence[str], streams: Streams) -> int:
+    """Diagnose."""
+    made = parser(
+        "check", "Will this job's attention work here, and if not, why and what helps?", target=True, workload=True
+    )
+    add_kernels(made)
+    add_output(made)
+    add_fail_on(made)
+    options = made.read(arguments)
+    render = _renderer(options.format, "diagnosis")
+    request = _request(options)
+    report = _diagnose(request, streams)
+    _deliver(render, report, options, streams)
+    return _code(report, options.fail_on or request.defaults.fail_on or "error")
+
+
+def backends(arguments: Sequence[str], streams: Streams) -> int:
+    """Predict."""
+    made = parser("backends", "Which attention backend will run, and why not the others?", target=True, workload=True)
+    made.add_argument(
+        "--batch", metavar="FILE", help="many cases as JSON Lines, `-` for stdin; answers in the same order"
+    )
+    add_output(made)
+    options = made.read(arguments)
+    if options.batch is not None:
+        return _batch(options, streams)
+    render = _renderer(options.format, "backends")
+    request = _request(options, run=False, fixes=False)
+    report = _diagnose(request, streams)
+    _deliver(render, report, options, streams)
+    return int(any(item.fails_at_run or (item.could_tell and not item.selected) for item in report.predictions))
+
+
+def _batch(options: argparse.Namespace, streams: Streams) -> int:
+    """JSON Lines in, JSON Lines out, each answered when it comes; 2 if any line was bad."""
+    of_one_case = ("python", "site_packages", "facts", "gpu", "settings", "model", "workload")
+    own = [name for name in of_one_case if getattr(options, name)]
+    if own:
+        option = {"settings": "set"}.get(own[0], own[0]).replace("_", "-")
+        raise DoctorError(f"`--{option}` does not go with `--batch`", "every line brings its own facts and workload")
+    import gc
+    import json
+
+    from .batch import answer
+    from .rulebook import load_rulebook
+
+    rulebook = load_rulebook(options.rules)
+    gc.freeze()
+    gc.enable()  # this may run for long
+    bad = False
+    with _lines(options.batch, streams.stdin) as lines, _sink(options.output, streams.stdout) as sink:
+        for line in lines:
+            if not line.strip():
+                continue
+            result = answer(rulebook, line)
+            bad = bad or "error" in result
+            sink.write(json.dumps(result, ensure_ascii=False) + "\n")
+            sink.flush()  # the other side may wait for this line before it sends the next
+    return 2 if bad else 0
+
+
+def _lines(name: str, stdin: TextIO) -> AbstractContextManager[TextIO]:
+    """The text of a file or of stdin; a byte that is not UTF-8 spoils its line and no other."""
+    if name == "-":
+        if isinstance(stdin, io.TextIOWrapper):
+            stdin.reconfigure(encoding="utf-8", errors="replace")
+        return nullcontext(stdin)
+    try:
+        return Path(name).open(encoding="utf-8", errors="replace")
+    except (OSError, ValueError) as problem:
+        raise DoctorError(f"cannot read batch file `{name}`: {_reason(problem)}") from None
+
+
+def _sink(name: str | None, stdout: TextIO) -> AbstractContextManager[TextIO]:
+    if name is None or name == "-":
+        return nullcontext(stdout)
+    try:
+        return Path(name).open("w", encoding="utf-8")
+    except (OSError, ValueError) as problem:
+        raise DoctorError(f"cannot write `{name}`: {_reason(problem)}") from None
+
+
+def _reason(problem: Exception) -> str:
+    return str(getattr(problem, "strerror", None) or problem).lower()
+
+
+def fix(arguments: Sequence[str], streams: Streams) -> int:
+    """Solve."""
+    made = parser("fix", "The smallest change that clears the findings.", target=True, workload=True)
+    made.add_argument(
+        "--pin", nargs="?", const="-", metavar="FILE",
+        help="the packages as a requirements file for pip and uv; without FILE on stdout",
+    )  # fmt: skip
+    made.add_argument("--force", action="store_true", help="overwrite FILE")
+    add_output(made)
+    options = made.read(arguments)
+    render = _renderer(options.format, "fixes")
+    request = _request(options, run=False)
+    report = _diagnose(request, streams)
+    if options.pin is not None:
+        from .pins import render_pins, write_pins
+
+        if options.pin == "-":
+            streams.stdout.write(render_pins(report))
+        else:
+            write_pins(report, Path(options.pin), force=options.force)
+            streams.tell(f"wrote `{options.pin}`")
+        return _code(report, "error")
+    _deliver(render, report, options, streams)
+    return _code(report, "error")
+
+
+def snapshot(arguments: Sequence[str], streams: Streams) -> int:
+    """Capture."""
+    made = parser(
+        "snapshot", "The facts of this machine as a file that every command takes back.", target=True, workload=True
+    )
+    add_output(made, formats=False)
+    options = made.read(arguments)
+    import json
+
+    from .facts_file import document
+    from .rulebook import load_rulebook
+    from .session import examine
+
+    request = _request(options, run=False, fixes=False)
+    patient = examine(request, load_rulebook(request.rules))
+    write(json.dumps(document(patient.facts), indent=2, ensure_ascii=False) + "\n", options.output, streams)
+    return 0
+
+
+def rules(arguments: Sequence[str], streams: Streams) -> int:
+    """List, show, test, start."""
+    from .rule_commands import run
+
+    return run(arguments, streams)
+
+
+def _request(options: argparse.Namespace, *, run: bool = True, fixes: bool = True) -> Request:
+    """The session's request, the project's own defaults included."""
+    from .config import project_defaults
+    from .session import Request
+
+    return Request(
+        python=options.python,
+        site_packages=options.site_packages,
+        facts=options.facts,
+        gpu=options.gpu,
+        settings=tuple(options.settings),
+        model=options.model,
+        workload=options.workload,
+        rules=tuple(options.rules),
+        defaults=project_defaults(),
+        fixes=fixes,
+        run=run and getattr(options, "run", True),
+        timeout=getattr(options, "timeout", TIMEOUT),
+    )
+
+
+def _diagnose(request: Request, streams: Streams) -> Report:
+    from .session import diagnose
+
+    return diagnose(request, streams.tell)
+
+
+def _renderer(name: str, view: str) -> Any:
+    from .report import renderer
+
+    return renderer(name, view)
+
+
+def _deliver(render: Any, report: Report, options: argparse.Namespace, streams: Streams) -> None:
+    from .report import Style
+
+    to_terminal = options.output is None and streams.stdout.isatty()
+    color = to_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    width = 100
+    if to_terminal:
+        from shutil import get_terminal_size
+
+        width = min(get_terminal_size((100, 24)).columns, 120)
+    write(render(report, Style(color, width)), options.output, streams)
+
+
+def write(text: str, output: str | None, streams: Streams) -> None:
+    """The answer to stdout, or to a file that is written whole or not at all."""
+    if output is None or output == "-":
+        streams.stdout.write(text)
+        return
+    from .facts_file import write_atomically
+
+    write_atomically(Path(output), text)
+
+
+def _code(report: Report, fail_on: str) -> int:
+    """1 when a finding is at or above `fail_on`."""
+    if fail_on == "never":
+        return 0
+    limit = SEVERITIES.index(fail_on)
+    return int(any(SEVERITIES.index(finding.severity) <= limit for finding in report.findings))

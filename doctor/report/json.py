@@ -1,0 +1,207 @@
+"""The report as one JSON object; its shape is an interface, `schema` is its version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..model import Alternative, Candidate, Confirmation, Fact, Finding, Fix, Prediction, Reason, Report, Undetermined
+from . import Style
+
+_WORKLOAD = "workload."
+
+
+def diagnosis(report: Report, style: Style) -> str:
+    """Everything there is to say, for programs."""
+    return _dump(document(report))
+
+
+def backends(report: Report, style: Style) -> str:
+    """The backend predictions alone."""
+    content = _head(report)
+    content["backends"] = [prediction(item) for item in report.predictions]
+    content["undetermined"] = [_undetermined(item) for item in report.undetermined]
+    content["notes"] = list(report.notes)
+    return _dump(content)
+
+
+def fixes(report: Report, style: Style) -> str:
+    """The change sets alone."""
+    content = _head(report)
+    content["findings"] = [
+        {"id": finding.rule, "severity": finding.severity, "message": finding.message, "no_pin": finding.no_pin}
+        for finding in report.findings
+    ]
+    content["fixes"] = [_fix(item) for item in report.fixes]
+    content["notes"] = list(report.notes)
+    return _dump(content)
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The JSON object as Python data."""
+    return {
+        **_head(report),
+        "facts": {key: _fact(fact) for key, fact in sorted(report.facts.items()) if not key.startswith(_WORKLOAD)},
+        "workload": {
+            key.removeprefix(_WORKLOAD): _fact(fact)
+            for key, fact in sorted(report.facts.items())
+            if key.startswith(_WORKLOAD)
+        },
+        "findings": [_finding(item) for item in report.findings],
+        "backends": [prediction(item) for item in report.predictions],
+        "fixes": [_fix(item) for item in report.fixes],
+        "undetermined": [_undetermined(item) for item in report.undetermined],
+        "kernels_run": report.kernels_run,
+        "runs": [_confirmation(item) for item in report.runs],
+        "notes": list(report.notes),
+        "timing": dict(report.timing),
+    }
+
+
+def prediction(item: Prediction) -> dict[str, Any]:
+    """One library's backends; the candidates as `backends --batch` writes them, and their sources."""
+    return {
+        "library": item.library,
+        "selected": item.selected,
+        "could_tell": item.could_tell,
+        "candidates": [_candidate(candidate) for candidate in item.candidates],
+        "fails_at_run": _reason(item.fails_at_run),
+        "import_error": _reason(item.import_error),
+    }
+
+
+def _dump(content: Any) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _head(report: Report) -> dict[str, Any]:
+    name, _, version = report.tool.partition(" ")
+    return {
+        "schema": report.schema,
+        "tool": {"name": name, "version": version},
+        "rulebook": dict(report.rulebook),
+    }
+
+
+def _fact(fact: Fact) -> dict[str, Any]:
+    content = {"value": _plain(fact.value), "source": fact.source}
+    if fact.raw is not None:
+        content["raw"] = fact.raw
+    if fact.problem is not None:
+        content["problem"] = fact.problem
+    return content
+
+
+def _finding(item: Finding) -> dict[str, Any]:
+    return {
+        "id": item.rule,
+        "name": item.name,
+        "severity": item.severity,
+        "verdict": item.verdict,
+        "summary": item.summary,
+        "message": item.message,
+        "why": item.why,
+        "evidence": [
+            {
+                "fact": evidence.key,
+                "found": _plain(evidence.fact.value),
+                "wanted": evidence.needs,
+                "source": evidence.fact.source,
+                "condition": evidence.condition,
+            }
+            for evidence in item.evidence
+        ],
+        "confirmation": _confirmation(item.confirmation),
+        "fixes": [_alternative(alternative) for alternative in item.alternatives],
+        "no_pin": item.no_pin,
+        "myth": item.myth,
+        "references": list(item.references),
+        "backends": list(item.backends),
+    }
+
+
+def _confirmation(item: Confirmation | None) -> dict[str, Any] | None:
+    if item is None:
+        return None
+    return {
+        "verdict": item.verdict,
+        "kernel": item.kernel,
+        "request": _plain(item.request),
+        "outcome": item.outcome,
+        "observed": _plain(item.observed),
+        "reason": item.reason,
+        "seconds": item.seconds,
+    }
+
+
+def _alternative(item: Alternative) -> dict[str, Any]:
+    parts: dict[str, Any] = {
+        "require": dict(item.require),
+        "set_env": dict(item.set_env),
+        "unset_env": list(item.unset_env),
+        "config": _plain(item.config),
+        "call": item.call,
+        "note": item.note,
+        "index_url": item.index_url,
+    }
+    return {**{key: value for key, value in parts.items() if value}, "safe": item.safe}
+
+
+def _fix(item: Fix) -> dict[str, Any]:
+    return {
+        "title": item.title,
+        "changes": [
+            {
+                "kind": change.kind,
+                "name": change.name,
+                # design: the change set speaks of packages as `package, from, to, why, resolves`
+                **({"package": change.name} if change.kind == "package" else {}),
+                "from": change.before,
+                "to": change.after,
+                "why": change.why,
+                "resolves": list(change.resolves),
+            }
+            for change in item.changes
+        ],
+        "resolves": list(item.resolves),
+        "leaves": list(item.leaves),
+        "safe": item.safe,
+        "note": item.note,
+        "index_url": item.index_url,
+    }
+
+
+def _candidate(item: Candidate) -> dict[str, Any]:
+    return {
+        "backend": item.backend,
+        "title": item.title,
+        "available": item.available,
+        "reasons": [_reason(reason) for reason in item.reasons],
+    }
+
+
+def _reason(item: Reason | None) -> dict[str, Any] | None:
+    if item is None:
+        return None
+    content: dict[str, Any] = {"rule": item.rule, "message": item.message, "source": item.source}
+    if item.missing:
+        content["missing"] = list(item.missing)
+    return content
+
+
+def _undetermined(item: Undetermined) -> dict[str, Any]:
+    return {"missing": list(item.missing), "rules": list(item.rules), "problem": item.problem}
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON knows it: tuples as lists, mappings as objects, anything strange as its text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, str) or value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else str(value)
+    if isinstance(value, Iterable):
+        return [_plain(item) for item in value]
+    return str(value)

@@ -1,0 +1,114 @@
+"""What a report is about, in one line each: the verdict, the machine, the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..model import ABSENT, Facts, Prediction, Report
+
+#: Shown in the machine line where known: fact key → what people call it.
+_MACHINE = (
+    ("torch.version", "torch"),
+    ("transformer-engine.version", "TransformerEngine"),
+    ("flash-attn.version", "flash-attn"),
+    ("flash-attn-3.version", "flash-attn 3"),
+    ("flash-attn-4.version", "flash-attn 4"),
+    ("megatron-core.version", "megatron-core"),
+    ("transformers.version", "transformers"),
+    ("xtuner.version", "xtuner"),
+    ("xformers.version", "xformers"),
+    ("vllm.version", "vllm"),
+    ("cudnn.version", "cuDNN"),
+    ("driver.version", "driver"),
+)
+
+
+def verdict(report: Report) -> tuple[str, str, str]:
+    """(look, word, sentence): what will happen to the job."""
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    warnings = [finding for finding in report.findings if finding.severity == "warning"]
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        return "error", "will fail", f"{errors[0].summary}{more}"
+    broken = next((item for item in report.predictions if item.import_error or item.fails_at_run), None)
+    if broken is not None:
+        reason = broken.import_error or broken.fails_at_run
+        return "error", "will fail", reason.message if reason else ""
+    none_left = next((item for item in report.predictions if item.could_tell and item.selected is None), None)
+    if none_left is not None:
+        return "error", "will fail", f"no attention backend of {none_left.library} serves this job"
+    runs_on = ", ".join(title_of(item, item.selected) for item in report.predictions if item.selected)
+    runs = f"; attention runs on {runs_on}" if runs_on else ""
+    if warnings:
+        more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+        return "warning", "will run, but", f"{warnings[0].summary}{more}{runs}"
+    if report.undetermined:
+        count = len({rule for item in report.undetermined for rule in item.rules})
+        return "unclear", "nothing found", f"as far as could be told: {count} rules lack facts{runs}"
+    return "ok", "healthy", f"no rule has anything against this{runs}"
+
+
+def title_of(prediction: Prediction, backend: str | None) -> str:
+    """`FusedAttention (cuDNN)` for te.fused."""
+    return next((item.title for item in prediction.candidates if item.backend == backend), backend or "no backend")
+
+
+def machine_line(report: Report) -> str:
+    """GPU and the packages that matter."""
+    facts = report.facts
+    parts = []
+    gpu, sm = _known(facts, "gpu.name"), _known(facts, "gpu.sm")
+    if gpu or sm:
+        count = facts.value("gpu.count")
+        times = f"{count} × " if isinstance(count, int) and count > 1 else ""
+        parts.append(f"{times}{gpu} (sm {sm})" if gpu and sm else f"{times}{gpu or f'sm {sm}'}")
+    elif facts.value("gpu.name") == ABSENT or facts.value("gpu.count") == 0:
+        parts.append("no GPU")
+    else:
+        parts.append("GPU unknown")
+    for key, name in _MACHINE:
+        version = _known(facts, key)
+        if version:
+            parts.append(f"{name} {version}")
+    return ", ".join(parts)
+
+
+def job_line(report: Report) -> str:
+    """The workload in a few words."""
+    job = {
+        key.removeprefix("workload."): fact.value for key, fact in report.facts.items() if key.startswith("workload.")
+    }
+    job = {key: value for key, value in job.items() if value is not None and value != ABSENT}
+    if not job:
+        return "no workload given"
+    parts = [str(job[key]) for key in ("framework", "dtype", "mask", "qkv_layout") if key in job]
+    if "head_dim_qk" in job:
+        qk, v = job["head_dim_qk"], job.get("head_dim_v", job["head_dim_qk"])
+        parts.append(f"head_dim {qk}" if qk == v else f"head_dim {qk}/{v}")
+    if "num_heads" in job:
+        groups = job.get("num_kv_heads", job["num_heads"])
+        parts.append(f"{job['num_heads']} heads" + ("" if groups == job["num_heads"] else f" on {groups} kv heads"))
+    if "seq_len_q" in job:
+        q, kv = job["seq_len_q"], job.get("seq_len_kv", job["seq_len_q"])
+        parts.append(f"{q} tokens" if q == kv else f"{q} × {kv} tokens")
+    if isinstance(job.get("cp_size"), int) and job["cp_size"] > 1:
+        parts.append(
+            f"context parallel {job['cp_size']}" + (f" {job['cp_comm_type']}" if "cp_comm_type" in job else "")
+        )
+    return ", ".join(parts) or ", ".join(f"{key} {shown(value)}" for key, value in list(job.items())[:6])
+
+
+def shown(value: Any) -> str:
+    """A value as people write it."""
+    if value is None:
+        return "unknown"
+    if value == ABSENT:
+        return "nothing"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _known(facts: Facts, key: str) -> Any:
+    value = facts.value(key)
+    return None if value == ABSENT else value

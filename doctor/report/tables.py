@@ -1,0 +1,69 @@
+"""Backend predictions as lines and as a table."""
+
+from __future__ import annotations
+
+from ..model import Candidate, Prediction, Reason
+from .page import Page
+from .subject import title_of
+
+_LIBRARIES = {"transformer_engine": "TransformerEngine", "torch": "torch SDPA"}
+
+
+def backend_lines(page: Page, prediction: Prediction) -> None:
+    """Which backend runs, and in a line each why the others do not."""
+    _headline(page, prediction)
+    for candidate in prediction.candidates:
+        if candidate.available is True:
+            continue
+        reason = candidate.reasons[0] if candidate.reasons else None
+        more = f" (and {len(candidate.reasons) - 1} more)" if len(candidate.reasons) > 1 else ""
+        page.say(
+            f"{'out' if candidate.available is False else 'could not tell'}: {_told(reason)}{more}",
+            lead=f"{candidate.backend}", look="dim", indent=2, hang=4,
+        )  # fmt: skip
+
+
+def backend_table(page: Page, prediction: Prediction) -> None:
+    """Every candidate: verdict, every reason, its rule and source."""
+    _headline(page, prediction)
+    width = max((len(candidate.backend) for candidate in prediction.candidates), default=0)
+    for candidate in prediction.candidates:
+        word, look = _word(candidate, prediction)
+        page.say(candidate.title, lead=f"{candidate.backend:<{width}}  {word:<9}", look=look, indent=2)
+        for reason in candidate.reasons:
+            page.say(_told(reason), indent=width + 15, hang=width + 17)
+            if reason.source:
+                page.line(f"{' ' * (width + 17)}{reason.source}", "dim")
+
+
+def _headline(page: Page, prediction: Prediction) -> None:
+    library = _LIBRARIES.get(prediction.library, prediction.library)
+    if prediction.import_error:
+        page.say(_told(prediction.import_error), lead=f"{library} does not import:", look="error")
+    elif not prediction.could_tell:
+        page.say("could not tell which backend runs", lead=f"{library}:", look="unclear")
+    elif prediction.selected is None:
+        page.say("no attention backend is available", lead=f"{library}:", look="error")
+    elif prediction.fails_at_run:
+        page.say(
+            f"{title_of(prediction, prediction.selected)} is selected and fails at run time: "
+            f"{_told(prediction.fails_at_run)}",
+            lead=f"{library}:", look="error",
+        )  # fmt: skip
+    else:
+        page.say(f"{title_of(prediction, prediction.selected)} runs", lead=f"{library}:", look="ok")
+
+
+def _word(candidate: Candidate, prediction: Prediction) -> tuple[str, str]:
+    if candidate.backend == prediction.selected:
+        return ("fails", "error") if prediction.fails_at_run else ("runs", "ok")
+    if candidate.available is None:
+        return "unclear", "unclear"
+    return ("usable", "label") if candidate.available else ("out", "dim")
+
+
+def _told(reason: Reason | None) -> str:
+    if reason is None:
+        return "no reason is on record"
+    missing = f"; needs to know {', '.join(f'`{key}`' for key in reason.missing)}" if reason.missing else ""
+    return f"{reason.message} [{reason.rule}]{missing}"

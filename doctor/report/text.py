@@ -1,0 +1,206 @@
+"""The report for people: verdict first, then what was found, what to type, and what could not be told."""
+
+from __future__ import annotations
+
+from ..model import SEVERITIES, Confirmation, Evidence, Finding, Fix, Report, Undetermined
+from . import Style
+from .page import Page
+from .remedies import alternative_lines, fix_lines
+from .subject import job_line, machine_line, shown, verdict
+from .tables import backend_lines, backend_table
+
+_CONFIRMED = {
+    "confirmed": ("error", "confirmed by a run"),
+    "refuted": ("ok", "a run says otherwise"),
+    "inconclusive": ("dim", "a run told nothing"),
+}
+
+
+def diagnosis(report: Report, style: Style) -> str:
+    """The whole report."""
+    page = Page(style)
+    _verdict(page, report)
+    for finding in report.findings:
+        page.gap()
+        _finding(page, finding)
+    if report.predictions:
+        page.gap()
+        for prediction in report.predictions:
+            backend_lines(page, prediction)
+    if report.fixes:
+        page.gap()
+        _fixes(page, report)
+    if report.undetermined:
+        page.gap()
+        _undetermined(page, report)
+    if report.notes:
+        page.gap()
+        _notes(page, report)
+    page.gap()
+    _timing(page, report)
+    return page.text()
+
+
+def backends(report: Report, style: Style) -> str:
+    """Every candidate with its verdict, reason and source."""
+    page = Page(style)
+    if not report.predictions:
+        page.say("no library that chooses an attention backend was recognised, or no workload was given",
+                 look="unclear", lead="could not tell:")  # fmt: skip
+        page.line("hint: name one with `--set workload.framework=…`, describe the job with `--workload` or `--model`")
+    for prediction in report.predictions:
+        page.gap()
+        backend_table(page, prediction)
+    page.gap()
+    page.line(f"on: {machine_line(report)}", "label", lead=3)
+    page.line(f"job: {job_line(report)}", "label", lead=4)
+    _notes(page, report)
+    return page.text()
+
+
+def fixes(report: Report, style: Style) -> str:
+    """The changes that clear the findings, or why there are none."""
+    page = Page(style)
+    _verdict(page, report)
+    page.gap()
+    if report.fixes:
+        _fixes(page, report)
+    elif report.findings:
+        page.say("no change of packages, variables or settings in the rulebook clears this", look="error", lead="fix:")
+    for finding in report.findings:
+        if finding.no_pin:
+            page.say(finding.no_pin, lead=f"{finding.rule}:", look="label")
+        if finding.myth:
+            page.say(finding.myth, lead=f"{finding.rule}, not this:", look="label")
+    _notes(page, report)
+    return page.text()
+
+
+def _verdict(page: Page, report: Report) -> None:
+    look, word, text = verdict(report)
+    page.say(text, lead=f"{word}:", look=look)
+    page.say(machine_line(report), lead="on:", look="label", hang=4)
+    page.say(job_line(report), lead="job:", look="label", hang=5)
+    counts = [
+        f"{number} {severity}{'s' if number > 1 else ''}"
+        for severity in SEVERITIES
+        if (number := sum(finding.severity == severity for finding in report.findings))
+    ]
+    if len(report.findings) > 1:
+        page.say(", ".join(counts), lead="found:", look="label")
+
+
+def _finding(page: Page, finding: Finding) -> None:
+    page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity)
+    if finding.message != finding.summary:
+        page.say(finding.message, indent=2, hang=2)
+    for evidence in finding.evidence:
+        page.say(_evidence(evidence), indent=4, hang=6)
+    if finding.why:
+        page.say(finding.why, lead="why:", look="label", indent=2, hang=7)
+    if finding.confirmation:
+        _confirmation(page, finding.confirmation)
+    _ways_out(page, finding)
+    if finding.no_pin:
+        page.say(finding.no_pin, lead="no package version cures it:", look="label", indent=2, hang=4)
+    if finding.myth:
+        page.say(finding.myth, lead="not this:", look="label", indent=2, hang=4)
+    for number, source in enumerate(finding.references):
+        lead = "sources:" if number == 0 else "        "
+        page.line(f"  {lead} {source}", "dim")
+
+
+def _evidence(evidence: Evidence) -> str:
+    found = shown(evidence.fact.value)
+    return f"{evidence.key}: found {found}, needs {evidence.needs}, from {evidence.fact.source}"
+
+
+def _confirmation(page: Page, item: Confirmation) -> None:
+    look, words = _CONFIRMED[item.verdict]
+    reason = f": {item.reason}" if item.reason else ""
+    page.say(
+        f"`{item.kernel}` {item.outcome} in {item.seconds:.1f} s{reason}",
+        lead=f"{words}:", look=look, indent=2, hang=4,
+    )  # fmt: skip
+
+
+def _ways_out(page: Page, finding: Finding) -> None:
+    for number, item in enumerate(finding.alternatives):
+        safe = "" if item.safe else " (changes what the job computes or overrides a pin: read the note)"
+        page.line(f"  {'fix' if number == 0 else 'or'}:{safe}", "label", lead=6 if number == 0 else 5)
+        for line in alternative_lines(item):
+            page.line(f"    {line}", "command")
+        if item.note:
+            page.say(item.note, indent=4, hang=4)
+
+
+def _fixes(page: Page, report: Report) -> None:
+    for number, fix in enumerate(report.fixes):
+        lead = "what to do:" if number == 0 else "or:"
+        page.say(f"{fix.title}{_effect(fix)}", lead=lead, look="label")
+        for line in fix_lines(fix):
+            page.line(f"  {line}", "command")
+        for change in fix.changes:
+            if change.why:
+                before = f"{change.before or 'nothing'} → {change.after or 'nothing'}"
+                page.say(f"`{change.name}` {before}: {change.why}", indent=4, hang=6)
+        if fix.note:
+            page.say(fix.note, indent=4, hang=4)
+
+
+def _effect(fix: Fix) -> str:
+    parts = []
+    if fix.resolves:
+        parts.append(f"clears {', '.join(fix.resolves)}")
+    if fix.leaves:
+        parts.append(f"leaves {', '.join(fix.leaves)}")
+    if not fix.safe:
+        parts.append("read the note first")
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def _undetermined(page: Page, report: Report) -> None:
+    rules = {rule for item in report.undetermined for rule in item.rules}
+    page.say(f"{len(rules)} rule{'s' if len(rules) > 1 else ''}, for want of facts", lead="could not tell:",
+             look="unclear")  # fmt: skip
+    without_job: list[Undetermined] = []
+    others: list[Undetermined] = []
+    for item in report.undetermined:
+        no_job = any(key.startswith("workload.") for key in item.missing) and "no workload" in item.problem
+        (without_job if no_job else others).append(item)
+    if without_job:
+        count = len({rule for item in without_job for rule in item.rules})
+        page.say(
+            f"{count} need a workload, and none was given: describe the job with `--model config.json`, "
+            "`--workload FILE` or `--set workload.KEY=VALUE`",
+            indent=2, hang=4,
+        )  # fmt: skip
+    for item in sorted(others, key=lambda item: (-len(item.rules), item.missing))[:12]:
+        names = (
+            ", ".join(item.rules)
+            if len(item.rules) <= 6
+            else f"{', '.join(item.rules[:5])} and {len(item.rules) - 5} more"
+        )
+        page.say(f"{names}: {item.problem or ', '.join(item.missing)}", indent=2, hang=4)
+    if len(others) > 12:
+        page.say(f"and {len(others) - 12} more combinations (`--format json` lists them all)", indent=2)
+
+
+def _notes(page: Page, report: Report) -> None:
+    for note in report.notes:
+        page.say(note, lead="note:", look="note")
+
+
+def _timing(page: Page, report: Report) -> None:
+    total = report.timing.get("total")
+    if total is not None:
+        kernels = report.timing.get("kernels")
+        detail = (
+            f", {kernels:.1f} s of it in kernels"
+            if kernels
+            else ", no kernel was run"
+            if not report.kernels_run
+            else ""
+        )
+        rules = report.rulebook.get("rules")
+        page.line(f"{rules} rules in {total:.2f} s{detail}" if rules else f"took {total:.2f} s{detail}", "dim")

@@ -1,0 +1,191 @@
+"""`attn-doctor rules`: list, show, test and start rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .cli_options import add_output, add_rules, parser
+from .errors import DoctorError
+from .rulebook import Rule, Rulebook, load_rulebook
+
+if TYPE_CHECKING:
+    from .commands import Streams
+
+ACTIONS = {
+    "list": "every rule with its severity and headline",
+    "show": "one rule in full: what it looks at, why, what helps, where it comes from",
+    "test": "run the tests inside rule files, and the lint",
+    "new": "start a rule file",
+}
+
+
+def run(arguments: Sequence[str], streams: Streams) -> int:
+    """Carry out `rules ACTION …`."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        width = max(map(len, ACTIONS)) + 2
+        lines = ["usage: attn-doctor rules ACTION [options]", ""]
+        lines += [f"  {name:<{width}}{purpose}" for name, purpose in ACTIONS.items()]
+        streams.stdout.write("\n".join(lines) + "\n")
+        return 0 if arguments else 2
+    action, *rest = arguments
+    if action not in ACTIONS:
+        from .vocabulary import nearest
+
+        raise DoctorError(
+            f"`attn-doctor rules` has no action `{action}`",
+            nearest(action, ACTIONS) or f"actions are {', '.join(ACTIONS)}",
+        )
+    code: int = {"list": _list, "show": _show, "test": _test, "new": _new}[action](rest, streams)
+    return code
+
+
+def _list(arguments: Sequence[str], streams: Streams) -> int:
+    made = parser("rules list", f"List {ACTIONS['list']}.")
+    add_rules(made)
+    add_output(made)
+    options = made.read(arguments)
+    rulebook = load_rulebook(options.rules)
+    if _format(options.format) == "json":
+        _write([_body(rule) for rule in rulebook.rules.values()], options, streams)
+        return 0
+    width = max((len(rule.id) for rule in rulebook.rules.values()), default=0)
+    lines = [f"{rule.id:<{width}}  {_kind(rule):<8} {rule.body['summary']}" for rule in rulebook.rules.values()]
+    lines.append(f"{len(lines)} rules")
+    _write_text("\n".join(lines) + "\n", options, streams)
+    return 0
+
+
+def _show(arguments: Sequence[str], streams: Streams) -> int:
+    made = parser("rules show", f"Show {ACTIONS['show']}.")
+    made.add_argument("rule", metavar="ID", help="such as TE103")
+    add_rules(made)
+    add_output(made)
+    options = made.read(arguments)
+    rule = _find(load_rulebook(options.rules), options.rule)
+    if _format(options.format) == "json":
+        _write(_body(rule), options, streams)
+    else:
+        _write_text(_told(rule), options, streams)
+    return 0
+
+
+def _test(arguments: Sequence[str], streams: Streams) -> int:
+    made = parser("rules test", f"{ACTIONS['test'].capitalize()}.")
+    made.add_argument("paths", nargs="*", metavar="PATH", help="rule files or folders (default: the built-in rulebook)")
+    options = made.read(arguments)
+    from .ruletests import failure_text, run_rule_tests
+
+    paths = [Path(path) for path in options.paths] or None
+    outcomes = run_rule_tests(paths)
+    failed = [outcome for outcome in outcomes if not outcome.passed]
+    lines = [failure_text(outcome) for outcome in failed]
+    lint = _lint(paths)
+    lines += lint
+    lines.append(
+        f"{len(outcomes)} tests, {len(failed)} failed; {len(lint)} complaint{'' if len(lint) == 1 else 's'} of the lint"
+    )
+    streams.stdout.write("\n".join(lines) + "\n")
+    return 1 if failed or lint else 0
+
+
+def _lint(paths: list[Path] | None) -> list[str]:
+    from . import rulelint
+
+    return [str(complaint) for complaint in rulelint.lint(paths)]
+
+
+def _new(arguments: Sequence[str], streams: Streams) -> int:
+    from . import rulenew
+
+    made = parser("rules new", f"{ACTIONS['new'].capitalize()}.")
+    rulenew.add_options(made)
+    path = rulenew.create(made.read(arguments))
+    streams.stdout.write(f"{path}\n")
+    return 0
+
+
+def _find(rulebook: Rulebook, wanted: str) -> Rule:
+    rule = rulebook.rules.get(wanted) or rulebook.rules.get(wanted.upper())
+    rule = rule or next((item for item in rulebook.rules.values() if item.body["name"] == wanted), None)
+    if rule is None:
+        from .vocabulary import nearest
+
+        near = nearest(wanted.upper(), rulebook.rules) or "`attn-doctor rules list` names them all"
+        raise DoctorError(f"there is no rule `{wanted}`", near)
+    return rule
+
+
+def _kind(rule: Rule) -> str:
+    return rule.severity or ("import" if rule.import_error else "run time" if rule.fails_at_run else "support")
+
+
+def _body(rule: Rule) -> dict[str, Any]:
+    body = {key: value for key, value in rule.body.items() if key != "tests" and not key.startswith("x-")}
+    return {**body, "library": rule.library, "kind": _kind(rule)}
+
+
+def _told(rule: Rule) -> str:
+    """The rule for a reader."""
+    from .report import Style
+    from .report.page import Page
+    from .report.remedies import alternative_lines
+
+    page = Page(Style())
+    page.say(rule.body["summary"], lead=f"{rule.id} ({_kind(rule)}):")
+    page.line(f"  {rule.body['name']}, {rule.library}")
+    if rule.body.get("why"):
+        page.say(str(rule.body["why"]), indent=2, hang=2)
+    for label, value in (("takes out", rule.disables), ("fails at run time", rule.fails_at_run)):
+        if value:
+            page.line(f"  {label}: {', '.join(value)}")
+    page.line("  when:")
+    _condition(page, rule.body["when"], 4)
+    page.say(rule.message, lead="says:", indent=2, hang=4)
+    for number, item in enumerate(rule.alternatives):
+        page.line(f"  {'fix' if number == 0 else 'or'}:")
+        for line in alternative_lines(item):
+            page.line(f"    {line}")
+        if item.note:
+            page.say(item.note, indent=4, hang=4)
+    for key, label in (("no_pin", "no package version cures it"), ("myth", "not this")):
+        if rule.body.get(key):
+            page.say(str(rule.body[key]), lead=f"{label}:", indent=2, hang=4)
+    for source in rule.references:
+        page.line(f"  source: {source}")
+    page.line(f"  file: {rule.path}")
+    return page.text()
+
+
+def _condition(page: Any, when: Any, indent: int) -> None:
+    """The condition tree, one line per leaf."""
+    margin = " " * indent
+    for key, wanted in when.items():
+        if key in ("all", "any"):
+            page.line(f"{margin}{'all of' if key == 'all' else 'any of'}:")
+            for part in wanted:
+                _condition(page, part, indent + 2)
+        elif key == "not":
+            page.line(f"{margin}not:")
+            _condition(page, wanted, indent + 2)
+        else:
+            page.line(f"{margin}{key} {', '.join(wanted) if isinstance(wanted, list) else wanted}")
+
+
+def _format(name: str) -> str:
+    if name not in ("text", "json"):
+        raise DoctorError(f"format `{name}` cannot show rules", "formats for it are text, json")
+    return name
+
+
+def _write(content: Any, options: Any, streams: Streams) -> None:
+    import json
+
+    _write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", options, streams)
+
+
+def _write_text(text: str, options: Any, streams: Streams) -> None:
+    from .commands import write
+
+    write(text, options.output, streams)
