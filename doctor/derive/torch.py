@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..model import ABSENT
-from ..vocabulary import BOOLEAN, INTEGER
+from ..vocabulary import BOOLEAN, INTEGER, Term, declare
 from . import derived
+
+declare(Term("torch.sdpa_reviewed", BOOLEAN, "what this torch release accepts was read from its source", derived=True))
 
 _FULL_WINDOW = (-1, -1)
 
@@ -39,8 +41,11 @@ def _mask_tensor(
     BOOLEAN,
     "SDPA is called with is_causal=True",
     needs=("workload.mask", "workload.sdpa_mask_tensor", "workload.sdpa_lower_right"),
+    uses=("workload.framework", "workload.seq_len_q"),
 )
-def _is_causal(mask: str, tensor: bool, lower_right: bool) -> bool:
+def _is_causal(mask: str, tensor: bool, lower_right: bool, framework: str | None, seq_len_q: int | None) -> bool:
+    if framework == "transformers" and seq_len_q == 1:
+        return False  # its sdpa_attention_forward drops the flag for a single query token
     return "causal" in mask and not tensor and not lower_right
 
 
@@ -138,3 +143,14 @@ def _calls_flash_attn(framework: str, attn_implementation: str, selected: str | 
 )
 def _use_varlen_attn(framework: str) -> bool | None:
     return False if framework == "xtuner" else None
+
+
+@derived(
+    "workload.enable_gqa",
+    BOOLEAN,
+    "SDPA is called with enable_gqa=True instead of expanded key/value heads",
+    needs=("workload.framework", "workload.sdpa_mask_tensor"),
+)
+def _enable_gqa(framework: str, mask_tensor: bool) -> bool | None:
+    # use_gqa_in_sdpa of transformers: a mask would leave enable_gqa to plain math, so it expands the heads then.
+    return False if framework == "transformers" and mask_tensor else None
