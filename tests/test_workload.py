@@ -102,6 +102,7 @@ def test_layers_of_two_kinds_give_two_workloads_the_windowed_one_last() -> None:
 
 
 LLAMA = {"hidden_size": 4096, "num_attention_heads": 32}
+SWITCHED = {"sliding_window": 4096, "use_sliding_window": True, "num_hidden_layers": 28}
 
 
 @pytest.mark.parametrize(
@@ -152,9 +153,9 @@ def test_other_families_of_configs(tmp_path: Path, content: dict[str, object], e
         ({"sliding_window": 0}, ABSENT, 1),
         ({"model_type": "qwen2", "sliding_window": 4096}, ABSENT, 1),  # off unless switched on
         ({"sliding_window": 4096, "use_sliding_window": False}, ABSENT, 1),
-        ({"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 28, "num_hidden_layers": 28}, ABSENT, 1),
-        ({"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 8, "num_hidden_layers": 28}, (4095, 0), 2),
-        ({"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 0, "num_hidden_layers": 28}, (4095, 0), 1),
+        ({**SWITCHED, "max_window_layers": 28}, ABSENT, 1),
+        ({**SWITCHED, "max_window_layers": 8}, (4095, 0), 2),
+        ({**SWITCHED, "max_window_layers": 0}, (4095, 0), 1),
         ({"sliding_window": 4096, "sliding_window_pattern": 4}, (4095, 0), 2),
         ({"sliding_window": 4096, "sliding_window_pattern": 1}, ABSENT, 1),
         ({"sliding_window": 4096, "sliding_window_pattern": "LLLG"}, (4095, 0), 2),
