@@ -377,6 +377,18 @@ def test_assumptions_never_hide_an_unknown() -> None:
     assert kept.value("workload.batch_size") is None
 
 
+def test_a_bare_null_is_none_whoever_read_it() -> None:
+    for problem in (None, "not known", "not known when the file was written"):
+        null = Facts([Fact("workload.window", None, "facts file", None, problem)])
+        assert complete_workload(null).value("workload.window") == ABSENT
+
+
+@pytest.mark.parametrize(("key", "value"), [("num_heads", 0), ("head_dim_qk", ABSENT), ("dropout", -0.1)])
+def test_impossible_values_are_refused_whoever_read_them(key: str, value: object) -> None:
+    with pytest.raises(DoctorError, match=f"facts file: `workload.{key}`: needs"):
+        complete_workload(Facts([Fact(f"workload.{key}", value, "facts file")]))
+
+
 def test_context_parallelism_defaults_to_the_ring() -> None:
     assert completed(workload__framework="megatron", workload__cp_size="2").value("workload.cp_comm_type") == "p2p"
     assert "workload.cp_comm_type" not in completed(workload__framework="megatron", workload__cp_size="1")

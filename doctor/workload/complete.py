@@ -4,24 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import DoctorError
 from ..model import ABSENT, Fact, Facts
-from ..vocabulary import parse_version
+from ..vocabulary import parse_version, term
+from .reading import check_value, one_line
 
 _SEQUENCE_FIRST = ("transformer_engine", "megatron")
 _PASSES_GQA = "4.54"  # transformers: use_gqa_in_sdpa in integrations/sdpa_attention.py, absent in 4.53.3
 _TAKES_GQA = "2.5"  # torch: the argument enable_gqa of scaled_dot_product_attention
-_UNKNOWN_IS_NONE = ("workload.window",)  # a null window says that none was given
+_NULLS = ("not known", "given as null")  # how a bare null is noted; any other problem is a failed reading
 
 
 def complete_workload(facts: Facts) -> Facts:
-    """The facts with the usual layout, batch and mask added; each source starts with `assumed:`."""
+    """The facts with the usual layout, batch and mask added; each source starts with `assumed:`.
+
+    DoctorError for a workload value no attention can have, wherever it came from.
+    """
     if not any(key.startswith("workload.") for key in facts):
         return facts
     changed = facts
-    for key in _UNKNOWN_IS_NONE:
-        fact = facts.get(key)
-        if fact is not None and fact.value is None and fact.problem in (None, "given as null", "not known"):
-            changed = changed.with_(Fact(key, ABSENT, fact.source))
+    for key, fact in facts.items():
+        if not key.startswith("workload."):
+            continue
+        if fact.value is None:
+            if term(key).default == ABSENT and (fact.problem or _NULLS[0]).startswith(_NULLS):
+                changed = changed.with_(Fact(key, ABSENT, fact.source))  # a null window says that none was given
+            continue
+        try:
+            check_value(key, fact.value)
+        except DoctorError as error:
+            raise DoctorError(one_line(f"{fact.source}: {error.message}"), error.hint) from None
     framework = _framework(changed)
     added: list[Fact] = []
 
