@@ -46,16 +46,6 @@ def _with_either_spelling(cudnn, mask, call):
         return call(_mask_arguments(cudnn, mask, old=False))
 
 
-def packed_strides(shape, layout):
-    """Strides of a dense (batch, heads, seq, dim) tensor that lies in memory as `layout` says."""
-    b, h, s, d = shape
-    return {
-        "bhsd": (h * s * d, s * d, d, 1),
-        "bshd": (s * h * d, d, h * d, 1),
-        "sbhd": (h * d, d, b * h * d, 1),
-    }[layout]
-
-
 class Frontend:
     """cuDNN attention as graphs of its own frontend, one built per direction."""
 

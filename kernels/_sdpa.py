@@ -4,6 +4,7 @@ import time
 import warnings
 
 import _attention
+import _layouts
 from _probe import Refused, Unavailable, step
 
 BACKENDS = {
@@ -144,7 +145,7 @@ def measure(request):
     case, shrunk = _attention.workload(request)
     backend, backward = request.get("backend", "default"), bool(case["training"])
     observed = {"backend": backend, "device": device, "torch": str(torch.__version__)}
-    observed.update(case={key: case[key] for key in sorted(case) if key in _attention.DEFAULTS or "_" in key})
+    observed["case"] = _attention.described(case)
     observed["shrunk"] = shrunk
     context = only(torch, backend)
     if device.startswith("cuda"):
@@ -154,7 +155,7 @@ def measure(request):
     data = _attention.tensors(torch, case, device, request.get("seed", 0))
     truth = _attention.Truth(torch, case, *data, backward=backward)
     layout = request.get("layout", "bshd")
-    q, k, v, dout = (_attention.laid_out(t, layout) for t in data)
+    q, k, v, dout = (_layouts.laid_out(t, layout) for t in data)
     inputs = [t.requires_grad_(backward) for t in (q, k, v)]
     keep = None if case["mask"] in _attention.PLAIN_MASKS and not case.get("window") else "dense"
     if keep == "dense":

@@ -7,6 +7,7 @@ backend) or auto (the frontend if it is there); optional `layout` (bshd, sbhd, b
 
 import _attention
 import _cudnn
+import _layouts
 import _sdpa
 from _probe import Refused, Unavailable, main, step
 
@@ -37,7 +38,12 @@ def run(request):
     mask = case["mask"]
     if mask not in _attention.PLAIN_MASKS or case.get("window"):
         raise Unavailable("this program does not ask the frontend about mask {}".format(mask))
-    observed = {"via": "frontend", "frontend": str(getattr(cudnn, "__version__", "?")), "shrunk": shrunk, "case": case}
+    observed = {
+        "via": "frontend",
+        "frontend": str(getattr(cudnn, "__version__", "?")),
+        "shrunk": shrunk,
+        "case": _attention.described(case),
+    }
     observed["torch"] = str(torch.__version__)
     step("cuda context")
     torch.zeros(1, device=device)
@@ -46,7 +52,7 @@ def run(request):
     data = _attention.tensors(torch, case, device, request.get("seed", 0))
     truth = _attention.Truth(torch, case, *data, backward=bool(case["training"]))
     layout = request.get("layout", "bshd")
-    q, k, v, dout = (_attention.laid_out(t, layout) for t in data)
+    q, k, v, dout = (_layouts.laid_out(t, layout) for t in data)
     scale = case.get("scale") or case["head_dim_qk"] ** -0.5
     try:
         step("cudnn handle")

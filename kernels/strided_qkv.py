@@ -1,13 +1,14 @@
 """Do the backends read q, k, v as views of one fused projection as they read contiguous copies?
 
 Request: the workload's keys; optional `backends` (default: all present), `layouts` (default: those of
-`_attention.FUSED` that fit the heads), `device`, `control`: also tell cuDNN the strides of a contiguous tensor for an
+`_layouts.FUSED` that fit the heads), `device`, `control`: also tell cuDNN the strides of a contiguous tensor for an
 interleaved one, to show what such a lie does. Observed: per backend `contiguous` and each layout with outcome, errors
 and `wrong`; `wrong` and `wrong_backends` name those that are right on copies and wrong on views.
 """
 
 import _attention
 import _cudnn
+import _layouts
 import _probe
 import _sdpa
 import _te
@@ -129,8 +130,14 @@ def run(request):
         shrunk["mask"], case["mask"] = [case["mask"], "causal"], "causal"
     case["seq_len_kv"] = case["seq_len_q"]  # one projection, one sequence
     equal = case["num_heads"] == case["num_kv_heads"]
-    layouts = request.get("layouts") or [name for name in _attention.FUSED if equal or not name.endswith("h3d")]
-    observed = {"device": device, "torch": str(torch.__version__), "case": case, "shrunk": shrunk, "backends": {}}
+    layouts = request.get("layouts") or [name for name in _layouts.FUSED if equal or not name.endswith("h3d")]
+    observed = {
+        "device": device,
+        "torch": str(torch.__version__),
+        "case": _attention.described(case),
+        "shrunk": shrunk,
+        "backends": {},
+    }
     step("reference")
     data = _attention.tensors(torch, case, device, request.get("seed", 0))
     truth = _attention.Truth(torch, case, *data)
@@ -149,10 +156,10 @@ def run(request):
         for layout in ["contiguous"] + list(layouts):
             step("{}: {}".format(backend, layout))
             # Contiguous in the order of the layout's family, so that nothing but the interleaving differs.
-            views = [_attention.laid_out(t, "sbhd") for t in data[:3]]
+            views = [_layouts.laid_out(t, "sbhd") for t in data[:3]]
             if layout != "contiguous":
-                views = _attention.fused_views(torch, layout, *data[:3])
-            dout = _attention.laid_out(data[3], _format(views[2]))
+                views = _layouts.fused_views(torch, layout, *data[:3])
+            dout = _layouts.laid_out(data[3], _format(views[2]))
 
             def call(views=views, dout=dout, runner=runner):
                 return runner(*views, dout)
@@ -162,9 +169,9 @@ def run(request):
             wrong.append(backend)
         if backend == "cudnn.frontend" and request.get("control"):
             step("{}: control".format(backend))
-            views = _attention.fused_views(torch, "sb(h+2hg)d", *data[:3])
-            lie = [_cudnn.packed_strides(t.shape, "sbhd") for t in views]
-            dout = _attention.laid_out(data[3], "sbhd")
+            views = _layouts.fused_views(torch, "sb(h+2hg)d", *data[:3])
+            lie = [_layouts.packed_strides(t.shape, "sbhd") for t in views]
+            dout = _layouts.laid_out(data[3], "sbhd")
             observed["control"] = _attempt(torch, case, device, truth, lambda: runner(*views, dout, strides=lie))  # noqa: B023
     observed["bound"], observed["wrong"], observed["wrong_backends"] = (
         _attention.judge(case, {}, device)[0],

@@ -6,6 +6,7 @@ kernel names), `errors`, `wrong`, `bound`.
 """
 
 import _attention
+import _layouts
 import _sdpa
 import _te
 from _probe import Refused, main, step
@@ -62,7 +63,7 @@ def run(request):
     case, shrunk = _attention.workload(dict(request, asked_dropout=request.get("dropout")))
     layout = case.get("qkv_layout") or "sbhd_sbhd_sbhd"
     form = layout.split("_")[0].replace("3", "").replace("2", "")  # bs3hd -> bshd
-    observed.update(case={key: value for key, value in case.items() if key != "asked_dropout"}, shrunk=shrunk)
+    observed.update(case=_attention.described(case), shrunk=shrunk)
     # The choice is asked about the workload as it is; only what is run is made small.
     full = dict(case)
     full.update({key: before for key, (before, _) in shrunk.items() if key != "dropout"})
@@ -79,9 +80,9 @@ def run(request):
     if "padding" in case["mask"]:
         _blank_padding(torch, case, [data[3]])  # no gradient comes in where no output counts
     truth = _attention.Truth(torch, case, *data, backward=bool(case["training"]))
-    q, k, v, dout = (_attention.laid_out(t, form) for t in data)
+    q, k, v, dout = (_layouts.laid_out(t, form) for t in data)
     if case.get("qkv_interleaved") and case["head_dim_qk"] == case["head_dim_v"]:
-        q, k, v = _attention.fused_views(torch, form[:2] + "(h+2hg)d", q, k, v)
+        q, k, v = _layouts.fused_views(torch, form[:2] + "(h+2hg)d", q, k, v)
     mask = _padding_mask(torch, case, device)
 
     def call():

@@ -83,14 +83,14 @@ def test_numbers_that_json_lacks() -> None:
 NOISE = {
     "python prints": 'def run(r):\n    print(\'{"contract": 1, "outcome": "refused"}\'); return {\'x\': 1}',
     "unfinished line": "import sys\nsys.stdout.write('half a line')\nsys.stdout.flush()\ndef run(r): return {'x': 1}",
-    "C puts": "def run(r):\n    import ctypes; c = ctypes.CDLL(None); c.puts(b'from C'); c.fflush(None); return {'x': 1}",
+    "C puts": "import ctypes\ndef run(r):\n    c = ctypes.CDLL(None); c.puts(b'from C'); c.fflush(None); return {'x': 1}",
     "C puts, not flushed": "import ctypes\nctypes.CDLL(None).puts(b'from C')\ndef run(r): return {'x': 1}",
     "child": "def run(r):\n    import subprocess; subprocess.call(['echo', 'child']); return {'x': 1}",
-    "raw fd 1": "import os\nos.write(1, bytes(range(256)))\ndef run(r):\n    os.write(1, b'\\0' * 9999); return {'x': 1}",
+    "raw fd 1": "import os\nos.write(1, bytes(range(256)))\ndef run(r):\n    os.write(1, b'0' * 9999); return {'x': 1}",
     "closed stdout": "import sys\ndef run(r):\n    sys.stdout.close(); return {'x': 1}",
     "huge": "import os\nfor _ in range(300): os.write(1, b'x' * 65536)\ndef run(r):\n"
     "    for _ in range(300): os.write(1, b'y' * 65536)\n    return {'x': 1}",
-    "atexit": 'import atexit\natexit.register(print, \'{"contract": 1, "outcome": "failed"}\')\ndef run(r): return {\'x\': 1}',
+    "atexit": "import atexit\natexit.register(print, '{\"contract\": 1}')\ndef run(r): return {'x': 1}",
     "fork that returns": "import os\ndef run(r):\n    return {'x': 1 if os.fork() else 2}",
 }
 

@@ -1,0 +1,99 @@
+"""The kernel programs on a CPU, where torch's own backends exist; what needs more says that it is not there."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+
+from doctor.target import Answer, ask, run_program
+
+SMALL = {"device": "cpu", "num_heads": 4, "num_kv_heads": 2, "seq_len_q": 100, "head_dim_qk": 32, "repeat": 1}
+
+
+def sdpa(python: str, **request: Any) -> Answer:
+    return ask(python, "sdpa", {**SMALL, **request}, timeout=120)
+
+
+def test_backends_and_masks(torch_python: str) -> None:
+    cases = [
+        {**SMALL, "backend": backend, "mask": mask, "dtype": dtype}
+        for backend in ("flash", "math")
+        for mask in ("no_mask", "causal", "padding")
+        for dtype in ("bfloat16", "float32")
+    ]
+    for case, answer in zip(cases, run_program(torch_python, "sdpa", cases, timeout=120), strict=True):
+        assert answer.outcome == "ran", (case, answer)
+        assert not answer.observed["wrong"], (case, answer.observed["errors"])
+        assert set(answer.observed["errors"]) == {"out", "dq", "dk", "dv"}
+        assert answer.observed["ran"] == [case["backend"]], "read off the profiler, not assumed"
+
+
+def test_default_says_what_it_took(torch_python: str) -> None:
+    answer = sdpa(torch_python, backend="default", head_dim_qk=48, head_dim_v=32)
+    assert answer.observed["ran"] == ["math"] and not answer.observed["wrong"]
+
+
+def test_refusal_is_in_torchs_own_words(torch_python: str) -> None:
+    answer = sdpa(torch_python, backend="flash", head_dim_qk=48, head_dim_v=32)
+    assert answer.outcome == "refused"
+    assert "Flash attention requires q,k,v to have the same last dimension" in answer.reason
+    assert answer.observed["backend"] == "flash" and "errors" not in answer.observed
+
+
+def test_inference_compares_the_output_alone(torch_python: str) -> None:
+    assert set(sdpa(torch_python, backend="math", training=False).observed["errors"]) == {"out"}
+
+
+def test_rows_without_keys_are_told_apart(torch_python: str) -> None:
+    answer = sdpa(torch_python, backend="math", mask="causal_bottom_right", seq_len_kv=40)
+    assert answer.observed["rows_without_keys"] in ("zero", "nan") and not answer.observed["wrong"]
+
+
+def test_no_gpu_is_no_answer(torch_python: str) -> None:
+    if ask(torch_python, "facts", timeout=120).observed.get("cuda.available"):
+        pytest.skip("this machine has a GPU")
+    for program in ("sdpa", "strided_qkv"):
+        answer = ask(torch_python, program, {}, timeout=120)
+        assert (answer.outcome, "sees no CUDA device" in answer.reason) == ("unavailable", True), program
+
+
+def test_unknown_backend_and_dtype(torch_python: str) -> None:
+    assert sdpa(torch_python, backend="magic").outcome == "failed"
+    assert sdpa(torch_python, dtype="float8").outcome == "unavailable"
+
+
+@pytest.mark.parametrize(("heads", "groups"), [(4, 4), (8, 2), (16, 1)])
+def test_fused_views_hold_the_same_numbers(torch_python: str, heads: int, groups: int) -> None:
+    request = {**SMALL, "num_heads": heads, "num_kv_heads": groups, "backends": ["sdpa.math", "cudnn.frontend"]}
+    answer = ask(torch_python, "strided_qkv", request, timeout=120)
+    assert answer.outcome == "ran" and answer.observed["wrong_backends"] == []
+    math = answer.observed["backends"]["sdpa.math"]
+    assert len(math) == (7 if heads == groups else 5)
+    assert all(result["outcome"] == "ran" and not result["wrong"] for result in math.values())
+    assert "GPU" in answer.observed["backends"]["cudnn.frontend"]["unavailable"]
+
+
+def test_facts_of_torch(torch_python: str) -> None:
+    observed = ask(torch_python, "facts", {"transformer_engine": True}, timeout=120).observed
+    assert observed["torch.version"] and isinstance(observed["torch.cxx11_abi"], bool)
+    assert isinstance(observed["cudnn.files"], list)
+
+
+@pytest.mark.parametrize("program", ["sdpa", "strided_qkv", "cudnn_sdpa", "te_attention"])
+def test_without_torch_it_is_unavailable(program: str, tmp_path: pathlib.Path) -> None:
+    blocker = "import sys\nclass No:\n    def find_spec(self, name, path=None, target=None):\n"
+    blocker += "        if name == 'torch': raise ModuleNotFoundError('No module named torch', name='torch')\n"
+    (tmp_path / "sitecustomize.py").write_text(blocker + "sys.meta_path.insert(0, No())\n")
+    answer = ask(sys.executable, program, {}, timeout=60, env={"PYTHONPATH": str(tmp_path)})
+    assert (answer.outcome, answer.reason) == ("unavailable", "torch is not installed")
+
+
+def test_torch_that_is_broken_is_a_failure(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudnn.so.9: cannot open shared object file')")
+    answer = ask(sys.executable, "sdpa", {}, timeout=60, env={"PYTHONPATH": str(tmp_path)})
+    assert answer.outcome == "failed" and "libcudnn.so.9" in answer.reason
+    facts = ask(sys.executable, "facts", {}, timeout=60, env={"PYTHONPATH": str(tmp_path)})
+    assert facts.outcome == "ran" and "libcudnn.so.9" in facts.observed["torch"]["error"]
