@@ -1,0 +1,237 @@
+"""The embedded release index: which releases of the attention stack exist, what they require, where they run.
+
+One JSON line per package in a gzip file, so that a look-up parses the lines it needs and no others.
+`scripts/refresh_index.py` brings it up to date.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import DoctorError
+from .vocabulary import parse_version
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+
+def normalized(name: str) -> str:
+    """A distribution name in its one PEP 503 form."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@functools.lru_cache(maxsize=65536)
+def requirement(text: str) -> Requirement:
+    """A Requires-Dist line, parsed once per text."""
+    from packaging.requirements import Requirement
+
+    return Requirement(text)
+
+
+@functools.lru_cache(maxsize=65536)
+def specifier(text: str) -> SpecifierSet:
+    """A version range, parsed once per text."""
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(text)
+
+
+@functools.lru_cache(maxsize=262144)
+def admits(range_text: str, version: str) -> bool:
+    """Whether the version lies in the range; a pre-release counts where it is asked about by name."""
+    return not range_text or specifier(range_text).contains(parse_version(version), prereleases=True)
+
+
+@dataclass(frozen=True)
+class Need:
+    """One requirement, taken apart once."""
+
+    package: str
+    range: str
+    pin: str | None  # the version that `==` leaves as the only one
+
+
+@dataclass(frozen=True)
+class Platform:
+    """Where the packages shall run; None means unknown and excludes nothing."""
+
+    python: str | None = None
+    system: str = "Linux"
+    machine: str = "x86_64"
+
+    @property
+    def markers(self) -> dict[str, str]:
+        """The variables of PEP 508 markers; an unknown Python counts as the newest that most of the stack serves."""
+        full = self.python or "3.11.0"
+        return {
+            "python_version": ".".join(full.split(".")[:2]),
+            "python_full_version": full if full.count(".") > 1 else full + ".0",
+            "platform_system": self.system,
+            "sys_platform": {"Linux": "linux", "Darwin": "darwin", "Windows": "win32"}.get(self.system, "linux"),
+            "os_name": "nt" if self.system == "Windows" else "posix",
+            "platform_machine": self.machine,
+            "platform_python_implementation": "CPython",
+            "implementation_name": "cpython",
+            "implementation_version": full,
+            "platform_release": "",
+            "platform_version": "",
+        }
+
+
+@dataclass(frozen=True)
+class Release:
+    """One release of one package."""
+
+    package: str
+    version: str
+    date: str
+    requires: tuple[str, ...]  # Requires-Dist as published
+    requires_python: str
+    yanked: bool
+    tags: tuple[str, ...]  # Pythons with a Linux wheel: py3, cp311, cp39+ (abi3)
+    machines: tuple[str, ...]  # any, x86_64, aarch64
+    sdist: bool
+
+    @property
+    def is_prerelease(self) -> bool:
+        """An alpha, beta, rc or dev release."""
+        return parse_version(self.version).is_prerelease
+
+    def has_wheel(self, platform: Platform) -> bool:
+        """Whether a wheel for this Python and machine was published (other systems than Linux are not on record)."""
+        if platform.system != "Linux":
+            return bool(self.tags)
+        if not set(self.machines) & {"any", platform.machine}:
+            return False
+        return platform.python is None or any(_tag_fits(tag, platform.python) for tag in self.tags)
+
+    def installs_on(self, platform: Platform) -> bool:
+        """Whether an installer would take it at all: Requires-Python, and a wheel or a source to build."""
+        if platform.python is not None and not admits(self.requires_python, platform.python):
+            return False
+        return self.sdist or self.has_wheel(platform)
+
+
+def needs_of(lines: tuple[str, ...], platform: Platform, extras: frozenset[str] = frozenset()) -> tuple[Need, ...]:
+    """The Requires-Dist lines whose markers hold on the platform, with no extra or one of these."""
+    from packaging.requirements import InvalidRequirement
+
+    held = []
+    for line in lines:
+        try:
+            parsed = requirement(line)
+        except InvalidRequirement:
+            continue  # a line that no installer reads binds nobody
+        if parsed.marker is None or any(
+            parsed.marker.evaluate({**platform.markers, "extra": extra}) for extra in ("", *sorted(extras))
+        ):
+            held.append(Need(normalized(parsed.name), str(parsed.specifier), _exact(parsed.specifier)))
+    return tuple(held)
+
+
+def _exact(ranges: SpecifierSet) -> str | None:
+    clauses = list(ranges)
+    if len(clauses) == 1 and clauses[0].operator in ("==", "===") and not clauses[0].version.endswith(".*"):
+        return clauses[0].version
+    return None
+
+
+def _tag_fits(tag: str, python: str) -> bool:
+    if tag.startswith("py"):
+        return tag == "py3" or tag == "py2.py3"
+    major, minor = (int(part) for part in python.split(".")[:2])
+    match = re.match(r"cp(\d)(\d+)(\+?)$", tag)
+    if match is None or int(match[1]) != major:
+        return False
+    return minor >= int(match[2]) if match[3] else minor == int(match[2])
+
+
+class ReleaseIndex:
+    """Package → releases, each package's line parsed when it is first asked for."""
+
+    def __init__(self, lines: Mapping[str, str], refreshed: str = "") -> None:
+        self._lines = lines
+        self._packages: dict[str, dict[str, Release]] = {}
+        self.refreshed = refreshed  # date of the newest release in it
+
+    @classmethod
+    def from_text(cls, text: str) -> ReleaseIndex:
+        """The index in its line form: `{"name": …` per package after a head line."""
+        head, _, rest = text.partition("\n")
+        lines = {}
+        for line in rest.splitlines():
+            name = line[len('{"name":"') : line.index('"', len('{"name":"'))]
+            lines[name] = line
+        return cls(lines, str(json.loads(head).get("refreshed", "")))
+
+    def __contains__(self, package: object) -> bool:
+        return package in self._lines
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Every package on record."""
+        return tuple(self._lines)
+
+    def releases(self, package: str) -> Mapping[str, Release]:
+        """Version → release, oldest first; empty for a package that is not on record."""
+        found = self._packages.get(package)
+        if found is None:
+            line = self._lines.get(package)
+            body: dict[str, dict[str, Any]] = json.loads(line)["releases"] if line else {}
+            found = self._packages[package] = {
+                version: _release(package, version, body[version]) for version in sorted(body, key=parse_version)
+            }
+        return found
+
+    def release(self, package: str, version: str) -> Release | None:
+        """One release by version; a local label or another spelling of the same version finds it too."""
+        releases = self.releases(package)
+        public = version.partition("+")[0]
+        found = releases.get(version) or releases.get(public)
+        if found is None and releases:
+            wanted = parse_version(public)
+            found = next((item for text, item in releases.items() if parse_version(text) == wanted), None)
+        return found
+
+    @functools.cached_property
+    def torch_builds(self) -> Mapping[str, Mapping[str, Any]]:
+        """`2.6+cu126` → facts of the torch builds that other indexes carry."""
+        line = self._lines.get("torch")
+        return json.loads(line).get("builds", {}) if line else {}
+
+
+def _release(package: str, version: str, body: Mapping[str, Any]) -> Release:
+    return Release(
+        package=package,
+        version=version,
+        date=body.get("d") or "",
+        requires=tuple(body.get("rd") or ()),
+        requires_python=body.get("rp") or "",
+        yanked=bool(body.get("y")),
+        tags=tuple(body.get("t") or ()),
+        machines=tuple(body.get("m") or ()),
+        sdist=bool(body.get("s")),
+    )
+
+
+@functools.cache
+def load_index(path: Path | None = None) -> ReleaseIndex:
+    """The embedded index, read once per process."""
+    if path is None:
+        from .assets import rules_dir
+
+        path = rules_dir() / "index" / "releases.json.gz"
+    try:
+        return ReleaseIndex.from_text(gzip.decompress(path.read_bytes()).decode("utf-8"))
+    except (OSError, EOFError, ValueError) as problem:
+        raise DoctorError(
+            f"the release index `{path.name}` cannot be read: {problem}", "reinstall attn-doctor"
+        ) from None

@@ -1,0 +1,109 @@
+"""Fixes: the smallest changes after which the same rulebook, asked again, has no error left.
+
+`stack` knows releases and what they require, `packages` searches those that fit together, `plan` joins what rules ask for, `effects` says what the facts
+would then be, `repair` asks the rulebook again, `wording` tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..model import ABSENT, Fact, Facts, Fix
+from ..release_index import Platform, ReleaseIndex, load_index, normalized
+from ..vocabulary import TERMS
+
+if TYPE_CHECKING:
+    from ..evaluate import Assessment
+    from ..known import Known
+    from ..rulebook import Rulebook
+    from .stack import Stack
+
+MOST_FIXES = 3
+
+
+def solve(
+    rulebook: Rulebook,
+    facts: Facts,
+    assessment: Assessment,
+    *,
+    hold: Sequence[str] = (),
+    installed: Mapping[str, Sequence[str]] | None = None,
+    index: ReleaseIndex | None = None,
+) -> tuple[Fix, ...]:
+    """Up to three fixes for the errors (for the warnings where there is no error), the recommended one first.
+
+    `hold` names packages that stay; `installed` is the Requires-Dist of installed distributions.
+    """
+    errors = [finding for finding in assessment.findings if finding.severity == "error"]
+    targets = errors or [finding for finding in assessment.findings if finding.severity == "warning"]
+    if not any(finding.alternatives for finding in targets):
+        return ()
+    from .repair import Repair, best_of
+    from .wording import as_fix
+
+    stack = stack_of(facts, assessment.known, index or load_index(), hold, installed)
+    severities = ("error",) if errors else ("error", "warning")
+    repair = Repair(rulebook, facts, assessment, stack, severities)
+    for finding in targets:  # worst first; one without a way out leaves the stage to the next
+        outcomes = list(repair.fixes_for(rulebook.rules[finding.rule]))
+        if outcomes:
+            fixes = (as_fix(repair, outcome) for outcome in best_of(outcomes, repair.firing, MOST_FIXES))
+            return tuple(fix for fix in fixes if fix.changes)
+    return ()
+
+
+def stack_of(
+    facts: Facts,
+    known: Known,
+    index: ReleaseIndex,
+    hold: Sequence[str] = (),
+    installed: Mapping[str, Sequence[str]] | None = None,
+) -> Stack:
+    """The packages of the target, as given and as they follow from what is given."""
+    from .stack import Stack
+
+    versions = {name: str(fact.value) for name, fact in distributions(facts).items()}
+    for name in index.packages:
+        value = known.value(f"{name}.version")
+        if value not in (None, ABSENT):
+            versions.setdefault(name, str(value))
+    cuda = known.value("torch.cuda")
+    return Stack(
+        index=index,
+        platform=platform_of(known),
+        installed=versions,
+        requires={normalized(name): tuple(lines) for name, lines in (installed or {}).items()},
+        hold=frozenset(normalized(name) for name in hold),
+        cuda=None if cuda in (None, ABSENT) else str(cuda),
+    )
+
+
+def distributions(facts: Facts) -> dict[str, Fact]:
+    """Package → fact of its version, for every distribution known to be installed."""
+    return {
+        key.removesuffix(".version"): fact
+        for key, fact in facts.items()
+        if key.endswith(".version") and key not in TERMS and fact.value not in (None, ABSENT)
+    }
+
+
+def platform_of(known: Known) -> Platform:
+    """Where the target runs; an unknown Python excludes no release."""
+    python = known.value("python.version")
+    return Platform(
+        python=None if python in (None, ABSENT) else str(python),
+        system=str(known.value("platform.system") or "Linux"),
+        machine=str(known.value("platform.machine") or "x86_64"),
+    )
+
+
+def why_no_fix(assessment: Assessment, fixes: Sequence[Fix]) -> tuple[str, ...]:
+    """For every error that no fix clears: why no package version cures it, in the rule's words."""
+    cleared = {rule for fix in fixes for rule in fix.resolves}
+    told = []
+    for finding in assessment.findings:
+        if finding.severity == "error" and finding.rule not in cleared:
+            reason = finding.no_pin or "no release or setting on record clears it without breaking something else"
+            told.append(f"{finding.rule}: {reason}")
+    return tuple(told)

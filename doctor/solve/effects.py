@@ -1,0 +1,106 @@
+"""What the facts would be after a fix: new versions, and nothing left of what was measured on the old ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ..evaluate import know
+from ..known import Known
+from ..model import ABSENT, Fact, Facts
+from ..rulebook import Rulebook
+from ..vocabulary import fact, parse_version
+from .stack import Stack, leader_of, series
+
+SOURCE = "the proposed fix"
+_CUDNN_WHEEL = re.compile(r"nvidia-cudnn-cu(\d\d)")
+
+
+def changed_facts(
+    rulebook: Rulebook,
+    facts: Facts,
+    known: Known,
+    stack: Stack,
+    chosen: Mapping[str, str],
+    env: Mapping[str, str],
+    config: Mapping[str, Any],
+) -> Facts:
+    """The facts with these versions, variables and settings; what followed from the old ones is forgotten."""
+    versions = stack.completed(chosen)
+    new: list[Fact] = [
+        fact(f"{name}.version", version, SOURCE)
+        for name, version in versions.items()
+        if version != stack.installed.get(name)
+    ]
+    new += [fact(f"env.{name}", value, SOURCE) for name, value in env.items()]
+    new += [fact(key, value, SOURCE) for key, value in config.items()]
+    changed = facts.without(*_stale(facts, known, stack, chosen)).with_(*new)
+    if chosen.get("torch", ABSENT) != ABSENT:
+        changed = _completed(rulebook, changed, stack, chosen["torch"])
+    return changed
+
+
+def follows_wheel(known: Known) -> bool:
+    """Whether the cuDNN that will be loaded is the wheel's, so that another wheel changes it."""
+    return known.value("cudnn.wheel_shadowed") is not True
+
+
+def _stale(facts: Facts, known: Known, stack: Stack, chosen: Mapping[str, str]) -> set[str]:
+    stale = {key for key in facts if key.endswith((".selected", ".available"))}  # predictions of the old stack
+    wheels = {name for name in chosen if _CUDNN_WHEEL.fullmatch(name)}
+    torch = "torch" in chosen
+    if torch:
+        stale |= {key for key in facts if key.startswith("torch.") and key != "torch.version"}
+    if "+" in chosen.get("torch", ""):  # another index's build brings its own libraries; which is not all on record
+        stale |= {f"{name}.version" for name in stack.installed if leader_of(name) == "torch"}
+    if (torch and follows_wheel(known)) or (wheels and _loaded_is_wheel(facts, stack, wheels)):
+        stale |= {"cudnn.version", "cudnn.path", "cudnn.copies"}
+    return stale
+
+
+def _loaded_is_wheel(facts: Facts, stack: Stack, removed: set[str]) -> bool:
+    """Whether the loaded cuDNN came out of a wheel; two wheels own the same files, and the last one installed won."""
+    loaded = facts.value("cudnn.version")
+    if loaded in (None, ABSENT):
+        return True
+    wheels = {name for name in stack.installed if _CUDNN_WHEEL.fullmatch(name)} | removed
+    carried = {parse_version(v).release[:3] for name in wheels if (v := stack.installed.get(name, ABSENT)) != ABSENT}
+    return parse_version(loaded).release[:3] in carried
+
+
+def _completed(rulebook: Rulebook, facts: Facts, stack: Stack, torch: str) -> Facts:
+    """What the new torch brings, from its pins, wherever the rulebook's release data do not tell it."""
+    known, _ = know(rulebook, facts)
+    brought = {key: value for key, value in brings(stack, torch).items() if known.value(key) in (None, ABSENT)}
+    if "cudnn.version" in facts:  # a system copy shadows the wheel's and stays
+        brought.pop("cudnn.version", None)
+    return facts.with_(*(fact(key, value, f"what torch {torch} pins") for key, value in brought.items()))
+
+
+def brings(stack: Stack, torch: str) -> dict[str, Any]:
+    """Facts that a torch release carries in itself, as far as pins and build tables tell."""
+    label = re.search(r"\+(cu\d+)", torch)
+    parts = stack.parts("torch", torch)
+    found: dict[str, Any] = {}
+    if label is None:
+        runtime = next((v for k, v in parts.items() if k in ("cuda-toolkit", *_RUNTIMES)), None)
+        if runtime:
+            found["torch.cuda"] = ".".join(runtime.split(".")[:2])
+        cudnn = next((v for k, v in parts.items() if _CUDNN_WHEEL.fullmatch(k)), None)
+        label_text = "cu" + found.get("torch.cuda", "").replace(".", "")
+    else:
+        label_text, cudnn = label[1], None
+    build = stack.index.torch_builds.get(".".join(map(str, series(torch))) + f"+{label_text}")
+    if build is not None:
+        found["torch.cuda"], found["torch.cxx11_abi"] = build["cuda"], bool(build["abi"])
+        found["torch.arch_list"] = tuple(build["archs"])
+        if label is not None:
+            cudnn = build["cudnn"]
+            found[f"nvidia-cudnn-{label_text[:4]}.version"] = cudnn
+    if cudnn:
+        found["cudnn.version"] = ".".join(cudnn.split(".")[:3])
+    return found
+
+
+_RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu13")

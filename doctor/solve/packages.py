@@ -1,0 +1,95 @@
+"""Which releases fit together: a complete search over package metadata, fewest changed packages first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from ..model import ABSENT
+from ..release_index import admits
+from .stack import Clash, Stack, Versions, leader_of
+
+_NODES, _YIELDS = 6000, 400  # bounds of one search; the largest real ones stay an order of magnitude below
+
+
+def choices(stack: Stack, wanted: Mapping[str, str], extra: int = 6) -> Iterator[dict[str, str]]:
+    """Sets of versions that meet the wanted ranges and break no requirement, cheapest first."""
+    asked = {name: spec for name, spec in wanted.items() if not _met(stack, name, spec)}
+    seen: set[frozenset[tuple[str, str]]] = set()
+    # A part of some leader cannot be chosen: its leader has to move until it brings the right one.
+    must = sorted({(leader_of(name) if spec != ABSENT else None) or name for name, spec in asked.items()})
+    for size in range(len(must), len(must) + extra + 1):
+        budget = [_NODES]
+        found: list[dict[str, str]] = []
+        for chosen in _extend(stack, wanted, {}, must, size, budget):
+            key = frozenset(chosen.items())
+            if key not in seen:
+                seen.add(key)
+                found.append(chosen)
+            if len(found) >= _YIELDS:
+                break
+        yield from sorted(found, key=stack.cost)
+
+
+def _met(stack: Stack, package: str, wanted: str, versions: Versions | None = None) -> bool:
+    present = (stack.installed if versions is None else versions).get(package)
+    if wanted == ABSENT:
+        return present is None or present == ABSENT
+    return present is not None and present != ABSENT and admits(wanted, present)
+
+
+def _extend(
+    stack: Stack,
+    wanted: Mapping[str, str],
+    chosen: dict[str, str],
+    must: Iterable[str],
+    size: int,
+    budget: list[int],
+) -> Iterator[dict[str, str]]:
+    """Depth-first: first what must move, then whatever breaks, until nothing does."""
+    budget[0] -= 1
+    if budget[0] < 0:
+        return
+    pending = [name for name in must if name not in chosen]
+    if pending:
+        if len(chosen) < size:
+            for version in stack.domain(pending[0], wanted.get(pending[0], "")):
+                if stack.fits(pending[0], version, chosen):
+                    yield from _extend(stack, wanted, {**chosen, pending[0]: version}, must, size, budget)
+        return
+    versions = stack.completed(chosen)
+    if not all(_met(stack, name, spec, versions) for name, spec in wanted.items()):
+        return
+    clash = next((c for c in stack.clashes(chosen) if not _installer_moves(stack, c, chosen)), None)
+    if clash is None:
+        if len(chosen) == size:
+            yield chosen
+        return
+    if len(chosen) >= size:
+        return
+    for package, narrowed in _ways_out(stack, clash, versions, chosen):
+        spec = ",".join(part for part in (wanted.get(package, ""), narrowed) if part)
+        for version in stack.domain(package, spec):
+            if stack.fits(package, version, chosen):
+                yield from _extend(stack, wanted, {**chosen, package: version}, must, size, budget)
+
+
+def _ways_out(stack: Stack, clash: Clash, versions: Versions, chosen: Versions) -> Iterator[tuple[str, str]]:
+    """(package to move, range it then has to meet) for either end of a broken requirement."""
+    for package, narrowed in ((clash.needs, clash.range), (clash.package, "")):
+        mover = leader_of(package) or package
+        if mover in chosen or versions.get(package) == ABSENT or package in stack.hold or mover in stack.hold:
+            continue
+        if mover == package and not stack.movable(package):
+            pinned = re.fullmatch(r"==[^,*]+", narrowed)
+            if package not in stack.index and pinned:
+                yield package, narrowed  # not on record, but the pin names the release
+            continue
+        yield mover, narrowed if mover == package else ""
+
+
+def _installer_moves(stack: Stack, clash: Clash, chosen: Versions) -> bool:
+    """A plain dependency that is not on record (numpy, tokenizers …) moves along by itself, unless it is pinned."""
+    if clash.needs in stack.index or clash.needs in stack.hold or clash.needs in chosen or leader_of(clash.needs):
+        return False
+    return re.fullmatch(r"==[^,*]+", clash.range) is None

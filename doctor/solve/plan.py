@@ -1,0 +1,92 @@
+"""A plan under construction: what some alternatives of some findings ask for, together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import DoctorError
+from ..model import ABSENT, Alternative
+from ..release_index import normalized, specifier
+from ..vocabulary import parse
+
+
+@dataclass(frozen=True)
+class Pick:
+    """One alternative of one rule, taken."""
+
+    rule: str
+    order: int  # place in the rule's own list, best first
+    alternative: Alternative
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The demands of all picks, joined; packages still as ranges."""
+
+    picks: tuple[Pick, ...] = ()
+    require: Mapping[str, str] = field(default_factory=dict)  # package -> range, or ABSENT
+    env: Mapping[str, str] = field(default_factory=dict)  # name -> value, or ABSENT for unset
+    config: Mapping[str, Any] = field(default_factory=dict)  # workload.* key -> value
+    index_url: str | None = None
+
+    def joined(self, pick: Pick) -> Plan | None:
+        """This plan with one more alternative; None when the two contradict each other or nothing is asked."""
+        alternative = pick.alternative
+        require, env, config = dict(self.require), dict(self.env), dict(self.config)
+        for raw, text in alternative.require.items():
+            name, wanted = normalized(raw), str(text).strip()
+            before = require.get(name)
+            if before is not None and ABSENT in (before, wanted) and before != wanted:
+                return None
+            if before not in (None, wanted) and wanted != ABSENT:
+                wanted = f"{before},{wanted}"
+            if wanted != ABSENT and not _readable(wanted):
+                return None
+            require[name] = wanted
+        for name, value in (*alternative.set_env.items(), *((name, ABSENT) for name in alternative.unset_env)):
+            if env.get(name, str(value)) != str(value):
+                return None
+            env[name] = str(value)
+        for raw, value in alternative.config.items():
+            key = raw if raw.startswith("workload.") else f"workload.{raw}"
+            try:
+                parsed = parse(key, value)
+            except DoctorError:
+                return None
+            if config.get(key, parsed) != parsed:
+                return None
+            config[key] = parsed
+        if alternative.index_url and self.index_url not in (None, alternative.index_url):
+            return None
+        if not (alternative.require or alternative.set_env or alternative.unset_env or config or alternative.call):
+            return None  # advice in words only: nothing that could be done or checked
+        index_url = alternative.index_url or self.index_url
+        return Plan((*self.picks, pick), require, env, config, index_url)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Places of the picks in their rules' own lists."""
+        return tuple(pick.order for pick in self.picks)
+
+    @property
+    def trusted(self) -> frozenset[str]:
+        """Rules whose cure is a change of code, which facts cannot show: the rule's author is believed."""
+        return frozenset(
+            pick.rule
+            for pick in self.picks
+            if pick.alternative.call
+            and not (pick.alternative.require or pick.alternative.config)
+            and not (pick.alternative.set_env or pick.alternative.unset_env)
+        )
+
+
+def _readable(wanted: str) -> bool:
+    from packaging.specifiers import InvalidSpecifier
+
+    try:
+        specifier(wanted)
+    except InvalidSpecifier:
+        return False
+    return True

@@ -1,0 +1,157 @@
+"""Search for changes after which the same rulebook has nothing left to say: alternatives joined, then asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ..evaluate import Assessment, know, rule_holds
+from ..known import Known
+from ..model import ABSENT, Facts
+from ..rulebook import Rule, Rulebook
+from .effects import changed_facts
+from .packages import choices
+from .plan import Pick, Plan
+from .stack import Stack
+
+_EVALUATIONS = 240  # of the rulebook, per call of `solve`
+_VERSIONS = 24  # sets of releases tried per plan
+_DEPTH = 4  # findings cured one after the other
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A plan with concrete releases, and what the rulebook says of it."""
+
+    plan: Plan
+    chosen: Mapping[str, str]
+    facts: Facts
+    known: Known
+    firing: frozenset[str]  # error rules
+    unclear: frozenset[str]  # error rules that cannot be judged
+    cost: tuple[int, ...]
+
+    def rank(self, target: frozenset[str]) -> tuple[Any, ...]:
+        """Order among outcomes: what stays broken, unsafe ways, the rule authors' order, then the cost."""
+        unsafe = any(not pick.alternative.safe for pick in self.plan.picks)
+        return len(self.firing), unsafe, self.plan.order, self.cost
+
+
+class Repair:
+    """One search for one patient."""
+
+    def __init__(
+        self, rulebook: Rulebook, facts: Facts, assessment: Assessment, stack: Stack, severities: tuple[str, ...]
+    ) -> None:
+        self.rulebook, self.facts, self.stack = rulebook, facts, stack
+        self.base = assessment
+        self.rules = [rule for rule in rulebook.rules.values() if rule.severity in severities]
+        self.firing = frozenset(f.rule for f in assessment.findings if f.severity in severities)
+        self.left = _EVALUATIONS
+        self.unclear = frozenset(
+            rule for group in assessment.undetermined for rule in group.rules if rule in rulebook.rules
+        )
+        self._lost = {p.library for p in assessment.predictions if p.selected is None}
+
+    def fixes_for(self, rule: Rule, plan: Plan | None = None, depth: int = 0) -> Iterator[Outcome]:
+        """The best outcome of each alternative of the rule, in the rule's own order."""
+        for order, alternative in enumerate(rule.alternatives):
+            joined = (plan or Plan()).joined(Pick(rule.id, order, alternative))
+            if joined is not None:
+                outcome = self.completed(joined, depth)
+                if outcome is not None:
+                    yield outcome
+
+    def completed(self, plan: Plan, depth: int = 0) -> Outcome | None:
+        """The plan with releases that fit, and with further findings cured; None when that cannot be had."""
+        tried: dict[frozenset[str], Outcome] = {}
+        for chosen in islice(self._choices(plan), _VERSIONS):
+            if self.left <= 0:
+                break
+            outcome = self._asked(plan, chosen)
+            if outcome is None or plan.picks[-1].rule in outcome.firing | (outcome.unclear - self.unclear):
+                continue
+            if not outcome.firing:
+                return outcome
+            tried.setdefault(outcome.firing, outcome)
+            if outcome.firing <= self.firing and depth < _DEPTH:
+                break  # nothing new: the rest has its own alternatives, other releases would be luck
+        best: Outcome | None = None
+        for outcome in sorted(tried.values(), key=lambda item: (len(item.firing - self.firing), item.cost))[:3]:
+            candidates = list(self._deeper(plan, outcome, depth))
+            if outcome.firing <= self.firing:
+                candidates.append(outcome)
+            for candidate in candidates:
+                if candidate.firing <= self.firing and (
+                    best is None or candidate.rank(self.firing) < best.rank(self.firing)
+                ):
+                    best = candidate
+            if best is not None and not best.firing:
+                break
+        return best
+
+    def _deeper(self, plan: Plan, outcome: Outcome, depth: int) -> Iterator[Outcome]:
+        """Cure what still fires, newly firing rules first; a rule already picked is not picked twice."""
+        if depth >= _DEPTH:
+            return
+        picked = {pick.rule for pick in plan.picks}
+        open_rules = [rule for rule in self.rules if rule.id in outcome.firing and rule.id not in picked]
+        open_rules.sort(key=lambda rule: rule.id in self.firing)
+        for rule in open_rules:
+            if rule.alternatives:
+                yield from self.fixes_for(rule, plan, depth + 1)
+                return
+
+    def _choices(self, plan: Plan) -> Iterator[dict[str, str]]:
+        changes_settings = any(
+            self.base.known.value(f"env.{name}") != value for name, value in plan.env.items()
+        ) or any(self.base.known.value(key) != value for key, value in plan.config.items())
+        for chosen in choices(self.stack, plan.require):
+            if chosen or changes_settings or any(pick.alternative.call for pick in plan.picks):
+                yield chosen
+
+    def _asked(self, plan: Plan, chosen: Mapping[str, str]) -> Outcome | None:
+        """What the rulebook says of the changed facts; None when no usable backend would remain."""
+        self.left -= 1
+        facts = changed_facts(self.rulebook, self.facts, self.base.known, self.stack, chosen, plan.env, plan.config)
+        known, predictions = know(self.rulebook, facts)
+        firing, unclear = set(), set()
+        for rule in self.rules:
+            holds = rule_holds(self.rulebook, rule, known)
+            if holds and rule.id not in plan.trusted:
+                firing.add(rule.id)
+            elif holds is None:
+                unclear.add(rule.id)
+                if rule.id in self.firing:
+                    firing.add(rule.id)  # it is not cured, only hidden
+        for library in self.rulebook.libraries.values():
+            if library.prefix and known.has_workload and (library.applies is None or library.applies.holds(known)):
+                known.look_up(f"{library.prefix}.selected")
+        for prediction in predictions.values():
+            if prediction.could_tell and prediction.selected is None and prediction.library not in self._lost:
+                return None
+        settings = len(plan.config) + len(plan.env) + sum(bool(pick.alternative.call) for pick in plan.picks)
+        cost = (*self.stack.cost(chosen), settings)
+        return Outcome(plan, chosen, facts, known, frozenset(firing), frozenset(unclear), cost)
+
+
+def best_of(outcomes: Sequence[Outcome], firing: frozenset[str], most: int) -> list[Outcome]:
+    """The few outcomes worth showing: each another set of changes, the recommended one first."""
+    kept: dict[Any, Outcome] = {}
+    for outcome in sorted(outcomes, key=lambda item: item.rank(firing)):
+        calls = tuple(pick.alternative.call for pick in outcome.plan.picks if pick.alternative.call)
+        key = (
+            tuple(sorted(outcome.chosen.items())),
+            tuple(sorted(outcome.plan.env.items())),
+            tuple(sorted((name, str(value)) for name, value in outcome.plan.config.items())),
+            calls,
+        )
+        kept.setdefault(key, outcome)
+    return list(kept.values())[:most]
+
+
+def is_change(before: Any, after: Any) -> bool:
+    """Whether a package, variable or setting really differs."""
+    return (before or ABSENT) != (after or ABSENT)

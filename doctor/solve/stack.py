@@ -1,0 +1,278 @@
+"""The installed packages and their releases: what a choice of versions entails, breaks and costs.
+
+A package's own version is a choice; what it pins with `==` as its parts (torch's CUDA libraries,
+TransformerEngine's core) follows from that choice and is never chosen by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from ..model import ABSENT
+from ..release_index import Need, Platform, Release, ReleaseIndex, admits, needs_of, specifier
+from ..vocabulary import parse_version
+
+#: What a torch wheel brings along: CUDA's own libraries and the compiler. Not nvidia-cudnn-frontend, nvidia-ml-py ….
+_OF_TORCH = re.compile(
+    r"nvidia-.+-cu\d\d|nvidia-(cublas|cuda-.+|cufft|cufile|curand|cusolver|cusparse|nvjitlink|nvtx)"
+    r"|cuda-(toolkit|bindings|pathfinder)|(pytorch-)?triton"
+)
+Versions = Mapping[str, str]  # package -> version or ABSENT
+
+
+def leader_of(package: str) -> str | None:
+    """The package whose part this one is: it brings it along at the version it pins."""
+    if _OF_TORCH.fullmatch(package):
+        return "torch"
+    return "transformer-engine" if package.startswith("transformer-engine-") else None
+
+
+@lru_cache(maxsize=65536)
+def series(version: str) -> tuple[int, ...]:
+    """The release line a version belongs to: 2.7.1 → (2, 7); 0.0.29.post1 → (0, 0, 29)."""
+    release = (*parse_version(version).release, 0, 0, 0)
+    return release[:3] if release[:2] == (0, 0) else release[:2]
+
+
+@dataclass(frozen=True)
+class Clash:
+    """A requirement that a set of versions breaks."""
+
+    package: str
+    version: str
+    needs: str  # package
+    range: str  # the versions it would take
+
+    @property
+    def sentence(self) -> str:
+        """The reason, for the user."""
+        wants = f"needs `{self.needs}{self.range}`" if self.range else f"needs `{self.needs}`"
+        return f"`{self.package}` {self.version} {wants}"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The installed packages of a target and all that may replace them."""
+
+    index: ReleaseIndex
+    platform: Platform
+    installed: Versions  # known to be there
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Requires-Dist as installed
+    hold: frozenset[str] = frozenset()
+    cuda: str | None = None  # of the installed torch, None when unknown or a CPU build
+    _memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def extras(self, package: str, torch: str | None) -> frozenset[str]:
+        """The extras that a torch user has of a package: TransformerEngine's torch part and its core."""
+        if package != "transformer-engine":
+            return frozenset()
+        return frozenset({"pytorch", f"core-cu{self.cuda_major(torch) or '12'}"})
+
+    def cuda_major(self, torch: str | None) -> str | None:
+        """Major of the CUDA a torch version is built for, by its label or its pins."""
+        if torch is None or torch == ABSENT:
+            return None
+        label = re.search(r"\+cu(\d\d)\d", torch)
+        if label:
+            return label[1]
+        if torch == self.installed.get("torch") and self.cuda:
+            return self.cuda.split(".")[0]
+        pinned = "\n".join(name for name in self.parts("torch", torch) if name.startswith("nvidia-cudnn-"))
+        found = re.search(r"-cu(\d\d)", pinned)
+        return found[1] if found else None
+
+    def parts(self, leader: str, version: str, torch: str | None = None) -> Versions:
+        """What this release of a leader brings along: part → pinned version, parts of parts included."""
+        extras = self.extras(leader, torch)
+        found: dict[str, str] | None = self._memo.get((leader, version, extras))
+        if found is None:
+            found = self._memo[leader, version, extras] = {}
+            for need in self._published(leader, version, extras):
+                if need.pin is not None and leader_of(need.package) == (leader_of(leader) or leader):
+                    found.setdefault(need.package, need.pin)
+                    for part, pin in self.parts(need.package, need.pin).items():
+                        found.setdefault(part, pin)
+        return found
+
+    def _published(self, package: str, version: str, extras: frozenset[str]) -> tuple[Need, ...]:
+        """What a release on record requires; nothing for a build of another index, whose pins are not on record."""
+        key = ("needs", package, version, extras)
+        found: tuple[Need, ...] | None = self._memo.get(key)
+        if found is None:
+            release = self.index.release(package, version)
+            foreign = release is None or ("+" in version and package == "torch")
+            found = () if release is None or foreign else needs_of(release.requires, self.platform, extras)
+            self._memo[key] = found
+        return found
+
+    def completed(self, chosen: Versions) -> dict[str, str]:
+        """All versions once the chosen ones are in: parts follow their leader, orphaned parts are gone."""
+        versions = {**self.installed, **chosen}
+        torch = versions.get("torch")
+        for leader in ("torch", "transformer-engine"):
+            if leader not in chosen or chosen[leader] == self.installed.get(leader):
+                continue
+            before = self.installed.get(leader)
+            on_record = before is not None and self.index.release(leader, before) is not None
+            old = self.parts(leader, before, self.installed.get("torch")) if before and on_record else None
+            for name in self.installed:
+                if leader_of(name) == leader and name not in chosen and (not old or name in old):
+                    if _other_build(chosen[leader], name):
+                        versions.pop(name)  # it brings its own; at which version is not on record
+                    else:
+                        versions[name] = ABSENT
+            if chosen[leader] != ABSENT:
+                for name, pin in self.parts(leader, chosen[leader], torch).items():
+                    if name not in chosen:
+                        versions[name] = pin
+        return versions
+
+    def needs(self, package: str, version: str, torch: str | None) -> tuple[Need, ...]:
+        """What this version requires: as installed where it stays, as published where it is new."""
+        extras = self.extras(package, torch)
+        if version != self.installed.get(package) or package not in self.requires:
+            return self._published(package, version, extras)
+        key = ("installed", package, extras)
+        if key not in self._memo:
+            self._memo[key] = needs_of(self.requires[package], self.platform, extras)
+        found: tuple[Need, ...] = self._memo[key]
+        return found
+
+    def clashes(self, chosen: Versions) -> Iterator[Clash]:
+        """Every requirement that breaks and did not break before."""
+        versions = self.completed(chosen)
+        torch = versions.get("torch")
+        for package, version in versions.items():
+            if version == ABSENT:
+                continue
+            stays = version == self.installed.get(package)
+            for need in self.needs(package, version, torch):
+                found = versions.get(need.package)
+                if found is None or (stays and found == self.installed.get(need.package)):
+                    continue
+                if found == ABSENT or not admits(need.range, found):
+                    yield Clash(package, version, need.package, need.range)
+
+    def fits(self, package: str, version: str, chosen: Versions) -> bool:
+        """Whether a release agrees with what is chosen already, both ways; a cheap test ahead of the full one."""
+        if version == ABSENT:
+            return True
+        versions = self.completed(chosen)
+        torch = versions.get("torch")
+        fixed = {*chosen, *self.hold, *(name for name in versions if leader_of(name) in chosen)}
+        for need in self.needs(package, version, torch):
+            found = versions.get(need.package)
+            if found is not None and need.package in fixed and (found == ABSENT or not admits(need.range, found)):
+                return False
+        for other in chosen:
+            if chosen[other] != ABSENT:
+                for need in self.needs(other, chosen[other], torch):
+                    if need.package == package and not admits(need.range, version):
+                        return False
+        return not self._outdated(package, version, torch)
+
+    def _outdated(self, package: str, version: str, torch: str | None) -> bool:
+        """Compiled code older than the torch it would meet, and only admitted because it names no upper bound."""
+        release, other = self.index.release(package, version), self.index.release("torch", torch or "")
+        present = self.installed.get(package)
+        if release is None or other is None or present is None or package == "torch" or torch == ABSENT:
+            return False
+        now = self.index.release(package, present)
+        if now is None or set(now.machines) <= {"any"} or parse_version(version) > parse_version(present):
+            return False
+        needs = [need for need in self.needs(package, version, torch) if need.package == "torch"]
+        return bool(needs) and needs[0].pin is None and release.date < other.date
+
+    def movable(self, package: str) -> bool:
+        """Whether another release could be chosen: on record and not held."""
+        return package in self.index and package not in self.hold and leader_of(package) is None
+
+    def domain(self, package: str, wanted: str = "") -> list[str]:
+        """The releases within the range that install on the platform, nearest first; without the present one."""
+        key = ("domain", package, wanted)
+        if key not in self._memo:
+            self._memo[key] = self._domain(package, wanted)
+        found: list[str] = self._memo[key]
+        return found
+
+    def _domain(self, package: str, wanted: str) -> list[str]:
+        if wanted == ABSENT:
+            return [] if package in self.hold else [ABSENT]
+        if package in self.hold:
+            return []
+        present = self.installed.get(package)
+        named = [clause.version for clause in specifier(wanted) if clause.operator == "=="]
+        if named and ("+" in named[0] or package not in self.index):
+            return [] if named[0] == present else [named[0]]
+        releases = self.index.releases(package)
+        final = any(not (item.is_prerelease or item.yanked) for item in releases.values())
+        fitting = [
+            version
+            for version, item in releases.items()
+            if not item.yanked
+            and not (final and item.is_prerelease)
+            and not (present and _same(version, present))
+            and admits(wanted, version)
+            and item.installs_on(self.platform)
+            and not self._loses_cuda(item)
+        ]
+        return sorted(fitting, key=lambda version: self.distance(package, version))
+
+    def _loses_cuda(self, release: Release) -> bool:
+        """On aarch64 the registry's older torch wheels are CPU builds: no way out for a GPU job."""
+        if release.package != "torch" or self.platform.machine == "x86_64" or self.platform.system != "Linux":
+            return False
+        elsewhere = Platform(self.platform.python, "Linux", "x86_64")
+        here, there = (needs_of(release.requires, place) for place in (self.platform, elsewhere))
+        return not any("nvidia" in need.package for need in here) and any("nvidia" in n.package for n in there)
+
+    def distance(self, package: str, version: str) -> tuple[int, int]:
+        """(release lines away from the present one, releases behind the newest of its line)."""
+        lines: dict[tuple[int, ...], list[str]] = self._memo.get(("lines", package), {})
+        if not lines:
+            for text in self.index.releases(package):
+                if not parse_version(text).is_prerelease:
+                    lines.setdefault(series(text), []).append(text)
+            self._memo["lines", package] = lines
+        line = series(version)
+        newer = [text for text in lines.get(line, ()) if parse_version(version) < parse_version(text)]
+        behind = 0 if "+" in version else len(newer)
+        present = self.installed.get(package)
+        if present is None:
+            return sum(1 for other in lines if other > line), behind  # newly installed: the newest
+        here = series(present)
+        return sum(1 for other in lines if min(here, line) <= other <= max(here, line) and other != here), behind
+
+    def cost(self, chosen: Versions) -> tuple[int, ...]:
+        """What a choice costs, most important first; fewer is better."""
+        torch, before = chosen.get("torch"), self.installed.get("torch")
+        minor = int(bool(torch and before and series(torch) != series(before)))
+        was, becomes = self.cuda_major(before), self.cuda_major(torch)
+        cuda = int(bool(torch and was and becomes and was != becomes))
+        down = builds = lines = behind = 0
+        for package, version in chosen.items():
+            present = self.installed.get(package)
+            if version == ABSENT:
+                continue
+            if present and present != ABSENT and parse_version(version) < parse_version(present):
+                down += 1
+            release = self.index.release(package, version)
+            builds += int(release is not None and "+" not in version and not release.has_wheel(self.platform))
+            away, newer = self.distance(package, version)
+            lines, behind = lines + away, behind + newer
+        return len(chosen), minor, cuda, down, builds, lines, behind
+
+
+def _other_build(torch: str, part: str) -> bool:
+    """Whether a torch from another index (2.6.0+cu126) brings its own release of this part."""
+    label = re.search(r"\+cu(\d\d)", torch)
+    made_for = re.search(r"-cu(\d\d)$", part)
+    return label is not None and (made_for is None or made_for[1] == label[1])
+
+
+def _same(one: str, other: str) -> bool:
+    return other != ABSENT and parse_version(one.partition("+")[0]) == parse_version(other.partition("+")[0])

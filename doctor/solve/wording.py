@@ -1,0 +1,195 @@
+"""Outcomes as `Fix` and `Change`: titles, reasons, and what the user has to know about each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..evaluate import evaluate
+from ..model import ABSENT, Change, Fix
+from ..release_index import normalized
+from ..vocabulary import parse_version
+from .effects import brings
+from .repair import Outcome, Repair, is_change
+from .stack import leader_of
+
+#: Compiled against one torch (its C++ ABI and CUDA): another torch needs another build of the same release.
+BUILT_AGAINST_TORCH = (
+    "flash-attn", "flash-attn-3", "flashattn-hopper", "transformer-engine-torch", "apex", "causal-conv1d",
+    "mamba-ssm", "grouped-gemm", "deep-ep", "deep-gemm",
+)  # fmt: skip
+
+
+def as_fix(repair: Repair, outcome: Outcome) -> Fix:
+    """The outcome in words."""
+    after = evaluate(repair.rulebook, outcome.facts)
+    verdicts = {finding.rule for finding in after.findings}
+    unclear = {rule for group in after.undetermined for rule in group.rules}
+    resolves = tuple(
+        dict.fromkeys(
+            finding.rule
+            for finding in repair.base.findings
+            if finding.severity in ("error", "warning")
+            and (finding.rule in outcome.plan.trusted or finding.rule not in verdicts | unclear)
+        )
+    )
+    changes = _changes(repair, outcome, resolves)
+    errors = {finding.rule for finding in repair.base.findings if finding.severity == "error"}
+    return Fix(
+        title=_title(changes),
+        changes=changes,
+        resolves=resolves,
+        leaves=tuple(sorted(rule for rule in outcome.firing if rule in errors)),
+        safe=all(pick.alternative.safe for pick in outcome.plan.picks),
+        note=_note(repair, outcome, after) or None,
+        index_url=outcome.plan.index_url,
+    )
+
+
+def _changes(repair: Repair, outcome: Outcome, resolves: tuple[str, ...]) -> tuple[Change, ...]:
+    changes: list[Change] = []
+    stack, plan = repair.stack, outcome.plan
+    for name, version in sorted(outcome.chosen.items(), key=lambda item: (item[0] != "torch", item[0])):
+        before = stack.installed.get(name)
+        wanted = [p.rule for p in plan.picks if name in {normalized(key) for key in p.alternative.require}]
+        why = _why_package(repair, outcome, name, version, wanted)
+        cleared = tuple(rule for rule in wanted if rule in resolves) or resolves
+        changes.append(Change("package", name, before, None if version == ABSENT else version, why, cleared))
+    for name, value in plan.env.items():
+        present = repair.base.known.value(f"env.{name}")
+        if is_change(present, value):
+            rules = _asking(plan, lambda p, name=name: name in p.set_env or name in p.unset_env)
+            after = None if value == ABSENT else value
+            changes.append(Change("env", name, _shown(present), after, _summary(repair, rules), rules))
+    for key, value in plan.config.items():
+        present = repair.base.known.value(key)
+        if is_change(present, value):
+            name = key.removeprefix("workload.")
+            rules = _asking(plan, lambda p, key=key, name=name: key in p.config or name in p.config)
+            changes.append(Change("config", name, _shown(present), _shown(value), _summary(repair, rules), rules))
+    for pick in plan.picks:
+        if pick.alternative.call:
+            text = pick.alternative.call
+            changes.append(Change("call", text, None, text, _summary(repair, (pick.rule,)), (pick.rule,)))
+    return tuple(changes)
+
+
+def _asking(plan: Any, asks: Any) -> tuple[str, ...]:
+    return tuple(pick.rule for pick in plan.picks if asks(pick.alternative))
+
+
+def _summary(repair: Repair, rules: tuple[str, ...]) -> str:
+    return "; ".join(str(repair.rulebook.rules[rule].body["summary"]) for rule in rules)
+
+
+def _shown(value: Any) -> str | None:
+    if value is None or value == ABSENT:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _why_package(repair: Repair, outcome: Outcome, name: str, version: str, wanted: list[str]) -> str:
+    stack = repair.stack
+    reasons = [_summary(repair, tuple(wanted))] if wanted else []
+    if not wanted:
+        others = {key: value for key, value in outcome.chosen.items() if key != name}
+        clash = next(
+            (
+                c
+                for c in stack.clashes(others)
+                if name in (c.package, c.needs, leader_of(c.needs), leader_of(c.package))
+            ),
+            None,
+        )
+        reasons.append(f"Because {clash.sentence}" if clash else "moves along with the others")
+    if name == "torch" and version != ABSENT:
+        brought = brings(stack, version).get("cudnn.version") or outcome.known.value("cudnn.version")
+        if brought and brought != ABSENT:
+            reasons.append(f"this build brings cuDNN {brought}")
+    return "; ".join(reasons)
+
+
+def _note(repair: Repair, outcome: Outcome, after: Any) -> str:
+    """What it costs and what is not proved, in sentences."""
+    told = [pick.alternative.note for pick in outcome.plan.picks if pick.alternative.note]
+    sentences = [_sentence(text) for text in dict.fromkeys(told)]
+    sentences += [_sentence(text) for text in (_rebuild(repair, outcome), _orphans(repair, outcome)) if text]
+    before = {p.library: p.selected for p in repair.base.predictions}
+    for prediction in after.predictions:
+        old = before.get(prediction.library)
+        if old and prediction.selected and old != prediction.selected:
+            sentences.append(f"Attention then runs on `{prediction.selected}` instead of `{old}`.")
+    warned = {f.rule for f in repair.base.findings}
+    for finding in after.findings:
+        if finding.severity == "warning" and finding.rule not in warned:
+            sentences.append(f"It brings the warning {finding.rule}: {finding.summary}.")
+    newly = sorted(outcome.unclear - repair.unclear)
+    if newly:
+        missing = sorted({k for group in after.undetermined if set(group.rules) & set(newly) for k in group.missing})
+        sentences.append(
+            f"Not judged on the changed environment: {', '.join(newly)}"
+            + (f" (needs {', '.join(f'`{key}`' for key in missing)})." if missing else ".")
+        )
+    if outcome.plan.trusted:
+        sentences.append("A change of code cannot be checked here.")
+    return " ".join(sentences)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def _rebuild(repair: Repair, outcome: Outcome) -> str | None:
+    if outcome.chosen.get("torch", ABSENT) == ABSENT:
+        return None
+    built = [
+        name
+        for name in BUILT_AGAINST_TORCH
+        if repair.stack.installed.get(name, ABSENT) != ABSENT and name not in outcome.chosen
+    ]
+    if not built:
+        return None
+    names = ", ".join(f"`{name}`" for name in built)
+    return f"{names} {'were' if len(built) > 1 else 'was'} built against the old torch and must be built again"
+
+
+def _orphans(repair: Repair, outcome: Outcome) -> str | None:
+    """Wheels nobody needs any more: no installer removes them, and their files may overlap with the new ones."""
+    gone = orphans(repair.stack.installed, repair.stack.completed(outcome.chosen), outcome.chosen)
+    if not gone:
+        return None
+    return f"In the present environment first run `pip uninstall -y {' '.join(gone)}`; no installer removes them"
+
+
+def orphans(installed: Any, versions: Any, chosen: Any) -> list[str]:
+    """Parts of the old release that the new one replaces by other packages (cu12 wheels by cu13 ones)."""
+    return sorted(
+        name
+        for name, version in versions.items()
+        if version == ABSENT and installed.get(name, ABSENT) != ABSENT and name not in chosen
+    )
+
+
+def _title(changes: tuple[Change, ...]) -> str:
+    """`Upgrade torch to 2.7.1 and unset NVTE_UNFUSED_ATTN`."""
+    parts = [_action(change) for change in changes]
+    text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+    return text[:1].upper() + text[1:]
+
+
+def _action(change: Change) -> str:
+    if change.kind == "call":
+        return change.name
+    if change.kind == "package":
+        if change.after is None:
+            return f"remove `{change.name}`"
+        if change.before in (None, ABSENT):
+            return f"install `{change.name}` {change.after}"
+        down = parse_version(change.after) < parse_version(str(change.before))
+        return f"{'downgrade' if down else 'upgrade'} `{change.name}` to {change.after}"
+    if change.after is None:
+        return f"unset `{change.name}`"
+    return f"set `{change.name}` to `{change.after}`"
