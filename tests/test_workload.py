@@ -40,8 +40,8 @@ MODELS = {  # name: heads, kv heads, head_dim_qk, head_dim_v, window, layer kind
     "mixtral-8x7b": (32, 8, 128, 128, ABSENT, 1, 32768),
     "phi-3-mini-4k": (32, 32, 96, 96, (2046, 0), 1, 4096),
     "gpt-oss-20b": (64, 8, 64, 64, (127, 0), 2, 131072),
-    "falcon-7b": (71, 1, 64, 64, ABSENT, 1, None),
-    "falcon-40b": (128, 8, 64, 64, ABSENT, 1, None),
+    "falcon-7b": (71, 1, 64, 64, ABSENT, 1, 2048),
+    "falcon-40b": (128, 8, 64, 64, ABSENT, 1, 2048),
 }
 
 
@@ -136,6 +136,8 @@ SWITCHED = {"sliding_window": 4096, "use_sliding_window": True, "num_hidden_laye
         ({"model_type": "gemma2", **LLAMA}, {"softcap": 50.0}),
         ({"thinker_config": {"text_config": {**LLAMA, "num_key_value_heads": 4}}}, {"num_kv_heads": 4}),
         ({"model_type": "llava", "text_config": {"model_type": "llama"}}, {"head_dim_qk": 128, "num_heads": 32}),
+        ({"model_type": "gpt_oss"}, {"head_dim_qk": 64, "num_kv_heads": 8, "window": (127, 0)}),
+        ({"model_type": "deepseek_v3"}, {"head_dim_qk": 192, "head_dim_v": 128, "num_kv_heads": 128}),
         ({**LLAMA, "model_type": "llama"}, {"mask": "causal"}),
         ({**LLAMA, "model_type": "bert", "architectures": ["BertForMaskedLM"]}, {"mask": None}),
         ({**LLAMA, "num_key_value_heads": [8, 8, 4]}, {"num_kv_heads": 32}),

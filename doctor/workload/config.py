@@ -15,15 +15,32 @@ NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 #: What transformers fills in for keys that published configs leave out. Source: configuration_<model>.py.
 CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 2048},
-    "mistral": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8},
-    "qwen2": {"hidden_size": 4096, "num_attention_heads": 32},
-    "gemma2": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "attn_logit_softcapping": 50.0},
+    "mistral": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096},
+    "mixtral": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8},
+    "qwen2": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32},
+    "qwen3": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128},
+    "gemma2": {
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192,
+        "sliding_window": 4096, "attn_logit_softcapping": 50.0,
+    },
     "gemma3_text": {
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
+        "sliding_window": 4096,
     },
+    "deepseek_v3": {
+        "num_attention_heads": 128, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    },
+    "gpt_oss": {
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128,
+        "max_position_embeddings": 131072,
+    },
+    "falcon": {"hidden_size": 4544, "num_attention_heads": 71, "max_position_embeddings": 2048},
     "gpt2": {"n_embd": 768, "n_head": 12, "n_positions": 1024, "attn_pdrop": 0.1},
     "bloom": {"hidden_size": 64, "n_head": 8},
-    "t5": {"d_kv": 64, "num_heads": 8, "relative_attention_num_buckets": 32, "is_encoder_decoder": True},
+    "t5": {
+        "d_kv": 64, "num_heads": 8, "dropout_rate": 0.1, "relative_attention_num_buckets": 32,
+        "is_encoder_decoder": True,
+    },
 }  # fmt: skip
 
 
