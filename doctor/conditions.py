@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
-
-from packaging.version import Version
 
 from .errors import DoctorError
 from .model import ABSENT, Evidence, Fact
+from .versions import clause_holds, range_holds, split_clauses
 from .vocabulary import BOOLEAN, INTEGER, NUMBER, SM, VERSION, WINDOW, parse, parse_version, term
 
 PRESENT = "present"
-OPERATORS = (">=", "<=", "==", "!=", "~=", ">", "<")
 _OPPOSITE = {">=": "<", "<": ">=", "<=": ">", ">": "<=", "==": "!=", "!=": "=="}
 
 
@@ -27,54 +24,6 @@ class Known(Protocol):
 
     def look_up(self, key: str) -> Fact:
         """The fact of `key`; never raises for a key of the vocabulary."""
-
-
-@lru_cache(maxsize=65536)
-def _clause_holds(operator: str, bound_text: str, found_text: str) -> bool | None:
-    """One version clause under PEP 440, except that a pre-release of the bound itself is undecided.
-
-    NVIDIA's containers carry builds such as 2.6.0a0+ecf3bae: cut somewhere before 2.6.0, so whether
-    what 2.6.0 brought is in there cannot be told from the number.
-    """
-    found, bound = parse_version(found_text), parse_version(bound_text.removesuffix(".*"))
-    if found.is_prerelease and not bound.is_prerelease and _same_release(found, bound):
-        return None
-    from packaging.specifiers import SpecifierSet
-
-    return SpecifierSet(operator + bound_text).contains(found, prereleases=True)
-
-
-def _same_release(one: Version, other: Version) -> bool:
-    width = max(len(one.release), len(other.release))
-
-    def padded(version: Version) -> tuple[int, ...]:
-        return version.release + (0,) * (width - len(version.release))
-
-    return padded(one) == padded(other)
-
-
-def split_clauses(text: str) -> list[tuple[str, str]]:
-    """`">=2.1,<2.9"` as [(">=", "2.1"), ("<", "2.9")]; empty when the text is no range."""
-    clauses = []
-    for part in text.split(","):
-        part = part.strip()
-        operator = next((op for op in OPERATORS if part.startswith(op)), None)
-        if operator is None:
-            return []
-        clauses.append((operator, part[len(operator) :].strip()))
-    return clauses
-
-
-def range_holds(clauses: tuple[tuple[str, str], ...], found: str) -> bool | None:
-    """All clauses of a version range on one version text, three-valued."""
-    verdict: bool | None = True
-    for operator, bound in clauses:
-        holds = _clause_holds(operator, bound, found)
-        if holds is False:
-            return False
-        if holds is None:
-            verdict = None
-    return verdict
 
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -189,9 +138,7 @@ class Not(Condition):
     def evidence(self, known: Known) -> Iterator[Evidence]:  # noqa: D102
         for evidence in self.part.evidence(known):
             holds = None if evidence.holds is None else not evidence.holds
-            yield Evidence(
-                evidence.key, f"not {evidence.condition}", evidence.condition, evidence.fact, holds
-            )
+            yield Evidence(evidence.key, f"not {evidence.condition}", evidence.condition, evidence.fact, holds)
 
 
 def parse_conditions(when: Any) -> Condition:
@@ -214,10 +161,10 @@ def parse_conditions(when: Any) -> Condition:
 
 def _leaf(key: str, wanted: Any) -> Leaf:
     kind = term(key).kind
+    if wanted is None or isinstance(wanted, dict) or wanted == []:
+        raise DoctorError(f"`{key}`: needs a value, a range or a list of values")
     if isinstance(wanted, list) and kind != WINDOW:
-        options = frozenset(ABSENT if item == ABSENT else parse(key, item) for item in map(str, wanted))
-        text = "one of " + ", ".join(map(str, wanted))
-        return Leaf(key, text, f"none of {', '.join(map(str, wanted))}", lambda value: value in options)
+        return _list_leaf(key, kind, [str(item) for item in wanted])
     text = str(wanted).strip() if not isinstance(wanted, (bool, list)) else str(wanted).lower()
     if text == PRESENT:
         return Leaf(key, PRESENT, ABSENT, lambda value: value != ABSENT)
@@ -232,11 +179,28 @@ def _leaf(key: str, wanted: Any) -> Leaf:
     return _range_leaf(key, kind, clauses, text)
 
 
+def _list_leaf(key: str, kind: str, items: list[str]) -> Leaf:
+    text = ", ".join(items)
+    options = frozenset(parse(key, item) for item in items)
+    if kind != VERSION:
+        return Leaf(key, f"one of {text}", f"none of {text}", lambda value: value in options)
+
+    def is_one(value: Any) -> bool | None:  # 2.6 is 2.6.0, and 2.6.0+cu124 is one too
+        if value == ABSENT or value in options:
+            return value in options
+        verdicts = [clause_holds("==", option, value) for option in options if option != ABSENT]
+        return True if True in verdicts else None if None in verdicts else False
+
+    return Leaf(key, f"one of {text}", f"none of {text}", is_one)
+
+
 def _range_leaf(key: str, kind: str, clauses: tuple[tuple[str, str], ...], text: str) -> Leaf:
     needs = _OPPOSITE[clauses[0][0]] + clauses[0][1] if len(clauses) == 1 and clauses[0][0] != "~=" else f"not {text}"
+    for operator, bound in clauses:
+        if bound == ABSENT and (kind in (VERSION, SM) or operator not in ("==", "!=")):
+            raise DoctorError(f"`{key}`: `{text}` compares with {ABSENT}", f"write `{ABSENT}` or `{PRESENT}` alone")
     if kind in (VERSION, SM):
-        for _, bound in clauses:
-            parse(key, bound.removesuffix(".*"))
+        clauses = tuple((operator, _version_bound(key, kind, operator, bound)) for operator, bound in clauses)
 
         def in_range(value: Any) -> bool | None:
             return False if value == ABSENT else range_holds(clauses, value)
@@ -258,3 +222,16 @@ def _range_leaf(key: str, kind: str, clauses: tuple[tuple[str, str], ...], text:
         return all(holds(value, bound) for holds, bound in bounds)
 
     return Leaf(key, text, needs, compare)
+
+
+def _version_bound(key: str, kind: str, operator: str, bound: str) -> str:
+    """The bound in canonical form, fit for its operator under PEP 440."""
+    plain = bound.removesuffix(".*")
+    version = parse_version(canonical := str(parse(key, plain)))
+    if plain != bound and (operator not in ("==", "!=") or kind == SM or plain != version.base_version):
+        raise DoctorError(f"`{key}`: `{operator}{bound}`: only == and != take `.*`, after plain numbers")
+    if version.local is not None and operator not in ("==", "!="):
+        raise DoctorError(f"`{key}`: `{operator}{bound}`: only == and != take a local label such as +{version.local}")
+    if operator == "~=" and len(version.release) < 2:
+        raise DoctorError(f"`{key}`: `{operator}{bound}` needs two numbers at least, as ~=2.1")
+    return canonical + bound[len(plain) :]

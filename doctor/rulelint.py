@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .conditions import All, AnyOf, Condition, Leaf, Not, split_clauses
+from .conditions import All, AnyOf, Condition, Leaf, Not
 from .errors import DoctorError
 from .known import Known
 from .regexsafety import regex_fault
 from .rulebook import Library, Rule, Rulebook, as_tuple
 from .ruletests import in_file_tests, known_of, load_libraries, rulebook_paths
 from .schema import Source, read_source
+from .versions import split_clauses
 from .vocabulary import VERSION, nearest, parse_version, term
 from .wording import PLACEHOLDER
 

@@ -1,0 +1,79 @@
+"""Version ranges under PEP 440, three-valued where a pre-release leaves the answer open."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from packaging.version import Version
+
+from .vocabulary import parse_version
+
+OPERATORS = (">=", "<=", "==", "!=", "~=", ">", "<")
+
+
+@lru_cache(maxsize=65536)
+def clause_holds(operator: str, bound_text: str, found_text: str) -> bool | None:
+    """One version clause under PEP 440, except that a pre-release of the bound itself is undecided.
+
+    NVIDIA's containers carry builds such as 2.6.0a0+ecf3bae: cut somewhere before 2.6.0, so whether
+    what 2.6.0 brought is in there cannot be told from the number.
+    """
+    found, bound = parse_version(found_text), parse_version(bound_text.removesuffix(".*"))
+    if found.is_prerelease and not bound.is_prerelease and _release(found, bound) == _release(bound, found):
+        return None
+    if bound.is_prerelease:  # rare in rules, and releases of `packaging` differ on its corners
+        from packaging.specifiers import SpecifierSet
+
+        return SpecifierSet(operator + bound_text).contains(found, prereleases=True)
+    return pep440_holds(operator, found, bound, bound_text.endswith(".*"))
+
+
+def pep440_holds(operator: str, found: Version, bound: Version, prefix: bool = False) -> bool:
+    """What `packaging.specifiers` says for a bound that is no pre-release; its import costs two bare Python starts."""
+    if operator == "!=":
+        return not pep440_holds("==", found, bound, prefix)
+    if operator == "==" and not prefix:
+        return (found if bound.local else _public(found)) == bound
+    if operator in ("==", "~="):
+        width = len(bound.release) - (operator == "~=")
+        wanted = (bound.epoch, bound.release[:width])
+        return (found.epoch, _release(found, bound)[:width]) == wanted and (prefix or _public(found) >= bound)
+    if operator in (">=", "<="):
+        return _public(found) >= bound if operator == ">=" else _public(found) <= bound
+    same = found.epoch == bound.epoch and _release(found, bound) == _release(bound, found)
+    if operator == ">":  # a post-release or another build of the bound itself is not beyond it
+        return _public(found) > bound and not (same and found.is_postrelease and not bound.is_postrelease)
+    return found < bound and not (same and found.is_prerelease)
+
+
+def _public(version: Version) -> Version:
+    return version if version.local is None else parse_version(version.public)
+
+
+def _release(version: Version, other: Version) -> tuple[int, ...]:
+    """The release numbers, zeros added up to the length of the other's."""
+    return version.release + (0,) * (len(other.release) - len(version.release))
+
+
+def split_clauses(text: str) -> list[tuple[str, str]]:
+    """`">=2.1,<2.9"` as [(">=", "2.1"), ("<", "2.9")]; empty when the text is no range."""
+    clauses = []
+    for part in text.split(","):
+        part = part.strip()
+        operator = next((op for op in OPERATORS if part.startswith(op)), None)
+        if operator is None:
+            return []
+        clauses.append((operator, part[len(operator) :].strip()))
+    return clauses
+
+
+def range_holds(clauses: tuple[tuple[str, str], ...], found: str) -> bool | None:
+    """All clauses of a version range on one version text, three-valued."""
+    verdict: bool | None = True
+    for operator, bound in clauses:
+        holds = clause_holds(operator, bound, found)
+        if holds is False:
+            return False
+        if holds is None:
+            verdict = None
+    return verdict
