@@ -83,7 +83,7 @@ def test_numbers_that_json_lacks() -> None:
 NOISE = {
     "python prints": 'def run(r):\n    print(\'{"contract": 1, "outcome": "refused"}\'); return {\'x\': 1}',
     "unfinished line": "import sys\nsys.stdout.write('half a line')\nsys.stdout.flush()\ndef run(r): return {'x': 1}",
-    "C puts": "import ctypes\ndef run(r):\n    c = ctypes.CDLL(None); c.puts(b'from C'); c.fflush(None); return {'x': 1}",
+    "C puts": "import ctypes\nc = ctypes.CDLL(None)\ndef run(r):\n    c.puts(b'C'); c.fflush(None); return {'x': 1}",
     "C puts, not flushed": "import ctypes\nctypes.CDLL(None).puts(b'from C')\ndef run(r): return {'x': 1}",
     "child": "def run(r):\n    import subprocess; subprocess.call(['echo', 'child']); return {'x': 1}",
     "raw fd 1": "import os\nos.write(1, bytes(range(256)))\ndef run(r):\n    os.write(1, b'0' * 9999); return {'x': 1}",

@@ -1,0 +1,67 @@
+"""The kernel programs on a real GPU: right results pass, the known lie is seen, a lost device is survived."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from doctor.target import ask, run_program, run_snippet
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _gpu() -> None:
+    pytest.importorskip("torch", reason="torch is not in the interpreter that runs the tests")
+    facts = ask(sys.executable, "facts", timeout=300)
+    if facts.observed.get("cuda.available") is not True:
+        pytest.skip(f"no GPU: {facts.observed.get('cuda.init') or facts.observed.get('torch.cuda')}")
+
+
+def test_every_backend_is_right_or_refuses() -> None:
+    cases: list[dict[str, Any]] = [
+        {"backend": backend, "mask": mask, "dtype": dtype, "seq_len_q": 320, "repeat": 1}
+        for backend in ("flash", "efficient", "cudnn", "math", "default")
+        for mask in ("no_mask", "causal", "padding")
+        for dtype in ("bfloat16", "float16", "float32")
+    ]
+    for case, answer in zip(cases, run_program(sys.executable, "sdpa", cases, timeout=300), strict=True):
+        assert answer.outcome in ("ran", "refused"), (case, answer)
+        if answer.outcome == "ran":
+            assert not answer.observed["wrong"], (case, answer.observed["errors"])
+            assert case["backend"] == "default" or answer.observed["ran"] == [case["backend"]]
+    assert any(a.outcome == "ran" for a in run_program(sys.executable, "sdpa", [{"backend": "math"}], timeout=300))
+
+
+@pytest.mark.parametrize("via", ["frontend", "torch"])
+@pytest.mark.parametrize("mask", ["causal", "causal_bottom_right"])
+def test_cudnn_both_corners(via: str, mask: str) -> None:
+    request = {"via": via, "mask": mask, "seq_len_q": 256, "seq_len_kv": 512}
+    answer = ask(sys.executable, "cudnn_sdpa", request, timeout=300)
+    if answer.outcome == "unavailable":
+        pytest.skip(answer.reason)
+    assert answer.outcome in ("ran", "refused"), answer
+    assert not answer.observed.get("wrong"), answer.observed["errors"]
+
+
+def test_lie_of_incident_e_is_seen() -> None:
+    request = {"num_heads": 16, "num_kv_heads": 1, "head_dim_qk": 64, "seq_len_q": 512, "dtype": "float16"}
+    request.update(mask="causal", control=True)
+    answer = ask(sys.executable, "strided_qkv", request, timeout=300)
+    assert answer.outcome == "ran", answer
+    if "control" not in answer.observed:
+        pytest.skip(str(answer.observed["backends"]["cudnn.frontend"]))
+    assert answer.observed["control"]["wrong"], "contiguous strides claimed for an interleaved tensor"
+    assert not answer.observed["backends"]["cudnn.frontend"]["sb(h+2hg)d"]["wrong"]
+
+
+def test_lost_device_costs_one_case() -> None:
+    source = (
+        "from _probe import main\ndef run(r):\n    import torch\n    x = torch.zeros(4, device='cuda')\n"
+        "    if r.get('lose'): x[torch.tensor([99], device='cuda')] += 1\n    torch.cuda.synchronize()\n"
+        "    return {'ok': True}\nmain(run)\n"
+    )
+    assert run_snippet(sys.executable, source, {"lose": True}, timeout=300).outcome == "failed"
+    assert run_snippet(sys.executable, source, {}, timeout=300).outcome == "ran"
