@@ -10,6 +10,7 @@ from pathlib import Path
 from . import __version__
 from .config import Defaults
 from .evaluate import Assessment, evaluate
+from .foretold import foretold
 from .model import ABSENT, Confirmation, Facts, Finding, Fix, Report
 from .rulebook import Rulebook, load_rulebook
 
@@ -51,8 +52,9 @@ def diagnose(request: Request, tell: Callable[[str], None] = lambda text: None) 
     patient = examine(request, rulebook)
     clock.lap("facts")
     assessment = evaluate(rulebook, patient.facts)
+    found = foretold(rulebook, assessment)
     clock.lap("evaluate")
-    findings, runs, notes = _confirm(assessment, patient, request, tell)
+    findings, runs, notes = _confirm(found, assessment, patient, request, tell)
     clock.lap("kernels")
     findings, silenced, ignored = _without_ignored(findings, request.defaults)
     fixes: tuple[Fix, ...] = ()
@@ -116,20 +118,20 @@ def _environment(request: Request, rulebook: Rulebook) -> Patient:
 
 
 def _confirm(
-    assessment: Assessment, patient: Patient, request: Request, tell: Callable[[str], None]
+    found: tuple[Finding, ...], assessment: Assessment, patient: Patient, request: Request, tell: Callable[[str], None]
 ) -> tuple[tuple[Finding, ...], tuple[Confirmation, ...], tuple[str, ...]]:
     """What the GPU says, where there is one and it may be asked."""
     known = assessment.known
     if not request.run or not patient.python or known.value("gpu.sm") in (None, ABSENT):
-        callers = any(finding.confirm for finding in assessment.findings)
+        callers = any(finding.confirm for finding in found)
         why = patient.why_not or "no GPU was found"
-        return assessment.findings, (), (f"no kernel was run: {why}",) if request.run and callers else ()
+        return found, (), (f"no kernel was run: {why}",) if request.run and callers else ()
     from .assets import kernels_dir
     from .confirm import Bench, confirm, job_of
 
     job = job_of(known, [key for key in patient.facts if key.startswith("workload.")])
     bench = Bench(patient.python, request.timeout, kernels_dir())
-    return confirm(assessment.findings, known, assessment.predictions, job, bench, tell)
+    return confirm(found, known, assessment.predictions, job, bench, tell)
 
 
 def _without_ignored(

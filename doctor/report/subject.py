@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model import ABSENT, Facts, Prediction, Report
+from ..model import ABSENT, Evidence, Facts, Prediction, Report
 
 #: Shown in the machine line where known: fact key → what people call it.
 _MACHINE = (
@@ -44,7 +44,10 @@ def verdict(report: Report) -> tuple[str, str, str]:
         return "warning", "will run, but", f"{warnings[0].summary}{more}{runs}"
     if report.undetermined:
         count = len({rule for item in report.undetermined for rule in item.rules})
-        return "unclear", "nothing found", f"as far as could be told: {count} rules lack facts{runs}"
+        lack = "1 rule lacks" if count == 1 else f"{count} rules lack"
+        return "unclear", "nothing found", f"as far as could be told: {lack} facts{runs}"
+    if not any(key.startswith("workload.") for key in report.facts):
+        return "unclear", "nothing found", "in the environment; the job was not judged, as no workload was given"
     return "ok", "healthy", f"no rule has anything against this{runs}"
 
 
@@ -107,6 +110,17 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def needed(evidence: Evidence) -> str:
+    """What would clear this condition, as people say it."""
+    text = evidence.needs
+    if not text.startswith("not "):
+        return {ABSENT: "nothing there", "present": "it to be there"}.get(text, text)
+    text = text.removeprefix("not ")
+    if isinstance(evidence.fact.value, bool):
+        return "no" if evidence.fact.value else "yes"
+    return f"a value outside {text}" if text[:1] in "<>=!~" else "another value"
 
 
 def _known(facts: Facts, key: str) -> Any:

@@ -9,9 +9,9 @@ from .subject import title_of
 _LIBRARIES = {"transformer_engine": "TransformerEngine", "torch": "torch SDPA"}
 
 
-def backend_lines(page: Page, prediction: Prediction) -> None:
-    """Which backend runs, and in a line each why the others do not."""
-    _headline(page, prediction)
+def backend_lines(page: Page, prediction: Prediction, told: frozenset[str] = frozenset()) -> None:
+    """Which backend runs, and in a line each why the others do not; rules in `told` were explained above."""
+    _headline(page, prediction, told)
     for candidate in prediction.candidates:
         if candidate.available is True:
             continue
@@ -36,18 +36,24 @@ def backend_table(page: Page, prediction: Prediction) -> None:
                 page.line(f"{' ' * (width + 17)}{reason.source}", "dim")
 
 
-def _headline(page: Page, prediction: Prediction) -> None:
+def _headline(page: Page, prediction: Prediction, told: frozenset[str] = frozenset()) -> None:
     library = _LIBRARIES.get(prediction.library, prediction.library)
     if prediction.import_error:
-        page.say(_told(prediction.import_error), lead=f"{library} does not import:", look="error")
+        reason = prediction.import_error
+        page.say(
+            f"see {reason.rule} above" if reason.rule in told else _told(reason),
+            lead=f"{library} does not import:",
+            look="error",
+        )
     elif not prediction.could_tell:
         page.say("could not tell which backend runs", lead=f"{library}:", look="unclear")
     elif prediction.selected is None:
         page.say("no attention backend is available", lead=f"{library}:", look="error")
     elif prediction.fails_at_run:
+        reason = prediction.fails_at_run
         page.say(
             f"{title_of(prediction, prediction.selected)} is selected and fails at run time: "
-            f"{_told(prediction.fails_at_run)}",
+            + (f"see {reason.rule} above" if reason.rule in told else _told(reason)),
             lead=f"{library}:", look="error",
         )  # fmt: skip
     else:

@@ -6,9 +6,13 @@ from ..model import SEVERITIES, Confirmation, Evidence, Finding, Fix, Report, Un
 from . import Style
 from .page import Page
 from .remedies import alternative_lines, fix_lines
-from .subject import job_line, machine_line, shown, verdict
+from .subject import job_line, machine_line, needed, shown, verdict
 from .tables import backend_lines, backend_table
 
+#: Sources that read as half a sentence already.
+_SENTENCES = ("derived ", "assumed", "predicted ", "default")
+_RUNS = {"healthy": "ok", "failed": "error", "inconclusive": "dim"}
+_NO_WAY = "no release, variable or setting on record clears it without breaking something else"
 _CONFIRMED = {
     "confirmed": ("error", "confirmed by a run"),
     "refuted": ("ok", "a run says otherwise"),
@@ -25,14 +29,23 @@ def diagnosis(report: Report, style: Style) -> str:
         _finding(page, finding)
     if report.predictions:
         page.gap()
+        told = frozenset(finding.rule for finding in report.findings)
         for prediction in report.predictions:
-            backend_lines(page, prediction)
+            backend_lines(page, prediction, told)
+    if report.runs:
+        page.gap()
+        for run in report.runs:
+            reason = f": {run.reason}" if run.reason else ""
+            page.say(
+                f"{run.verdict}{reason} ({run.seconds:.1f} s)", lead=f"ran `{run.kernel}`:", look=_RUNS[run.verdict]
+            )
     if report.fixes:
         page.gap()
         _fixes(page, report)
     if report.undetermined:
         page.gap()
         _undetermined(page, report)
+    _assumed(page, report)
     if report.notes:
         page.gap()
         _notes(page, report)
@@ -52,8 +65,8 @@ def backends(report: Report, style: Style) -> str:
         page.gap()
         backend_table(page, prediction)
     page.gap()
-    page.line(f"on: {machine_line(report)}", "label", lead=3)
-    page.line(f"job: {job_line(report)}", "label", lead=4)
+    page.say(machine_line(report), lead="on:", look="label", hang=4)
+    page.say(job_line(report), lead="job:", look="label", hang=5)
     _notes(page, report)
     return page.text()
 
@@ -65,10 +78,11 @@ def fixes(report: Report, style: Style) -> str:
     page.gap()
     if report.fixes:
         _fixes(page, report)
-    elif report.findings:
-        page.say("no change of packages, variables or settings in the rulebook clears this", look="error", lead="fix:")
+    cleared = {rule for item in report.fixes for rule in item.resolves}
     for finding in report.findings:
-        if finding.no_pin:
+        if finding.severity == "error" and finding.rule not in cleared:
+            page.say(finding.no_pin or _NO_WAY, lead=f"no fix for {finding.rule}:", look="error")
+        elif finding.no_pin:
             page.say(finding.no_pin, lead=f"{finding.rule}:", look="label")
         if finding.myth:
             page.say(finding.myth, lead=f"{finding.rule}, not this:", look="label")
@@ -111,8 +125,9 @@ def _finding(page: Page, finding: Finding) -> None:
 
 
 def _evidence(evidence: Evidence) -> str:
-    found = shown(evidence.fact.value)
-    return f"{evidence.key}: found {found}, needs {evidence.needs}, from {evidence.fact.source}"
+    source = evidence.fact.source
+    origin = source if source.startswith(_SENTENCES) else f"from {source}"
+    return f"{evidence.key}: found {shown(evidence.fact.value)}, needs {needed(evidence)}, {origin}"
 
 
 def _confirmation(page: Page, item: Confirmation) -> None:
@@ -184,6 +199,18 @@ def _undetermined(page: Page, report: Report) -> None:
         page.say(f"{names}: {item.problem or ', '.join(item.missing)}", indent=2, hang=4)
     if len(others) > 12:
         page.say(f"and {len(others) - 12} more combinations (`--format json` lists them all)", indent=2)
+
+
+def _assumed(page: Page, report: Report) -> None:
+    """What the workload does not say and was taken as usual."""
+    assumed = [fact for fact in report.facts.values() if fact.source.startswith("assumed:")]
+    if not assumed:
+        return
+    page.gap()
+    page.line("assumed, as the workload does not say:", "label")
+    for fact in assumed:
+        why = fact.source.removeprefix("assumed:").strip()
+        page.say(f"{fact.key.removeprefix('workload.')} = {shown(fact.value)}: {why}", indent=2)
 
 
 def _notes(page: Page, report: Report) -> None:

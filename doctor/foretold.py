@@ -1,0 +1,70 @@
+"""Findings that follow from a backend prediction where no rule states them as such."""
+
+from __future__ import annotations
+
+from .evaluate import Assessment, with_needs
+from .known import Known
+from .model import Candidate, Finding, Prediction, Reason
+from .rulebook import Rule, Rulebook
+
+NO_BACKEND = "NO_BACKEND"
+
+
+def foretold(rulebook: Rulebook, assessment: Assessment) -> tuple[Finding, ...]:
+    """The findings, and one for each library whose attention cannot run although no error says so."""
+    findings = assessment.findings
+    if any(finding.severity == "error" for finding in findings):
+        return findings
+    added = []
+    for prediction in assessment.predictions:
+        reason = prediction.import_error or prediction.fails_at_run
+        if reason is not None and reason.holds:
+            added.append(_of_rule(rulebook.rules[reason.rule], reason, assessment.known))
+        elif prediction.could_tell and prediction.selected is None:
+            added.append(_nothing_left(rulebook, prediction))
+    return (*added, *findings)
+
+
+def _of_rule(rule: Rule, reason: Reason, known: Known) -> Finding:
+    evidence = tuple(item for item in rule.when.evidence(known) if item.holds)
+    return Finding(
+        rule=rule.id,
+        name=rule.body["name"],
+        severity="error",
+        verdict="fires",
+        summary=rule.body["summary"],
+        message=reason.message,
+        why=str(rule.body.get("why", "")).strip(),
+        evidence=with_needs(evidence, rule.body.get("needs") or {}),
+        references=rule.references,
+        alternatives=rule.alternatives,
+        no_pin=rule.body.get("no_pin"),
+        myth=rule.body.get("myth"),
+        confirm=rule.body.get("confirm"),
+        backends=rule.fails_at_run or rule.disables,
+    )
+
+
+def _nothing_left(rulebook: Rulebook, prediction: Prediction) -> Finding:
+    """Each candidate with its first reason; what puts one of them back is a way out."""
+    library = rulebook.libraries[prediction.library].body.get("title") or prediction.library
+    rules = dict.fromkeys(candidate.reasons[0].rule for candidate in prediction.candidates if candidate.reasons)
+    known_rules = [rulebook.rules[rule] for rule in rules if rule in rulebook.rules]
+    return Finding(
+        rule=NO_BACKEND,
+        name="no-attention-backend",
+        severity="error",
+        verdict="fires",
+        summary=f"no attention backend of {library} serves this job",
+        message="; ".join(map(_said, prediction.candidates)),
+        why=f"{library} stops with an error when every backend is ruled out.",
+        evidence=(),
+        references=tuple(dict.fromkeys(source for rule in known_rules for source in rule.references)),
+        alternatives=tuple(item for rule in known_rules for item in rule.alternatives),
+        backends=tuple(candidate.backend for candidate in prediction.candidates),
+    )
+
+
+def _said(candidate: Candidate) -> str:
+    reason = candidate.reasons[0] if candidate.reasons else None
+    return f"{candidate.title}: {f'{reason.message} [{reason.rule}]' if reason else 'not available'}"

@@ -1,0 +1,186 @@
+"""Every format shows every part of the shared sample report."""
+
+import json
+import re
+
+import pytest
+
+from doctor.errors import DoctorError
+from doctor.model import Fact, Facts
+from doctor.report import FORMATS, Style, renderer
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+#: What a reader must be able to find in a diagnosis, whatever the format.
+ESSENTIAL = (
+    "TE900", "FusedAttention needs cuDNN >= 9.3 for this mask (found 9.1.0)", "cudnn.version", "9.1.0", ">=9.3",
+    "what torch 2.6.0 brings", "All-gather turns the mask.", "https://example.org/pull/1", "fused_attn.cpp@v2.3",
+    "cudnn_sdpa", "refused", "No execution plans support the graph", "brings cuDNN 9.5.1", "torch pins another",
+    "https://example.org/whl", "NVTE_FUSED_ATTN", "cp_comm_type", "p2p", "q = q.contiguous()",
+    "The limit is in the GPU.", "`nvidia-cudnn-cu12==9.3.0.75` does not resolve beside torch 2.6.",
+    "FA900", "Two wheels share a folder", "te.flash2", "switched off by NVTE_FLASH_ATTN=0", "te.flash3", "gpu.sm",
+    "Upgrade `torch` to 2.7.1", "2.7.1", "rebuild what was compiled against torch 2.6", "shares the folder",
+    "CUDA900", "no driver", "one sequence in a batch", "CUDA901 is ignored by this project: known",
+    "te_attention", "killed by SIGSEGV at step `run`", "NVIDIA H100",
+)  # fmt: skip
+
+
+def squeezed(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_shows_every_part(name, report):
+    text = squeezed(renderer(name)(report, Style()))
+    missing = [
+        part for part in ESSENTIAL if part not in text and json.dumps(part, ensure_ascii=False)[1:-1] not in text
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("view", ["backends", "fixes"])
+def test_every_format_shows_the_other_views(name, view, report):
+    text = squeezed(renderer(name, view)(report, Style()))
+    wanted = {
+        "backends": ("te.fused", "te.flash2", "switched off by NVTE_FLASH_ATTN=0", "attention.py@v2.3", "TE900"),
+        "fixes": ("Upgrade `torch` to 2.7.1", "brings cuDNN 9.5.1", "The limit is in the GPU.", "TE900"),
+    }[view]
+    assert [part for part in wanted if part not in text] == []
+
+
+@pytest.mark.parametrize("view", ["diagnosis", "backends", "fixes"])
+@pytest.mark.parametrize("width", [40, 72, 100])
+def test_colour_changes_no_word(view, width, report):
+    render = renderer("text", view)
+    painted = render(report, Style(color=True, width=width))
+    assert ANSI.search(painted)
+    assert ANSI.sub("", painted) == render(report, Style(width=width))
+
+
+def test_only_lines_to_paste_and_sources_are_wider_than_the_page(report):
+    wide = [line for line in renderer("text")(report, Style(width=72)).splitlines() if len(line) > 72]
+    assert all(line.lstrip().startswith(("pip ", "export ", "#", "or:", "sources:")) for line in wide), wide
+
+
+def test_verdict_comes_first_and_errors_before_warnings(report):
+    lines = renderer("text")(report, Style()).splitlines()
+    assert lines[0] == "will fail: FusedAttention lacks a mask"
+    assert lines[1] == "on: NVIDIA H100 (sm 9.0), torch 2.6.0"
+    order = [line for line in lines if line.startswith(("error ", "warning "))]
+    assert order == ["error TE900: FusedAttention lacks a mask", "warning FA900: Two wheels share a folder"]
+
+
+def test_evidence_names_found_needed_and_source(report):
+    text = renderer("text")(report, Style())
+    assert "cudnn.version: found 9.1.0, needs >=9.3, from what torch 2.6.0 brings" in text
+    assert "workload.mask: found causal, needs another value, from job.yaml: mask" in text
+    assert "workload.qkv_interleaved: found yes, needs no, from job.yaml: qkv_interleaved" in text
+
+
+def test_lines_to_paste_are_whole_shell_commands(report):
+    lines = [line.strip() for line in renderer("text")(report, Style(width=40)).splitlines()]
+    assert "pip install 'torch>=2.7.1,<2.9'" in lines
+    assert "pip install --index-url https://example.org/whl nvidia-cudnn-cu12==9.3.0.75" in lines
+    assert "export NVTE_FUSED_ATTN=0" in lines
+    assert "unset NVTE_FLASH_ATTN" in lines
+    assert "pip uninstall --yes flash-attn-4" in lines
+    assert "pip install torch==2.7.1" in lines
+
+
+def test_a_hostile_fact_cannot_steer_the_terminal(make_report):
+    evil = Fact("gpu.name", "\x1b[2J\x1b]0;owned\x07 \u202egpj.exe", "NVML")
+    text = renderer("text")(make_report(facts=Facts([evil])), Style())
+    assert "\x1b" not in text and "\x07" not in text and "\u202e" not in text
+    assert "\\x1b[2J" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "word", "sentence"),
+    [
+        ({"findings": (), "predictions": (), "undetermined": ()}, "healthy", "no rule has anything against this"),
+        ({"findings": (), "predictions": ()}, "nothing found", "as far as could be told: 3 rules lack facts"),
+        ({"findings": ()}, "will fail", "the all-gather step dies"),
+        ({"findings": (), "predictions": (), "undetermined": (), "facts": Facts()}, "nothing found", "no workload"),
+    ],
+)
+def test_verdict_says_what_is_known_and_no_more(changes, word, sentence, make_report):
+    first = renderer("text")(make_report(**changes), Style()).splitlines()[0]
+    assert first.startswith(f"{word}: ") and sentence in first
+
+
+def test_a_warning_does_not_promise_failure(make_report):
+    report = make_report()
+    first = renderer("text")(make_report(findings=report.findings[1:], predictions=()), Style()).splitlines()[0]
+    assert first == "will run, but: Two wheels share a folder"
+
+
+def test_what_needs_a_workload_is_said_once(report):
+    text = squeezed(renderer("text")(report, Style()))
+    assert "could not tell: 3 rules, for want of facts 2 need a workload, and none was given" in text
+    assert "SDPA900" not in text
+    assert "CUDA900: `driver.version`: no driver" in text
+
+
+def test_unknown_format_lists_what_there_is():
+    with pytest.raises(DoctorError) as caught:
+        renderer("yaml")
+    assert caught.value.message == "unknown format `yaml`"
+    assert caught.value.hint == "formats are " + ", ".join(FORMATS)
+    with pytest.raises(DoctorError, match="cannot show nonsense"):
+        renderer("json", "nonsense")
+
+
+class TestJson:
+    def test_shape_is_the_one_others_rely_on(self, report):
+        found = json.loads(renderer("json")(report, Style()))
+        assert found["schema"] == 1
+        assert found["tool"] == {"name": "attn-doctor", "version": "9.9"}
+        assert {"rulebook", "facts", "workload", "findings", "backends", "fixes", "undetermined", "timing"} <= set(
+            found
+        )
+        finding = found["findings"][0]
+        assert {
+            "id",
+            "name",
+            "severity",
+            "verdict",
+            "message",
+            "evidence",
+            "confirmation",
+            "fixes",
+            "references",
+        } <= set(finding)
+        assert finding["evidence"][0] == {
+            "fact": "cudnn.version",
+            "found": "9.1.0",
+            "wanted": ">=9.3",
+            "source": "what torch 2.6.0 brings",
+            "condition": "<9.3",
+        }
+        assert finding["confirmation"]["verdict"] == "confirmed"
+        assert found["facts"]["driver.version"] == {"value": None, "source": "NVML", "problem": "no driver"}
+        assert found["workload"]["window"]["value"] == [128, 0]
+        change = found["fixes"][0]["changes"][0]
+        assert (change["package"], change["from"], change["to"], change["resolves"]) == (
+            "torch",
+            "2.6.0",
+            "2.7.1",
+            ["TE900"],
+        )
+
+    def test_numbers_that_json_lacks_are_texts(self, report):
+        def refuse(constant):
+            raise AssertionError(constant)
+
+        found = json.loads(renderer("json")(report, Style()), parse_constant=refuse)
+        assert found["findings"][0]["confirmation"]["observed"]["rel"] == "nan"
+
+    def test_a_report_is_a_facts_file(self, report, tmp_path):
+        from doctor.facts_file import read_facts
+
+        path = tmp_path / "report.json"
+        path.write_text(renderer("json")(report, Style()))
+        again = read_facts(path)
+        assert {key: fact.value for key, fact in again.items()} == {key: f.value for key, f in report.facts.items()}
+        assert again["driver.version"].problem == "no driver"
