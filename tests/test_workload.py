@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact, Facts
+from doctor.vocabulary import TERMS
 from doctor.workload import (
     complete_workload,
     parse_settings,
@@ -19,6 +20,7 @@ from doctor.workload import (
     workload_facts,
     workloads_of,
 )
+from doctor.workload.reading import SYNONYMS
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -267,10 +269,11 @@ def test_null_is_none_for_a_window_and_unknown_elsewhere(tmp_path: Path) -> None
     [
         ("", "is empty", "head_dim_qk"),
         ("- 1\n", ":1: a workload needs a mapping of keys, found a list", None),
-        ("dtype: float16\nhead_dim: 128\n", ":2: unknown workload key `head_dim`", "head_dim_"),
+        ("dtype: float16\nhead_dim: 128\n", ":2: unknown workload key `head_dim`", "did you mean `head_dim_qk`?"),
         ("workload:\n  head_dim_kq: 128\n", ":2: unknown workload key `head_dim_kq`", "did you mean `head_dim_qk`?"),
         ("workload: {}\ndtype: float16\n", ":2: `dtype` stands beside `workload:`", "under"),
         ("workload: 3\n", ":1: `workload:` needs a mapping", None),
+        ("causal: true\n", ":1: unknown workload key `causal`", "did you mean `mask`?"),  # follows from the mask
         ("dtype: fp16\n", ":1: `workload.dtype`: needs one of", None),
         ("head_dim_qk: wide\n", ":1: `workload.head_dim_qk`: needs a value of kind integer", None),
         ("head_dim_qk: -1\n", "needs an integer from 1", None),
@@ -325,6 +328,9 @@ def test_settings_take_any_fact_key() -> None:
         ("gpu.sm", "needs KEY=VALUE", "gpu.sm=9.0"),
         ("=3", "needs KEY=VALUE", None),
         ("head_dim_qk=128", "unknown fact key", "did you mean `workload.head_dim_qk`?"),
+        ("workload.head_dim=128", "unknown fact key", "did you mean `workload.head_dim_qk`?"),
+        ("workload.gqa=true", "unknown fact key `workload.gqa`", None),
+        ("attn_mask_type=causal", "unknown fact key", "did you mean `workload.mask`?"),
         ("gpu.smm=9.0", "unknown fact key", "did you mean `gpu.sm`?"),
         ("torch.version=", "gives no value", "absent"),
         ("torch.version=two", "needs a version", None),
@@ -338,6 +344,12 @@ def test_bad_settings_are_told_in_one_line(setting: str, fragment: str, hint: st
     assert fragment in error.value.message
     assert "\n" not in error.value.message
     assert hint is None or hint in str(error.value.hint)
+
+
+def test_synonyms_lead_from_unknown_keys_to_known_ones() -> None:
+    for key, meant in SYNONYMS.items():
+        assert f"workload.{key}" not in TERMS or TERMS[f"workload.{key}"].derived
+        assert not TERMS[f"workload.{meant}"].derived
 
 
 # -- assumptions ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,15 @@ from ..vocabulary import INTEGER, TERMS, WINDOW, nearest, parse, term
 
 PREFIX = "workload."
 LONG_FORM = ("value", "source", "raw", "problem")
+#: What other tools call it: said in a hint, never taken over in silence.
+SYNONYMS: Mapping[str, str] = {
+    "head_dim": "head_dim_qk", "heads": "num_heads", "kv_heads": "num_kv_heads", "num_attention_heads": "num_heads",
+    "num_key_value_heads": "num_kv_heads", "num_gqa_groups": "num_kv_heads", "attn_mask_type": "mask",
+    "window_size": "window", "sliding_window": "window", "seq_len": "seq_len_q", "seq_length": "seq_len_q",
+    "max_seqlen_q": "seq_len_q", "max_seqlen_kv": "seq_len_kv", "context_parallel_size": "cp_size",
+    "attention_dropout": "dropout", "is_training": "training", "torch_dtype": "dtype", "batch": "batch_size",
+    "is_causal": "mask", "causal": "mask", "qkv_format": "qkv_layout", "micro_batch_size": "batch_size",
+}  # fmt: skip
 _SECTIONS = ("workload", "facts", "schema", "tool")  # of a facts file, which may serve as a workload too
 _FROM_ZERO = ("workload.num_splits",)  # 0 = the kernel decides
 LARGEST = 1 << 40  # no axis of a tensor is longer; keeps derived products printable
@@ -69,12 +78,7 @@ def parse_settings(settings: Iterable[str]) -> Facts:
         key, text = key.strip(), text.strip()
         if not equals or not key:
             raise DoctorError(one_line(f"`--set {setting}` needs KEY=VALUE"), "for example `--set gpu.sm=9.0`")
-        try:
-            term(key)
-        except DoctorError as error:
-            short = PREFIX + key in TERMS
-            hint = f"did you mean `{PREFIX}{key}`?" if short else error.hint
-            raise DoctorError(one_line(f"`--set {setting}`: {error.message}"), hint) from None
+        _check_setting_key(setting, key)
         if not text and not key.startswith("env."):
             raise DoctorError(
                 one_line(f"`--set {setting}` gives no value"), f"`--set {key}={ABSENT}` says it is not there"
@@ -84,6 +88,25 @@ def parse_settings(settings: Iterable[str]) -> Facts:
         except DoctorError as error:
             raise DoctorError(one_line(f"`--set {setting}`: {error.message}"), error.hint) from None
     return Facts(facts.values())
+
+
+def _check_setting_key(setting: str, key: str) -> None:
+    hint = None
+    if key.startswith(PREFIX):
+        known = _givable(key)
+    else:
+        try:
+            known = bool(term(key))
+        except DoctorError as error:
+            known, hint = False, error.hint
+    if known:
+        return
+    bare = key.removeprefix(PREFIX)
+    meant = bare if _givable(PREFIX + bare) else SYNONYMS.get(bare)
+    if meant:
+        hint = f"did you mean `{PREFIX}{meant}`?"
+    hint = hint or nearest(key, filter(_givable, TERMS))
+    raise DoctorError(one_line(f"`--set {setting}`: unknown fact key `{_short(key)}`"), hint)
 
 
 def check_value(key: str, value: Any) -> None:
@@ -115,9 +138,11 @@ def one_line(text: str) -> str:
 
 def _fact(key: str, value: Any, source: str) -> Fact:
     full = key if key.startswith(PREFIX) else PREFIX + key
-    if full not in TERMS:
-        known = [name.removeprefix(PREFIX) for name, known in TERMS.items() if name.startswith(PREFIX)]
-        raise DoctorError(f"unknown workload key `{_short(key)}`", nearest(full.removeprefix(PREFIX), known))
+    if not _givable(full):
+        bare = full.removeprefix(PREFIX)
+        known = [name.removeprefix(PREFIX) for name in TERMS if name.startswith(PREFIX) and _givable(name)]
+        hint = f"did you mean `{SYNONYMS[bare]}`?" if bare in SYNONYMS else nearest(bare, known)
+        raise DoctorError(f"unknown workload key `{_short(key)}`", hint)
     if isinstance(value, dict):  # the long form that `snapshot` writes
         stray = next((name for name in value if name not in LONG_FORM), None)
         if stray is not None or "value" not in value:
@@ -126,6 +151,12 @@ def _fact(key: str, value: Any, source: str) -> Fact:
         found = _typed(full, value["value"], str(value.get("source") or source))
         return Fact(found.key, found.value, found.source, None, str(problem)) if problem and not found.known else found
     return _typed(full, value, source)
+
+
+def _givable(key: str) -> bool:
+    """Whether a workload may state the key: one that follows from others would contradict or hide them."""
+    known = TERMS.get(key)
+    return known is not None and not known.derived
 
 
 def _typed(key: str, value: Any, source: str) -> Fact:
