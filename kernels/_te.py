@@ -27,8 +27,8 @@ def load():
     """`transformer_engine.pytorch`, or Unavailable where the package is not there at all."""
     import os
 
-    os.environ.setdefault("NVTE_DEBUG", "1")  # read by some releases at import, by others at each choice
-    os.environ.setdefault("NVTE_DEBUG_LEVEL", "2")
+    os.environ["NVTE_DEBUG"] = "1"  # read by some releases at import, by others at each choice
+    os.environ["NVTE_DEBUG_LEVEL"] = "2"
     step("import transformer_engine.pytorch")
     try:
         import transformer_engine.pytorch as te
@@ -116,9 +116,19 @@ def parameters(torch, case, layout, te_mask):
         "deterministic": bool(case.get("deterministic")),
         "is_training": bool(case["training"]),
         "fp8": bool(case.get("fp8")),
-        "fp8_meta": None,
+        "fp8_meta": {"recipe": _recipe()} if case.get("fp8") else None,
+        "bottom_right_diagonal": te_mask not in ("causal", "padding_causal"),
+        "softcap": float(case.get("softcap") or 0.0),
+        "softmax_scale": case.get("scale") or case["head_dim_qk"] ** -0.5,
         "cuda_graph": bool(case.get("cuda_graph")),
     }
+
+
+def _recipe():
+    """An FP8 recipe that asks for attention in FP8 as well."""
+    from transformer_engine.common.recipe import DelayedScaling
+
+    return DelayedScaling(fp8_dpa=True)
 
 
 def choice(torch, case, layout, te_mask):
@@ -136,15 +146,16 @@ def choice(torch, case, layout, te_mask):
             result = function(holder(**{key: value for key, value in wanted.items() if key in known}))
         else:  # 1.9: one argument each
             result = function(**{key: value for key, value in wanted.items() if key in names})
-    return dict(decode(result), module=module.__name__), log.lines
+    return dict(decode(result, module), module=module.__name__), log.lines
 
 
-def decode(result):
+def decode(result, module=None):
     """The tuple that get_attention_backend returns (5 entries to 2.1, 6 from 2.3) in words."""
     result = tuple(result)
     if len(result) == 5:
         flash, fused, sub_backend, unfused, available = result
-        flash_version = None
+        # These releases keep the choice between flash-attn 2 and 3 in a variable of the module.
+        flash_version = ("3" if getattr(module, "_use_flash_attn_3", False) else "2") if flash else None
     else:
         flash, flash_version, fused, sub_backend, unfused, available = result[:6]
     selected = None

@@ -51,6 +51,11 @@ NEW = PARAMETERS + (
     "    class V:\n        def __str__(self): return '2.8.3'\n"
     "    return True, V(), False, None, True, [True, False, True]\n"
 )
+OLD_FLASH_3 = PARAMETERS + (
+    "_use_flash_attn_3 = True\n"
+    "def get_attention_backend(attention_params=None):\n"
+    "    return True, False, None, False, [True, False, False]\n"
+)
 OLDEST = (
     "def get_attention_backend(qkv_dtype, qkv_layout, head_dim, attn_mask_type):\n"
     "    return False, False, None, head_dim == 32, [False, False, True]\n"
@@ -91,6 +96,11 @@ def test_six_entries_of_newer_releases(torch_python: str, tmp_path: pathlib.Path
     assert answer.observed["selected"] == "te.flash2" and answer.observed["flash_version"] == "2.8.3"
     assert answer.observed["log"] == ["seqlen 100000"], "the choice is asked about the workload as it is"
     assert answer.observed["not_executed_because"] == "not asked to"
+
+
+def test_five_entries_with_flash_attn_3(torch_python: str, tmp_path: pathlib.Path) -> None:
+    answer = te(torch_python, tmp_path, OLD_FLASH_3, where="attention", execute=False)
+    assert answer.observed["selected"] == "te.flash3"
 
 
 def test_one_argument_each(torch_python: str, tmp_path: pathlib.Path) -> None:
