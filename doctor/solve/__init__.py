@@ -1,7 +1,7 @@
 """Fixes: the smallest changes after which the same rulebook, asked again, has no error left.
 
-`stack` knows releases and what they require, `packages` searches those that fit together, `plan` joins what rules ask for, `effects` says what the facts
-would then be, `repair` asks the rulebook again, `wording` tells it.
+`stack` knows releases and what they require, `packages` searches those that fit together, `plan` joins what rules
+ask for, `effects` says what the facts would then be, `repair` asks the rulebook again, `wording` tells it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..evaluate import know
@@ -35,15 +35,28 @@ def changed_facts(
     ]
     new += [fact(f"env.{name}", value, SOURCE) for name, value in env.items()]
     new += [fact(key, value, SOURCE) for key, value in config.items()]
-    changed = facts.without(*_stale(facts, known, stack, chosen)).with_(*new)
+    stale = _stale(facts, known, stack, chosen)
+    changed = facts.without(*stale).with_(*new)
     if chosen.get("torch", ABSENT) != ABSENT:
         changed = _completed(rulebook, changed, stack, chosen["torch"])
+    if "cudnn.copies" in stale:
+        brought = know(rulebook, changed)[0].value("cudnn.wheel_version")
+        changed = changed.with_(*_recounted(facts, stale, brought))
     return changed
 
 
-def follows_wheel(known: Known) -> bool:
-    """Whether the cuDNN that will be loaded is the wheel's, so that another wheel changes it."""
-    return known.value("cudnn.wheel_shadowed") is not True
+_LOADED = (("cudnn.version", "cudnn.path"), ("cudnn.te_version", "cudnn.te_path"))  # by torch, by TransformerEngine
+
+
+def _of_wheel(facts: Facts, known: Known, version: str, path: str) -> bool:
+    """Whether this cuDNN is a wheel's, so that another wheel changes it; a system copy stays what it is."""
+    where, found = facts.value(path), facts.value(version)
+    if where not in (None, ABSENT):
+        return "nvidia/cudnn/" in str(where)
+    wheel = known.value("cudnn.wheel_version")
+    if ABSENT in (found, wheel) or None in (found, wheel):
+        return bool(found != ABSENT)
+    return parse_version(str(found)).release[:3] == parse_version(str(wheel)).release[:3]
 
 
 def _stale(facts: Facts, known: Known, stack: Stack, chosen: Mapping[str, str]) -> set[str]:
@@ -54,9 +67,24 @@ def _stale(facts: Facts, known: Known, stack: Stack, chosen: Mapping[str, str]) 
         stale |= {key for key in facts if key.startswith("torch.") and key != "torch.version"}
     if "+" in chosen.get("torch", ""):  # another index's build brings its own libraries; which is not all on record
         stale |= {f"{name}.version" for name in stack.installed if leader_of(name) == "torch"}
-    if (torch and follows_wheel(known)) or (wheels and _loaded_is_wheel(facts, stack, wheels)):
-        stale |= {"cudnn.version", "cudnn.path", "cudnn.copies"}
+    if torch or (wheels and _loaded_is_wheel(facts, stack, wheels)):
+        stale |= {key for pair in _LOADED if _of_wheel(facts, known, *pair) for key in pair[:1]}
+        stale.add("cudnn.copies")
     return stale
+
+
+def _recounted(old: Facts, stale: set[str], brought: Any) -> Iterator[Fact]:
+    """The copies of cuDNN once the wheel's is replaced, for torch, for TransformerEngine and in the list."""
+    if brought in (None, ABSENT):
+        return
+    if "cudnn.te_version" in stale and old.value("cudnn.te_version") not in (None, ABSENT):
+        yield fact("cudnn.te_version", brought, SOURCE)
+    copies = old.value("cudnn.copies")
+    if "cudnn.copies" in stale and isinstance(copies, tuple):
+        listed = [
+            f"{brought} {copy.split(' ', 1)[1]}" if "nvidia/cudnn/" in copy and " " in copy else copy for copy in copies
+        ]
+        yield fact("cudnn.copies", listed, SOURCE)
 
 
 def _loaded_is_wheel(facts: Facts, stack: Stack, removed: set[str]) -> bool:

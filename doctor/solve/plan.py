@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,10 @@ from ..model import ABSENT, Alternative
 from ..release_index import normalized, specifier
 from ..vocabulary import parse
 
+#: They decide which library files are found; the outcome is known only on the machine.
+LOADER_VARIABLES = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_HOME", "CUDNN_PATH", "CUDA_HOME", "CUDA_PATH"})
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
 
 @dataclass(frozen=True)
 class Pick:
@@ -19,6 +24,14 @@ class Pick:
     rule: str
     order: int  # place in the rule's own list, best first
     alternative: Alternative
+
+    @property
+    def trusted(self) -> bool:
+        """Whether facts cannot show the cure: a change of code, or of where the loader looks."""
+        way = self.alternative
+        if way.require or way.config:
+            return False
+        return way.call is not None or bool({*way.set_env, *way.unset_env} & LOADER_VARIABLES)
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,8 @@ class Plan:
         require, env, config = dict(self.require), dict(self.env), dict(self.config)
         for raw, text in alternative.require.items():
             name, wanted = normalized(raw), str(text).strip()
+            if not _NAME.fullmatch(name):
+                return None
             before = require.get(name)
             if before is not None and ABSENT in (before, wanted) and before != wanted:
                 return None
@@ -72,14 +87,8 @@ class Plan:
 
     @property
     def trusted(self) -> frozenset[str]:
-        """Rules whose cure is a change of code, which facts cannot show: the rule's author is believed."""
-        return frozenset(
-            pick.rule
-            for pick in self.picks
-            if pick.alternative.call
-            and not (pick.alternative.require or pick.alternative.config)
-            and not (pick.alternative.set_env or pick.alternative.unset_env)
-        )
+        """Rules whose cure facts cannot show, so that the rule's author is believed: code, and what a loader finds."""
+        return frozenset(pick.rule for pick in self.picks if pick.trusted)
 
 
 def _readable(wanted: str) -> bool:

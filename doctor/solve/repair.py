@@ -58,7 +58,10 @@ class Repair:
     def fixes_for(self, rule: Rule, plan: Plan | None = None, depth: int = 0) -> Iterator[Outcome]:
         """The best outcome of each alternative of the rule, in the rule's own order."""
         for order, alternative in enumerate(rule.alternatives):
-            joined = (plan or Plan()).joined(Pick(rule.id, order, alternative))
+            pick = Pick(rule.id, order, alternative)
+            if pick.trusted and rule.id not in self.firing:
+                continue  # a flaw that the plan itself brings in is not cured on trust
+            joined = (plan or Plan()).joined(pick)
             if joined is not None:
                 outcome = self.completed(joined, depth)
                 if outcome is not None:

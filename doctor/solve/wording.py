@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ..evaluate import evaluate
@@ -60,7 +61,10 @@ def _changes(repair: Repair, outcome: Outcome, resolves: tuple[str, ...]) -> tup
             rules = _asking(plan, lambda p, name=name: name in p.set_env or name in p.unset_env)
             after = None if value == ABSENT else value
             changes.append(Change("env", name, _shown(present), after, _summary(repair, rules), rules))
+    by_code = {key for pick in plan.picks if pick.alternative.call for key in pick.alternative.config}
     for key, value in plan.config.items():
+        if key in by_code or key.removeprefix("workload.") in by_code:
+            continue  # what the change of code brings about, told by its line
         present = repair.base.known.value(key)
         if is_change(present, value):
             name = key.removeprefix("workload.")
@@ -131,8 +135,10 @@ def _note(repair: Repair, outcome: Outcome, after: Any) -> str:
             f"Not judged on the changed environment: {', '.join(newly)}"
             + (f" (needs {', '.join(f'`{key}`' for key in missing)})." if missing else ".")
         )
-    if outcome.plan.trusted:
-        sentences.append("A change of code cannot be checked here.")
+    if any(pick.trusted and not pick.alternative.call for pick in outcome.plan.picks):
+        sentences.append("What the loader then finds shows only on the machine: check again there.")
+    elif outcome.plan.trusted:
+        sentences.append("Facts cannot show this cure: check again once it is done.")
     return " ".join(sentences)
 
 
@@ -173,6 +179,14 @@ def orphans(installed: Any, versions: Any, chosen: Any) -> list[str]:
     )
 
 
+def deed(call: str) -> str:
+    """A rule's `call`, told as what to do: a command to run, a line to write, or an advice in words."""
+    if re.match(r"(pip|pip3|uv|python|ln|apt|apt-get|conda|export|unset)\s", call):
+        return f"run `{call}`"
+    prose = len(re.findall(r"(?<![\w.])[a-z]{2,}(?=\s)", call)) > 3
+    return call if prose or not re.search(r"[=().]", call) else f"write `{call}`"
+
+
 def _title(changes: tuple[Change, ...]) -> str:
     """`Upgrade torch to 2.7.1 and unset NVTE_UNFUSED_ATTN`."""
     parts = [_action(change) for change in changes]
@@ -182,7 +196,7 @@ def _title(changes: tuple[Change, ...]) -> str:
 
 def _action(change: Change) -> str:
     if change.kind == "call":
-        return change.name
+        return deed(change.name)
     if change.kind == "package":
         if change.after is None:
             return f"remove `{change.name}`"
