@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .conditions import parse_conditions
-from .errors import DoctorError
 from .model import SEVERITIES
+from .shape import At, Check, Shape
 from .vocabulary import nearest
 from .yamltext import Lines, parse_yaml, read_text
 
-RULE_KEYS = (
-    "id", "name", "since", "severity", "summary", "why", "references", "when", "disables", "fails_at_run",
-    "import_error", "stage", "weight", "message", "needs", "signatures", "category", "confirm", "fix", "no_pin",
-    "myth", "tests",
-)  # fmt: skip
+MAX_BYTES = 1024 * 1024  # of one rule file
 RULE_NEEDED = ("id", "name", "summary", "references", "when")
-FIX_KEYS = ("require", "set_env", "unset_env", "config", "call", "note", "safe", "index_url")
-LIBRARY_KEYS = (
-    "name", "title", "distributions", "import_name", "environment", "references", "releases", "applies", "backends",
-    "preference", "variants", "stages", "implies", "gpus",
-    "cuda_drivers",
-)  # fmt: skip
-TEST_KEYS = ("given", "expect", "missing", "message")
+EFFECTS = ("severity", "disables", "fails_at_run", "import_error")  # one at least, else the rule says nothing
+REMEDIES = ("require", "set_env", "unset_env", "config", "call", "note")  # one at least, else a fix does nothing
+EXPECTATIONS = ("fires", "silent", "undetermined")
+_DISTRIBUTION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True)
@@ -39,7 +32,7 @@ class Source:
 
     def line(self, *at: str) -> int:
         """The line of a part, or of the nearest part around it."""
-        return next((self.lines[at[:end]] for end in range(len(at), -1, -1) if at[:end] in self.lines), 1)
+        return Shape(self.path, self.lines).line(at)
 
 
 def read_file(path: Path) -> tuple[str, str, str, dict[str, Any]]:
@@ -50,84 +43,163 @@ def read_file(path: Path) -> tuple[str, str, str, dict[str, Any]]:
 
 def read_source(path: Path) -> Source:
     """One file, checked, with the lines of its parts."""
-    content, lines = parse_yaml(read_text(path, "rule file"), str(path))
-    if not isinstance(content, dict):
-        raise DoctorError(f"{path}:1: a rule file needs a mapping")
+    content, lines = parse_yaml(read_text(path, "rule file", MAX_BYTES), str(path))
+    shape = Shape(str(path), lines)
     if path.name == "library.yaml":
-        _known_keys(path, lines, content, LIBRARY_KEYS, ())
-        if "name" not in content:
-            raise DoctorError(f"{path}:1: `name` is missing")
-        _check_library(path, lines, content)
-        return Source("library", str(content["name"]), str(path), content, lines)
-    check_rule(path, lines, content)
+        check_library(shape, content)
+        return Source("library", content["name"], str(path), content, lines)
+    check_rule(shape, content)
     return Source("rule", path.parent.name, str(path), content, lines)
 
 
-def check_rule(path: Path, lines: Lines, content: dict[str, Any]) -> None:
+def check_rule(shape: Shape, content: Any) -> None:
     """DoctorError for the first thing in a rule that does not fit the format."""
-    _known_keys(path, lines, content, RULE_KEYS, ())
-    for key in RULE_NEEDED:
-        if not content.get(key):
-            raise DoctorError(f"{path}:1: `{key}` is missing")
-    severity = content.get("severity")
-    if severity is not None and severity not in SEVERITIES:
-        raise _fault(path, lines, ("severity",), f"`severity` needs one of {', '.join(SEVERITIES)}, found `{severity}`")
-    if severity is None and not (content.get("disables") or content.get("import_error") or content.get("fails_at_run")):
-        raise DoctorError(f"{path}:1: `severity` is missing, and the rule disables no backend either")
-    _check_condition(path, lines, content["when"], ("when",))
-    for index, item in enumerate(content.get("fix") or ()):
-        if not isinstance(item, dict):
-            raise _fault(path, lines, ("fix", str(index)), "a fix needs a mapping")
-        _known_keys(path, lines, item, FIX_KEYS, ("fix", str(index)))
-    for name, test in (content.get("tests") or {}).items():
-        if not isinstance(test, dict) or "given" not in test or "expect" not in test:
-            raise _fault(path, lines, ("tests", name), f"test `{name}` needs `given` and `expect`")
-        _known_keys(path, lines, test, TEST_KEYS, ("tests", name))
+    text, texts, condition = shape.text, shape.texts, shape.condition
+    shape.mapping(
+        content,
+        (),
+        {
+            "id": text, "name": text, "since": text, "summary": text, "why": text, "message": text,
+            "stage": text, "category": text, "no_pin": text, "myth": text, "import_error": text,
+            "references": texts, "signatures": texts, "disables": texts, "fails_at_run": texts,
+            "severity": shape.choice(SEVERITIES), "weight": shape.integer, "when": condition,
+            "needs": shape.values(shape.fact_key, text),
+            "confirm": lambda value, at: _confirm(shape, value, at),
+            "fix": shape.items(lambda value, at: _fix(shape, value, at)),
+            "tests": shape.values(text, lambda value, at: _test(shape, value, at)),
+        },
+        RULE_NEEDED,
+    )  # fmt: skip
+    if not any(key in content for key in EFFECTS):
+        raise shape.fault((), "`severity` is missing, and the rule disables no backend either")
 
 
-def _check_condition(path: Path, lines: Lines, when: Any, at: tuple[str, ...]) -> None:
-    if not isinstance(when, dict):
-        raise _fault(path, lines, at, "a condition needs a mapping of fact keys")
-    for key, wanted in when.items():
-        here = (*at, key)
-        if key in ("all", "any") and isinstance(wanted, list):
-            for index, item in enumerate(wanted):
-                _check_condition(path, lines, item, (*here, str(index)))
-        elif key == "not":
-            _check_condition(path, lines, wanted, here)
-        else:
-            try:
-                parse_conditions({key: wanted})
-            except DoctorError as problem:
-                raise _fault(path, lines, here, problem.message, problem.hint) from None
+def _confirm(shape: Shape, value: Any, at: At) -> None:
+    checks: dict[str, Check] = {
+        "kernel": shape.text,
+        "request": shape.values(shape.text, _anything),
+        "bad_if_any": shape.items(shape.values(shape.text, _anything)),  # on what the kernel saw, no facts
+    }
+    shape.mapping(value, at, checks, ("kernel",))
 
 
-def _check_library(path: Path, lines: Lines, content: dict[str, Any]) -> None:
-    backends = [item.get("id") for item in content.get("backends") or ()]
-    variants = content.get("variants") or {}
-    orders = [("preference",), *(("variants", backend) for backend in variants)]
-    for at in orders:
-        items = content.get("preference") if at == ("preference",) else variants[at[1]]
-        for index, item in enumerate(items or ()):
-            if item.get("when"):
-                _check_condition(path, lines, item["when"], (*at, str(index), "when"))
-            for name in item.get("order") or ():
-                if name not in backends:
-                    raise _fault(path, lines, (*at, str(index)), f"unknown backend `{name}`", nearest(name, backends))
-    for key in ("implies", "stages"):
-        for index, item in enumerate(content.get(key) or ()):
-            if isinstance(item, dict) and item.get("when"):
-                _check_condition(path, lines, item["when"], (key, str(index), "when"))
-    if content.get("applies"):
-        _check_condition(path, lines, content["applies"], ("applies",))
+def _fix(shape: Shape, value: Any, at: At) -> None:
+    def specifier(text: Any, here: At) -> None:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        try:
+            SpecifierSet(text)
+        except (InvalidSpecifier, TypeError, AttributeError):
+            raise shape.fault(here, f'`{here[-1]}` needs a version range, as ">=2.1,<2.9", found `{text}`') from None
+
+    def setting(key: Any, here: At) -> None:
+        shape.fact_key(key, here)
+        if not key.startswith("workload."):
+            raise shape.fault(here, f"`config` sets `workload.…` keys, not `{key}`")
+
+    def url(text: Any, here: At) -> None:
+        if not isinstance(text, str) or not re.match(r"https?://\S+$", text):
+            raise shape.fault(here, f"`index_url` needs a URL, found `{text}`")
+
+    checks: dict[str, Check] = {
+        "require": shape.values(lambda key, here: distribution(shape, key, here), specifier),
+        "set_env": shape.values(shape.text, shape.text), "unset_env": shape.texts,
+        "config": shape.values(setting, shape.fact_value), "call": shape.text, "note": shape.text,
+        "safe": shape.boolean, "index_url": url,
+    }  # fmt: skip
+    shape.mapping(value, at, checks)
+    if not any(key in value for key in REMEDIES):
+        raise shape.fault(at, f"a fix needs one of {', '.join(REMEDIES)}")
 
 
-def _known_keys(path: Path, lines: Lines, content: dict[str, Any], known: tuple[str, ...], at: tuple[str, ...]) -> None:
-    for key in content:
-        if key not in known and not key.startswith("x-"):  # x-…: anchors for the tests
-            raise _fault(path, lines, (*at, key), f"unknown key `{key}`", nearest(key, known))
+def _test(shape: Shape, value: Any, at: At) -> None:
+    given = shape.values(shape.fact_key, shape.fact_value)
+    missing = shape.items(shape.fact_key)
+    checks: dict[str, Check] = {
+        "given": lambda facts, here: None if facts == {} else given(facts, here),
+        "expect": shape.choice(EXPECTATIONS),
+        "missing": lambda keys, here: None if keys == [] else missing(keys, here),
+        "message": shape.text,
+    }
+    shape.mapping(value, at, checks, ("given", "expect"))
 
 
-def _fault(path: Path, lines: Lines, at: tuple[str, ...], message: str, hint: str | None = None) -> DoctorError:
-    line = next((lines[at[:end]] for end in range(len(at), -1, -1) if at[:end] in lines), 1)
-    return DoctorError(f"{path}:{line}: {message}", hint)
+def check_library(shape: Shape, content: Any) -> None:
+    """DoctorError for the first thing in a library file that does not fit the format."""
+    text, texts = shape.text, shape.texts
+    backends: list[str] = []
+
+    def backend(value: Any, at: At) -> None:
+        shape.mapping(value, at, {"id": text, "title": text, "part_of": text}, ("id", "title"))
+        if not re.fullmatch(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*", value["id"]):
+            raise shape.fault((*at, "id"), f"a backend id reads library.backend, found `{value['id']}`")
+        if backends and backends[0].split(".")[0] != value["id"].split(".")[0]:
+            raise shape.fault((*at, "id"), f"`{value['id']}` and `{backends[0]}` need the same first part")
+        if value["id"] in backends:
+            raise shape.fault((*at, "id"), f"`{value['id']}` is given twice")
+        backends.append(value["id"])
+
+    def known_backend(value: Any, at: At) -> None:
+        if value not in backends:
+            raise shape.fault(at, f"there is no backend `{value}`", nearest(str(value), backends))
+
+    def order(check: Check) -> Check:
+        keys: dict[str, Check] = {"when": shape.condition, "order": shape.items(check)}
+        return shape.items(lambda value, at: shape.mapping(value, at, keys, ("order",)))
+
+    def stages(value: Any, at: At) -> None:
+        plain = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        (shape.items(text) if plain else order(text))(value, at)
+
+    def release(value: Any, at: At) -> None:
+        _version(shape, at[-1], at)
+        local = {key: item for key, item in value.items() if key != "local"} if isinstance(value, dict) else value
+        if local != {}:
+            shape.values(shape.fact_key, shape.fact_value)(local, at)
+
+    implied: dict[str, Check] = {"when": shape.condition, "facts": shape.values(shape.fact_key, shape.fact_value)}
+    gpu: dict[str, Check] = {
+        "sm": lambda value, at: shape.condition({"gpu.sm": value}, at),
+        "cuda": lambda value, at: _version(shape, value, at), "memory_gib": text, "aliases": texts,
+    }  # fmt: skip
+    driver: dict[str, Check] = dict.fromkeys(("driver", "oldest"), lambda value, at: _version(shape, value, at))
+    names = shape.items(lambda value, at: distribution(shape, value, at))
+    checks: dict[str, Check] = {
+        "backends": shape.items(backend),
+        "name": text, "title": text, "import_name": text, "environment": texts, "references": texts,
+        "distributions": lambda value, at: None if value == [] else names(value, at),
+        "releases": shape.values(_anything, release), "applies": shape.condition, "stages": stages,
+        "preference": order(known_backend), "variants": shape.values(known_backend, order(known_backend)),
+        "implies": shape.items(lambda value, at: shape.mapping(value, at, implied, ("when", "facts"))),
+        "gpus": shape.values(text, lambda value, at: shape.mapping(value, at, gpu, ("sm",))),
+        "cuda_drivers": shape.values(_anything, lambda value, at: shape.mapping(value, at, driver)),
+    }  # fmt: skip
+    if isinstance(content, dict) and isinstance(content.get("backends"), list):  # first: others name them
+        checks["backends"](content["backends"], ("backends",))
+        checks["backends"] = _anything
+    shape.mapping(content, (), checks, ("name",))
+    for index, item in enumerate(content.get("backends") or ()):
+        if "part_of" in item:
+            known_backend(item["part_of"], ("backends", str(index), "part_of"))
+
+
+def distribution(shape: Shape, value: Any, at: At) -> None:
+    """A distribution's name in its normal form, as fact keys carry it."""
+    if not isinstance(value, str) or not _DISTRIBUTION.fullmatch(value):
+        normal = re.sub(r"[-_.]+", "-", str(value)).lower()
+        raise shape.fault(at, f"`{value}` is no normalized distribution name", f"did you mean `{normal}`?")
+
+
+def _version(shape: Shape, value: Any, at: At) -> None:
+    from packaging.version import InvalidVersion
+
+    from .vocabulary import parse_version
+
+    try:
+        parse_version(value)
+    except (InvalidVersion, TypeError):
+        raise shape.fault(at, f"`{value}` is no version") from None
+
+
+def _anything(value: Any, at: At) -> None:
+    """No demand on a value that another program reads."""
