@@ -26,6 +26,11 @@ _MAX_SECTION = 16 << 20
 _TORCH_LIBRARIES = (
     "libtorch_global_deps.so", "libtorch_cuda.so", "libtorch_cuda_cpp.so", "libtorch_python.so", "libtorch_cpu.so",
 )  # fmt: skip
+#: Where installers put cuDNN; `{machine}` is x86_64 or aarch64.
+SYSTEM_DIRS = (
+    "/usr/local/cuda/lib64", "/usr/local/cudnn/lib", "/usr/local/cudnn/lib64",
+    "/usr/lib/{machine}-linux-gnu", "/lib/{machine}-linux-gnu", *DEFAULT_DIRS,
+)  # fmt: skip
 _HOMES = ("CUDNN_HOME", "CUDNN_PATH", "CUDA_HOME", "CUDA_PATH")
 
 
@@ -181,9 +186,6 @@ def _folders(target: Target) -> Iterator[str]:
         home = os.environ.get(variable)
         if home:
             yield from (f"{home}/lib64", f"{home}/lib", home)
-    yield from ("/usr/local/cuda/lib64", "/usr/local/cudnn/lib", "/usr/local/cudnn/lib64")
     if Path(target.prefix, "conda-meta").is_dir():
         yield f"{target.prefix}/lib"
-    yield from DEFAULT_DIRS
-    machine = target.machine or "x86_64"
-    yield from (f"/usr/lib/{machine}-linux-gnu", f"/lib/{machine}-linux-gnu")
+    yield from (folder.format(machine=target.machine or "x86_64") for folder in SYSTEM_DIRS)

@@ -22,7 +22,6 @@ def resolve(
     own: Dynamic | None,
     executable: Dynamic | None,
     cache: dict[str, str],
-    defaults: Iterable[str] = DEFAULT_DIRS,
 ) -> str | None:
     """The file that the loader takes for `name`, needed by a library with the section `own`; None = not found."""
     for preloaded in os.environ.get("LD_PRELOAD", "").replace(":", " ").split():
@@ -38,7 +37,7 @@ def resolve(
     cached = cache.get(name)
     if cached is not None and os.path.exists(cached):  # noqa: PTH110
         return cached
-    return _first(defaults, name)
+    return _first(DEFAULT_DIRS, name)
 
 
 def _first(folders: Iterable[str], name: str) -> str | None:

@@ -22,6 +22,7 @@ PROMISES = ("cudnn.te_version", "cudnn.te_path")
 OLDEST = (1, 9)  # before it, TransformerEngine left the search to the loader
 _MAX_FOLDERS = 4000
 _LIBRARY = "libcudnn.so"
+DEFAULT_CUDA = "/usr/local/cuda"
 
 
 class _Unknown(Exception):
@@ -84,7 +85,7 @@ def _homes(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:
 
 
 def _home_folders(release: tuple[int, ...]) -> list[tuple[str, str]]:
-    fallback = [("the default CUDA folder", "/usr/local/cuda")] if release >= (1, 13) else []
+    fallback = [("the default CUDA folder", DEFAULT_CUDA)] if release >= (1, 13) else []
     groups = [["CUDNN_HOME", "CUDNN_PATH"], ["CUDA_HOME", "CUDA_PATH"]]
     if release >= (2, 11):  # each variable in turn
         named = [(name, os.environ[name]) for group in groups for name in group if os.environ.get(name)]
