@@ -21,8 +21,9 @@ _OF_GPU = ("gpu.sm", "gpu.name", "gpu.count", "gpu.memory_bytes", "gpu.all", "gp
 PROMISES = (*_OF_DRIVER, *_OF_GPU)
 
 _SOURCE = "NVML"
-_TRACES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
-_KERNEL_MODULE = re.compile(r"Kernel Module\D*?(\d+\.\d+(?:\.\d+)?)")
+_MODULE = "/proc/driver/nvidia/version"
+_TRACES = (_MODULE, "/dev/nvidiactl", "/dev/dxg")
+_KERNEL_MODULE = re.compile(r"Kernel Module\b.*?\s(\d{3,}\.\d+(?:\.\d+)?)")
 _NO_DRIVER = "no NVIDIA driver: libnvidia-ml.so.1 not found"
 
 
@@ -65,16 +66,15 @@ def _nothing(problem: str) -> Iterator[Fact]:
         yield Fact(key, None, _SOURCE, problem=problem)
     version = _module_version()
     if version is not None:
-        source = "/proc/driver/nvidia/version"
-        yield fact("driver.version", version, source)
+        yield fact("driver.version", version, _MODULE)
         if (cuda := newest_cuda(version)) is not None:
-            yield fact("driver.cuda", cuda, f"{source} and the table of CUDA releases")
+            yield fact("driver.cuda", cuda, f"{_MODULE} and the table of CUDA releases")
 
 
 def _module_version() -> str | None:
     """The kernel module's own word, for where its library is missing (a container started without it)."""
     try:
-        match = _KERNEL_MODULE.search(Path("/proc/driver/nvidia/version").read_text("utf-8", "replace"))
+        match = _KERNEL_MODULE.search(Path(_MODULE).read_text("utf-8", "replace"))
     except OSError:
         return None
     return match[1] if match else None
