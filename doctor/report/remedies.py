@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..model import Alternative, Fix
+from ..model import ABSENT, Alternative, Fix
 
 _OPERATORS = "<>=!~@"
+_GONE = (None, "", ABSENT)
 
 
 def alternative_lines(item: Alternative) -> list[str]:
     """Lines to paste for one way out of a rule; what is no command is a comment."""
     lines = []
-    if item.require:
-        lines.append(_install(item.require, item.index_url))
+    removed = [name for name, wanted in item.require.items() if wanted in _GONE]
+    if removed:
+        lines.append(f"pip uninstall --yes {' '.join(removed)}")
+    kept = {name: wanted for name, wanted in item.require.items() if wanted not in _GONE}
+    if kept:
+        lines.append(_install(kept, item.index_url))
     lines += [f"export {name}={_quoted(str(value))}" for name, value in item.set_env.items()]
     if item.unset_env:
         lines.append("unset " + " ".join(item.unset_env))
@@ -26,18 +31,18 @@ def alternative_lines(item: Alternative) -> list[str]:
 
 def fix_lines(item: Fix) -> list[str]:
     """Lines to paste for a fix, packages first."""
-    packages = {change.name: change.after or "" for change in item.changes if change.kind == "package"}
-    removed = [name for name, after in packages.items() if not after]
+    packages = {change.name: change.after for change in item.changes if change.kind == "package"}
+    removed = [name for name, after in packages.items() if after in _GONE]
     lines = [f"pip uninstall --yes {' '.join(removed)}"] if removed else []
-    kept = {name: after for name, after in packages.items() if after}
+    kept = {name: str(after) for name, after in packages.items() if after not in _GONE}
     if kept:
         lines.append(_install(kept, item.index_url))
-    unset = [change.name for change in item.changes if change.kind == "env" and change.after is None]
+    unset = [change.name for change in item.changes if change.kind == "env" and change.after in _GONE]
     if unset:
         lines.append("unset " + " ".join(_bare(name, "env.") for name in unset))
     for change in item.changes:
-        if change.kind == "env" and change.after is not None:
-            lines.append(f"export {_bare(change.name, 'env.')}={_quoted(change.after)}")
+        if change.kind == "env" and change.after not in _GONE:
+            lines.append(f"export {_bare(change.name, 'env.')}={_quoted(str(change.after))}")
         elif change.kind == "config":
             lines.append(_setting(change.name, change.after))
         elif change.kind == "call":
