@@ -78,6 +78,8 @@ def fixes(report: Report, style: Style) -> str:
     page.gap()
     if report.fixes:
         _fixes(page, report)
+        if any(change.kind == "package" for change in report.fixes[0].changes):
+            page.line("hint: `--pin FILE` writes the packages as a requirements file, with what has to stay held")
     cleared = {rule for item in report.fixes for rule in item.resolves}
     for finding in report.findings:
         if finding.severity == "error" and finding.rule not in cleared:
