@@ -17,6 +17,7 @@ from .errors import DoctorError
 from .known import Known
 from .regexsafety import regex_fault
 from .rulebook import Library, Rule, Rulebook, as_tuple
+from .rulenew import TODO
 from .ruletests import in_file_tests, known_of, load_libraries, rulebook_paths
 from .schema import Source, read_source
 from .versions import split_clauses
@@ -24,8 +25,8 @@ from .vocabulary import VERSION, nearest, parse_version, term
 from .wording import PLACEHOLDER
 
 MAX_SUMMARY = 100
-_ID = re.compile(r"[A-Z]{2,8}\d{3}")
-_KEBAB = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
+ID = re.compile(r"[A-Z]{2,8}\d{3}")
+KEBAB = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 _OPENABLE = re.compile(r"https?://\S|\S@\S|#\d|\bPR \d")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
@@ -85,18 +86,33 @@ def _from_error(path: Path, error: DoctorError) -> Fault:
     return Fault(str(path), 1, error.message, error.hint)
 
 
+def _texts(value: Any, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every text of a file with its place, down to the last fix and test."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, (*at, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, (*at, str(index)))
+    elif value is not None:
+        yield at, value
+
+
 def _head(source: Source, _: Rulebook) -> Iterator[Fault]:
     content = source.content
     if Path(source.path).stem != content["id"]:
         yield Fault(source.path, source.line("id"), f"`id: {content['id']}` needs the file name {content['id']}.yaml")
-    if not _ID.fullmatch(content["id"]):
+    if not ID.fullmatch(content["id"]):
         yield Fault(source.path, source.line("id"), "`id` needs a library's letters and three digits, as TE103")
-    if not _KEBAB.fullmatch(content["name"]):
+    if not KEBAB.fullmatch(content["name"]):
         yield Fault(source.path, source.line("name"), "`name` needs lower-case words joined by hyphens")
 
 
 def _words(source: Source, _: Rulebook) -> Iterator[Fault]:
     content = source.content
+    blanks = {source.line(*at): at[0] for at, text in _texts(content, ()) if any(TODO in word for word in (text, *at))}
+    for line, key in blanks.items():
+        yield Fault(source.path, line, f"`{key}` is still to be filled in")
     summary, why = content["summary"], content.get("why")
     at = source.line("summary")
     if summary.strip().endswith((".", "!", "?")):
