@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .model import SEVERITIES
+from .model import ABSENT, SEVERITIES
 from .shape import At, Check, Shape
 from .vocabulary import nearest
 from .yamltext import Lines, parse_yaml, read_text
@@ -87,10 +87,12 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
     def specifier(text: Any, here: At) -> None:
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+        if text == ABSENT:  # the package is to be removed
+            return
         try:
             SpecifierSet(text)
         except (InvalidSpecifier, TypeError, AttributeError):
-            raise shape.fault(here, f'`{here[-1]}` needs a version range, as ">=2.1,<2.9", found `{text}`') from None
+            raise shape.fault(here, f'`{here[-1]}` needs a version range, as ">=2.1,<2.9", or `absent`, found `{text}`') from None
 
     def setting(key: Any, here: At) -> None:
         shape.fact_key(key, here)
