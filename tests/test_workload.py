@@ -155,6 +155,7 @@ def test_other_families_of_configs(tmp_path: Path, content: dict[str, object], e
     [
         ({"sliding_window": 4096}, (4095, 0), 1),
         ({"sliding_window": 0}, ABSENT, 1),
+        ({"model_type": "granite_speech", "window_size": 15}, ABSENT, 1),  # of its audio encoder
         ({"model_type": "qwen2", "sliding_window": 4096}, ABSENT, 1),  # off unless switched on
         ({"sliding_window": 4096, "use_sliding_window": False}, ABSENT, 1),
         ({**SWITCHED, "max_window_layers": 28}, ABSENT, 1),

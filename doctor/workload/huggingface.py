@@ -71,7 +71,7 @@ def _head_dims(config: Config, heads: int | None) -> list[Fact]:
         value, value_source = config.integer("v_head_dim")
         problem = None if value is not None else "the model has latent attention, but its config gives no `v_head_dim`"
         return [*facts, Fact("workload.head_dim_v", value, value_source or nope_source, None, problem)]
-    width, source = config.integer("head_dim", "attention_head_dim", "kv_channels", "d_kv")
+    width, source = config.integer("head_dim", "attention_head_dim", "kv_channels", "d_kv", "attention_head_size")
     if width is None:
         hidden, hidden_source = config.integer("hidden_size", "n_embd", "d_model", "n_embed")
         if hidden is None or heads is None:
@@ -171,15 +171,17 @@ def _numerics(config: Config) -> list[Fact]:
 def _layers(config: Config) -> tuple[tuple[str, ...], int | None, str]:
     """(kinds of attention layers, window in tokens or None, where that is said)."""
     given = config.texts("layer_types")
-    window, source = config.integer("sliding_window", "window_size", least=0)
+    # Elsewhere than in GPT-Neo `window_size` belongs to an audio or vision encoder.
+    window_key = "window_size" if config.model_type == "gpt_neo" else "sliding_window"
+    window, source = config.integer(window_key, least=0)
     if given:
         kinds = tuple(dict.fromkeys(given))
-        return kinds, window or None if any("sliding" in kind for kind in kinds) else None, config.source("layer_types")
+        slides = any("sliding" in kind for kind in kinds)
+        return kinds, (window or None) if slides else None, config.source("layer_types")
     both = ("sliding_attention", "full_attention")
     if not window:
-        known = config.has("sliding_window") or config.has("window_size")
-        return ("full_attention",), None, source if known else f"{config.name}: no sliding_window"
-    if config.get("attention_types") is not None or config.model_type == "gpt_neo":
+        return ("full_attention",), None, source or f"{config.name}: no sliding window"
+    if config.model_type == "gpt_neo":
         return both, window, source
     # Qwen2 and Qwen3 carry a window that is off unless switched on.
     if config.flag("use_sliding_window") is False or (
