@@ -1,50 +1,195 @@
-"""Which backend a library will choose for a workload: support rules × order of preference."""
+"""Which backend a library will choose for a workload: support rules × order of preference.
+
+A backend may have parts (`te.fused` is one of three cuDNN sub-backends). Rules take parts out like backends; which
+part serves is the fact `te.fused.variant`, on which later rules may build, and the backend is out when none does.
+A workload that is cut into steps (`te.fused.steps`: context parallelism) asks the same of every step.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from .known import Known
-from .model import Candidate, Prediction, Reason
-from .rulebook import Backend, Library, Rule, Rulebook
+from .model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
+from .rulebook import Library, Orders, Rule, Rulebook
+from .vocabulary import parse
 from .wording import interpolate, missing_keys
+
+Judged = Mapping[str, tuple[Reason, ...]]
+
+
+class Predictor:
+    """Answers what follows from the rules of a library: `te.selected`, `te.fused.available`, `te.fused.variant`."""
+
+    def __init__(self, rulebook: Rulebook) -> None:
+        self.predictions: dict[str, Prediction] = {}
+        self._rulebook = rulebook
+
+    def __call__(self, known: Known, key: str) -> Fact | None:
+        """The fact of `key`, or None when no prediction answers it."""
+        prefix, _, rest = key.partition(".")
+        backend, _, question = key.rpartition(".")
+        if rest != "selected" and question not in _QUESTIONS:
+            return None
+        library = self._rulebook.by_prefix.get(prefix)
+        if library is None:
+            return None
+        source = f"predicted for {library.name}"
+        if question == "variant":
+            value, reasons = variant(self._rulebook, library, backend, known)
+            return Fact(key, value, source, None, None if value else _lacking(reasons))
+        if question in ("step_variant", "step_refusal"):
+            return _of_steps(self._rulebook, library, backend, known, self, question == "step_variant")
+        prediction = self._prediction(library, known)
+        if rest == "selected":
+            if not prediction.could_tell:
+                unclear = [reason for candidate in prediction.candidates for reason in candidate.reasons]
+                return Fact(key, None, source, None, _lacking(unclear))
+            return Fact(key, prediction.selected or ABSENT, source)
+        found = next((candidate for candidate in prediction.candidates if candidate.backend == backend), None)
+        available = None if found is None else found.available
+        reasons = () if found is None else found.reasons
+        return Fact(key, available, source, None, None if available is not None else _lacking(reasons))
+
+    def _prediction(self, library: Library, known: Known) -> Prediction:
+        prefix = library.prefix or library.name
+        if prefix not in self.predictions:
+            self.predictions[prefix] = predict(self._rulebook, library, known)
+        return self.predictions[prefix]
+
+
+_QUESTIONS = ("available", "variant", "step_variant", "step_refusal")
 
 
 def predict(rulebook: Rulebook, library: Library, known: Known) -> Prediction:
     """Judge every backend of `library` and follow its order of preference."""
-    reasons: dict[str, list[tuple[int, Reason]]] = {backend.id: [] for backend in library.backends}
-    for rule in rulebook.support.get(library.name, ()):
+    judged = _judge(rulebook, library, known, parts=False)
+    candidates = []
+    for backend in library.backends:
+        if backend.part_of is None:
+            reasons = list(judged.get(backend.id, ()))
+            if backend.id in library.variants:
+                reasons.extend(_variant_reasons(rulebook, library, backend.id, known))
+            candidates.append(_candidate(library, backend.id, backend.title, reasons, known))
+    ready = tuple(candidates)
+    import_error = _first_runtime(rulebook, library, known, None)
+    if import_error is not None and import_error.holds:
+        return Prediction(library.name, None, True, ready, None, import_error)
+    selected, could_tell = _select(library.preferences, {c.backend: c.available for c in ready}, known)
+    if import_error is not None:
+        could_tell, selected = False, None  # it may not even come to a choice
+    fails = None if selected is None else _first_runtime(rulebook, library, known, selected)
+    return Prediction(library.name, selected, could_tell, ready, fails, import_error)
+
+
+def variant(rulebook: Rulebook, library: Library, backend: str, known: Known) -> tuple[str | None, tuple[Reason, ...]]:
+    """(the part of `backend` that serves, `absent` for none, None for could not tell; what speaks against the rest)."""
+    judged = _judge(rulebook, library, known, parts=True)
+    order = _order(library.variants[backend], known)
+    if order is None:
+        return None, ()
+    usable = {part: _available(judged.get(part, ())) for part in order}
+    chosen, could_tell = _first(order, usable)
+    reasons = tuple(reason for part in order for reason in judged.get(part, ()))
+    return (chosen or ABSENT if could_tell else None), reasons
+
+
+def _variant_reasons(rulebook: Rulebook, library: Library, backend: str, known: Known) -> list[Reason]:
+    chosen = known.value(f"{backend}.variant")
+    if chosen not in (None, ABSENT):
+        return []
+    _, reasons = variant(rulebook, library, backend, known)
+    if chosen == ABSENT:
+        return [reason for reason in reasons if reason.holds]
+    return list(reasons)
+
+
+def _of_steps(
+    rulebook: Rulebook, library: Library, backend: str, known: Known, predictor: Predictor, wants_variant: bool
+) -> Fact:
+    key = f"{backend}.step_{'variant' if wants_variant else 'refusal'}"
+    source = f"predicted for each step of {library.name}"
+    steps = known.look_up(f"{backend}.steps")
+    if steps.value is None:
+        return Fact(key, None, source, None, steps.problem)
+    serving = known.value(f"{backend}.variant")
+    for text in steps.value:
+        at_step = known.with_(_step_facts(text), predictor)
+        chosen, reasons = variant(rulebook, library, backend, at_step)
+        if chosen == ABSENT:
+            firm = next((reason for reason in reasons if reason.holds), None)
+            shape = f"a step of {at_step.value('te.seqlen_q')} query and {at_step.value('te.seqlen_kv')} key tokens"
+            told = f"{shape} under mask {at_step.value('te.mask')}: {firm.message if firm else 'no part serves it'}"
+            return Fact(key, ABSENT if wants_variant else told, source)
+        if chosen is None:
+            return Fact(key, None, source, None, _lacking(reasons))
+        serving = chosen
+    return Fact(key, serving if wants_variant else ABSENT, source)
+
+
+def _step_facts(text: str) -> Facts:
+    pairs = (part.split("=", 1) for part in text.split(";"))
+    return Facts(Fact(key, parse(key, value), "one context-parallel step") for key, value in pairs)
+
+
+def _judge(rulebook: Rulebook, library: Library, known: Known, *, parts: bool) -> Judged:
+    """Backend (or part) → what speaks against it, in the order in which the installed release filters."""
+    index = rulebook.support.get(library.name)
+    if index is None:
+        return {}
+    stages = _stages(library, known)
+    found: dict[str, list[tuple[int, Reason]]] = {}
+    for rule in index.of(known, parts):
         holds = rule.when.holds(known)
         if holds is False:
             continue
-        rank = library.stages.get(rule.body.get("stage", ""), len(library.stages))
+        reason = _reason(rule, known, holds)
+        rank = stages.get(rule.body.get("stage", ""), len(stages))
         for backend in rule.disables:
-            if backend in reasons:
-                reasons[backend].append((rank, _reason(rule, known, holds)))
-    candidates = tuple(_candidate(backend, reasons[backend.id]) for backend in library.backends)
-    import_error = _import_error(rulebook, library, known)
-    if import_error is not None and import_error.holds:
-        return Prediction(library.name, None, True, candidates, None, import_error)
-    selected, could_tell = _select(library, candidates, known)
-    fails = None
-    if selected is not None:
-        for rule in rulebook.runtime.get(library.name, ()):
-            if selected in rule.fails_at_run and rule.when.holds(known):
-                fails = _reason(rule, known, True)
-                break
-    return Prediction(library.name, selected, could_tell, candidates, fails, import_error)
+            found.setdefault(backend, []).append((rank, reason))
+    return {
+        backend: tuple(reason for _, reason in sorted(reasons, key=lambda item: item[0]))
+        for backend, reasons in found.items()
+    }
 
 
-def _candidate(backend: Backend, reasons: list[tuple[int, Reason]]) -> Candidate:
-    ordered = tuple(reason for _, reason in sorted(reasons, key=lambda item: item[0]))
-    certain = tuple(reason for reason in ordered if reason.holds)
-    available = False if certain else None if ordered else True
-    return Candidate(backend.id, backend.title, available, certain or ordered)
+def _stages(library: Library, known: Known) -> Mapping[str, int]:
+    for when, order in library.stage_orders:
+        if when is None or when.holds(known):
+            return order
+    return {}
 
 
-def _select(library: Library, candidates: tuple[Candidate, ...], known: Known) -> tuple[str | None, bool]:
+def _available(reasons: Iterable[Reason]) -> bool | None:
+    verdict: bool | None = True
+    for reason in reasons:
+        if reason.holds:
+            return False
+        verdict = None
+    return verdict
+
+
+def _candidate(library: Library, backend: str, title: str, reasons: list[Reason], known: Known) -> Candidate:
+    certain = tuple(reason for reason in reasons if reason.holds)
+    available = False if certain else None if reasons else True
+    return Candidate(backend, title, available, certain or tuple(reasons))
+
+
+def _order(orders: Orders, known: Known) -> tuple[str, ...] | None:
+    """The order that counts; None when it cannot be told which."""
+    for when, order in orders:
+        holds = True if when is None else when.holds(known)
+        if holds:
+            return order
+        if holds is None:
+            return None
+    return ()
+
+
+def _select(orders: Orders, usable: Mapping[str, bool | None], known: Known) -> tuple[str | None, bool]:
     """(backend or None, whether it could be told). An unknown candidate ahead of a usable one decides nothing."""
-    usable = {candidate.backend: candidate.available for candidate in candidates}
     verdicts: set[tuple[str | None, bool]] = set()
-    for when, order in library.preferences:
+    for when, order in orders:
         holds = True if when is None else when.holds(known)
         if holds is False:
             continue
@@ -54,7 +199,7 @@ def _select(library: Library, candidates: tuple[Candidate, ...], known: Known) -
     return verdicts.pop() if len(verdicts) == 1 else (None, False)
 
 
-def _first(order: tuple[str, ...], usable: dict[str, bool | None]) -> tuple[str | None, bool]:
+def _first(order: tuple[str, ...], usable: Mapping[str, bool | None]) -> tuple[str | None, bool]:
     for backend in order:
         available = usable.get(backend, False)
         if available:
@@ -64,13 +209,26 @@ def _first(order: tuple[str, ...], usable: dict[str, bool | None]) -> tuple[str 
     return None, True
 
 
-def _import_error(rulebook: Rulebook, library: Library, known: Known) -> Reason | None:
-    for rule in rulebook.runtime.get(library.name, ()):
-        if rule.import_error and rule.when.holds(known):
+def _first_runtime(rulebook: Rulebook, library: Library, known: Known, selected: str | None) -> Reason | None:
+    """What dies at import (`selected` None) or in a step; one that cannot be told only where nothing is certain."""
+    index = rulebook.runtime.get(library.name)
+    unclear = None
+    for rule in index.of(known) if index else ():
+        if rule.import_error is None if selected is None else selected not in rule.fails_at_run:
+            continue
+        holds = rule.when.holds(known)
+        if holds:
             return _reason(rule, known, True)
-    return None
+        if holds is None and unclear is None:
+            unclear = _reason(rule, known, None)
+    return unclear if selected is None else None
 
 
 def _reason(rule: Rule, known: Known, holds: bool | None) -> Reason:
     missing = missing_keys(rule, known) if holds is None else ()
     return Reason(rule.id, interpolate(rule.message, known), holds, (*rule.references, "")[0], missing)
+
+
+def _lacking(reasons: Iterable[Reason]) -> str:
+    missing = {key for reason in reasons for key in reason.missing}
+    return f"needs {', '.join(sorted(missing))}" if missing else "could not tell"

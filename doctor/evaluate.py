@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .backends import predict
+from .backends import Predictor
 from .known import Known
-from .model import ABSENT, SEVERITIES, Evidence, Fact, Facts, Finding, Prediction, Undetermined
+from .model import SEVERITIES, Evidence, Facts, Finding, Prediction, Undetermined
 from .rulebook import Rule, Rulebook
 from .wording import interpolate, missing_keys
 
@@ -29,33 +29,8 @@ class Assessment:
 
 def know(rulebook: Rulebook, facts: Facts) -> tuple[Known, dict[str, Prediction]]:
     """The look-up for these facts, with backend predictions (`te.selected`, `te.fused.available`) on demand."""
-    predictions: dict[str, Prediction] = {}
-    by_prefix = {library.prefix: library for library in rulebook.libraries.values() if library.prefix}
-
-    def predicted(known: Known, key: str) -> Fact | None:
-        prefix, _, rest = key.partition(".")
-        library = by_prefix.get(prefix)
-        if library is None or not (rest == "selected" or rest.endswith(".available")):
-            return None
-        prediction = predictions.get(prefix)
-        if prediction is None:
-            prediction = predictions[prefix] = predict(rulebook, library, known)
-        source = f"predicted for {library.name}"
-        if rest == "selected":
-            if not prediction.could_tell:
-                return Fact(key, None, source, None, _unclear(prediction))
-            return Fact(key, prediction.selected or ABSENT, source)
-        backend = key.removesuffix(".available")
-        candidate = next((c for c in prediction.candidates if c.backend == backend), None)
-        available = None if candidate is None else candidate.available
-        return Fact(key, available, source, None, None if available is not None else "could not tell")
-
-    return Known(facts, rulebook.implications, predicted), predictions
-
-
-def _unclear(prediction: Prediction) -> str:
-    missing = {key for candidate in prediction.candidates for reason in candidate.reasons for key in reason.missing}
-    return f"needs {', '.join(sorted(missing))}" if missing else "could not tell"
+    predictor = Predictor(rulebook)
+    return Known(facts, rulebook.implications, predictor), predictor.predictions
 
 
 def evaluate(rulebook: Rulebook, facts: Facts) -> Assessment:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .conditions import Condition
 from .derive import DERIVATIONS
 from .model import ABSENT, Fact, Facts
 from .vocabulary import fact as make_fact
 from .vocabulary import term
 
-#: release data: key that a release implies -> [(version key of the library, {version: {key: value}})]
-Implications = Mapping[str, list[tuple[str, Mapping[str, Mapping[str, Any]]]]]
+#: release data: key that a release implies -> [(version key of the library, {version: {key: value}})];
+#: or, for what a whole range of releases does alike, [(condition, {key: value})]
+Implications = Mapping[str, list[tuple["str | Condition", Mapping[str, Any]]]]
 
 
 class Known:
@@ -37,6 +39,10 @@ class Known:
         if found is None:
             found = self._cache[key] = self._given.get(key) or self._follow(key)
         return found
+
+    def with_(self, facts: Facts, predict: Callable[[Known, str], Fact | None] | None) -> Known:
+        """The same knowledge with some facts replaced; everything that follows is worked out anew."""
+        return Known(self._given.with_(*facts.values()), self._implications, predict)
 
     def value(self, key: str) -> Any:
         """The value of `key`, None when unknown."""
@@ -94,6 +100,10 @@ class Known:
     def _implied(self, key: str) -> Fact | None:
         """What a known release of some library brings along: torch 2.6.0 → cudnn.version 9.1.0."""
         for version_key, releases in self._implications.get(key, ()):
+            if isinstance(version_key, Condition):
+                if version_key.holds(self):
+                    return make_fact(key, releases[key], "how that release behaves")
+                continue
             version = self.value(version_key)
             if version in (None, ABSENT):
                 continue

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from .conditions import Condition, parse_conditions
-from .known import Implications
+from .conditions import All, Condition, Leaf, parse_conditions
+from .known import Implications, Known
 from .model import Alternative
 
 
@@ -31,12 +31,12 @@ class Rule:
         """error, warning, note; None for a pure support rule, which is a reason and no finding."""
         return self.body.get("severity")
 
-    @property
+    @cached_property
     def disables(self) -> tuple[str, ...]:
         """The backends this rule takes out."""
         return as_tuple(self.body.get("disables"))
 
-    @property
+    @cached_property
     def fails_at_run(self) -> tuple[str, ...]:
         """The backends that are selected all the same and then die in a step."""
         return as_tuple(self.body.get("fails_at_run"))
@@ -45,6 +45,11 @@ class Rule:
     def import_error(self) -> str | None:
         """The library that refuses to import or construct with these versions."""
         return self.body.get("import_error")
+
+    @cached_property
+    def weight(self) -> int:
+        """How much more specific than its equals: the higher is told first."""
+        return int(self.body.get("weight", 0))
 
     @property
     def message(self) -> str:
@@ -62,13 +67,17 @@ class Rule:
         return tuple(_alternative(item) for item in self.body.get("fix") or ())
 
 
+#: (condition or None, backends best first): the first entry whose condition holds counts
+Orders = tuple[tuple[Condition | None, tuple[str, ...]], ...]
+
+
 @dataclass(frozen=True)
 class Backend:
-    """One attention backend a library can choose."""
+    """One attention backend a library can choose; a part is one of several ways another backend works inside."""
 
     id: str
     title: str
-    stage_of: Mapping[str, int] = field(default_factory=dict)
+    part_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,9 @@ class Library:
     @cached_property
     def backends(self) -> tuple[Backend, ...]:
         """The candidates, in no particular order."""
-        return tuple(Backend(item["id"], item["title"]) for item in self.body.get("backends") or ())
+        return tuple(
+            Backend(item["id"], item["title"], item.get("part_of")) for item in self.body.get("backends") or ()
+        )
 
     @cached_property
     def prefix(self) -> str | None:
@@ -104,12 +115,14 @@ class Library:
         return self.backends[0].id.split(".")[0] if self.backends else None
 
     @cached_property
-    def preferences(self) -> tuple[tuple[Condition | None, tuple[str, ...]], ...]:
+    def preferences(self) -> Orders:
         """(when, order of preference); the first whose condition holds counts."""
-        return tuple(
-            (parse_conditions(item["when"]) if item.get("when") else None, tuple(item["order"]))
-            for item in self.body.get("preference") or ()
-        )
+        return _orders(self.body.get("preference"))
+
+    @cached_property
+    def variants(self) -> Mapping[str, Orders]:
+        """Backend → orders of preference among its parts."""
+        return {backend: _orders(items) for backend, items in (self.body.get("variants") or {}).items()}
 
     @cached_property
     def applies(self) -> Condition | None:
@@ -117,9 +130,58 @@ class Library:
         return parse_conditions(self.body["applies"]) if self.body.get("applies") else None
 
     @cached_property
+    def stage_orders(self) -> tuple[tuple[Condition | None, Mapping[str, int]], ...]:
+        """Orders in which releases filter: (when, stage name → rank). Reasons are listed in the first that holds."""
+        stages = self.body.get("stages") or ()
+        if stages and isinstance(stages[0], str):
+            stages = [{"order": stages}]
+        return tuple(
+            (condition, {name: rank for rank, name in enumerate(order)}) for condition, order in _orders(stages)
+        )
+
+    @property
     def stages(self) -> Mapping[str, int]:
-        """Order in which the library itself filters: stage name → rank. Reasons are listed in it."""
-        return {name: rank for rank, name in enumerate(self.body.get("stages") or ())}
+        """Every stage any release has, with a rank."""
+        return {name: rank for _, order in self.stage_orders for name, rank in order.items()}
+
+    @cached_property
+    def implies(self) -> tuple[tuple[Condition, Mapping[str, Any]], ...]:
+        """(when, facts): what a range of releases does alike."""
+        return tuple((parse_conditions(item["when"]), item["facts"]) for item in self.body.get("implies") or ())
+
+
+class RuleIndex:
+    """Rules of one library, found by its version: a release has few of all the rules ever written.
+
+    The version conditions of a rule are judged once per version text, not once per decision, which keeps a
+    decision's cost with the rules of one release and not with the size of the rulebook.
+    """
+
+    def __init__(self, rules: tuple[Rule, ...], library: Library | None) -> None:
+        self.rules = rules
+        self._key = f"{library.distributions[0]}.version" if library and library.distributions else None
+        self._parts = frozenset(item.id for item in library.backends if item.part_of) if library else frozenset()
+        self._by_version: dict[tuple[str | None, bool | None], tuple[Rule, ...]] = {}
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.rules)
+
+    def of(self, known: Known, parts: bool | None = None) -> tuple[Rule, ...]:
+        """The rules that can fire for the installed version; `parts`: only those of parts of backends, or none of them."""
+        version = known.value(self._key) if self._key else None
+        found = self._by_version.get((version, parts))
+        if found is None:
+            found = self._by_version[version, parts] = tuple(
+                rule
+                for rule in self.rules
+                if (parts is None or parts == (rule.disables[0] in self._parts))
+                and (version is None or all(leaf.test(version) is not False for leaf in self._gates(rule)))
+            )
+        return found
+
+    def _gates(self, rule: Rule) -> Iterator[Leaf]:
+        parts = rule.when.parts if isinstance(rule.when, All) else (rule.when,)
+        return (part for part in parts if isinstance(part, Leaf) and part.key == self._key)
 
 
 @dataclass(frozen=True)
@@ -133,31 +195,43 @@ class Rulebook:
     @cached_property
     def implications(self) -> Implications:
         """Key → releases that imply it."""
-        table: dict[str, list[tuple[str, Mapping[str, Mapping[str, Any]]]]] = {}
+        table: dict[str, list[tuple[str | Condition, Mapping[str, Any]]]] = {}
         for library in self.libraries.values():
             if not library.releases or not library.distributions:
                 continue
             version_key = f"{library.distributions[0]}.version"
             for key in {key for implied in library.releases.values() for key in implied}:
                 table.setdefault(key, []).append((version_key, library.releases))
+        for library in self.libraries.values():
+            for condition, implied in library.implies:
+                for key in implied:
+                    table.setdefault(key, []).append((condition, implied))
         return table
 
     @cached_property
-    def support(self) -> Mapping[str, tuple[Rule, ...]]:
+    def support(self) -> Mapping[str, RuleIndex]:
         """Library → rules that disable one of its backends."""
         return self._group(lambda rule: bool(rule.disables))
 
     @cached_property
-    def runtime(self) -> Mapping[str, tuple[Rule, ...]]:
-        """Library → rules about what dies although it was selected, or at import."""
+    def runtime(self) -> Mapping[str, RuleIndex]:
+        """Library → rules about what dies although it was selected, or at import; the most specific first."""
         return self._group(lambda rule: bool(rule.fails_at_run or rule.import_error))
 
-    def _group(self, keep: Any) -> Mapping[str, tuple[Rule, ...]]:
+    def _group(self, keep: Callable[[Rule], bool]) -> Mapping[str, RuleIndex]:
         grouped: dict[str, list[Rule]] = {}
         for rule in self.rules.values():
             if keep(rule):
                 grouped.setdefault(rule.library, []).append(rule)
-        return {library: tuple(rules) for library, rules in grouped.items()}
+        return {
+            name: RuleIndex(tuple(sorted(rules, key=lambda rule: -rule.weight)), self.libraries.get(name))
+            for name, rules in grouped.items()
+        }
+
+    @cached_property
+    def by_prefix(self) -> Mapping[str, Library]:
+        """`te` → its library, for those that have backends."""
+        return {library.prefix: library for library in self.libraries.values() if library.prefix}
 
     @property
     def watched_distributions(self) -> tuple[str, ...]:
@@ -175,6 +249,12 @@ def as_tuple(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _orders(items: Any) -> Orders:
+    return tuple(
+        (parse_conditions(item["when"]) if item.get("when") else None, tuple(item["order"])) for item in items or ()
+    )
 
 
 def _alternative(item: Mapping[str, Any]) -> Alternative:

@@ -92,7 +92,9 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
         try:
             SpecifierSet(text)
         except (InvalidSpecifier, TypeError, AttributeError):
-            raise shape.fault(here, f'`{here[-1]}` needs a version range, as ">=2.1,<2.9", or `absent`, found `{text}`') from None
+            raise shape.fault(
+                here, f'`{here[-1]}` needs a version range, as ">=2.1,<2.9", or `absent`, found `{text}`'
+            ) from None
 
     def setting(key: Any, here: At) -> None:
         shape.fact_key(key, here)

@@ -47,4 +47,4 @@ def derived(
     return register
 
 
-from . import environment, torch, workload  # noqa: E402,F401  (registers their derivations)
+from . import environment, te, torch, workload  # noqa: E402,F401  (registers their derivations)

@@ -1,0 +1,401 @@
+"""Derived facts of TransformerEngine: its own normalisation of a workload before it filters backends.
+
+Arithmetic only. Where releases normalise differently, a behaviour fact (`te.seqlen_per_rank` …) says which way;
+`rules/transformer_engine/library.yaml` ties those to release ranges.
+Source: DotProductAttention.forward and get_attention_backend of every release from 1.9 on.
+"""
+
+from __future__ import annotations
+
+from ..model import ABSENT
+from ..vocabulary import BOOLEAN, INTEGER, LIST, NUMBER, TEXT, Term, declare, parse_version
+from . import derived
+
+_FLAGS = (
+    ("te.seqlen_per_rank", BOOLEAN, "this release filters on the sequence length of one context-parallel rank"),
+    ("te.thd_seqlen_pow2", BOOLEAN, "this release rounds thd sequence lengths up to a power of two, later ones to 64"),
+    ("te.alibi_cross_as_bias", BOOLEAN, "this release hands ALiBi to cuDNN as a bias when q and kv lengths differ"),
+    ("te.cp_packs_kv", BOOLEAN, "this release packs k and v into one tensor for p2p context-parallel steps"),
+    ("te.cp_gather_keeps_causal", BOOLEAN, "all-gather steps keep the top-left causal mask"),
+    ("te.knows_111s", BOOLEAN, "this release tells a 111s bias from 11ss"),
+)
+for _key, _kind, _meaning in (
+    *_FLAGS,
+    ("te.forces_backend_1", TEXT, "for which bias this release sets NVTE_FUSED_ATTN_BACKEND=1 by itself"),
+):
+    declare(Term(_key, _kind, _meaning, derived=True))
+
+
+@derived("te.mask", TEXT, "the mask TE filters on", needs=("workload.mask",))
+def _mask(mask: str) -> str:
+    return mask
+
+
+def window(mask: str, given: tuple[int, int] | str) -> tuple[int, int]:
+    """TE's check_set_window_size: the window that goes with a mask."""
+    causal = "causal" in mask
+    if given == ABSENT or given in ((-1, -1), (-1, 0)):
+        return (-1, 0) if causal else (-1, -1)
+    left, right = int(given[0]), int(given[1])
+    return (left, 0) if causal and left >= 0 else (left, right)
+
+
+@derived("te.window_left", INTEGER, "tokens to the left a query sees; -1 = all", needs=("te.mask", "workload.window"))
+def _window_left(mask: str, given: tuple[int, int] | str) -> int:
+    return window(mask, given)[0]
+
+
+@derived("te.window_right", INTEGER, "tokens to the right a query sees; -1 = all", needs=("te.mask", "workload.window"))
+def _window_right(mask: str, given: tuple[int, int] | str) -> int:
+    return window(mask, given)[1]
+
+
+@derived(
+    "te.windowed", BOOLEAN, "a sliding window is left after normalisation", needs=("te.window_left", "te.window_right")
+)
+def _windowed(left: int, right: int) -> bool:
+    return left != -1 or right not in (-1, 0)
+
+
+@derived(
+    "te.window_contradicts_mask",
+    BOOLEAN,
+    "a window that the mask does not allow: TE asserts",
+    needs=("workload.mask", "workload.window"),
+)
+def _contradicts(mask: str, given: tuple[int, int] | str) -> bool:
+    if given == ABSENT or given in ((-1, -1), (-1, 0)):
+        return False
+    left, right = int(given[0]), int(given[1])
+    return left < 0 if "causal" in mask else left < 0 or right < 0
+
+
+@derived("te.layout", TEXT, "memory layout of q, k, v as TE names it", needs=("workload.qkv_layout",))
+def _layout(layout: str) -> str:
+    return layout
+
+
+@derived("te.qkv_format", TEXT, "bshd, sbhd or thd", needs=("te.layout",))
+def _format(layout: str) -> str:
+    return "".join(letter for letter in layout.split("_")[0] if letter.isalpha())
+
+
+@derived("te.layout_group", TEXT, "hd_hd_hd, 3hd, h3d, hd_2hd or hd_h2d", needs=("te.layout",))
+def _group(layout: str) -> str:
+    return layout.translate({ord(letter): None for letter in "bst"})
+
+
+@derived("te.heads", INTEGER, "query heads of one call", needs=("workload.num_heads",))
+def _heads(heads: int) -> int:
+    return heads
+
+
+@derived("te.kv_heads", INTEGER, "key/value heads of one call", needs=("workload.num_kv_heads",))
+def _kv_heads(heads: int) -> int:
+    return heads
+
+
+@derived("te.gqa", BOOLEAN, "fewer key/value heads than query heads", needs=("te.heads", "te.kv_heads"))
+def _gqa(heads: int, kv_heads: int) -> bool:
+    return heads != kv_heads
+
+
+@derived(
+    "te.heads_divisible_by_groups",
+    BOOLEAN,
+    "query heads are a multiple of key/value heads",
+    needs=("te.heads", "te.kv_heads"),
+)
+def _divisible(heads: int, kv_heads: int) -> bool:
+    return kv_heads > 0 and heads % kv_heads == 0
+
+
+@derived("te.odd_heads", BOOLEAN, "an odd number of query or key/value heads", needs=("te.heads", "te.kv_heads"))
+def _odd(heads: int, kv_heads: int) -> bool:
+    return heads % 2 != 0 or kv_heads % 2 != 0
+
+
+def _seqlen(length: int, layout_format: str, cp_size: int, per_rank: bool | None, pow2: bool | None) -> int:
+    if layout_format == "thd":
+        if pow2:
+            return 1 if length <= 1 else 1 << (length - 1).bit_length()
+        return (length + 63) // 64 * 64
+    return length // cp_size if per_rank else length
+
+
+@derived(
+    "te.seqlen_q",
+    INTEGER,
+    "query tokens as TE's filters see them",
+    needs=("workload.seq_len_q", "te.qkv_format", "workload.cp_size"),
+    uses=("te.seqlen_per_rank", "te.thd_seqlen_pow2"),
+)
+def _seqlen_q(length: int, layout_format: str, cp_size: int, per_rank: bool | None, pow2: bool | None) -> int:
+    return _seqlen(length, layout_format, cp_size, per_rank, pow2)
+
+
+@derived(
+    "te.seqlen_kv",
+    INTEGER,
+    "key/value tokens as TE's filters see them",
+    needs=("workload.seq_len_kv", "te.qkv_format", "workload.cp_size"),
+    uses=("te.seqlen_per_rank", "te.thd_seqlen_pow2"),
+)
+def _seqlen_kv(length: int, layout_format: str, cp_size: int, per_rank: bool | None, pow2: bool | None) -> int:
+    return _seqlen(length, layout_format, cp_size, per_rank, pow2)
+
+
+@derived("te.cross", BOOLEAN, "query and key/value lengths differ", needs=("te.seqlen_q", "te.seqlen_kv"))
+def _cross(q: int, kv: int) -> bool:
+    return q != kv
+
+
+@derived("te.more_q_than_kv", BOOLEAN, "more query than key/value tokens", needs=("te.seqlen_q", "te.seqlen_kv"))
+def _more_q(q: int, kv: int) -> bool:
+    return q > kv
+
+
+@derived("te.seqlen_max", INTEGER, "the longer of both lengths", needs=("te.seqlen_q", "te.seqlen_kv"))
+def _seqlen_max(q: int, kv: int) -> int:
+    return max(q, kv)
+
+
+@derived("te.seqlens_multiple_of_64", BOOLEAN, "both lengths divide by 64", needs=("te.seqlen_q", "te.seqlen_kv"))
+def _by_64(q: int, kv: int) -> bool:
+    return q % 64 == 0 and kv % 64 == 0
+
+
+@derived("te.seqlens_multiple_of_128", BOOLEAN, "both lengths divide by 128", needs=("te.seqlen_q", "te.seqlen_kv"))
+def _by_128(q: int, kv: int) -> bool:
+    return q % 128 == 0 and kv % 128 == 0
+
+
+@derived("te.seqlen_kv_multiple_of_128", BOOLEAN, "key/value tokens divide by 128", needs=("te.seqlen_kv",))
+def _kv_by_128(kv: int) -> bool:
+    return kv % 128 == 0
+
+
+@derived(
+    "te.head_dims_multiple_of_16",
+    BOOLEAN,
+    "both head dims divide by 16",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+)
+def _dims_by_16(qk: int, v: int) -> bool:
+    return qk % 16 == 0 and v % 16 == 0
+
+
+@derived("te.fp8_dpa", BOOLEAN, "attention itself runs in FP8; fp8_mha forces it",
+         needs=("workload.fp8", "workload.fp8_dpa", "workload.fp8_mha"))  # fmt: skip
+def _fp8_dpa(fp8: bool, dpa: bool, mha: bool) -> bool:
+    return fp8 and (dpa or mha)
+
+
+@derived("te.fp8_recipe", TEXT, "FP8 recipe; TE's default is delayed scaling", needs=("workload.fp8_recipe",))
+def _fp8_recipe(recipe: str) -> str:
+    return "delayed" if recipe == ABSENT else recipe
+
+
+@derived(
+    "te.bias_shape",
+    TEXT,
+    "shape of the bias as TE names it; a batch of one makes 1hss bhss and 11ss b1ss",
+    needs=("workload.bias", "workload.bias_shape", "workload.batch_size"),
+    uses=("te.knows_111s",),
+)
+def _bias_shape(bias: str, shape: str, batch: int, knows_111s: bool | None) -> str:
+    if bias not in ("pre_scale_bias", "post_scale_bias"):
+        return ABSENT
+    if shape == ABSENT:
+        return "1hss"
+    if batch == 1:
+        return {"1hss": "bhss", "11ss": "b1ss", "111s": "b1ss"}.get(shape, shape)
+    return "11ss" if shape == "111s" and not knows_111s else shape
+
+
+@derived(
+    "te.fused_bias",
+    TEXT,
+    "the bias FusedAttention hands to cuDNN: ALiBi with given slopes becomes a post_scale_bias",
+    needs=("workload.bias", "workload.alibi_slopes", "te.cross"),
+    uses=("te.alibi_cross_as_bias",),
+)
+def _fused_bias(bias: str, slopes: str, cross: bool, cross_as_bias: bool | None) -> str:
+    if bias == "alibi" and (slopes != ABSENT or (cross and cross_as_bias)):
+        return "post_scale_bias"
+    return bias
+
+
+@derived(
+    "te.fused_bias_shape",
+    TEXT,
+    "shape of the bias FusedAttention hands to cuDNN",
+    needs=("workload.bias", "te.bias_shape", "te.fused_bias", "workload.alibi_slopes"),
+)
+def _fused_bias_shape(bias: str, shape: str, fused: str, slopes: str) -> str:
+    if bias == "alibi" and fused == "post_scale_bias":
+        return "bhss" if slopes == "bh" else "1hss"
+    return shape
+
+
+@derived(
+    "te.fused_bias_grad",
+    BOOLEAN,
+    "cuDNN would have to return a gradient of the bias",
+    needs=("workload.bias", "workload.bias_requires_grad"),
+)
+def _fused_bias_grad(bias: str, grad: bool) -> bool:
+    return grad and bias in ("pre_scale_bias", "post_scale_bias")
+
+
+@derived(
+    "te.bottom_right_diagonal",
+    BOOLEAN,
+    "window and ALiBi count from the bottom-right corner",
+    needs=("te.mask",),
+    uses=("workload.bottom_right_diagonal",),
+)
+def _bottom_right_diagonal(mask: str, given: bool | None) -> bool:
+    if mask in ("causal", "padding_causal"):
+        return False
+    if mask.endswith("bottom_right"):
+        return True
+    return True if given is None else given
+
+
+@derived(
+    "te.ragged_offset_64bit",
+    BOOLEAN,
+    "a thd offset passes 2^31: heads · head_dim · tokens",
+    needs=(
+        "te.qkv_format", "te.layout_group", "te.heads", "te.kv_heads", "te.seqlen_q", "te.seqlen_kv",
+        "workload.head_dim_qk", "workload.head_dim_v",
+    ),
+)  # fmt: skip
+def _ragged(fmt: str, group: str, heads: int, kv_heads: int, q: int, kv: int, qk: int, v: int) -> bool:
+    if fmt != "thd":
+        return False
+    offsets = [heads * qk * q]
+    if group == "hd_hd_hd":
+        offsets += [kv_heads * qk * kv, kv_heads * v * kv]
+    elif group in ("3hd", "h3d"):
+        offsets.append(3 * heads * qk * q)
+    else:
+        offsets.append(2 * kv_heads * qk * kv)
+    return max(offsets) > 2**31 - 1
+
+
+@derived(
+    "te.fa4_misaligned_dv",
+    BOOLEAN,
+    "flash-attn 4's sm100 backward reads dV misaligned: (v/2) does not divide by gcd(32, qk/2)",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+)
+def _fa4_misaligned(qk: int, v: int) -> bool:
+    from math import gcd
+
+    tile_qk, tile_v = -(-qk // 16) * 16, -(-v // 16) * 16
+    return qk != v and qk >= 128 and (tile_v // 2) % gcd(32, tile_qk // 2) != 0
+
+
+@derived(
+    "te.score_elements",
+    NUMBER,
+    "batch · heads · q · kv",
+    needs=("workload.batch_size", "te.heads", "te.seqlen_q", "te.seqlen_kv"),
+)
+def _score_elements(batch: int, heads: int, q: int, kv: int) -> float:
+    return float(batch * heads * q * kv)
+
+
+@derived(
+    "te.cp_heads_divide",
+    BOOLEAN,
+    "query and key/value heads divide by the ranks that exchange heads (a2a)",
+    needs=("workload.cp_size", "workload.cp_comm_type", "workload.num_heads", "workload.num_kv_heads"),
+    uses=("workload.cp_size_a2a",),
+)
+def _cp_heads_divide(cp_size: int, comm: str, heads: int, kv_heads: int, a2a: int | str | None) -> bool | None:
+    ranks = _a2a_ranks(cp_size, comm, a2a)
+    return None if ranks is None else heads % ranks == 0 and kv_heads % ranks == 0
+
+
+def _a2a_ranks(cp_size: int, comm: str, a2a: int | str | None) -> int | None:
+    if comm == "a2a":
+        return cp_size
+    if comm == "a2a+p2p":
+        return a2a if isinstance(a2a, int) and a2a > 0 else None
+    return 1
+
+
+@derived(
+    "te.fused.steps",
+    LIST,
+    "what single context-parallel steps ask of cuDNN, as key=value;key=value",
+    needs=(
+        "workload.cp_size", "workload.cp_comm_type", "te.mask", "te.seqlen_q", "te.seqlen_kv", "te.layout",
+        "te.heads", "te.kv_heads", "te.window_left", "te.window_right", "te.qkv_format",
+    ),
+    uses=("workload.cp_size_a2a", "te.seqlen_per_rank", "te.cp_packs_kv", "te.cp_gather_keeps_causal"),
+)  # fmt: skip
+def _steps(
+    cp: int, comm: str, mask: str, q: int, kv: int, layout: str, heads: int, kv_heads: int, left: int, right: int,
+    fmt: str, a2a: int | str | None, per_rank: bool | None, packs: bool | None, keeps_causal: bool | None,
+) -> tuple[str, ...] | None:  # fmt: skip
+    if cp <= 1:
+        return ()
+    if per_rank and fmt != "thd":
+        q, kv = q * cp, kv * cp  # the steps are counted from global lengths
+    three = "_".join([fmt] * 3)
+    if comm in (ABSENT, "p2p", "a2a+p2p"):
+        ranks = _a2a_ranks(cp, comm, a2a)
+        if ranks is None:
+            return None
+        ring = cp // ranks
+        packed = f"{fmt}_{fmt[:-2]}2hd" if packs else three
+        chosen = []
+        sq, skv = max(q // ring, 1), max(kv // ring, 1)
+        for step_mask, step_q, step_kv in _ring_steps(mask, sq, skv):
+            chosen.append((step_mask, step_q, step_kv, heads // ranks, kv_heads // ranks, -1, -1, packed))
+        if "causal" in mask:
+            chosen[0] = (*chosen[0][:6], 0, packed) if False else chosen[0]
+        return tuple(_step(*step) for step in chosen)
+    if comm == "a2a":
+        return (_step(mask, q, kv, heads // cp, kv_heads // cp, left, right, layout if False else three),)
+    chunk = max(q // (2 * cp), 1)
+    if "causal" in mask and not keeps_causal and not mask.endswith("bottom_right"):
+        mask = f"{mask}_bottom_right"
+    growing = {max(kv // (2 * cp), 1), kv} if "causal" in mask else {kv}
+    return tuple(_step(mask, chunk, length, heads, kv_heads, left, right, three) for length in sorted(growing))
+
+
+def _ring_steps(mask: str, q: int, kv: int) -> list[tuple[str, int, int]]:
+    if "causal" not in mask:
+        return [(mask, q, kv)]
+    plain = "padding" if mask.startswith("padding") else "no_mask"
+    return [(mask, q, kv), (plain, q, max(kv // 2, 1)), (plain, max(q // 2, 1), kv)]
+
+
+def _step(mask: str, q: int, kv: int, heads: int, kv_heads: int, left: int, right: int, layout: str) -> str:
+    return (
+        f"te.mask={mask};te.seqlen_q={q};te.seqlen_kv={kv};te.heads={heads};te.kv_heads={kv_heads};"
+        f"te.window_left={left};te.window_right={right};te.layout={layout}"
+    )
+
+
+@derived(
+    "te.fused_backend_forced_arbitrary",
+    BOOLEAN,
+    "TE itself sets NVTE_FUSED_ATTN_BACKEND=1 for this bias",
+    needs=("te.fused_bias", "te.fused_bias_shape", "te.fused_bias_grad"),
+    uses=("te.forces_backend_1",),
+)
+def _forced(bias: str, shape: str, grad: bool, forces: str | None) -> bool:
+    return forces is not None and bias == "post_scale_bias" and shape != "1hss" and not grad
+
+
+@derived(
+    "cudnn.te_differs", BOOLEAN, "TE would load another cuDNN than torch", needs=("cudnn.version", "cudnn.te_version")
+)
+def _te_cudnn_differs(torch: str, te: str) -> bool:
+    return ABSENT not in (torch, te) and parse_version(torch).release[:3] != parse_version(te).release[:3]
