@@ -89,6 +89,8 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
 
         if text == ABSENT:  # the package is to be removed
             return
+        if text == ABSENT:  # the distribution is to be uninstalled
+            return
         try:
             SpecifierSet(text)
         except (InvalidSpecifier, TypeError, AttributeError):
