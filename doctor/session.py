@@ -80,7 +80,7 @@ def diagnose(request: Request, tell: Callable[[str], None] = lambda text: None) 
 
 def examine(request: Request, rulebook: Rulebook) -> Patient:
     """Gather the facts: the environment, then the job, then what the user says outright. Later ones win."""
-    from .workload import complete_workload, parse_settings, read_model_config, read_workload
+    from .workload import complete_workload, lay_over, parse_settings, read_model_config, read_workload
 
     patient = _environment(request, rulebook)
     facts = patient.facts
@@ -89,7 +89,7 @@ def examine(request: Request, rulebook: Rulebook) -> Patient:
         model, workload = request.defaults.model, request.defaults.workload
         facts = facts.with_(*request.defaults.workload_facts.values())
     if model:
-        facts = facts.with_(*read_model_config(Path(model)).values())
+        facts = lay_over(facts, read_model_config(Path(model)))
     if workload:
         facts = facts.with_(*read_workload(Path(workload)).values())
     said = parse_settings(request.settings)

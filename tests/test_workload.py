@@ -14,6 +14,7 @@ from doctor.model import ABSENT, Fact, Facts
 from doctor.vocabulary import TERMS
 from doctor.workload import (
     complete_workload,
+    lay_over,
     parse_settings,
     read_model_config,
     read_workload,
@@ -402,6 +403,14 @@ def test_a_bare_null_is_none_whoever_read_it() -> None:
 def test_impossible_values_are_refused_whoever_read_them(key: str, value: object) -> None:
     with pytest.raises(DoctorError, match=f"facts file: `workload.{key}`: needs"):
         complete_workload(Facts([Fact(f"workload.{key}", value, "facts file")]))
+
+
+def test_what_a_model_only_assumes_does_not_replace_what_was_said() -> None:
+    said = parse_settings(["workload.seq_len_q=2048", "workload.mask=padding_causal", "workload.head_dim_qk=64"])
+    facts = lay_over(said, read_model_config(EXAMPLES / "models" / "llama-3-8b.json"))
+    assert facts.value("workload.seq_len_q") == 2048
+    assert facts.value("workload.mask") == "padding_causal"
+    assert facts.value("workload.head_dim_qk") == 128  # read from the config, so it counts
 
 
 def test_context_parallelism_defaults_to_the_ring() -> None:

@@ -6,12 +6,13 @@ a head dimension came from. `complete_workload` adds what is usually meant, and 
 
 from __future__ import annotations
 
-from .complete import complete_workload
+from .complete import complete_workload, lay_over
 from .huggingface import read_model_config, workloads_of
 from .reading import parse_settings, read_workload, workload_facts
 
 __all__ = [
     "complete_workload",
+    "lay_over",
     "parse_settings",
     "read_model_config",
     "read_workload",

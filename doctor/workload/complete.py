@@ -15,6 +15,13 @@ _TAKES_GQA = "2.5"  # torch: the argument enable_gqa of scaled_dot_product_atten
 _NULLS = ("not known", "given as null")  # how a bare null is noted; any other problem is a failed reading
 
 
+def lay_over(facts: Facts, more: Facts) -> Facts:
+    """The facts with `more` on top, except that what `more` only assumes does not replace what was said."""
+    return facts.with_(
+        *(fact for key, fact in more.items() if key not in facts or not fact.source.startswith("assumed:"))
+    )
+
+
 def complete_workload(facts: Facts) -> Facts:
     """The facts with the usual layout, batch and mask added; each source starts with `assumed:`.
 
