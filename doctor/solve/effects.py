@@ -48,15 +48,16 @@ def changed_facts(
 _LOADED = (("cudnn.version", "cudnn.path"), ("cudnn.te_version", "cudnn.te_path"))  # by torch, by TransformerEngine
 
 
-def _of_wheel(facts: Facts, known: Known, version: str, path: str) -> bool:
+def _of_wheel(facts: Facts, known: Known, stack: Stack, version: str, path: str) -> bool:
     """Whether this cuDNN is a wheel's, so that another wheel changes it; a system copy stays what it is."""
     where, found = facts.value(path), facts.value(version)
     if where not in (None, ABSENT):
         return "nvidia/cudnn/" in str(where)
-    wheel = known.value("cudnn.wheel_version")
-    if ABSENT in (found, wheel) or None in (found, wheel):
+    wheels = {version for name, version in stack.installed.items() if _CUDNN_WHEEL.fullmatch(name)}
+    wheels |= {str(known.value("cudnn.wheel_version") or ABSENT)} - {ABSENT}
+    if found in (None, ABSENT) or not wheels:
         return bool(found != ABSENT)
-    return parse_version(str(found)).release[:3] == parse_version(str(wheel)).release[:3]
+    return parse_version(str(found)).release[:3] in {parse_version(wheel).release[:3] for wheel in wheels}
 
 
 def _stale(facts: Facts, known: Known, stack: Stack, chosen: Mapping[str, str]) -> set[str]:
@@ -67,8 +68,8 @@ def _stale(facts: Facts, known: Known, stack: Stack, chosen: Mapping[str, str]) 
         stale |= {key for key in facts if key.startswith("torch.") and key != "torch.version"}
     if "+" in chosen.get("torch", ""):  # another index's build brings its own libraries; which is not all on record
         stale |= {f"{name}.version" for name in stack.installed if leader_of(name) == "torch"}
-    if torch or (wheels and _loaded_is_wheel(facts, stack, wheels)):
-        stale |= {key for pair in _LOADED if _of_wheel(facts, known, *pair) for key in pair[:1]}
+    if torch or wheels:
+        stale |= {version for version, path in _LOADED if _of_wheel(facts, known, stack, version, path)}
         stale.add("cudnn.copies")
     return stale
 
@@ -85,16 +86,6 @@ def _recounted(old: Facts, stale: set[str], brought: Any) -> Iterator[Fact]:
             f"{brought} {copy.split(' ', 1)[1]}" if "nvidia/cudnn/" in copy and " " in copy else copy for copy in copies
         ]
         yield fact("cudnn.copies", listed, SOURCE)
-
-
-def _loaded_is_wheel(facts: Facts, stack: Stack, removed: set[str]) -> bool:
-    """Whether the loaded cuDNN came out of a wheel; two wheels own the same files, and the last one installed won."""
-    loaded = facts.value("cudnn.version")
-    if loaded in (None, ABSENT):
-        return True
-    wheels = {name for name in stack.installed if _CUDNN_WHEEL.fullmatch(name)} | removed
-    carried = {parse_version(v).release[:3] for name in wheels if (v := stack.installed.get(name, ABSENT)) != ABSENT}
-    return parse_version(loaded).release[:3] in carried
 
 
 def _completed(rulebook: Rulebook, facts: Facts, stack: Stack, torch: str) -> Facts:

@@ -14,7 +14,7 @@ _NODES, _YIELDS = 6000, 400  # bounds of one search; the largest real ones stay 
 
 def choices(stack: Stack, wanted: Mapping[str, str], extra: int = 6) -> Iterator[dict[str, str]]:
     """Sets of versions that meet the wanted ranges and break no requirement, cheapest first."""
-    asked = {name: spec for name, spec in wanted.items() if not _met(stack, name, spec)}
+    asked = {name: spec for name, spec in wanted.items() if not met(stack, name, spec)}
     seen: set[frozenset[tuple[str, str]]] = set()
     # A part of some leader cannot be chosen: its leader has to move until it brings the right one.
     must = sorted({(leader_of(name) if spec != ABSENT else None) or name for name, spec in asked.items()})
@@ -31,7 +31,8 @@ def choices(stack: Stack, wanted: Mapping[str, str], extra: int = 6) -> Iterator
         yield from sorted(found, key=stack.cost)
 
 
-def _met(stack: Stack, package: str, wanted: str, versions: Versions | None = None) -> bool:
+def met(stack: Stack, package: str, wanted: str, versions: Versions | None = None) -> bool:
+    """Whether the package is at a version within the range, or gone where it has to be."""
     present = (stack.installed if versions is None else versions).get(package)
     if wanted == ABSENT:
         return present is None or present == ABSENT
@@ -58,7 +59,7 @@ def _extend(
                     yield from _extend(stack, wanted, {**chosen, pending[0]: version}, must, size, budget)
         return
     versions = stack.completed(chosen)
-    if not all(_met(stack, name, spec, versions) for name, spec in wanted.items()):
+    if not all(met(stack, name, spec, versions) for name, spec in wanted.items()):
         return
     clash = next((c for c in stack.clashes(chosen) if not _installer_moves(stack, c, chosen)), None)
     if clash is None:

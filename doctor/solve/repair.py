@@ -12,7 +12,7 @@ from ..known import Known
 from ..model import ABSENT, Facts
 from ..rulebook import Rule, Rulebook
 from .effects import changed_facts
-from .packages import choices
+from .packages import choices, met
 from .plan import Pick, Plan
 from .stack import Stack
 
@@ -61,6 +61,8 @@ class Repair:
             pick = Pick(rule.id, order, alternative)
             if pick.trusted and rule.id not in self.firing:
                 continue  # a flaw that the plan itself brings in is not cured on trust
+            if not self._changes_something(pick):
+                continue
             joined = (plan or Plan()).joined(pick)
             if joined is not None:
                 outcome = self.completed(joined, depth)
@@ -108,12 +110,20 @@ class Repair:
                 return
 
     def _choices(self, plan: Plan) -> Iterator[dict[str, str]]:
-        changes_settings = any(
-            self.base.known.value(f"env.{name}") != value for name, value in plan.env.items()
-        ) or any(self.base.known.value(key) != value for key, value in plan.config.items())
-        for chosen in choices(self.stack, plan.require):
-            if chosen or changes_settings or any(pick.alternative.call for pick in plan.picks):
-                yield chosen
+        return choices(self.stack, plan.require)
+
+    def _changes_something(self, pick: Pick) -> bool:
+        """Whether the patient is not that way already."""
+        alone = Plan().joined(pick)
+        if alone is None:
+            return False
+        value = self.base.known.value
+        return (
+            pick.alternative.call is not None
+            or any(not met(self.stack, name, wanted) for name, wanted in alone.require.items())
+            or any(value(f"env.{name}") != wanted for name, wanted in alone.env.items())
+            or any(value(key) != wanted for key, wanted in alone.config.items())
+        )
 
     def _asked(self, plan: Plan, chosen: Mapping[str, str]) -> Outcome | None:
         """What the rulebook says of the changed facts; None when no usable backend would remain."""
