@@ -1,10 +1,17 @@
-"""Rule files in a compiled form, so that start-up parses no YAML; rebuilt when a file is newer or gone."""
+"""Rule files in a compiled form, so that start-up parses no YAML; rebuilt when a file is newer or gone.
+
+The cache is one header line and one line of JSON. The header says of which files, in which state, it was made,
+and the checksum of the rest; whatever does not fit is rebuilt. Tests inside rules stay in the YAML.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import stat
+import time
+import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,45 +19,84 @@ from . import __version__
 from .assets import rules_dir
 from .errors import DoctorError
 
-FORMAT = 1  # of the cache file
+FORMAT = 2  # of the cache file
+_RACY = 50_000_000  # ns: a file written this shortly before may be written again within one tick of its clock
 
 Body = tuple[str, str, str, dict[str, Any]]  # kind (library | rule), library name, path, content
+Stamp = list[Any]  # path, mtime, ctime, size
 
 
 def rule_files(folders: tuple[Path, ...]) -> list[Path]:
-    """Every `<library>/*.yaml` below the folders, sorted; a folder may also be one library's."""
-    files: list[Path] = []
+    """Every `.yaml` below the folders, sorted within each; a folder may also be one library's."""
+    return [Path(stamp[0]) for stamp in stamps(folders)]
+
+
+def stamps(folders: tuple[Path, ...]) -> list[Stamp]:
+    """The state of every rule file: equal stamps mean an unchanged rulebook. One `stat` per file, no globbing."""
+    found: dict[str, Stamp] = {}
     for folder in folders:
-        if not folder.is_dir():
-            raise DoctorError(f"rules folder `{folder}` does not exist")
-        found = sorted(path for path in folder.rglob("*.yaml") if not path.name.startswith("."))
-        if not found:
+        below: list[Stamp] = []
+        try:
+            _scan(os.fspath(folder), below)
+        except FileNotFoundError:
+            raise DoctorError(f"rules folder `{folder}` does not exist") from None
+        except NotADirectoryError:
+            raise DoctorError(f"rules folder `{folder}` is no folder") from None
+        except (OSError, ValueError) as problem:
+            why = (getattr(problem, "strerror", None) or str(problem)).lower()
+            raise DoctorError(f"cannot read rules folder `{folder}`: {why}") from None
+        if not below:
             raise DoctorError(f"rules folder `{folder}` holds no .yaml file")
-        files.extend(found)
-    return files
+        found.update((stamp[0], stamp) for stamp in sorted(below))
+    return list(found.values())
+
+
+def _scan(folder: str, found: list[Stamp]) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.name.endswith(".yaml"):
+                try:
+                    status = entry.stat()
+                except OSError as problem:  # a link to nowhere
+                    why = (problem.strerror or str(problem)).lower()
+                    raise DoctorError(f"cannot read rule file `{entry.path}`: {why}") from None
+                if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
+                    raise DoctorError(f"rule file `{entry.path}` is no regular file")
+                found.append([entry.path, status.st_mtime_ns, status.st_ctime_ns, status.st_size])
+            elif entry.is_dir(follow_symlinks=False):
+                _scan(entry.path, found)
 
 
 def load_bodies(extra: tuple[str, ...] = ()) -> tuple[str, list[Body]]:
     """(version of the rulebook, contents of all files), from the cache where it is fresh."""
-    folders = (rules_dir(), *(Path(folder) for folder in extra))
-    files = rule_files(folders)
-    stamp = _stamp(files)
+    folders = (rules_dir(), *(Path(folder).absolute() for folder in extra))
+    started = time.time_ns()
+    files = stamps(folders)
+    header = {"format": FORMAT, "doctor": [__version__, *_code()], "files": files}
     cache = _cache_file(folders)
-    if cache is not None:
-        try:
-            with cache.open(encoding="utf-8") as stream:
-                stored = json.load(stream)
-            if stored["stamp"] == stamp:
-                return stored["version"], [tuple(body) for body in stored["bodies"]]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # no cache, or a damaged one: it is only a cache
+    stored = _read(cache, header) if cache is not None else None
+    if stored is not None:
+        return stored
+    version, bodies = _compile([Path(stamp[0]) for stamp in files])
+    if cache is not None and all(max(stamp[1], stamp[2]) < started - _RACY for stamp in files):
+        _store(cache, header, json.dumps([version, [_lean(body) for body in bodies]]))
+    return version, bodies
+
+
+def _compile(files: list[Path]) -> tuple[str, list[Body]]:
+    from hashlib import sha256
+
     from .schema import read_file
 
     bodies = [read_file(path) for path in files]
-    version = hashlib.sha256(json.dumps([body[3] for body in bodies], sort_keys=True).encode()).hexdigest()[:12]
-    if cache is not None:
-        _store(cache, {"stamp": stamp, "version": version, "bodies": [_lean(body) for body in bodies]})
-    return version, bodies
+    first: dict[tuple[str, str], str] = {}
+    for kind, library, path, content in bodies:
+        name = library if kind == "library" else content["id"]
+        if (taken := first.setdefault((kind, name), path)) != path:
+            raise DoctorError(f"{path}:1: {kind} `{name}` is taken by `{taken}`", "ids are unique over all folders")
+    return sha256(json.dumps([body[3] for body in bodies], sort_keys=True).encode()).hexdigest()[:12], bodies
 
 
 def _lean(body: Body) -> Body:
@@ -58,27 +104,45 @@ def _lean(body: Body) -> Body:
     return kind, library, path, {key: value for key, value in content.items() if key != "tests"}
 
 
-def _stamp(files: list[Path]) -> str:
-    digest = hashlib.sha256(f"{FORMAT} {__version__}".encode())
-    for path in files:
-        status = os.stat(path)  # noqa: PTH116 - one call per file counts at start-up
-        digest.update(f"{path}\0{status.st_mtime_ns}\0{status.st_size}\n".encode())
-    return digest.hexdigest()
+def _code() -> list[int]:
+    """When the code that checks rules last changed, so that nobody who works on it meets rules checked by the old."""
+    here = os.path.dirname(__file__)  # noqa: PTH120 - start-up
+    return [os.stat(os.path.join(here, name)).st_mtime_ns for name in ("schema.py", "shape.py", "vocabulary.py")]  # noqa: PTH116, PTH118
 
 
 def _cache_file(folders: tuple[Path, ...]) -> Path | None:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - may stay unexpanded
     if not os.path.isabs(base):  # noqa: PTH117
         return None
-    name = hashlib.sha256("\0".join(str(folder.absolute()) for folder in folders).encode()).hexdigest()[:16]
-    return Path(base) / "attn-doctor" / f"rules-{name}.json"
+    # A clash of names costs a rebuild and no more: the header names every file.
+    name = zlib.crc32("\0".join(map(str, folders)).encode(errors="surrogateescape"))
+    return Path(base) / "attn-doctor" / f"rules-{name:08x}.json"
 
 
-def _store(cache: Path, content: dict[str, Any]) -> None:
-    temporary = cache.with_name(f"{cache.name}.{os.getpid()}")
+def _read(cache: Path, header: dict[str, Any]) -> tuple[str, list[Body]] | None:
+    """What the cache holds for exactly this header; None for a stale, damaged, unreadable or missing one."""
+    try:
+        with cache.open("rb") as stream:
+            first = json.loads(stream.readline())
+            if {**header, "crc": first["crc"]} != first:
+                return None
+            content = stream.read()
+        if zlib.crc32(content) != first["crc"]:
+            return None
+        version, bodies = json.loads(content)
+        return version, [tuple(body) for body in bodies]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _store(cache: Path, header: dict[str, Any], content: str) -> None:
+    """Write the cache so that a reader sees all of it or none, whoever else writes it just now."""
+    data = content.encode()
+    temporary = cache.with_name(f"{cache.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.write_bytes(json.dumps({**header, "crc": zlib.crc32(data)}).encode() + b"\n" + data)
         temporary.replace(cache)
-    except OSError:
-        temporary.unlink(missing_ok=True)  # a read-only home costs time, not the diagnosis
+    except (OSError, ValueError):  # a read-only home or a full disk costs time, not the diagnosis
+        with suppress(OSError, ValueError):
+            temporary.unlink(missing_ok=True)
