@@ -299,3 +299,17 @@ def test_a_full_device() -> None:
 def test_a_device_is_written_to_and_not_replaced() -> None:
     write_atomically(Path(os.devnull), "text", force=False)
     assert not Path(os.devnull).is_file()
+
+
+def test_a_real_machine_is_replayed() -> None:
+    """An H200 with torch's cuDNN wheel and an older cuDNN in the system's folders, as `snapshot` wrote it."""
+    path = Path(__file__).parent / "captures/h200-torch2.11.0-cu130-two-cudnns.json"
+    facts = read_facts(path)
+    assert len(facts) > 190
+    assert facts.value("torch.version") == "2.11.0+cu130"
+    assert facts.value("gpu.sm") == "9.0"
+    assert facts.value("distributions.complete") is True
+    assert [copy.split()[0] for copy in facts.value("cudnn.copies")] == ["9.19.0", "9.14.0"]
+    written = document(facts)
+    for name in ("facts", "schema"):
+        assert written[name] == json.loads(path.read_text("utf-8"))[name]

@@ -20,7 +20,7 @@ from .loader import loader_cache, resolve
 PROMISES = ("cudnn.te_version", "cudnn.te_path")
 
 OLDEST = (1, 9)  # before it, TransformerEngine left the search to the loader
-_MAX_FOLDERS = 4000
+_MAX_FOLDERS = 20_000
 _LIBRARY = "libcudnn.so"
 DEFAULT_CUDA = "/usr/local/cuda"
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import pytest
 from fake_trees import install
 
 from doctor.model import ABSENT, Facts
-from doctor.probes import Target, Watch, collect
+from doctor.probes import Target, Watch, collect, find_target
 from doctor.probes.distributions import installed_requirements, installed_version, normalized
 from doctor.probes.interface import INTERPRETER
 
@@ -187,3 +190,27 @@ def _seconds(target: Target) -> float:
     began = time.perf_counter()
     assert len(read(target)) == 203
     return time.perf_counter() - began
+
+
+def test_python_itself_says_the_same_of_our_own_environment() -> None:
+    facts = collect(find_target(sys.executable), Watch(), ONLY)
+    found = {key.removesuffix(".version"): fact.value for key, fact in facts.items() if key.endswith(".version")}
+    true: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        true.setdefault(normalized(distribution.metadata["Name"]), distribution.version)
+    assert {name: true.get(name) for name in found} == found
+    assert set(true) - set(found) <= {"attn-doctor"}  # seen from the checkout, when pytest runs in it
+
+
+@pytest.mark.network
+def test_real_wheels_unpacked(tmp_path: Path) -> None:
+    wanted = ["transformers==4.44.2", "xtuner==0.1.23"]
+    # xtuner 0.1.23 is not for this interpreter: a tree need not be.
+    how = ["--no-deps", "--ignore-requires-python", f"--target={tmp_path / 'tree'}"]
+    command = [sys.executable, "-m", "pip", "install", "-q", *how, *wanted]
+    subprocess.run(command, check=True)
+    target = find_target(site_packages=str(tmp_path / "tree"))
+    facts = collect(target, Watch(), ONLY)
+    assert facts.value("transformers.version") == "4.44.2"
+    assert facts.value("xtuner.version") == "0.1.23"
+    assert "tokenizers<0.20,>=0.19" in installed_requirements(target)["transformers"]
