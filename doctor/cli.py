@@ -27,12 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     code = run(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:  # was told already, or the reader has left
         _close_stdout()
-    except OSError as problem:
-        _complain(f"cannot write the answer: {(problem.strerror or str(problem)).lower()}")
-        _close_stdout()
-        code = 3
     sys.exit(code)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .cli_options import TIMEOUT, add_fail_on, add_kernels, add_output, parser
-from .errors import DoctorError
+from .errors import DoctorError, NoDiagnosis
 from .model import SEVERITIES, Report
 
 if TYPE_CHECKING:
@@ -215,7 +215,13 @@ def _deliver(render: Any, report: Report, options: argparse.Namespace, streams: 
 def write(text: str, output: str | None, streams: Streams) -> None:
     """The answer to stdout, or to a file that is written whole or not at all."""
     if output is None or output == "-":
-        streams.stdout.write(text)
+        try:
+            streams.stdout.write(text)
+            streams.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as problem:
+            raise NoDiagnosis(f"cannot write the answer: {_reason(problem)}") from None
         return
     from .facts_file import write_atomically
 
