@@ -19,7 +19,7 @@ INCIDENTS = {
     "a": (("softcap",), ("flash-attn 2.6.3", "1.13.0"), "2.6.0"),
     "b": (("bottom-right", "cudnn-9.3"), ("cuDNN 9.1.0",), ">= 9.3"),
     "c": (("xtuner", "transformers"), ("xtuner 0.1.23", "4.44.2"), "<4.43"),
-    "d": (("mla", "backend"), ("192", "128"), "128"),
+    "d": (("mla", "backend"), ("head_dim_qk 192", "head_dim_v 128", "sm 8.0"), "needs equal head dims"),
     "e": (("interleaved",), ("TransformerEngine 1.11.0", "16 query", "1 key/value"), ">= 1.12"),
     "f": (("cudnn",), ("cuDNN 9.14.0",), "9.19.0"),
 }
