@@ -213,4 +213,4 @@ def test_real_wheels_unpacked(tmp_path: Path) -> None:
     facts = collect(target, Watch(), ONLY)
     assert facts.value("transformers.version") == "4.44.2"
     assert facts.value("xtuner.version") == "0.1.23"
-    assert "tokenizers<0.20,>=0.19" in installed_requirements(target)["transformers"]
+    assert "tokenizers <0.20,>=0.19" in installed_requirements(target)["transformers"]
