@@ -36,9 +36,13 @@ def know(rulebook: Rulebook, facts: Facts) -> tuple[Known, dict[str, Prediction]
 def evaluate(rulebook: Rulebook, facts: Facts) -> Assessment:
     """Judge every rule on these facts."""
     known, predictions = know(rulebook, facts)
-    for library in rulebook.libraries.values():
-        if library.prefix and known.has_workload and (library.applies is None or library.applies.holds(known)):
-            known.look_up(f"{library.prefix}.selected")
+    asked = [
+        library
+        for library in rulebook.libraries.values()
+        if library.prefix and known.has_workload and (library.applies is None or library.applies.holds(known))
+    ]
+    for library in asked:
+        known.look_up(f"{library.prefix}.selected")
     findings: list[Finding] = []
     unclear: dict[tuple[str, ...], list[str]] = {}
     for rule in rulebook.rules.values():
@@ -54,7 +58,8 @@ def evaluate(rulebook: Rulebook, facts: Facts) -> Assessment:
         Undetermined(missing, tuple(rules), "; ".join(f"`{key}`: {known.look_up(key).problem}" for key in missing))
         for missing, rules in sorted(unclear.items())
     )
-    return Assessment(tuple(findings), undetermined, tuple(predictions.values()), known)
+    told = tuple(predictions[library.prefix] for library in asked if library.prefix in predictions)
+    return Assessment(tuple(findings), undetermined, told, known)
 
 
 def rule_holds(rulebook: Rulebook, rule: Rule, known: Known) -> bool | None:
