@@ -15,6 +15,9 @@ from .rulebook import Library, Orders, Rule, Rulebook
 from .vocabulary import parse
 from .wording import interpolate, missing_keys
 
+#: What `te.selected` is where the job does not call that library at all: neither a backend nor `absent`.
+INAPPLICABLE = "inapplicable"
+
 Judged = Mapping[str, tuple[Reason, ...]]
 
 
@@ -40,6 +43,8 @@ class Predictor:
             return Fact(key, value, source, None, None if value else _lacking(reasons))
         if question in ("step_variant", "step_refusal"):
             return _of_steps(self._rulebook, library, backend, known, self, question == "step_variant")
+        if rest == "selected" and library.applies is not None and library.applies.holds(known) is False:
+            return Fact(key, INAPPLICABLE, f"this job does not call {library.name}")
         prediction = self._prediction(library, known)
         if rest == "selected":
             if not prediction.could_tell:
