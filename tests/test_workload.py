@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from doctor.errors import DoctorError
+from doctor.known import Known
 from doctor.model import ABSENT, Fact, Facts
 from doctor.vocabulary import TERMS
 from doctor.workload import (
@@ -68,7 +69,7 @@ def test_model_configs_of_the_real_models(model: str) -> None:
     *expected, kinds, longest = MODELS[model]
     assert [facts.value(f"workload.{key}") for key in shape] == expected
     assert len(workloads_of(path)) == kinds
-    assert facts.value("workload.seq_len_q") == facts.value("workload.seq_len_kv") == longest
+    assert Known(facts).value("workload.seq_len_q") == Known(facts).value("workload.seq_len_kv") == longest
     assert facts.value("workload.mask") == "causal"
     assert facts["workload.mask"].source.startswith("assumed: a decoder-only model")
 
@@ -82,6 +83,7 @@ def test_model_config_says_where_each_fact_comes_from() -> None:
     assert facts["workload.head_dim_qk"].source == "deepseek-v3.json: qk_nope_head_dim + qk_rope_head_dim"
     assert facts["workload.head_dim_v"].source == "deepseek-v3.json: v_head_dim"
     assert facts["workload.seq_len_q"].source.startswith("assumed: the longest the model takes")
+    assert facts["workload.dtype"].source == "assumed: the dtype of the checkpoint (deepseek-v3.json: torch_dtype)"
     gemma = read_model_config(EXAMPLES / "models" / "gemma-3-4b.json")
     assert gemma["workload.window"].source == "gemma-3-4b.json: text_config.sliding_window"
     assert gemma["workload.num_heads"].source == "default of gemma3_text in transformers: num_attention_heads"
@@ -403,6 +405,12 @@ def test_a_bare_null_is_none_whoever_read_it() -> None:
 def test_impossible_values_are_refused_whoever_read_them(key: str, value: object) -> None:
     with pytest.raises(DoctorError, match=f"facts file: `workload.{key}`: needs"):
         complete_workload(Facts([Fact(f"workload.{key}", value, "facts file")]))
+
+
+def test_another_length_than_the_models_holds_for_queries_and_keys() -> None:
+    model = read_model_config(EXAMPLES / "models" / "llama-3-8b.json")
+    facts = Known(complete_workload(model.with_(*parse_settings(["workload.seq_len_q=2048"]).values())))
+    assert (facts.value("workload.seq_len_q"), facts.value("workload.seq_len_kv")) == (2048, 2048)
 
 
 def test_what_a_model_only_assumes_does_not_replace_what_was_said() -> None:

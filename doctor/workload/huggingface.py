@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..errors import DoctorError
 from ..model import ABSENT, Fact, Facts
 from .config import Config, load_config
 
@@ -31,6 +32,8 @@ def workloads_of(path: Path) -> list[Facts]:
         *_mask(config),
         *_numerics(config),
     ]
+    if not any(fact.key in ("workload.num_heads", "workload.head_dim_qk") for fact in common):
+        raise DoctorError(f"model config `{path}` gives no size of an attention head", "it needs `num_attention_heads`")
     kinds, window, source = _layers(config)
     if len(kinds) > 1:
         common.append(Fact("workload.layer_types", kinds, source))
@@ -116,8 +119,8 @@ def _lengths(config: Config) -> list[Fact]:
     )
     if longest is None:
         return []
-    assumed = f"assumed: the longest the model takes ({source})"
-    return [Fact("workload.seq_len_q", longest, assumed), Fact("workload.seq_len_kv", longest, assumed)]
+    # seq_len_kv follows from it, also where the user says another length.
+    return [Fact("workload.seq_len_q", longest, f"assumed: the longest the model takes ({source})")]
 
 
 def _mask(config: Config) -> list[Fact]:
@@ -152,6 +155,7 @@ def _numerics(config: Config) -> list[Fact]:
     if dtype is not None and dtype != "auto":
         plain = dtype.removeprefix("torch.")
         problem = None if plain in DTYPES else f"`{plain}` is no dtype of attention"
+        source = f"assumed: the dtype of the checkpoint ({source})"
         facts.append(Fact("workload.dtype", plain if problem is None else None, source, None, problem))
     dropout, source = config.number(
         "attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_config.attn_pdrop", "dropout_rate",
