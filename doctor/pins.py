@@ -241,9 +241,8 @@ def _removals(stack: Stack, chosen: dict[str, str]) -> Iterator[str]:
     yield f"first: pip uninstall -y {' '.join(gone)}"
     for name in gone:
         stem = re.sub(r"-cu\d\d$", "", name)
-        twin = next(
-            (k for k, v in versions.items() if k != name and v != ABSENT and re.fullmatch(rf"{stem}-cu\d\d", k)), None
-        )
+        twins = (other for other in versions if re.fullmatch(rf"{re.escape(stem)}-cu\d\d", other))
+        twin = next((other for other in twins if other != name and versions[other] != ABSENT), None)
         if twin and stem != name:  # both wheels own the same files: one takes the other's along
             yield f"then:  pip install --force-reinstall --no-deps {twin}=={versions[twin]}"
 

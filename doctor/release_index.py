@@ -196,8 +196,13 @@ class ReleaseIndex:
         releases = self.releases(package)
         public = version.partition("+")[0]
         found = releases.get(version) or releases.get(public)
-        if found is None and releases:
-            wanted = parse_version(public)
+        if found is None and releases and public[:1].isdigit():
+            from packaging.version import InvalidVersion
+
+            try:
+                wanted = parse_version(public)
+            except InvalidVersion:
+                return None
             found = next((item for text, item in releases.items() if parse_version(text) == wanted), None)
         return found
 

@@ -53,7 +53,7 @@ class Repair:
         self.unclear = frozenset(
             rule for group in assessment.undetermined for rule in group.rules if rule in rulebook.rules
         )
-        self._lost = {p.library for p in assessment.predictions if p.selected is None}
+        self._usable = {p.library for p in assessment.predictions if p.selected is not None}
 
     def fixes_for(self, rule: Rule, plan: Plan | None = None, depth: int = 0) -> Iterator[Outcome]:
         """The best outcome of each alternative of the rule, in the rule's own order."""
@@ -143,7 +143,7 @@ class Repair:
             if library.prefix and known.has_workload and (library.applies is None or library.applies.holds(known)):
                 known.look_up(f"{library.prefix}.selected")
         for prediction in predictions.values():
-            if prediction.could_tell and prediction.selected is None and prediction.library not in self._lost:
+            if prediction.could_tell and prediction.selected is None and prediction.library in self._usable:
                 return None
         settings = len(plan.config) + len(plan.env) + sum(bool(pick.alternative.call) for pick in plan.picks)
         cost = (*self.stack.cost(chosen), settings)

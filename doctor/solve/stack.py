@@ -177,7 +177,7 @@ class Stack:
 
     def _outdated(self, package: str, version: str, torch: str | None) -> bool:
         """Compiled code older than the torch it would meet, and only admitted because it names no upper bound."""
-        release, other = self.index.release(package, version), self.index.release("torch", torch or "")
+        release, other = self.index.release(package, version), self.index.release("torch", torch or ABSENT)
         present = self.installed.get(package)
         if release is None or other is None or present is None or package == "torch" or torch == ABSENT:
             return False
@@ -219,6 +219,7 @@ class Stack:
             and admits(wanted, version)
             and item.installs_on(self.platform)
             and not self._loses_cuda(item)
+            and self._parts_install(item)
         ]
         return sorted(fitting, key=lambda version: self.distance(package, version))
 
@@ -229,6 +230,14 @@ class Stack:
         elsewhere = Platform(self.platform.python, "Linux", "x86_64")
         here, there = (needs_of(release.requires, place) for place in (self.platform, elsewhere))
         return not any("nvidia" in need.package for need in here) and any("nvidia" in n.package for n in there)
+
+    def _parts_install(self, release: Release) -> bool:
+        """Whether everything it pins exactly can be had on the platform, as far as that is on record."""
+        for part, pin in self.parts(release.package, release.version).items():
+            found = self.index.release(part, pin)
+            if found is not None and not found.installs_on(self.platform):
+                return False
+        return True
 
     def distance(self, package: str, version: str) -> tuple[int, int]:
         """(release lines away from the present one, releases behind the newest of its line)."""
