@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..model import ABSENT
@@ -110,65 +111,54 @@ def _pinned_wheel(cuda_major: str, *wheels: str | None) -> str | None:
     return dict(zip(("13", "12", "11"), wheels, strict=True)).get(cuda_major, ABSENT)
 
 
-def _same(found: str, pinned: str) -> bool | None:
-    """Whether two versions are one release; None where one of them is not there."""
-    if ABSENT in (found, pinned):
+def _held(found: str, pin: str | None, parts: int) -> bool | None:
+    """Whether a release is the pinned one, by its first parts; nothing installed breaks no pin."""
+    if found == ABSENT:
+        return True
+    if pin in (None, ABSENT):
         return None
-    return parse_version(found).release == parse_version(pinned).release
+    return parse_version(found).release[:parts] == parse_version(str(pin)).release[:parts]
 
 
 @derived(
     "torch.cudnn_pin_held",
     BOOLEAN,
     "the cuDNN wheel is the one torch requires",
-    needs=("cudnn.pinned_wheel", "torch.cudnn_pin"),
+    needs=("cudnn.pinned_wheel",),
+    uses=("torch.cudnn_pin",),
 )
-def _cudnn_pin_held(found: str, pinned: str) -> bool | None:
-    return _same(found, pinned)
+def _cudnn_pin_held(found: str, pin: str | None) -> bool | None:
+    return _held(found, pin, 4)
 
 
 @derived(
     "torch.triton_pin_held",
     BOOLEAN,
     "triton is of the minor release torch requires",
-    needs=("triton.version", "torch.triton_pin"),
+    needs=("triton.version",),
+    uses=("torch.triton_pin",),
 )
-def _triton_pin_held(found: str, pinned: str) -> bool | None:
-    if ABSENT in (found, pinned):
-        return None
-    return parse_version(found).release[:2] == parse_version(pinned).release[:2]
+def _triton_pin_held(found: str, pin: str | None) -> bool | None:
+    return _held(found, pin, 2)
 
 
-@derived(
-    "xformers.torch_pin_held",
-    BOOLEAN,
-    "torch is the release xformers was built for",
-    needs=("torch.version", "xformers.torch_pin"),
-)
-def _xformers_pin_held(found: str, pinned: str) -> bool | None:
-    return _same(found, pinned)
+def _torch_pin_held(parts: int) -> Callable[[str, str, str | None], bool | None]:
+    """A derivation: torch is what an installed package was built for, to that many parts of its version."""
+
+    def compute(package: str, torch: str, pin: str | None) -> bool | None:
+        return True if ABSENT in (package, torch) else _held(torch, pin, parts)
+
+    return compute
 
 
-@derived(
-    "vllm.torch_pin_held",
-    BOOLEAN,
-    "torch is the release vllm requires",
-    needs=("torch.version", "vllm.torch_pin"),
-)
-def _vllm_pin_held(found: str, pinned: str) -> bool | None:
-    return _same(found, pinned)
-
-
-@derived(
-    "torchvision.torch_pin_held",
-    BOOLEAN,
-    "torch is of the minor release torchvision was built for",
-    needs=("torch.version", "torchvision.torch_pin"),
-)
-def _torchvision_pin_held(found: str, pinned: str) -> bool | None:
-    if ABSENT in (found, pinned):
-        return None
-    return parse_version(found).release[:2] == parse_version(pinned).release[:2]
+for _package, _parts in (("xformers", 3), ("vllm", 3), ("torchvision", 2)):
+    derived(
+        f"{_package}.torch_pin_held",
+        BOOLEAN,
+        f"torch is the release {_package} was built for",
+        needs=(f"{_package}.version", "torch.version"),
+        uses=(f"{_package}.torch_pin",),
+    )(_torch_pin_held(_parts))
 
 
 @derived(
