@@ -167,7 +167,7 @@ class RuleIndex:
         return iter(self.rules)
 
     def of(self, known: Known, parts: bool | None = None) -> tuple[Rule, ...]:
-        """The rules that can fire for the installed version; `parts`: only those of parts of backends, or none of them."""
+        """The rules that can fire for the installed version; `parts`: only those of parts, or none of those."""
         version = known.value(self._key) if self._key else None
         found = self._by_version.get((version, parts))
         if found is None:

@@ -21,6 +21,7 @@ _FLAGS = (
 )
 for _key, _kind, _meaning in (
     *_FLAGS,
+    ("cudnn.runs_head_dim_256", TEXT, "where this cuDNN trains head_dim 256 on sm10x: thd, padded layouts only, never"),
     ("te.forces_backend_1", TEXT, "for which bias this release sets NVTE_FUSED_ATTN_BACKEND=1 by itself"),
 ):
     declare(Term(_key, _kind, _meaning, derived=True))
@@ -173,6 +174,16 @@ def _by_128(q: int, kv: int) -> bool:
 @derived("te.seqlen_kv_multiple_of_128", BOOLEAN, "key/value tokens divide by 128", needs=("te.seqlen_kv",))
 def _kv_by_128(kv: int) -> bool:
     return kv % 128 == 0
+
+
+@derived("te.head_dim_qk_multiple_of_8", BOOLEAN, "head_dim_qk divides by 8", needs=("workload.head_dim_qk",))
+def _dim_qk_by_8(qk: int) -> bool:
+    return qk % 8 == 0
+
+
+@derived("te.head_dim_max_multiple_of_8", BOOLEAN, "the larger head dim divides by 8", needs=("workload.head_dim_max",))
+def _dim_max_by_8(dim: int) -> bool:
+    return dim % 8 == 0
 
 
 @derived(
@@ -399,3 +410,20 @@ def _forced(bias: str, shape: str, grad: bool, forces: str | None) -> bool:
 )
 def _te_cudnn_differs(torch: str, te: str) -> bool:
     return ABSENT not in (torch, te) and parse_version(torch).release[:3] != parse_version(te).release[:3]
+
+
+@derived(
+    "te.head_dim_256_trains_on_sm100",
+    BOOLEAN,
+    "head dims 256/256 as cuDNN's deterministic backward on sm10x takes them: nothing but a plain or causal window",
+    needs=(
+        "workload.head_dim_qk", "workload.head_dim_v", "gpu.sm", "workload.dropout", "workload.softmax_type",
+        "te.fused_bias", "te.mask", "te.windowed", "cudnn.runs_head_dim_256", "te.qkv_format",
+    ),
+)  # fmt: skip
+def _trains_256(
+    qk: int, v: int, sm: str, dropout: float, softmax: str, bias: str, mask: str, windowed: bool, runs: str, fmt: str
+) -> bool:
+    plain = bias == "no_bias" and dropout == 0 and softmax == "vanilla"
+    served = runs == "thd" or (runs == "padded" and fmt != "thd")
+    return qk == v == 256 and sm.startswith("10.") and plain and (not windowed or "causal" in mask) and served
