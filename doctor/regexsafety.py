@@ -13,7 +13,7 @@ import warnings
 from typing import Any
 
 MAX_OPEN_REPEATS = 3  # each one multiplies the worst case by the length of the line
-WIDE = 20  # a bounded repeat beyond this counts as open when it holds another repeat
+WIDE = 10  # a repeat bounded above this counts as open
 
 
 def regex_fault(pattern: str) -> str | None:
@@ -66,8 +66,10 @@ class _Walk:
         """The first fault of one repeat and its body."""
         if within and high != low:
             return "repeats within a repeat"
-        if high <= WIDE or high == low:
+        if high <= WIDE:
             return self.sequence(body, within)
+        if high == low:
+            return self.sequence(body, within=True)
         if after_repeat:
             return "has two open repeats side by side; put fixed text between them"
         self.open_repeats += 1
