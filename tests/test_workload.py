@@ -202,6 +202,8 @@ def test_a_model_folder_stands_for_its_config(tmp_path: Path) -> None:
     ("text", "fragment"),
     [
         ("", "is empty"),
+        ("{}", "gives no size of an attention head"),
+        ('{"name": "package", "version": "1.0"}', "gives no size of an attention head"),
         ("[1, 2]", "needs a JSON object"),
         ("{\n  nonsense", ":2: not JSON"),
         ('{\n"hidden_size": 4097,\n"num_attention_heads": 32}', ":2: `hidden_size`: 4097 is not divisible by 32"),

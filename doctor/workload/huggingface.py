@@ -7,6 +7,7 @@ from pathlib import Path
 from ..errors import DoctorError
 from ..model import ABSENT, Fact, Facts
 from .config import Config, load_config
+from .reading import one_line
 
 DTYPES = ("bfloat16", "float16", "float32")
 _DECODER_HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "DoubleHeadsModel", "CausalLM")
@@ -32,9 +33,10 @@ def workloads_of(path: Path) -> list[Facts]:
         *_mask(config),
         *_numerics(config),
     ]
-    if not any(fact.key in ("workload.num_heads", "workload.head_dim_qk") for fact in common):
-        raise DoctorError(f"model config `{path}` gives no size of an attention head", "it needs `num_attention_heads`")
     kinds, window, source = _layers(config)
+    if not any(fact.key in ("workload.num_heads", "workload.head_dim_qk") for fact in common):
+        why = one_line(f"model config `{path}` gives no size of an attention head")
+        raise DoctorError(why, "it needs `num_attention_heads`")
     if len(kinds) > 1:
         common.append(Fact("workload.layer_types", kinds, source))
     windowed = any("sliding" in kind for kind in kinds)
