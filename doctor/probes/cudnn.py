@@ -13,7 +13,7 @@ from ..vocabulary import fact
 from .elf import Dynamic, NotElf, read_dynamic, section
 from .interface import SITE_PACKAGES, Target, Watch
 from .loader import DEFAULT_DIRS, library_path, loader_cache, resolve
-from .torch_build import torch_folder
+from .torch_build import torch_folder, version_file
 
 PROMISES = ("cudnn.version", "cudnn.path", "cudnn.copies")
 
@@ -64,26 +64,25 @@ def predict(target: Target) -> Loaded:
     folder = torch_folder(target)
     if folder is None:
         return Loaded(None, "no torch is installed", certain=False)
-    if not (folder / "lib").is_dir():
-        return Loaded(None, "torch's libraries are not there", certain=False)
+    if version_file(folder)[0].get("cuda") == "":
+        return Loaded(None, "")  # a build without CUDA
     unreadable = []
-    for name in _TORCH_LIBRARIES:
-        library = folder / "lib" / name
+    # conda keeps torch's libraries in the environment's own folder.
+    libraries = [place / name for name in _TORCH_LIBRARIES for place in (folder / "lib", target.prefix / "lib")]
+    for library in libraries:
         if not library.is_file():
             continue
         try:
             dynamic = read_dynamic(str(library))
         except (OSError, NotElf):
-            unreadable.append(name)
+            unreadable.append(library.name)
             continue
         wanted = next((needed for needed in dynamic.needed if _MAIN.fullmatch(needed)), None)
         if wanted is not None:
-            return _resolve(target, name, wanted, dynamic)
+            return _resolve(target, library.name, wanted, dynamic)
     if unreadable:
         return Loaded(None, f"cannot read torch's {', '.join(unreadable)}")
-    if not (folder / "lib/libtorch_cuda.so").is_file():
-        return Loaded(None, "")  # a build without CUDA
-    return Loaded(None, "torch's libraries do not name cuDNN: built in, or loaded by hand", certain=False)
+    return Loaded(None, "torch's libraries are not there, or do not name cuDNN", certain=False)
 
 
 def _resolve(target: Target, name: str, wanted: str, dynamic: Dynamic) -> Loaded:
@@ -114,11 +113,13 @@ def version_of(path: str) -> tuple[str | None, str]:
     real = os.path.realpath(path)
     if match := _IN_NAME.search(os.path.basename(real)):  # noqa: PTH119
         return match[1], f"file name {real}"
-    folder = os.path.dirname(real)  # noqa: PTH120
+    # In a store of links each file may lie elsewhere: its neighbours are those of the link, then those of the file.
+    folders = tuple(dict.fromkeys((os.path.dirname(path), os.path.dirname(real))))  # noqa: PTH120
     # The library itself before the header beside it: two wheels that own the same files may mix.
-    if (found := _in_graph(folder, real)) is not None:
-        return found
-    for header in _headers(folder):
+    for folder in folders:
+        if (found := _in_graph(folder, real)) is not None:
+            return found
+    for header in (header for folder in folders for header in _headers(folder)):
         try:
             with open(header, "rb") as stream:  # noqa: PTH123
                 numbers = dict(_DEFINED.findall(stream.read(1 << 16).decode("utf-8", "replace")))

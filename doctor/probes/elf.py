@@ -64,7 +64,8 @@ def read_dynamic(path: str) -> Dynamic:
             tag: [_text(stream, start + value) for found, value in entries if found == tag]
             for tag in (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
         }
-    origin = os.path.dirname(os.path.realpath(path))  # noqa: PTH120 - what the loader means by it
+    # The loader goes by the name it opened: behind a link (conda, uv) `$ORIGIN` is where the link lies.
+    origin = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120
     return Dynamic(
         tuple(texts[_DT_NEEDED]),
         texts[_DT_SONAME][0] if texts[_DT_SONAME] else None,

@@ -110,8 +110,11 @@ def _gpus(nvml: Any) -> Iterator[Fact]:
         return
     yield _one("gpu.sm", seen, [gpu.sm for gpu in seen], source, doubt, devices)
     yield _one("gpu.name", seen, [gpu.name for gpu in seen], source, doubt, devices)
-    yield _one("gpu.memory_bytes", seen, [gpu.memory_bytes for gpu in seen], source, doubt, devices)
     migs = [gpu.mig for gpu in seen]
+    if True in migs:
+        yield Fact("gpu.memory_bytes", None, source, problem="a GPU is partitioned by MIG: the job gets a part of it")
+    else:
+        yield _one("gpu.memory_bytes", seen, [gpu.memory_bytes for gpu in seen], source, doubt, devices)
     if True in migs:
         yield Fact("gpu.mig", True, source)
     elif None in migs:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
@@ -157,7 +158,7 @@ def import_dirs(entries: list[str], stdlib: str) -> tuple[Path, ...]:
 def _of_interpreter(python: str) -> Target:
     from .interrogate import interrogate
 
-    said = interrogate(python)
+    said = interrogate(python, meanwhile=_load_probes)
     version = tuple(int(part) for part in said.version.split("."))
     if version < OLDEST:
         raise DoctorError(f"`{python}` is Python {said.version}: needs 3.8 or newer")
@@ -174,3 +175,11 @@ def _of_interpreter(python: str) -> Target:
         machine=said.machine or None,
         glibc=said.glibc or None,
     )
+
+
+def _load_probes() -> None:
+    """Import every probe: they are needed next, and the other interpreter takes its time to start."""
+    from . import PROBES
+
+    for name in PROBES:
+        import_module(f"{__package__}.{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import DoctorError, NoDiagnosis
@@ -45,8 +46,11 @@ class Said(NamedTuple):
     path: list[str]
 
 
-def interrogate(python: str, timeout: float = TIMEOUT) -> Said:
-    """Start `python` once; DoctorError when it is no Python, NoDiagnosis when it dies, hangs or stays silent."""
+def interrogate(python: str, timeout: float = TIMEOUT, meanwhile: Callable[[], None] | None = None) -> Said:
+    """Start `python` once; DoctorError when it is no Python, NoDiagnosis when it dies, hangs or stays silent.
+
+    `meanwhile` is done while it starts up.
+    """
     import subprocess
 
     environment = {
@@ -68,6 +72,8 @@ def interrogate(python: str, timeout: float = TIMEOUT) -> Said:
         reason = (problem.strerror or str(problem)).lower()
         raise DoctorError(f"cannot start interpreter `{python}`: {reason}") from None
     try:
+        if meanwhile is not None:
+            meanwhile()
         stdout, stderr, late = _listen(process, timeout)
     finally:
         _end(process.pid)

@@ -42,7 +42,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     if folder is None:
         yield from _without_files(target)
         return
-    said, source = _version_file(folder)
+    said, source = version_file(folder)
     if "__version__" in said:
         yield fact("torch.version", said["__version__"], source)
     missing = f"`{source}` does not say"
@@ -69,7 +69,8 @@ def _without_files(target: Target) -> Iterator[Fact]:
         )
 
 
-def _version_file(folder: Path) -> tuple[dict[str, str], str]:
+def version_file(folder: Path) -> tuple[dict[str, str], str]:
+    """What torch/version.py assigns, None as an empty text, and where that file is."""
     path = folder / "version.py"
     try:
         with path.open("rb") as stream:

@@ -84,6 +84,31 @@ def test_condas_interpreter_lends_its_rpath(site: Path, tmp_path: Path) -> None:
     assert facts.value("cudnn.version") == "9.3.0"
 
 
+def test_condas_torch_keeps_its_libraries_in_the_environment(site: Path, tmp_path: Path) -> None:
+    folder = torch(site, rpath=None)
+    for library in (folder / "lib").iterdir():
+        library.unlink()
+    prefix = site.parents[2]
+    elf(prefix / "lib/libtorch_cuda.so", ("libcudnn.so.9",), rpath="$ORIGIN")
+    cudnn_at(prefix / "lib", "9.3.0")
+    facts = read(Target(None, prefix, (site,), INTERPRETER))
+    assert facts.value("cudnn.version") == "9.3.0"
+
+
+def test_a_store_of_links(site: Path, target: Target, tmp_path: Path) -> None:
+    """uv can link files into its cache one by one: `$ORIGIN` is where the link lies, not the file."""
+    folder = torch(site)
+    library = cudnn_wheel(site, "9.1.0")
+    for number, path in enumerate([*(folder / "lib").iterdir(), *library.parent.iterdir()]):
+        stored = tmp_path / f"store/{number}" / path.name
+        stored.parent.mkdir(parents=True)
+        path.rename(stored)
+        path.symlink_to(stored)
+    facts = read(target)
+    assert facts.value("cudnn.version") == "9.1.0"
+    assert facts.value("cudnn.path") == str(library)
+
+
 def test_ldconfigs_cache_comes_last(site: Path, target: Target, tmp_path: Path, no_system_libraries: Cache) -> None:
     torch(site)
     library = cudnn_at(tmp_path / "usr", "9.14.0")

@@ -173,7 +173,11 @@ def test_an_index_of_gpus_alike_is_clear(machine: Any, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("mode", "mig"), [(True, True), (False, False), (None, False)])
 def test_partitioned(machine: Any, mode: bool | None, mig: bool) -> None:
-    assert machine(Nvml(A100, mig=mode)).value("gpu.mig") is mig
+    facts = machine(Nvml(A100, mig=mode))
+    assert facts.value("gpu.mig") is mig
+    # A partitioned GPU's memory is not the job's.
+    assert facts.value("gpu.memory_bytes") == (None if mig else 42949672960)
+    assert mig == ("MIG" in (facts["gpu.memory_bytes"].problem or ""))
 
 
 @pytest.mark.parametrize(
