@@ -166,3 +166,13 @@ def _use_varlen_attn(framework: str) -> bool | None:
 def _enable_gqa(framework: str, mask_tensor: bool) -> bool | None:
     # use_gqa_in_sdpa of transformers: a mask would leave enable_gqa to plain math, so it expands the heads then.
     return False if framework == "transformers" and mask_tensor else None
+
+
+@derived(
+    "workload.known_thd",
+    BOOLEAN,
+    "sequences are known to be packed one after the other (thd); false where the layout is not given",
+    uses=("workload.qkv_layout",),
+)
+def _known_thd(layout: str | None) -> bool:
+    return layout is not None and layout.startswith("t")
