@@ -12,7 +12,7 @@ from .errors import DoctorError
 from .evaluate import know
 from .model import ABSENT, Fact, Facts, Prediction, Reason
 from .rulebook import Library, Rulebook
-from .vocabulary import nearest, parse
+from .vocabulary import parse
 
 #: a plain `null` of these means that none is given; of any other key that it is unknown
 _NULL_IS_NONE = frozenset({"workload.window", "workload.cp_comm_type", "workload.alibi_slopes", "workload.bias_shape"})
@@ -29,6 +29,8 @@ def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
         return {"id": identity, **shape(predict_case(rulebook, read_case(case)))}, True
     except json.JSONDecodeError as problem:
         return {"id": identity, "error": f"not JSON: {problem.msg} at column {problem.colno}"}, False
+    except ValueError as problem:  # a number of thousands of digits
+        return {"id": identity, "error": f"not JSON: {str(problem).partition(';')[0]}"}, False
     except RecursionError:
         return {"id": identity, "error": "nested too deeply"}, False
     except DoctorError as problem:
@@ -37,10 +39,7 @@ def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
 
 
 def read_case(case: Mapping[str, Any]) -> Facts:
-    """The facts and the workload of one line, as facts."""
-    for key in case:
-        if key not in ("id", "facts", "workload", "group", "expect", "name", "note"):
-            raise DoctorError(f"unknown key `{key}`", nearest(key, ("id", "facts", "workload")))
+    """The facts and the workload of one line, as facts; what else it carries is the caller's own."""
     facts = [_fact(key, value) for key, value in _section(case, "facts").items()]
     facts += [_fact(f"workload.{key}", value) for key, value in _section(case, "workload").items()]
     return Facts(facts)

@@ -19,6 +19,9 @@ COMMANDS = {
 }
 
 
+LONGEST = 480  # characters of a complaint
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The `attn-doctor` program; ends the process with 0 healthy, 1 findings, 2 bad input, 3 no diagnosis."""
     import gc
@@ -122,7 +125,12 @@ def _complain(message: str, hint: str | None = None, *, fatal: bool = False) -> 
     if hint:
         lines.append(f"hint: {hint}")
     with contextlib.suppress(OSError, ValueError):  # nobody may be listening
-        sys.stderr.write("".join(f"{printable(' '.join(line.split()))}\n" for line in lines))
+        sys.stderr.write("".join(f"{_short(printable(' '.join(line.split())))}\n" for line in lines))
+
+
+def _short(line: str) -> str:
+    """A line that fits a screen: what a user typed, and we repeat, may be of any length."""
+    return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
 
 
 def _close_stdout() -> None:

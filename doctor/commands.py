@@ -82,9 +82,9 @@ def _batch(options: argparse.Namespace, streams: Streams) -> int:
         for line in lines:
             if not line.strip():
                 continue
-            result = answer(rulebook, line)
-            bad = bad or "error" in result
-            sink.write(json.dumps(result, ensure_ascii=False) + "\n")
+            result, good = answer(rulebook, line)
+            bad = bad or not good
+            sink.write(json.dumps(result) + "\n")
             sink.flush()  # the other side may wait for this line before it sends the next
     return 2 if bad else 0
 
@@ -128,12 +128,13 @@ def fix(arguments: Sequence[str], streams: Streams) -> int:
     request = _request(options, run=False)
     report = _diagnose(request, streams)
     if options.pin is not None:
-        from .pins import render_pins, write_pins
+        from .facts_file import write_atomically
+        from .pins import render_pins
 
         if options.pin == "-":
             streams.stdout.write(render_pins(report))
         else:
-            write_pins(report, Path(options.pin), force=options.force)
+            write_atomically(Path(options.pin), render_pins(report), force=options.force)
             streams.tell(f"wrote `{options.pin}`")
         return _code(report, "error")
     _deliver(render, report, options, streams)

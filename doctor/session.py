@@ -85,12 +85,12 @@ def examine(request: Request, rulebook: Rulebook) -> Patient:
     patient = _environment(request, rulebook)
     facts = patient.facts
     model, workload = request.model, request.workload
-    if not (model or workload or any(key.startswith("workload.") for key in facts)):
+    if model is None and workload is None and not any(key.startswith("workload.") for key in facts):
         model, workload = request.defaults.model, request.defaults.workload
         facts = facts.with_(*request.defaults.workload_facts.values())
-    if model:
+    if model is not None:
         facts = lay_over(facts, read_model_config(Path(model)))
-    if workload:
+    if workload is not None:
         facts = facts.with_(*read_workload(Path(workload)).values())
     said = parse_settings(request.settings)
     gpu = request.gpu or (request.defaults.gpu if facts.value("gpu.sm") in (None, ABSENT) else None)

@@ -84,7 +84,7 @@ def _executable(python: str) -> str:
     if "\0" in python or not python:
         raise DoctorError("`--python` needs the path of an interpreter")
     path = Path(python).expanduser()
-    if os.sep not in python and not path.exists():
+    if os.sep not in python and not os.path.exists(path):  # noqa: PTH110 - does not raise for what cannot be a name
         import shutil
 
         found = shutil.which(python)
