@@ -198,8 +198,9 @@ def _version_traps(source: Source, at: tuple[str, ...], key: str, text: str) -> 
             why = f"`<={bound}` rejects {bound}.post1 and a wheel's {bound}.0.70"
             yield Fault(source.path, source.line(*at), f"`{key}`: {why}", f"write `<{following}`")
         elif operator == ">" and not exact:
-            why = f"`>{bound}` leaves out {bound}.post1"
-            hint = f"write `>={bound}.post1` or `>={following}`"
+            four = key.startswith(("nvidia-", "cudnn."))
+            why = f"`>{bound}` " + (f"takes in {bound}.70, the same release" if four else f"leaves out {bound}.post1")
+            hint = f"write `>={following}`" if four else f"write `>={bound}.post1` or `>={following}`"
             yield Fault(source.path, source.line(*at), f"`{key}`: {why}", hint)
         elif operator in ("==", "!=") and len(version.release) < 4 and key.startswith("nvidia-cudnn"):
             why = f"`{operator}{bound}` does not speak of the wheel's four-part {bound}.…"

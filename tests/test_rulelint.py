@@ -79,7 +79,7 @@ def change(old, new):
         ("why: All-gather context parallelism needs it.\n", "", 1, "`why` is missing"),
         ('["https://example.org/fused_attn.cpp"]', "[somewhere]", 6, "a reader can open"),
         ('"<9.3"', '"<=9.2"', 8, "`<=9.2` rejects"),
-        ('"<9.3"', '">8.9.7"', 8, "leaves out 8.9.7.post1"),
+        ('"<9.3"', '">8.9.7"', 8, "takes in 8.9.7.70"),
         ('cudnn.version: "<9.3"\n', 'nvidia-cudnn-cu12.version: "==9.1"\n', 8, "four-part"),
         ("disables: te.fused", "disables: te.fuse", 13, "no backend `te.fuse`"),
         ("stage: mask", "stage: masks", 14, "no stage `masks`"),
@@ -117,7 +117,9 @@ def test_every_condition_needs_a_test_that_it_alone_keeps_silent(tmp_path, name,
 
 def test_a_hint_says_how_to_write_a_bound(tmp_path):
     assert faults(tmp_path, change('"<9.3"', '"<=9.2"'))[0][2] == "write `<9.3`"
-    assert faults(tmp_path, change('"<9.3"', '">2.8.3"'))[0][2] == "write `>=2.8.3.post1` or `>=2.8.4`"
+    assert faults(tmp_path, change('"<9.3"', '">9.2"'))[0][2] == "write `>=9.3`"
+    flash = faults(tmp_path, change('cudnn.version: "<9.3"\n', 'flash-attn.version: ">2.8.3"\n'))
+    assert flash[0][2] == "write `>=2.8.3.post1` or `>=2.8.4`"
     for fine in ('"<9.3,>=9"', '"<=9.1.0.70"', '">2.8.3.post1"', '"==9.1.*"'):
         assert not [fault for fault in faults(tmp_path, change('"<9.3"', fine)) if "`cudnn.version`:" in fault[1]]
 
