@@ -100,6 +100,7 @@ class Alternative:
     note: str | None = None  # what it costs, or a condition that metadata cannot say
     safe: bool = True
     index_url: str | None = None
+    then: Mapping[str, Any] = field(default_factory=dict)  # facts that hold afterwards without being set by hand
 
 
 @dataclass(frozen=True)

@@ -267,6 +267,7 @@ def _alternative(item: Mapping[str, Any]) -> Alternative:
         note=item.get("note"),
         safe=str(item.get("safe", "true")).lower() == "true",
         index_url=item.get("index_url"),
+        then=item.get("then") or {},
     )
 
 

@@ -87,8 +87,6 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
     def specifier(text: Any, here: At) -> None:
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-        if text == ABSENT:  # the package is to be removed
-            return
         if text == ABSENT:  # the distribution is to be uninstalled
             return
         try:
@@ -103,6 +101,12 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
         if not key.startswith("workload."):
             raise shape.fault(here, f"`config` sets `workload.…` keys, not `{key}`")
 
+    def outcome(text: Any, here: At) -> None:
+        if not isinstance(text, str) or not re.fullmatch(r"\{[^{}]+\}", text):
+            shape.fact_value(text, here)
+        else:
+            shape.fact_key(text[1:-1], here)  # {workload.head_dim_qk}: becomes equal to that fact
+
     def url(text: Any, here: At) -> None:
         if not isinstance(text, str) or not re.match(r"https?://\S+$", text):
             raise shape.fault(here, f"`index_url` needs a URL, found `{text}`")
@@ -111,7 +115,7 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
         "require": shape.values(lambda key, here: distribution(shape, key, here), specifier),
         "set_env": shape.values(shape.text, shape.text), "unset_env": shape.texts,
         "config": shape.values(setting, shape.fact_value), "call": shape.text, "note": shape.text,
-        "safe": shape.boolean, "index_url": url,
+        "safe": shape.boolean, "index_url": url, "then": shape.values(shape.fact_key, outcome),
     }  # fmt: skip
     shape.mapping(value, at, checks)
     if not any(key in value for key in REMEDIES):

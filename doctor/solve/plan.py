@@ -29,7 +29,7 @@ class Pick:
     def trusted(self) -> bool:
         """Whether facts cannot show the cure: a change of code, or of where the loader looks."""
         way = self.alternative
-        if way.require or way.config:
+        if way.require or way.config or way.then:
             return False
         return way.call is not None or bool({*way.set_env, *way.unset_env} & LOADER_VARIABLES)
 
@@ -42,6 +42,7 @@ class Plan:
     require: Mapping[str, str] = field(default_factory=dict)  # package -> range, or ABSENT
     env: Mapping[str, str] = field(default_factory=dict)  # name -> value, or ABSENT for unset
     config: Mapping[str, Any] = field(default_factory=dict)  # workload.* key -> value
+    then: Mapping[str, Any] = field(default_factory=dict)  # facts that hold as a consequence; "{key}" = as that fact
     index_url: str | None = None
 
     def joined(self, pick: Pick) -> Plan | None:
@@ -78,7 +79,7 @@ class Plan:
         if not (alternative.require or alternative.set_env or alternative.unset_env or config or alternative.call):
             return None  # advice in words only: nothing that could be done or checked
         index_url = alternative.index_url or self.index_url
-        return Plan((*self.picks, pick), require, env, config, index_url)
+        return Plan((*self.picks, pick), require, env, config, {**self.then, **alternative.then}, index_url)
 
     @property
     def order(self) -> tuple[int, ...]:

@@ -125,10 +125,16 @@ class Repair:
             or any(value(key) != wanted for key, wanted in alone.config.items())
         )
 
+    def _consequences(self, plan: Plan) -> dict[str, Any]:
+        """The facts that hold after the plan by themselves; `{key}` stands for the present value of that key."""
+        value = self.base.known.value
+        return {key: value(text[1:-1]) if str(text).startswith("{") else text for key, text in plan.then.items()}
+
     def _asked(self, plan: Plan, chosen: Mapping[str, str]) -> Outcome | None:
         """What the rulebook says of the changed facts; None when no usable backend would remain."""
         self.left -= 1
-        facts = changed_facts(self.rulebook, self.facts, self.base.known, self.stack, chosen, plan.env, plan.config)
+        settings = {**plan.config, **self._consequences(plan)}
+        facts = changed_facts(self.rulebook, self.facts, self.base.known, self.stack, chosen, plan.env, settings)
         known, predictions = know(self.rulebook, facts)
         firing, unclear = set(), set()
         for rule in self.rules:
@@ -145,8 +151,8 @@ class Repair:
         for prediction in predictions.values():
             if prediction.could_tell and prediction.selected is None and prediction.library in self._usable:
                 return None
-        settings = len(plan.config) + len(plan.env) + sum(bool(pick.alternative.call) for pick in plan.picks)
-        cost = (*self.stack.cost(chosen), settings)
+        by_hand = len(plan.config) + len(plan.env) + sum(bool(pick.alternative.call) for pick in plan.picks)
+        cost = (*self.stack.cost(chosen), by_hand)
         return Outcome(plan, chosen, facts, known, frozenset(firing), frozenset(unclear), cost)
 
 

@@ -154,7 +154,7 @@ def _rebuild(repair: Repair, outcome: Outcome) -> str | None:
     built = [
         name
         for name in BUILT_AGAINST_TORCH
-        if repair.stack.installed.get(name, ABSENT) != ABSENT and name not in outcome.chosen
+        if repair.stack.installed.get(name, ABSENT) != ABSENT and not {name, leader_of(name)} & set(outcome.chosen)
     ]
     if not built:
         return None
