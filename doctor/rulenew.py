@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def new_rule(library: str, rule_id: str, name: str, folder: Path) -> Path:
         raise DoctorError(f"`{rule_id}` is no rule id", "a library's letters and three digits, as TE103")
     if not KEBAB.fullmatch(name):
         raise DoctorError(f"`{name}` is no rule name", "lower-case words joined by hyphens, that say the flaw")
-    libraries = load_libraries([folder]).libraries
+    libraries = load_libraries([folder] if _holds_rules(folder) else []).libraries
     if library not in libraries:
         near = nearest(library, libraries) or f"a new library starts with {folder / library / 'library.yaml'}"
         raise DoctorError(f"there is no library `{library}`", near)
@@ -64,12 +65,12 @@ def new_rule(library: str, rule_id: str, name: str, folder: Path) -> Path:
     distribution = (*libraries[library].distributions, library.replace("_", "-"))[0]
     text = _SKELETON.format(id=rule_id, name=name, todo=TODO, key=f"{distribution}.version", distribution=distribution)
     path = folder / library / f"{rule_id}.yaml"
+    if os.path.lexists(path):
+        raise DoctorError(f"`{path}` exists already")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as stream:
+        with path.open("x", encoding="utf-8") as stream:  # never over a file that appears just now
             stream.write(text)
-    except FileExistsError:
-        raise DoctorError(f"`{path}` exists already") from None
     except OSError as problem:
         raise DoctorError(f"cannot write `{path}`: {(problem.strerror or str(problem)).lower()}") from None
     return path
@@ -90,7 +91,9 @@ def _ids(folder: Path) -> dict[str, Path]:
     from .assets import rules_dir
     from .compiled import rule_files
 
-    folders = [rules_dir()]
-    if folder.is_dir() and any(folder.rglob("*.yaml")):
-        folders.append(folder)
-    return {path.stem: path for path in rule_files(tuple(folders)) if path.name != "library.yaml"}
+    folders = (rules_dir(), *([folder] if _holds_rules(folder) else []))
+    return {path.stem: path for path in rule_files(folders) if path.name != "library.yaml"}
+
+
+def _holds_rules(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.rglob("*.yaml"))
