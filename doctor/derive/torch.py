@@ -176,3 +176,13 @@ def _enable_gqa(framework: str, mask_tensor: bool) -> bool | None:
 )
 def _known_thd(layout: str | None) -> bool:
     return layout is not None and layout.startswith("t")
+
+
+@derived(
+    "workload.enable_gqa_asked",
+    BOOLEAN,
+    "enable_gqa=True is known to be passed; false where the call is not known",
+    uses=("workload.enable_gqa",),
+)
+def _enable_gqa_asked(enabled: bool | None) -> bool:
+    return enabled is True
