@@ -58,6 +58,9 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     yield Fact("distributions.duplicates", tuple(duplicates), where)
     if unreadable:  # what is not named may still lie there
         yield Fact("distributions.complete", None, where, problem="cannot read " + ", ".join(unreadable))
+    elif by_name and "torch" not in by_name:  # a layer, or half installed: what the job will run with lies elsewhere
+        problem = "torch is not in there, so this is only a part of the environment that will run"
+        yield Fact("distributions.complete", None, where, problem=problem)
     else:
         yield Fact("distributions.complete", True, where)
 

@@ -28,6 +28,7 @@ def test_names_are_normalized_and_versions_kept_as_text(site: Path, target: Targ
     install(site, "Jinja2", "3.10")
     install(site, "ruamel.yaml", "0.18.6")
     install(site, "transformer-engine", "2.3.0+5de3e14")
+    install(site, "torch", "2.6.0")
     facts = read(target)
     assert facts.value("flash-attn.version") == "2.7.4.post1"
     assert facts.value("jinja2.version") == "3.10"
@@ -36,6 +37,13 @@ def test_names_are_normalized_and_versions_kept_as_text(site: Path, target: Targ
     assert facts.value("distributions.complete") is True
     assert facts.value("distributions.broken") == ()
     assert str(site) in facts["flash-attn.version"].source
+
+
+def test_a_tree_without_torch_is_only_a_part_so_what_is_not_named_is_unknown(site: Path, target: Target) -> None:
+    install(site, "xtuner", "0.1.23")
+    complete = read(target)["distributions.complete"]
+    assert complete.value is None
+    assert "torch is not in there" in (complete.problem or "")
 
 
 def test_old_forms(site: Path, target: Target) -> None:
