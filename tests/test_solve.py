@@ -115,6 +115,29 @@ def test_c_goes_back_to_the_last_transformers_with_the_method_and_leaves_torch_a
     assert {"use_varlen_attn": "true", "pack_to_max_length": "true"} in [settings(fix) for fix in found]
 
 
+def test_d_in_thd_takes_the_stack_that_pads_v():
+    found = fixes(incident("d"))
+    stack = packages(found[0])
+    assert {"transformer-engine": "2.13.0", "flash-attn": "2.8.3", "torch": "2.8.0"}.items() <= stack.items()
+    assert str(stack["megatron-core"]).startswith("0.18.") and stack["megatron-core"] != "0.18.1"  # yanked
+    assert settings(found[0]) == {"NVTE_FLASH_ATTN": None}
+    assert any(change.kind == "call" and "pad" in change.name for fix in found[1:] for change in fix.changes)
+    assert not any(name.startswith("nvidia-cudnn") for fix in found for name in packages(fix))
+    assert "No cuDNN" in (evaluate(rulebook(), incident("d")).findings[0].no_pin or "")
+
+
+def test_d_on_a_python_without_that_megatron_pads_in_the_model():
+    found = fixes(incident("d").with_(fact("python.version", "3.11.7", "test")))
+    assert found and not any("megatron-core" in packages(fix) for fix in found)
+
+
+@pytest.mark.parametrize("layout", ["sbhd_sbhd_sbhd", "bshd_bshd_bshd"])
+def test_d_in_a_dense_layout_switches_the_unfused_backend_on_again(layout: str):
+    dense = incident("d").with_(fact("workload.qkv_layout", layout, "test"), fact("workload.mask", "causal", "test"))
+    found = fixes(dense)
+    assert settings(found[0]) == {"NVTE_UNFUSED_ATTN": None} and packages(found[0]) == {}
+
+
 def test_e_takes_a_transformer_engine_with_a_right_layout_or_contiguous_tensors():
     found = fixes(incident("e"))
     assert packages(found[0])["transformer-engine"] in ("1.12.0", "1.13.0")
@@ -143,6 +166,8 @@ def _by_hand(facts: Facts, before: Assessment, fix: Fix) -> Facts:
     for change in fix.changes:
         key = {"package": f"{change.name}.version", "env": f"env.{change.name}", "config": f"workload.{change.name}"}
         changed = changed.with_(fact(key[change.kind], change.after or ABSENT, "test"))
+    if any(change.name == "megatron-core" for change in fix.changes):  # pads V before TransformerEngine sees it
+        changed = changed.with_(fact("workload.head_dim_v", facts.value("workload.head_dim_qk"), "test"))
     parts = {k for k in changed if k.startswith("transformer-engine-")}
     te = next((c.after for c in fix.changes if c.name == "transformer-engine"), None)
     return changed.with_(*(fact(key, te, "test") for key in parts if te))
