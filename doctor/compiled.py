@@ -129,7 +129,7 @@ def _read(cache: Path, header: dict[str, Any]) -> tuple[str, list[Body]] | None:
             content = stream.read()
         if zlib.crc32(content) != first["crc"]:
             return None
-        version, bodies = json.loads(content)
+        version, bodies = json.loads(content.decode())  # from text: json guesses the encoding of bytes
         return version, [tuple(body) for body in bodies]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
