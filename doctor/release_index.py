@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import DoctorError
+from .versions import pep440_holds, split_clauses
 from .vocabulary import parse_version
 
 if TYPE_CHECKING:
@@ -47,7 +48,17 @@ def specifier(text: str) -> SpecifierSet:
 @functools.lru_cache(maxsize=262144)
 def admits(range_text: str, version: str) -> bool:
     """Whether the version lies in the range; a pre-release counts where it is asked about by name."""
-    return not range_text or specifier(range_text).contains(parse_version(version), prereleases=True)
+    if not range_text:
+        return True
+    clauses = [] if "===" in range_text else split_clauses(range_text)
+    bounds = [parse_version(bound.removesuffix(".*")) for _, bound in clauses]
+    if not bounds or any(bound.is_prerelease for bound in bounds):
+        return specifier(range_text).contains(parse_version(version), prereleases=True)
+    found = parse_version(version)  # the same verdict without importing `packaging.specifiers`
+    return all(
+        pep440_holds(operator, found, bound, text.endswith(".*"))
+        for (operator, text), bound in zip(clauses, bounds, strict=True)
+    )
 
 
 @dataclass(frozen=True)

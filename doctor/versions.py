@@ -21,7 +21,7 @@ def clause_holds(operator: str, bound_text: str, found_text: str) -> bool | None
     found, bound = parse_version(found_text), parse_version(bound_text.removesuffix(".*"))
     if found.is_prerelease and not bound.is_prerelease and _release(found, bound) == _release(bound, found):
         return None
-    if bound.is_prerelease:  # rare in rules, and releases of `packaging` differ on its corners
+    if bound.is_prerelease and operator in ("<", ">", "~="):  # rare, and releases of `packaging` differ on its corners
         from packaging.specifiers import SpecifierSet
 
         return SpecifierSet(operator + bound_text).contains(found, prereleases=True)
