@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from . import derive  # noqa: F401  (declares the derived keys)
 from .conditions import parse_conditions
 from .errors import DoctorError
 from .vocabulary import nearest, parse, term
