@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from hypothesis import settings
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -15,3 +16,8 @@ def own_cache(tmp_path_factory):
         del os.environ["XDG_CACHE_HOME"]
     else:
         os.environ["XDG_CACHE_HOME"] = before
+
+
+# A busy machine is no flaw of the code: no deadline per example. The tests that are about time measure it themselves.
+settings.register_profile("default-without-deadline", deadline=None)
+settings.load_profile("default-without-deadline")
