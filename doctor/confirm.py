@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .conditions import split_clauses
 from .jobruns import job_requests, judge_run, unpredicted
 from .known import Known
 from .model import ABSENT, SEVERITIES, Confirmation, Finding, Prediction
 from .target import Answer, run_program
+from .versions import split_clauses
 from .vocabulary import TERMS, parse
 
 
