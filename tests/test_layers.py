@@ -20,7 +20,7 @@ LAYERS = (
     {"vocabulary", "privacy", "yamltext", "assets", "versions", "regexsafety"},
     {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "wording", "target", "release_index"},
     {"backends", "foretold", "evaluate", "ruletests", "rulenew", "rulelint", "probes", "workload", "facts_file",
-     "solve", "pins", "confirm", "jobruns", "config", "batch"},
+     "solve", "pins", "confirm", "jobruns", "config", "batch", "requirement_lines"},
     {"report"},
     {"session"},
     {"cli_options", "rule_commands", "commands", "cli", "__main__"},
