@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import DoctorError
+from .requirement_lines import marker_holds, read_line
 from .versions import pep440_holds, split_clauses
 from .vocabulary import parse_version
 
@@ -133,25 +134,42 @@ class Release:
 
 def needs_of(lines: tuple[str, ...], platform: Platform, extras: frozenset[str] = frozenset()) -> tuple[Need, ...]:
     """The Requires-Dist lines whose markers hold on the platform, with no extra or one of these."""
+    needs = (_need(line, platform.markers, ("", *sorted(extras))) for line in lines)
+    return tuple(need for need in needs if need is not None)
+
+
+def _need(text: str, values: Mapping[str, str], extras: tuple[str, ...]) -> Need | None:
+    """What a line asks for, None if its marker does not hold here."""
+    line = read_line(text)
+    if line is None:
+        return _any_need(text, values, extras)
+    if line.marker is not None:
+        verdicts = [marker_holds(line.marker, {**values, "extra": extra}, admits) for extra in extras]
+        if None in verdicts:
+            return _any_need(text, values, extras)
+        if True not in verdicts:
+            return None
+    return Need(normalized(line.name), ",".join(line.clauses), _exact(line.clauses))
+
+
+def _any_need(text: str, values: Mapping[str, str], extras: tuple[str, ...]) -> Need | None:
+    """The same for a line of any kind."""
     from packaging.requirements import InvalidRequirement
 
-    held = []
-    for line in lines:
-        try:
-            parsed = requirement(line)
-        except InvalidRequirement:
-            continue  # a line that no installer reads binds nobody
-        if parsed.marker is None or any(
-            parsed.marker.evaluate({**platform.markers, "extra": extra}) for extra in ("", *sorted(extras))
-        ):
-            held.append(Need(normalized(parsed.name), str(parsed.specifier), _exact(parsed.specifier)))
-    return tuple(held)
+    try:
+        parsed = requirement(text)
+    except InvalidRequirement:
+        return None  # a line that no installer reads binds nobody
+    marker = parsed.marker
+    if marker is not None and not any(marker.evaluate({**values, "extra": extra}) for extra in extras):
+        return None
+    return Need(normalized(parsed.name), str(parsed.specifier), _exact(tuple(map(str, parsed.specifier))))
 
 
-def _exact(ranges: SpecifierSet) -> str | None:
-    clauses = list(ranges)
-    if len(clauses) == 1 and clauses[0].operator in ("==", "===") and not clauses[0].version.endswith(".*"):
-        return clauses[0].version
+def _exact(clauses: tuple[str, ...]) -> str | None:
+    """The version that `==` leaves as the only one."""
+    if len(clauses) == 1 and clauses[0].startswith("==") and not clauses[0].endswith(".*"):
+        return clauses[0].lstrip("=").strip()
     return None
 
 
