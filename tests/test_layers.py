@@ -17,10 +17,10 @@ NAMES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuff
 #: Lowest first: a module imports only from layers below, or from its own.
 LAYERS = (
     {"errors", "model"},
-    {"vocabulary", "privacy", "yamltext", "assets", "versions", "regexsafety"},
+    {"vocabulary", "privacy", "requirement_lines", "yamltext", "assets", "versions", "regexsafety"},
     {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "wording", "target", "release_index"},
     {"backends", "foretold", "evaluate", "ruletests", "rulenew", "rulelint", "probes", "workload", "facts_file",
-     "solve", "pins", "confirm", "jobruns", "config", "batch", "requirement_lines"},
+     "solve", "pins", "confirm", "jobruns", "config", "batch"},
     {"report"},
     {"session"},
     {"cli_options", "rule_commands", "commands", "cli", "__main__"},
