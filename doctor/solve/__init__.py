@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..evaluate import Assessment
     from ..known import Known
     from ..rulebook import Rulebook
+    from .repair import Outcome
     from .stack import Stack
 
 MOST_FIXES = 3
@@ -45,12 +46,13 @@ def solve(
     stack = stack_of(facts, assessment.known, index or load_index(), hold, installed)
     severities = ("error",) if errors else ("error", "warning")
     repair = Repair(rulebook, facts, assessment, stack, severities)
-    for finding in targets:  # worst first; one without a way out leaves the stage to the next
-        outcomes = list(repair.fixes_for(rulebook.rules[finding.rule]))
-        if outcomes:
-            fixes = (as_fix(repair, outcome) for outcome in best_of(outcomes, repair.firing, MOST_FIXES))
-            return tuple(fix for fix in fixes if fix.changes)
-    return ()
+    outcomes: list[Outcome] = []
+    for finding in targets:  # worst first; where it leaves errors behind, another may be the better one to begin with
+        outcomes += repair.fixes_for(rulebook.rules[finding.rule])
+        if any(not outcome.firing for outcome in outcomes):
+            break
+    fixes = (as_fix(repair, outcome) for outcome in best_of(outcomes, repair.firing, MOST_FIXES))
+    return tuple(fix for fix in fixes if fix.changes)
 
 
 def stack_of(

@@ -61,14 +61,18 @@ def _extend(
     versions = stack.completed(chosen)
     if not all(met(stack, name, spec, versions) for name, spec in wanted.items()):
         return
-    clash = next((c for c in stack.clashes(chosen) if not _installer_moves(stack, c, chosen)), None)
-    if clash is None:
+    clashes = [clash for clash in stack.clashes(chosen) if not _installer_moves(stack, clash, chosen)]
+    if not clashes:
         if len(chosen) == size:
             yield chosen
         return
-    if len(chosen) >= size:
-        return
-    for package, narrowed in _ways_out(stack, clash, versions, chosen):
+    ways = [list(_ways_out(stack, clash, versions, chosen)) for clash in clashes]
+    movers = [{package for package, _ in options} for options in ways]
+    forced = {next(iter(packages)) for packages in movers if len(packages) == 1}
+    further = len(forced) + any(not packages & forced for packages in movers)
+    if not all(movers) or len(chosen) + further > size:
+        return  # a requirement that nothing can mend, or more packages than this size has room for
+    for package, narrowed in min(zip(movers, ways, strict=True), key=lambda pair: len(pair[0]))[1]:
         spec = ",".join(part for part in (wanted.get(package, ""), narrowed) if part)
         for version in stack.domain(package, spec):
             if stack.fits(package, version, chosen):

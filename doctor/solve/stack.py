@@ -24,6 +24,7 @@ _OF_TORCH = re.compile(
 Versions = Mapping[str, str]  # package -> version or ABSENT
 
 
+@lru_cache(maxsize=4096)
 def leader_of(package: str) -> str | None:
     """The package whose part this one is: it brings it along at the version it pins."""
     if _OF_TORCH.fullmatch(package):
@@ -109,8 +110,15 @@ class Stack:
             self._memo[key] = found
         return found
 
-    def completed(self, chosen: Versions) -> dict[str, str]:
+    def completed(self, chosen: Versions) -> Versions:
         """All versions once the chosen ones are in: parts follow their leader, orphaned parts are gone."""
+        key = ("completed", *sorted(chosen.items()))
+        found: dict[str, str] | None = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._completed(chosen)
+        return found
+
+    def _completed(self, chosen: Versions) -> dict[str, str]:
         versions = {**self.installed, **chosen}
         torch = versions.get("torch")
         for leader in ("torch", "transformer-engine"):
@@ -259,21 +267,36 @@ class Stack:
     def cost(self, chosen: Versions) -> tuple[int, ...]:
         """What a choice costs, most important first; fewer is better."""
         torch, before = chosen.get("torch"), self.installed.get("torch")
+        moved = bool(torch and torch != ABSENT)
         minor = int(bool(torch and before and series(torch) != series(before)))
         was, becomes = self.cuda_major(before), self.cuda_major(torch)
         cuda = int(bool(torch and was and becomes and was != becomes))
-        down = builds = lines = behind = 0
+        loose = down = builds = lines = behind = 0
         for package, version in chosen.items():
             present = self.installed.get(package)
             if version == ABSENT:
                 continue
             if present and present != ABSENT and parse_version(version) < parse_version(present):
                 down += 1
+            loose += int(moved and self._unpinned(package, version, torch))
             release = self.index.release(package, version)
             builds += int(release is not None and "+" not in version and not release.has_wheel(self.platform))
             away, newer = self.distance(package, version)
             lines, behind = lines + away, behind + newer
-        return len(chosen), minor, cuda, down, builds, lines, behind
+        return len(chosen), minor, cuda, loose, down, builds, lines, behind
+
+    def _unpinned(self, package: str, version: str, torch: str | None) -> bool:
+        """Compiled for one torch without saying which, where other releases of the package do say it."""
+        release = self.index.release(package, version)
+        if release is None or package == "torch" or set(release.machines) <= {"any"}:
+            return False
+        if any(need.package == "torch" and need.pin for need in self.needs(package, version, torch)):
+            return False
+        key = ("pins torch", package)
+        if key not in self._memo:
+            some = list(self.index.releases(package))[-12:]
+            self._memo[key] = any(n.package == "torch" and n.pin for v in some for n in self.needs(package, v, torch))
+        return bool(self._memo[key])
 
 
 def _other_build(torch: str, part: str) -> bool:
