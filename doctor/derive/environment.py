@@ -84,6 +84,11 @@ for _key, _kind, _meaning in (
     declare(Term(_key, _kind, _meaning, derived=True))
 
 
+declare(
+    Term("xformers.flash3_built", BOOLEAN, "xFormers finds a FlashAttention 3 that fits (`python -m xformers.info`)")
+)
+
+
 @derived(
     "cudnn.version",
     VERSION,
