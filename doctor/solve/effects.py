@@ -11,7 +11,8 @@ from ..known import Known
 from ..model import ABSENT, Fact, Facts
 from ..rulebook import Rulebook
 from ..vocabulary import fact, parse_version
-from .stack import Stack, leader_of, series
+from .cost import series
+from .stack import Stack, leader_of
 
 SOURCE = "the proposed fix"
 _CUDNN_WHEEL = re.compile(r"nvidia-cudnn-cu(\d\d)")

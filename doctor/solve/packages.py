@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ..model import ABSENT
 from ..release_index import admits
+from .cost import cost
 from .stack import Clash, Stack, Versions, leader_of
 
 _NODES, _YIELDS = 6000, 400  # bounds of one search; the largest real ones stay an order of magnitude below
@@ -28,7 +29,7 @@ def choices(stack: Stack, wanted: Mapping[str, str], extra: int = 6) -> Iterator
                 found.append(chosen)
             if len(found) >= _YIELDS:
                 break
-        yield from sorted(found, key=stack.cost)
+        yield from sorted(found, key=lambda chosen: cost(stack, chosen))
 
 
 def met(stack: Stack, package: str, wanted: str, versions: Versions | None = None) -> bool:
@@ -75,7 +76,7 @@ def _extend(
     for package, narrowed in min(zip(movers, ways, strict=True), key=lambda pair: len(pair[0]))[1]:
         spec = ",".join(part for part in (wanted.get(package, ""), narrowed) if part)
         for version in stack.domain(package, spec):
-            if stack.fits(package, version, chosen):
+            if stack.fits(package, version, chosen) and not stack.outdated(package, version, chosen):
                 yield from _extend(stack, wanted, {**chosen, package: version}, must, size, budget)
 
 

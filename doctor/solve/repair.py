@@ -11,6 +11,7 @@ from ..evaluate import Assessment, know, rule_holds
 from ..known import Known
 from ..model import ABSENT, Facts
 from ..rulebook import Rule, Rulebook
+from .cost import cost
 from .effects import changed_facts
 from .packages import choices, met
 from .plan import Pick, Plan
@@ -152,8 +153,8 @@ class Repair:
             if prediction.could_tell and prediction.selected is None and prediction.library in self._usable:
                 return None
         by_hand = len(plan.config) + len(plan.env) + sum(bool(pick.alternative.call) for pick in plan.picks)
-        cost = (*self.stack.cost(chosen), by_hand)
-        return Outcome(plan, chosen, facts, known, frozenset(firing), frozenset(unclear), cost)
+        costs = (*cost(self.stack, chosen), by_hand)
+        return Outcome(plan, chosen, facts, known, frozenset(firing), frozenset(unclear), costs)
 
 
 def best_of(outcomes: Sequence[Outcome], firing: frozenset[str], most: int) -> list[Outcome]:

@@ -15,6 +15,7 @@ from typing import Any
 from ..model import ABSENT
 from ..release_index import Need, Platform, Release, ReleaseIndex, admits, needs_of, specifier
 from ..vocabulary import parse_version
+from .cost import distance
 
 #: What a torch wheel brings along: CUDA's own libraries and the compiler. Not nvidia-cudnn-frontend, nvidia-ml-py ….
 _OF_TORCH = re.compile(
@@ -30,13 +31,6 @@ def leader_of(package: str) -> str | None:
     if _OF_TORCH.fullmatch(package):
         return "torch"
     return "transformer-engine" if package.startswith("transformer-engine-") else None
-
-
-@lru_cache(maxsize=65536)
-def series(version: str) -> tuple[int, ...]:
-    """The release line a version belongs to: 2.7.1 → (2, 7); 0.0.29.post1 → (0, 0, 29)."""
-    release = (*parse_version(version).release, 0, 0, 0)
-    return release[:3] if release[:2] == (0, 0) else release[:2]
 
 
 @dataclass(frozen=True)
@@ -65,7 +59,7 @@ class Stack:
     requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Requires-Dist as installed
     hold: frozenset[str] = frozenset()
     cuda: str | None = None  # of the installed torch, None when unknown or a CPU build
-    _memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def extras(self, package: str, torch: str | None) -> frozenset[str]:
         """The extras that a torch user has of a package: TransformerEngine's torch part and its core."""
@@ -89,9 +83,9 @@ class Stack:
     def parts(self, leader: str, version: str, torch: str | None = None) -> Versions:
         """What this release of a leader brings along: part → pinned version, parts of parts included."""
         extras = self.extras(leader, torch)
-        found: dict[str, str] | None = self._memo.get((leader, version, extras))
+        found: dict[str, str] | None = self.memo.get((leader, version, extras))
         if found is None:
-            found = self._memo[leader, version, extras] = {}
+            found = self.memo[leader, version, extras] = {}
             for need in self._published(leader, version, extras):
                 if need.pin is not None and leader_of(need.package) == (leader_of(leader) or leader):
                     found.setdefault(need.package, need.pin)
@@ -102,20 +96,20 @@ class Stack:
     def _published(self, package: str, version: str, extras: frozenset[str]) -> tuple[Need, ...]:
         """What a release on record requires; nothing for a build of another index, whose pins are not on record."""
         key = ("needs", package, version, extras)
-        found: tuple[Need, ...] | None = self._memo.get(key)
+        found: tuple[Need, ...] | None = self.memo.get(key)
         if found is None:
             release = self.index.release(package, version)
             foreign = release is None or ("+" in version and package == "torch")
             found = () if release is None or foreign else needs_of(release.requires, self.platform, extras)
-            self._memo[key] = found
+            self.memo[key] = found
         return found
 
     def completed(self, chosen: Versions) -> Versions:
         """All versions once the chosen ones are in: parts follow their leader, orphaned parts are gone."""
         key = ("completed", *sorted(chosen.items()))
-        found: dict[str, str] | None = self._memo.get(key)
+        found: dict[str, str] | None = self.memo.get(key)
         if found is None:
-            found = self._memo[key] = self._completed(chosen)
+            found = self.memo[key] = self._completed(chosen)
         return found
 
     def _completed(self, chosen: Versions) -> dict[str, str]:
@@ -145,9 +139,9 @@ class Stack:
         if version != self.installed.get(package) or package not in self.requires:
             return self._published(package, version, extras)
         key = ("installed", package, extras)
-        if key not in self._memo:
-            self._memo[key] = needs_of(self.requires[package], self.platform, extras)
-        found: tuple[Need, ...] = self._memo[key]
+        if key not in self.memo:
+            self.memo[key] = needs_of(self.requires[package], self.platform, extras)
+        found: tuple[Need, ...] = self.memo[key]
         return found
 
     def clashes(self, chosen: Versions) -> Iterator[Clash]:
@@ -181,10 +175,11 @@ class Stack:
                 for need in self.needs(other, chosen[other], torch):
                     if need.package == package and not admits(need.range, version):
                         return False
-        return not self._outdated(package, version, torch)
+        return True
 
-    def _outdated(self, package: str, version: str, torch: str | None) -> bool:
+    def outdated(self, package: str, version: str, chosen: Versions) -> bool:
         """Compiled code older than the torch it would meet, and only admitted because it names no upper bound."""
+        torch = self.completed(chosen).get("torch")
         release, other = self.index.release(package, version), self.index.release("torch", torch or ABSENT)
         present = self.installed.get(package)
         if release is None or other is None or present is None or package == "torch" or torch == ABSENT:
@@ -202,9 +197,9 @@ class Stack:
     def domain(self, package: str, wanted: str = "") -> list[str]:
         """The releases within the range that install on the platform, nearest first; without the present one."""
         key = ("domain", package, wanted)
-        if key not in self._memo:
-            self._memo[key] = self._domain(package, wanted)
-        found: list[str] = self._memo[key]
+        if key not in self.memo:
+            self.memo[key] = self._domain(package, wanted)
+        found: list[str] = self.memo[key]
         return found
 
     def _domain(self, package: str, wanted: str) -> list[str]:
@@ -229,7 +224,7 @@ class Stack:
             and not self._loses_cuda(item)
             and self._parts_install(item)
         ]
-        return sorted(fitting, key=lambda version: self.distance(package, version))
+        return sorted(fitting, key=lambda version: distance(self, package, version))
 
     def _loses_cuda(self, release: Release) -> bool:
         """On aarch64 the registry's older torch wheels are CPU builds: no way out for a GPU job."""
@@ -246,57 +241,6 @@ class Stack:
             if found is not None and not found.installs_on(self.platform):
                 return False
         return True
-
-    def distance(self, package: str, version: str) -> tuple[int, int]:
-        """(release lines away from the present one, releases behind the newest of its line)."""
-        lines: dict[tuple[int, ...], list[str]] = self._memo.get(("lines", package), {})
-        if not lines:
-            for text in self.index.releases(package):
-                if not parse_version(text).is_prerelease:
-                    lines.setdefault(series(text), []).append(text)
-            self._memo["lines", package] = lines
-        line = series(version)
-        newer = [text for text in lines.get(line, ()) if parse_version(version) < parse_version(text)]
-        behind = 0 if "+" in version else len(newer)
-        present = self.installed.get(package)
-        if present is None:
-            return sum(1 for other in lines if other > line), behind  # newly installed: the newest
-        here = series(present)
-        return sum(1 for other in lines if min(here, line) <= other <= max(here, line) and other != here), behind
-
-    def cost(self, chosen: Versions) -> tuple[int, ...]:
-        """What a choice costs, most important first; fewer is better."""
-        torch, before = chosen.get("torch"), self.installed.get("torch")
-        moved = bool(torch and torch != ABSENT)
-        minor = int(bool(torch and before and series(torch) != series(before)))
-        was, becomes = self.cuda_major(before), self.cuda_major(torch)
-        cuda = int(bool(torch and was and becomes and was != becomes))
-        loose = down = builds = lines = behind = 0
-        for package, version in chosen.items():
-            present = self.installed.get(package)
-            if version == ABSENT:
-                continue
-            if present and present != ABSENT and parse_version(version) < parse_version(present):
-                down += 1
-            loose += int(moved and self._unpinned(package, version, torch))
-            release = self.index.release(package, version)
-            builds += int(release is not None and "+" not in version and not release.has_wheel(self.platform))
-            away, newer = self.distance(package, version)
-            lines, behind = lines + away, behind + newer
-        return len(chosen), minor, cuda, loose, down, builds, lines, behind
-
-    def _unpinned(self, package: str, version: str, torch: str | None) -> bool:
-        """Compiled for one torch without saying which, where other releases of the package do say it."""
-        release = self.index.release(package, version)
-        if release is None or package == "torch" or set(release.machines) <= {"any"}:
-            return False
-        if any(need.package == "torch" and need.pin for need in self.needs(package, version, torch)):
-            return False
-        key = ("pins torch", package)
-        if key not in self._memo:
-            some = list(self.index.releases(package))[-12:]
-            self._memo[key] = any(n.package == "torch" and n.pin for v in some for n in self.needs(package, v, torch))
-        return bool(self._memo[key])
 
 
 def _other_build(torch: str, part: str) -> bool:
