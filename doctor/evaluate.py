@@ -100,7 +100,12 @@ def _finding(rule: Rule, known: Known) -> Finding:
 
 
 def with_needs(evidence: tuple[Evidence, ...], needs: Mapping[str, str]) -> tuple[Evidence, ...]:
-    """The evidence with the rule's own words for what is needed, where it gives any."""
+    """The evidence with the rule's own words for what is needed.
+
+    A rule that gives any names the conditions worth changing; the others (the GPU, the job) only say what was found.
+    """
+    if not needs:
+        return evidence
     return tuple(
-        Evidence(item.key, item.condition, needs.get(item.key, item.needs), item.fact, item.holds) for item in evidence
+        Evidence(item.key, item.condition, needs.get(item.key, ""), item.fact, item.holds) for item in evidence
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from . import __version__
 from .config import Defaults
+from .errors import NoDiagnosis
 from .evaluate import Assessment, evaluate
 from .foretold import foretold
 from .model import ABSENT, Confirmation, Facts, Finding, Fix, Report
@@ -52,6 +53,12 @@ def diagnose(request: Request, tell: Callable[[str], None] = lambda text: None) 
     patient = examine(request, rulebook)
     clock.lap("facts")
     assessment = evaluate(rulebook, patient.facts)
+    watched = (f"{name}.version" for name in rulebook.watched_distributions)
+    if not assessment.findings and not any(key in patient.facts for key in watched):
+        raise NoDiagnosis(
+            "nothing of the attention stack is installed there",
+            "name the training environment with `--python PATH`, `--site-packages DIR` or `--facts FILE`",
+        )
     found = foretold(rulebook, assessment)
     clock.lap("evaluate")
     findings, runs, notes = _confirm(found, assessment, patient, request, tell)

@@ -106,7 +106,7 @@ def _finding(item: Finding) -> dict[str, Any]:
             {
                 "fact": evidence.key,
                 "found": _plain(evidence.fact.value),
-                "wanted": evidence.needs,
+                "wanted": evidence.needs or None,
                 "source": evidence.fact.source,
                 "condition": evidence.condition,
             }

@@ -129,7 +129,8 @@ def _finding(page: Page, finding: Finding) -> None:
 def _evidence(evidence: Evidence) -> str:
     source = evidence.fact.source
     origin = source if source.startswith(_SENTENCES) else f"from {source}"
-    return f"{evidence.key}: found {shown(evidence.fact.value)}, needs {needed(evidence)}, {origin}"
+    needs = f", needs {needed(evidence)}" if evidence.needs else ""
+    return f"{evidence.key}: found {shown(evidence.fact.value)}{needs}, {origin}"
 
 
 def _confirmation(page: Page, item: Confirmation) -> None:
