@@ -16,12 +16,14 @@ _FLAGS = (
     ("te.thd_seqlen_pow2", BOOLEAN, "this release rounds thd sequence lengths up to a power of two, later ones to 64"),
     ("te.alibi_cross_as_bias", BOOLEAN, "this release hands ALiBi to cuDNN as a bias when q and kv lengths differ"),
     ("te.cp_packs_kv", BOOLEAN, "this release packs k and v into one tensor for p2p context-parallel steps"),
-    ("te.cp_gather_keeps_causal", BOOLEAN, "all-gather steps keep the top-left causal mask"),
+    ("te.cp_ring_only", BOOLEAN, "this release knows no context parallelism but the ring"),
+    ("te.flash2_accepted", BOOLEAN, "the installed flash-attn lies in the window of this TransformerEngine"),
     ("te.knows_111s", BOOLEAN, "this release tells a 111s bias from 11ss"),
 )
 for _key, _kind, _meaning in (
     *_FLAGS,
     ("cudnn.runs_head_dim_256", TEXT, "where this cuDNN trains head_dim 256 on sm10x: thd, padded layouts only, never"),
+    ("flash-attn.has_window", BOOLEAN, "the installed flash-attn has a sliding window"),
     ("te.forces_backend_1", TEXT, "for which bias this release sets NVTE_FUSED_ATTN_BACKEND=1 by itself"),
 ):
     declare(Term(_key, _kind, _meaning, derived=True))
@@ -347,37 +349,32 @@ def _a2a_ranks(cp_size: int, comm: str, a2a: int | str | None) -> int | None:
         "workload.cp_size", "workload.cp_comm_type", "te.mask", "te.seqlen_q", "te.seqlen_kv", "te.layout",
         "te.heads", "te.kv_heads", "te.window_left", "te.window_right", "te.qkv_format",
     ),
-    uses=("workload.cp_size_a2a", "te.seqlen_per_rank", "te.cp_packs_kv", "te.cp_gather_keeps_causal"),
+    uses=("workload.cp_size_a2a", "te.seqlen_per_rank", "te.cp_packs_kv", "te.cp_ring_only"),
 )  # fmt: skip
 def _steps(
     cp: int, comm: str, mask: str, q: int, kv: int, layout: str, heads: int, kv_heads: int, left: int, right: int,
-    fmt: str, a2a: int | str | None, per_rank: bool | None, packs: bool | None, keeps_causal: bool | None,
+    fmt: str, a2a: int | str | None, per_rank: bool | None, packs: bool | None, ring_only: bool | None,
 ) -> tuple[str, ...] | None:  # fmt: skip
     if cp <= 1:
         return ()
     if per_rank and fmt != "thd":
-        q, kv = q * cp, kv * cp  # the steps are counted from global lengths
+        q, kv = q * cp, kv * cp  # steps are counted from global lengths
     three = "_".join([fmt] * 3)
-    if comm in (ABSENT, "p2p", "a2a+p2p"):
-        ranks = _a2a_ranks(cp, comm, a2a)
+    if ring_only or comm in (ABSENT, "p2p", "a2a+p2p"):
+        ranks = 1 if ring_only else _a2a_ranks(cp, comm, a2a)
         if ranks is None:
             return None
-        ring = cp // ranks
+        ring = max(cp // ranks, 1)
         packed = f"{fmt}_{fmt[:-2]}2hd" if packs else three
-        chosen = []
-        sq, skv = max(q // ring, 1), max(kv // ring, 1)
-        for step_mask, step_q, step_kv in _ring_steps(mask, sq, skv):
-            chosen.append((step_mask, step_q, step_kv, heads // ranks, kv_heads // ranks, -1, -1, packed))
-        if "causal" in mask:
-            chosen[0] = (*chosen[0][:6], 0, packed) if False else chosen[0]
-        return tuple(_step(*step) for step in chosen)
+        shapes = _ring_steps(mask, max(q // ring, 1), max(kv // ring, 1))
+        return tuple(_step(*shape, heads // ranks, kv_heads // ranks, -1, -1, packed) for shape in shapes)
     if comm == "a2a":
-        return (_step(mask, q, kv, heads // cp, kv_heads // cp, left, right, layout if False else three),)
-    chunk = max(q // (2 * cp), 1)
-    if "causal" in mask and not keeps_causal and not mask.endswith("bottom_right"):
+        return (_step(mask, q, kv, heads // cp, kv_heads // cp, left, right, three),)
+    if "causal" in mask and not mask.endswith("bottom_right"):
         mask = f"{mask}_bottom_right"
-    growing = {max(kv // (2 * cp), 1), kv} if "causal" in mask else {kv}
-    return tuple(_step(mask, chunk, length, heads, kv_heads, left, right, three) for length in sorted(growing))
+    chunk = max(kv // (2 * cp), 1)
+    lengths = sorted({chunk, kv}) if "causal" in mask else [kv]
+    return tuple(_step(mask, max(q // (2 * cp), 1), length, heads, kv_heads, left, right, three) for length in lengths)
 
 
 def _ring_steps(mask: str, q: int, kv: int) -> list[tuple[str, int, int]]:
@@ -427,3 +424,24 @@ def _trains_256(
     plain = bias == "no_bias" and dropout == 0 and softmax == "vanilla"
     served = runs == "thd" or (runs == "padded" and fmt != "thd")
     return qk == v == 256 and sm.startswith("10.") and plain and (not windowed or "causal" in mask) and served
+
+
+@derived(
+    "te.flash2_usable_from_2.3",
+    BOOLEAN,
+    "a flash-attn of 2.3 or later that this TransformerEngine accepts is installed",
+    needs=("flash-attn.version", "te.flash2_accepted"),
+    uses=("flash-attn.has_window",),
+)
+def _from_2_3(version: str, accepted: bool, has_window: bool | None) -> bool:
+    return version != ABSENT and accepted and bool(has_window)
+
+
+@derived(
+    "te.cp_seqlens_divide",
+    BOOLEAN,
+    "both lengths divide by twice the context-parallel ranks",
+    needs=("workload.seq_len_q", "workload.seq_len_kv", "workload.cp_size"),
+)
+def _cp_seqlens_divide(q: int, kv: int, cp: int) -> bool:
+    return q % (2 * cp) == 0 and kv % (2 * cp) == 0
