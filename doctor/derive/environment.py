@@ -42,6 +42,18 @@ def _wheel_shadowed(loaded: str, wheel: str) -> bool:
     return parse_version(loaded).release[:3] != parse_version(wheel).release[:3]
 
 
+@derived(
+    "cudnn.older_than_wheel",
+    BOOLEAN,
+    "the cuDNN that will be loaded is older than the wheel's",
+    needs=("cudnn.version", "cudnn.wheel_version"),
+)
+def _older_than_wheel(loaded: str, wheel: str) -> bool:
+    if ABSENT in (loaded, wheel):
+        return False
+    return parse_version(loaded).release[:3] < parse_version(wheel).release[:3]
+
+
 @derived("torch.cuda_major", TEXT, "major of the CUDA torch was built for", needs=("torch.cuda",))
 def _cuda_major(cuda: str) -> str:
     return ABSENT if cuda == ABSENT else str(parse_version(cuda).major)
