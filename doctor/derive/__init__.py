@@ -8,9 +8,9 @@ language needs no second kind of operator.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from ..records import dataclass
 from ..vocabulary import Term, declare
 
 
@@ -47,4 +47,4 @@ def derived(
     return register
 
 
-from . import environment, te, torch, workload  # noqa: E402,F401  (registers their derivations)
+from . import environment, te, torch, transformers, workload  # noqa: E402,F401  (registers their derivations)
