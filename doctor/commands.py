@@ -7,13 +7,13 @@ import io
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from .cli_options import TIMEOUT, add_fail_on, add_kernels, add_output, parser
 from .errors import DoctorError, NoDiagnosis
 from .model import SEVERITIES, Report
+from .records import dataclass
 
 if TYPE_CHECKING:
     from .session import Request

@@ -7,11 +7,11 @@ a version or number range (`">=2.1,<2.9"`), a literal, a list of literals, `pres
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .errors import DoctorError
 from .model import ABSENT, Evidence, Fact
+from .records import dataclass
 from .versions import clause_holds, range_holds, split_clauses
 from .vocabulary import BOOLEAN, INTEGER, NUMBER, SM, VERSION, WINDOW, parse, parse_version, term
 

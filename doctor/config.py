@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .errors import DoctorError
 from .model import SEVERITIES, Facts
+from .records import dataclass, field
 
 SECTION = "tool.attn-doctor"
 KEYS = ("fail-on", "gpu", "workload", "model", "rules", "ignore")

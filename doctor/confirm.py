@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .jobruns import job_requests, judge_run, unpredicted
 from .known import Known
 from .model import ABSENT, SEVERITIES, Confirmation, Finding, Prediction
+from .records import dataclass, replace
 from .target import Answer, run_program
 from .versions import split_clauses
 from .vocabulary import TERMS, parse

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from .backends import Predictor
 from .known import Known
 from .model import SEVERITIES, Evidence, Facts, Finding, Prediction, Undetermined
+from .records import dataclass
 from .rulebook import Rule, Rulebook
 from .wording import interpolate, missing_keys
 

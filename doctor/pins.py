@@ -6,11 +6,11 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import DoctorError
 from .model import ABSENT, Change, Fix, Report
+from .records import dataclass
 from .release_index import admits, load_index
 from .solve.stack import Stack, leader_of
 from .solve.wording import BUILT_AGAINST_TORCH, deed, orphans

@@ -11,11 +11,11 @@ import gzip
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import DoctorError
+from .records import dataclass
 from .requirement_lines import marker_holds, read_line
 from .versions import pep440_holds, split_clauses
 from .vocabulary import parse_version

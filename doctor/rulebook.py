@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from .conditions import All, Condition, Leaf, parse_conditions
 from .known import Implications, Known
 from .model import Alternative
+from .records import dataclass
 
 
 @dataclass(frozen=True)

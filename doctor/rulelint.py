@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .conditions import All, AnyOf, Condition, Leaf, Not
 from .errors import DoctorError
 from .known import Known
+from .records import dataclass
 from .regexsafety import regex_fault
 from .rulebook import Library, Rule, Rulebook, as_tuple
 from .rulenew import TODO

@@ -8,7 +8,6 @@ wins over what a release would imply.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from .errors import DoctorError
 from .evaluate import rule_holds
 from .known import Known
 from .model import Fact, Facts
+from .records import dataclass
 from .rulebook import Library, Rule, Rulebook
 from .schema import Source, read_source
 from .vocabulary import parse

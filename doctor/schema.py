@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .model import ABSENT, SEVERITIES
+from .records import dataclass
 from .shape import At, Check, Shape
 from .vocabulary import nearest
 from .yamltext import Lines, parse_yaml, read_text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import __version__
@@ -13,6 +12,7 @@ from .errors import NoDiagnosis
 from .evaluate import Assessment, evaluate
 from .foretold import foretold
 from .model import ABSENT, Confirmation, Facts, Finding, Fix, Report
+from .records import dataclass, field
 from .rulebook import Rulebook, load_rulebook
 
 TOOL = f"attn-doctor {__version__}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from . import derive  # noqa: F401  (declares the derived keys)
 from .conditions import parse_conditions
 from .errors import DoctorError
+from .records import dataclass
 from .vocabulary import nearest, parse, term
 from .yamltext import Lines
 

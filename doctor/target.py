@@ -12,8 +12,9 @@ import pathlib
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from .records import dataclass, field
 
 if TYPE_CHECKING:  # imported where used: a check that runs nothing must not pay for it
     import subprocess

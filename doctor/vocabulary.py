@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from .errors import DoctorError
 from .model import ABSENT, Fact
+from .records import dataclass
 
 VERSION, SM, INTEGER, NUMBER, TEXT, BOOLEAN, WINDOW, LIST = (
     "version", "sm", "integer", "number", "text", "boolean", "window", "list",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..model import ABSENT, Fact
+from ..records import dataclass
 from ..vocabulary import fact
 from .elf import Dynamic, NotElf, read_dynamic, section
 from .interface import SITE_PACKAGES, Target, Watch

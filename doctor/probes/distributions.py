@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import InvalidVersion
 
 from ..model import Fact
+from ..records import dataclass
 from ..vocabulary import fact, parse_version
 from .interface import Target, Watch
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO
+
+from ..records import dataclass
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29

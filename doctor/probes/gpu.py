@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..model import Fact
+from ..records import dataclass
 from ..vocabulary import fact
 from .gpu_table import gpu_facts, newest_cuda
 from .interface import Target, Watch

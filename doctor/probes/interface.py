@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
 from ..errors import DoctorError, NoDiagnosis
 from ..model import Fact
+from ..records import dataclass
 
 INTERPRETER, SITE_PACKAGES = "interpreter", "site_packages"
 OLDEST = (3, 8)

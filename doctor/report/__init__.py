@@ -7,10 +7,10 @@ A format module has one function per view it knows: `diagnosis(report, style)`, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ..errors import DoctorError
 from ..model import Report
+from ..records import dataclass
 
 #: Format → module; imported when asked for.
 FORMATS = {"text": "text", "json": "json"}

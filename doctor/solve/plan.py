@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import DoctorError
 from ..model import ABSENT, Alternative
+from ..records import dataclass, field
 from ..release_index import normalized, specifier
 from ..vocabulary import parse
 

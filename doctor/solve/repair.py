@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from ..evaluate import Assessment, know, rule_holds
 from ..known import Known
 from ..model import ABSENT, Facts
+from ..records import dataclass
 from ..rulebook import Rule, Rulebook
 from .cost import cost
 from .effects import changed_facts

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from ..model import ABSENT
+from ..records import dataclass, field
 from ..release_index import Need, Platform, Release, ReleaseIndex, admits, needs_of, specifier
 from ..vocabulary import parse_version
 from .cost import distance

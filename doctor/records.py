@@ -1,0 +1,123 @@
+"""`dataclass(frozen=True)` at a fifth of its price: what `dataclasses` offers and this package uses of it.
+
+Start-up is a promise (docs/adr/0005). The standard module imports `inspect` and compiles six methods per class:
+for our forty classes that is three bare Python starts. Here one method is compiled and the rest is shared.
+To a type checker, and to `dataclasses.fields`, `replace` and `asdict`, these are dataclasses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass, field, replace
+else:
+    _MISSING = object()
+    _OWN = "__record_fields__"
+
+    class _Field:
+        """How a field differs from a plain one."""
+
+        __slots__ = ("compare", "factory", "repr")
+
+        def __init__(self, factory, repr_, compare):
+            self.factory, self.repr, self.compare = factory, repr_, compare
+
+    _PLAIN = _Field(None, True, True)
+
+    def field(*, default_factory=None, repr=True, compare=True):
+        """A field with a default made anew for each instance, or one that takes no part in `==` or `repr`."""
+        return _Field(default_factory, repr, compare)
+
+    def replace(record, **changes):
+        """The same record with these fields changed."""
+        return type(record)(**{**{name: getattr(record, name) for name in getattr(record, _OWN)}, **changes})
+
+    def dataclass(*, frozen):
+        """Decorator: an immutable record of the class's annotated fields."""
+        assert frozen, "records are immutable"
+        return _made
+
+    def _made(cls):
+        fields = {}
+        defaults = {}
+        for base in reversed(cls.__mro__[1:]):
+            for name, (found, default) in base.__dict__.get(_OWN, {}).items():
+                fields[name], defaults[name] = found, default
+        for name in cls.__annotations__:
+            default = cls.__dict__.get(name, _MISSING)
+            fields[name] = default if isinstance(default, _Field) else _PLAIN
+            defaults[name] = _MISSING if isinstance(default, _Field) else default
+            if isinstance(default, _Field):
+                delattr(cls, name)
+        setattr(cls, _OWN, {name: (fields[name], defaults[name]) for name in fields})
+        cls.__init__ = _init(cls, fields, defaults)
+        compared = [name for name, found in fields.items() if found.compare]
+        shown = [name for name, found in fields.items() if found.repr]
+        cls.__match_args__ = tuple(fields)
+        cls.__dataclass_fields__ = _STANDARD
+        cls.__setattr__ = _refuse
+        cls.__delattr__ = _refuse
+
+        def values(record):
+            return tuple([getattr(record, name) for name in compared])
+
+        def equal(self, other):
+            return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+
+        def hashed(self):
+            return hash(values(self))
+
+        def shown_as(self):
+            return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+        for name, method in (("__eq__", equal), ("__hash__", hashed), ("__repr__", shown_as)):
+            if name not in cls.__dict__ or (name == "__hash__" and cls.__dict__[name] is None):
+                setattr(cls, name, method)
+        return cls
+
+    def _init(cls, fields, defaults):
+        """The constructor, compiled: records are made by the thousand."""
+        scope = {"_set": object.__setattr__, "_missing": _MISSING}
+        head, body = [], []
+        for name, found in fields.items():
+            if found.factory is not None:
+                scope[f"_f_{name}"] = found.factory
+                head.append(f"{name}=_missing")
+                body.append(f" _set(self, {name!r}, _f_{name}() if {name} is _missing else {name})")
+                continue
+            if defaults[name] is _MISSING:
+                head.append(name)
+            else:
+                scope[f"_d_{name}"] = defaults[name]
+                head.append(f"{name}=_d_{name}")
+            body.append(f" _set(self, {name!r}, {name})")
+        exec(f"def __init__(self, {', '.join(head)}):\n" + ("\n".join(body) or " pass"), scope)
+        scope["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
+        return scope["__init__"]
+
+    def _refuse(self, name, *value):
+        from dataclasses import FrozenInstanceError
+
+        raise FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
+
+    class _Standard:
+        """`__dataclass_fields__`, made by the standard module when somebody asks for it."""
+
+        def __get__(self, record, cls):
+            import dataclasses
+
+            made = {}
+            for name, (found, default) in getattr(cls, _OWN).items():
+                made[name] = standard = dataclasses.field(repr=found.repr, compare=found.compare)
+                standard.name, standard._field_type = name, dataclasses._FIELD
+                standard.type = cls.__annotations__.get(name)
+                if found.factory is not None:
+                    standard.default_factory = found.factory
+                elif default is not _MISSING:
+                    standard.default = default
+            return made
+
+    _STANDARD = _Standard()
+
+__all__ = ["dataclass", "field", "replace"]
