@@ -99,6 +99,9 @@ def test_the_capture_covers_all_four_backends() -> None:
         ("2.8.0", "7.5", {"workload.dtype": "float16"}, "sdpa.efficient"),
         ("2.8.0", "9.0", {"workload.dtype": "float32"}, "sdpa.efficient"),
         ("2.8.0", "8.0", {"workload.head_dim_qk": 192, "workload.head_dim_v": 128}, "sdpa.efficient"),
+        ("2.12.1", "9.0", {"workload.head_dim_qk": 256}, "sdpa.cudnn"),
+        ("2.13.0", "9.0", {"workload.head_dim_qk": 256}, "sdpa.cudnn"),
+        ("2.13.0", "10.0", {"workload.head_dim_qk": 256}, "sdpa.flash"),
         ("2.14.1", "10.0", {"workload.head_dim_qk": 256}, "sdpa.cudnn"),
         ("2.14.1", "10.0", {"workload.head_dim_qk": 192}, "sdpa.flash"),  # no backward in cuDNN
         ("2.8.0", "8.9", {"workload.head_dim_qk": 224}, "sdpa.efficient"),
@@ -123,7 +126,6 @@ def test_release_by_release(rulebook: Rulebook, torch: str, sm: str, changes: di
     [
         ("2.16.0", {}),  # newer than what was read
         ("2.4.1", {"env.TORCH_CUDNN_SDPA_ENABLED": "1"}),  # the prototype has limits of its own
-        ("2.13.0", {"workload.head_dim_qk": 256}),  # the limit moved around this release
         ("2.9.0a0+git1234567", {}),  # somewhere before 2.9.0, where the order of preference changed
     ],
 )
