@@ -90,7 +90,7 @@ def predict(rulebook: Rulebook, library: Library, known: Known) -> Prediction:
 def variant(rulebook: Rulebook, library: Library, backend: str, known: Known) -> tuple[str | None, tuple[Reason, ...]]:
     """(the part of `backend` that serves, `absent` for none, None for could not tell; what speaks against the rest)."""
     judged = _judge(rulebook, library, known, parts=True)
-    order = _order(library.variants[backend], known)
+    order = order_that_counts(library.variants[backend], known)
     if order is None:
         return None, ()
     usable = {part: _available(judged.get(part, ())) for part in order}
@@ -180,8 +180,8 @@ def _candidate(library: Library, backend: str, title: str, reasons: list[Reason]
     return Candidate(backend, title, available, certain or tuple(reasons))
 
 
-def _order(orders: Orders, known: Known) -> tuple[str, ...] | None:
-    """The order that counts; None when it cannot be told which."""
+def order_that_counts(orders: Orders, known: Known) -> tuple[str, ...] | None:
+    """The order of preference that counts for these facts; None when it cannot be told which."""
     for when, order in orders:
         holds = True if when is None else when.holds(known)
         if holds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .backends import order_that_counts
 from .evaluate import Assessment, with_needs
 from .known import Known
 from .model import Candidate, Finding, Prediction, Reason
@@ -21,7 +22,7 @@ def foretold(rulebook: Rulebook, assessment: Assessment) -> tuple[Finding, ...]:
         if reason is not None and reason.holds:
             added.append(_of_rule(rulebook.rules[reason.rule], reason, assessment.known))
         elif prediction.could_tell and prediction.selected is None:
-            added.append(_nothing_left(rulebook, prediction))
+            added.append(_nothing_left(rulebook, prediction, assessment.known))
     return (*added, *findings)
 
 
@@ -45,10 +46,16 @@ def _of_rule(rule: Rule, reason: Reason, known: Known) -> Finding:
     )
 
 
-def _nothing_left(rulebook: Rulebook, prediction: Prediction) -> Finding:
-    """Each candidate with its first reason; what puts one of them back is a way out."""
-    library = rulebook.libraries[prediction.library].body.get("title") or prediction.library
-    rules = dict.fromkeys(candidate.reasons[0].rule for candidate in prediction.candidates if candidate.reasons)
+def _nothing_left(rulebook: Rulebook, prediction: Prediction, known: Known) -> Finding:
+    """Each candidate that counts with its first reason; what puts one of them back is a way out."""
+    described = rulebook.libraries[prediction.library]
+    library = described.body.get("title") or prediction.library
+    order = order_that_counts(described.preferences, known) or ()
+    asked = [item for item in prediction.candidates if item.backend in order] or list(prediction.candidates)
+    if len(asked) == 1 and asked[0].reasons and asked[0].reasons[0].rule in rulebook.rules:
+        reason = asked[0].reasons[0]  # nothing else was asked for: the refusal itself is the finding
+        return _of_rule(rulebook.rules[reason.rule], reason, known)
+    rules = dict.fromkeys(candidate.reasons[0].rule for candidate in asked if candidate.reasons)
     known_rules = [rulebook.rules[rule] for rule in rules if rule in rulebook.rules]
     return Finding(
         rule=NO_BACKEND,
@@ -56,12 +63,12 @@ def _nothing_left(rulebook: Rulebook, prediction: Prediction) -> Finding:
         severity="error",
         verdict="fires",
         summary=f"no attention backend of {library} serves this job",
-        message="; ".join(map(_said, prediction.candidates)),
+        message="; ".join(map(_said, asked)),
         why=f"{library} stops with an error when every backend is ruled out.",
         evidence=(),
         references=tuple(dict.fromkeys(source for rule in known_rules for source in rule.references)),
         alternatives=tuple(item for rule in known_rules for item in rule.alternatives),
-        backends=tuple(candidate.backend for candidate in prediction.candidates),
+        backends=tuple(candidate.backend for candidate in asked),
     )
 
 

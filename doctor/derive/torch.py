@@ -9,6 +9,7 @@ from . import derived
 declare(Term("torch.sdpa_reviewed", BOOLEAN, "what this torch release accepts was read from its source", derived=True))
 
 _FULL_WINDOW = (-1, -1)
+_HUGGING_FACE = ("transformers", "xtuner")  # XTuner runs the models of transformers
 
 
 @derived(
@@ -16,12 +17,18 @@ _FULL_WINDOW = (-1, -1)
     BOOLEAN,
     "SDPA gets a written-out attn_mask: padding, a window, a bias or an arbitrary mask",
     needs=("workload.mask", "workload.window", "workload.bias"),
-    uses=("workload.nested_tensors", "workload.seq_len_kv"),
-)
+    uses=(
+        "workload.nested_tensors", "workload.seq_len_kv", "workload.seq_len_q", "workload.framework",
+        "hf.sdpa_writes_mask",
+    ),
+)  # fmt: skip
 def _mask_tensor(
-    mask: str, window: tuple[int, int] | str, bias: str, nested: bool | None, seq_len_kv: int | None
-) -> bool | None:
+    mask: str, window: tuple[int, int] | str, bias: str, nested: bool | None, seq_len_kv: int | None,
+    seq_len_q: int | None, framework: str | None, always: bool | None,
+) -> bool | None:  # fmt: skip
     if mask == "arbitrary" or bias != "no_bias":
+        return True
+    if framework in _HUGGING_FACE and (always or _written_for_lengths(mask, seq_len_q, seq_len_kv)):
         return True
     if window != ABSENT and isinstance(window, tuple) and window != _FULL_WINDOW:
         left = window[0]
@@ -36,6 +43,12 @@ def _mask_tensor(
     return False
 
 
+def _written_for_lengths(mask: str, seq_len_q: int | None, seq_len_kv: int | None) -> bool:
+    """Of transformers' _ignore_causal_mask_sdpa: a lower-right diagonal is written out unless q is kv or one token."""
+    known = seq_len_q is not None and seq_len_kv is not None
+    return known and mask == "causal_bottom_right" and seq_len_q not in (1, seq_len_kv)
+
+
 @derived(
     "workload.sdpa_is_causal",
     BOOLEAN,
@@ -44,7 +57,7 @@ def _mask_tensor(
     uses=("workload.framework", "workload.seq_len_q"),
 )
 def _is_causal(mask: str, tensor: bool, lower_right: bool, framework: str | None, seq_len_q: int | None) -> bool:
-    if framework == "transformers" and seq_len_q == 1:
+    if framework in _HUGGING_FACE and seq_len_q == 1:
         return False  # its sdpa_attention_forward drops the flag for a single query token
     return "causal" in mask and not tensor and not lower_right
 
@@ -162,10 +175,17 @@ def _use_varlen_attn(framework: str) -> bool | None:
     BOOLEAN,
     "SDPA is called with enable_gqa=True instead of expanded key/value heads",
     needs=("workload.framework", "workload.sdpa_mask_tensor"),
+    uses=("hf.sdpa_gqa", "workload.head_dim_qk", "workload.head_dim_v"),
 )
-def _enable_gqa(framework: str, mask_tensor: bool) -> bool | None:
+def _enable_gqa(framework: str, mask_tensor: bool, gqa: str | None, qk: int | None, v: int | None) -> bool | None:
     # use_gqa_in_sdpa of transformers: a mask would leave enable_gqa to plain math, so it expands the heads then.
-    return False if framework == "transformers" and mask_tensor else None
+    if framework not in _HUGGING_FACE:
+        return None
+    if mask_tensor or gqa == "never":
+        return False
+    if gqa != "unmasked_flash_dims":
+        return None if gqa is None else True
+    return None if qk is None or v is None else qk == v <= 256
 
 
 @derived(

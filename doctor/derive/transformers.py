@@ -33,6 +33,8 @@ _HUB_KERNEL = re.compile(r"[^/:|@\s]+/[^/:|@\s]+(@[^:|@\s]+)?(:[^/:|@\s]+)?")
     uses=("flash-attn.version",),
 )
 def _request(framework: str, written: str, flash_attn: str | None) -> str | None:
+    if framework not in ("transformers", "xtuner"):
+        return ABSENT
     if written != ABSENT:
         name = written.removeprefix("paged|")
         if name in NAMES:
