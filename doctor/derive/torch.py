@@ -206,13 +206,3 @@ def _known_thd(layout: str | None) -> bool:
 )
 def _enable_gqa_asked(enabled: bool | None) -> bool:
     return enabled is True
-
-
-@derived(
-    "workload.head_dim_min",
-    INTEGER,
-    "the smaller of head_dim_qk and head_dim_v",
-    needs=("workload.head_dim_qk", "workload.head_dim_v"),
-)
-def _head_dim_min(qk: int, v: int) -> int:
-    return min(qk, v)
