@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from .errors import DoctorError
 from .model import ABSENT, Change, Fix, Report
 from .records import dataclass
 from .release_index import admits, load_index
 from .solve.stack import Stack, leader_of
 from .solve.wording import BUILT_AGAINST_TORCH, deed, orphans
+from .wholefile import write_whole
 
 #: Companions outside the index whose newer releases ask for a newer torch: left open, a resolver moves it.
 _NEED_TORCH = (
@@ -66,47 +64,6 @@ def pinnable(report: Report) -> Fix:
 def write_pins(report: Report, path: Path, *, force: bool = False) -> None:
     """Write the requirements file, whole or not at all; an existing file only with `force`."""
     write_whole(path, render_pins(report), force=force)
-
-
-def write_whole(path: Path, text: str, *, force: bool = False) -> None:
-    """Write a text file atomically: a full disk or an interruption leaves what was there, and nothing else."""
-    if not force and (path.exists() or path.is_symlink()):
-        raise DoctorError(f"`{path}` exists already", "add `--force` to replace it")
-    try:
-        goal = path.resolve() if force else path
-        if goal.is_dir():
-            raise DoctorError(f"cannot write `{path}`: it is a directory", "name a file in it")
-        temporary = goal.with_name(f".{goal.name}.{os.getpid()}")
-        _write_beside(temporary, goal, text, force)
-    except (OSError, ValueError) as problem:
-        reason = str(getattr(problem, "strerror", None) or problem).lower()
-        raise DoctorError(f"cannot write `{path}`: {reason}") from None
-
-
-def _write_beside(temporary: Path, goal: Path, text: str, force: bool) -> None:
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        try:
-            content = memoryview(text.encode("utf-8"))
-            while content:
-                content = content[os.write(descriptor, content) :]
-            os.fsync(descriptor)  # some file systems tell only now that the disk is full
-            if force and goal.exists():
-                os.fchmod(descriptor, goal.stat().st_mode & 0o777)
-        finally:
-            os.close(descriptor)
-        if force:
-            temporary.replace(goal)
-            return
-        try:
-            os.link(temporary, goal)  # unlike a rename, refuses a file that came into being meanwhile
-        except FileExistsError:
-            raise DoctorError(f"`{goal}` exists already", "add `--force` to replace it") from None
-        except OSError:  # a file system without hard links
-            temporary.rename(goal)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _head(report: Report) -> str:
@@ -206,6 +163,10 @@ def _held(stack: Stack, chosen: dict[str, str]) -> tuple[list[Line], list[str]]:
         public = version.partition("+")[0]
         if package in stack.index and stack.index.release(package, public) is None:
             told.append(f"{package} {version} is not in the registry: install without replacing it (`--no-deps`).")
+            continue
+        release = stack.index.release(package, public)
+        if release is not None and not release.installs_on(stack.platform):
+            told.append(f"{package} {version} is not held: no installer takes it on Python {stack.platform.python}.")
             continue
         against = _against(stack, package, public, versions, torch)
         if against:

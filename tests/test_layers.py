@@ -17,7 +17,7 @@ NAMES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuff
 #: Lowest first: a module imports only from layers below, or from its own.
 LAYERS = (
     {"errors", "records", "model"},
-    {"vocabulary", "privacy", "requirement_lines", "yamltext", "assets", "versions", "regexsafety"},
+    {"vocabulary", "privacy", "requirement_lines", "yamltext", "assets", "versions", "regexsafety", "wholefile"},
     {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "wording", "target", "release_index"},
     {"backends", "foretold", "evaluate", "ruletests", "rulenew", "rulelint", "probes", "workload", "facts_file",
      "solve", "pins", "confirm", "jobruns", "config", "batch"},

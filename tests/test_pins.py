@@ -19,11 +19,12 @@ from doctor.errors import DoctorError
 from doctor.evaluate import evaluate
 from doctor.facts_file import read_facts
 from doctor.model import Change, Facts, Finding, Fix, Report
-from doctor.pins import pinnable, render_pins, write_pins, write_whole
+from doctor.pins import pinnable, render_pins, write_pins
 from doctor.release_index import load_index
 from doctor.rulebook import Rulebook, load_rulebook
 from doctor.solve import solve
 from doctor.vocabulary import fact
+from doctor.wholefile import write_whole
 from doctor.workload import complete_workload, read_workload
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "incidents"
@@ -184,6 +185,13 @@ def test_a_companion_that_cannot_stay_is_not_held():
     assert "xformers 0.0.29.post3 is not held: it needs torch==2.6.0, which is 2.7.1" in text
 
 
+def test_a_companion_that_no_installer_would_take_here_is_not_held():
+    change = Change("package", "torch", "2.6.0", "2.7.1", "why", ("X001",))
+    given = facts_of(torch_version="2.6.0", transformers_version="5.22.2").with_(fact("python.version", "3.10.1", "t"))
+    text = render_pins(Report("t", {}, given, (), (), (Fix("Do", (change,), ("X001",)),), (), {}))
+    assert required(text) == {"torch": "2.7.1"} and "transformers 5.22.2 is not held" in text
+
+
 def test_where_no_pin_helps_the_file_says_so():
     finding = Finding("X001", "n", "error", "fires", "Summary", "Message", "", (), (), no_pin="No release has it.")
     text = render_pins(Report("t", {}, facts_of(), (finding,), (), (), (), {}))
@@ -276,14 +284,16 @@ def test_a_file_that_appears_meanwhile_wins(tmp_path: Path, monkeypatch):
     assert path.read_text() == "theirs" and names(tmp_path) == ["pins.txt"]
 
 
-@pytest.mark.parametrize("case", ["missing folder", "folder", "file as folder", "no name"])
+@pytest.mark.parametrize("case", ["missing folder", "folder", "file as folder", "no name", "device", "loop", "long"])
 def test_impossible_places_are_one_sentence(tmp_path: Path, case: str):
     (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
     place = {"missing folder": tmp_path / "no" / "pins.txt", "folder": tmp_path, "no name": Path("a\0b"),
-             "file as folder": tmp_path / "file" / "pins.txt"}[case]  # fmt: skip
+             "file as folder": tmp_path / "file" / "pins.txt", "device": Path("/dev/null"),
+             "loop": tmp_path / "loop", "long": tmp_path / ("x" * 300)}[case]  # fmt: skip
     with pytest.raises(DoctorError) as caught:
-        write_whole(place, "text", force=case == "folder")
-    assert caught.value.message.startswith("cannot write") and "\n" not in caught.value.message
+        write_whole(place, "text", force=case in ("folder", "device", "loop"))
+    assert caught.value.message.startswith("cannot write `") and "\n" not in caught.value.message
 
 
 # --- what real tools make of it -----------------------------------------------------------------------------------
