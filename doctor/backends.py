@@ -41,6 +41,8 @@ class Predictor:
         if question == "variant":
             value, reasons = variant(self._rulebook, library, backend, known)
             return Fact(key, value, source, None, None if value else _lacking(reasons))
+        if question == "reached":
+            return Fact(key, reached(self._rulebook, library, backend, known), source, None, "could not tell")
         if question in ("step_variant", "step_refusal"):
             return _of_steps(self._rulebook, library, backend, known, self, question == "step_variant")
         if rest == "selected" and library.applies is not None and library.applies.holds(known) is False:
@@ -63,7 +65,7 @@ class Predictor:
         return self.predictions[prefix]
 
 
-_QUESTIONS = ("available", "variant", "step_variant", "step_refusal")
+_QUESTIONS = ("available", "reached", "variant", "step_variant", "step_refusal")
 
 
 def predict(rulebook: Rulebook, library: Library, known: Known) -> Prediction:
@@ -97,6 +99,23 @@ def variant(rulebook: Rulebook, library: Library, backend: str, known: Known) ->
     chosen, could_tell = _first(order, usable)
     reasons = tuple(reason for part in order for reason in judged.get(part, ()))
     return (chosen or ABSENT if could_tell else None), reasons
+
+
+def reached(rulebook: Rulebook, library: Library, backend: str, known: Known) -> bool | None:
+    """Whether the library's own filters let `backend` through to where its parts are asked."""
+    index = rulebook.support.get(library.name)
+    parts = index.of(known, True) if index else ()
+    if index is None or not parts:
+        return None
+    stages = _stages(library, known)
+    border = stages.get(parts[0].body.get("stage", ""), len(stages))
+    earlier = (
+        rule
+        for rule in index.of(known, False)
+        if backend in rule.disables and stages.get(rule.body.get("stage", ""), len(stages)) < border
+    )
+    verdicts = [rule.when.holds(known) for rule in earlier]
+    return False if True in verdicts else None if None in verdicts else True
 
 
 def _variant_reasons(rulebook: Rulebook, library: Library, backend: str, known: Known) -> list[Reason]:
