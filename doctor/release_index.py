@@ -23,6 +23,7 @@ from .vocabulary import parse_version
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
 
 
 def normalized(name: str) -> str:
@@ -51,14 +52,19 @@ def admits(range_text: str, version: str) -> bool:
     """Whether the version lies in the range; a pre-release counts where it is asked about by name."""
     if not range_text:
         return True
-    clauses = [] if "===" in range_text else split_clauses(range_text)
-    bounds = [parse_version(bound.removesuffix(".*")) for _, bound in clauses]
-    if not bounds or any(bound.is_prerelease for bound in bounds):
+    clauses = [] if "===" in range_text else clauses_of(range_text)
+    if not clauses or any(bound.is_prerelease for _, bound, _ in clauses):
         return specifier(range_text).contains(parse_version(version), prereleases=True)
     found = parse_version(version)  # the same verdict without importing `packaging.specifiers`
-    return all(
-        pep440_holds(operator, found, bound, text.endswith(".*"))
-        for (operator, text), bound in zip(clauses, bounds, strict=True)
+    return all(pep440_holds(operator, found, bound, prefix) for operator, bound, prefix in clauses)
+
+
+@functools.lru_cache(maxsize=65536)
+def clauses_of(range_text: str) -> tuple[tuple[str, Version, bool], ...]:
+    """(operator, bound, whether the bound ends in `.*`) of each clause; empty for what is no range."""
+    return tuple(
+        (operator, parse_version(bound.removesuffix(".*")), bound.endswith(".*"))
+        for operator, bound in split_clauses(range_text)
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import DoctorError
 from ..model import ABSENT, Alternative
 from ..records import dataclass, field
-from ..release_index import normalized, specifier
+from ..release_index import clauses_of, normalized
 from ..vocabulary import parse
 
 #: They decide which library files are found; the outcome is known only on the machine.
@@ -93,10 +93,10 @@ class Plan:
 
 
 def _readable(wanted: str) -> bool:
-    from packaging.specifiers import InvalidSpecifier
+    """Whether it is a version range at all."""
+    from packaging.version import InvalidVersion
 
     try:
-        specifier(wanted)
-    except InvalidSpecifier:
+        return bool(clauses_of(wanted))
+    except InvalidVersion:
         return False
-    return True

@@ -13,7 +13,8 @@ from typing import Any
 
 from ..model import ABSENT
 from ..records import dataclass, field
-from ..release_index import Need, Platform, Release, ReleaseIndex, admits, needs_of, specifier
+from ..release_index import Need, Platform, Release, ReleaseIndex, admits, needs_of
+from ..versions import split_clauses
 from ..vocabulary import parse_version
 from .cost import distance
 
@@ -208,7 +209,7 @@ class Stack:
         if package in self.hold:
             return []
         present = self.installed.get(package)
-        named = [clause.version for clause in specifier(wanted) if clause.operator == "=="]
+        named = [bound for operator, bound in split_clauses(wanted) if operator == "==" and bound[:1] != "="]
         if named and ("+" in named[0] or package not in self.index):
             return [] if named[0] == present else [named[0]]
         releases = self.index.releases(package)
