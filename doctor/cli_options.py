@@ -16,12 +16,21 @@ FAIL_ON = (*SEVERITIES, "never")
 TIMEOUT = 120.0
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Help of one width: argparse makes a formatter per option, and measuring the terminal imports `shutil`."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30, width=100)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are a `DoctorError` with a hint."""
 
     def __init__(self, command: str, summary: str, **more: Any) -> None:
         prog = f"attn-doctor {command}".strip()
-        super().__init__(prog=prog, description=summary, allow_abbrev=False, add_help=False, **more)
+        super().__init__(
+            prog=prog, description=summary, allow_abbrev=False, add_help=False, formatter_class=_Formatter, **more
+        )
         self.command = command
 
     def error(self, message: str) -> NoReturn:
