@@ -91,31 +91,37 @@ def predict(rulebook: Rulebook, library: Library, known: Known) -> Prediction:
 
 def variant(rulebook: Rulebook, library: Library, backend: str, known: Known) -> tuple[str | None, tuple[Reason, ...]]:
     """(the part of `backend` that serves, `absent` for none, None for could not tell; what speaks against the rest)."""
-    judged = _judge(rulebook, library, known, parts=True)
+    remembered = known.memo.get(backend)
+    if remembered is not None:
+        chosen, reasons = remembered
+        return chosen, reasons
     order = order_that_counts(library.variants[backend], known)
     if order is None:
         return None, ()
+    judged = _judge(rulebook, library, known, parts=True, only=order)
     usable = {part: _available(judged.get(part, ())) for part in order}
-    chosen, could_tell = _first(order, usable)
+    found, could_tell = _first(order, usable)
     reasons = tuple(reason for part in order for reason in judged.get(part, ()))
-    return (chosen or ABSENT if could_tell else None), reasons
+    chosen = (found or ABSENT) if could_tell else None
+    known.memo[backend] = chosen, reasons
+    return chosen, reasons
 
 
 def reached(rulebook: Rulebook, library: Library, backend: str, known: Known) -> bool | None:
     """Whether the library's own filters let `backend` through to where its parts are asked."""
     index = rulebook.support.get(library.name)
-    parts = index.of(known, True) if index else ()
-    if index is None or not parts:
+    inner = index.any_of(parts=True) if index else None
+    if index is None or inner is None:
         return None
     stages = _stages(library, known)
-    border = stages.get(parts[0].body.get("stage", ""), len(stages))
-    earlier = (
-        rule
-        for rule in index.of(known, False)
-        if backend in rule.disables and stages.get(rule.body.get("stage", ""), len(stages)) < border
-    )
-    verdicts = [rule.when.holds(known) for rule in earlier]
-    return False if True in verdicts else None if None in verdicts else True
+    border = stages.get(inner.body.get("stage", ""), len(stages))
+    verdict: bool | None = True
+    for _, rule, holds in index.firing(known, False):
+        if backend in rule.disables and stages.get(rule.body.get("stage", ""), len(stages)) < border:
+            if holds:
+                return False
+            verdict = None
+    return verdict
 
 
 def _variant_reasons(rulebook: Rulebook, library: Library, backend: str, known: Known) -> list[Reason]:
@@ -156,25 +162,30 @@ def _step_facts(text: str) -> Facts:
     return Facts(Fact(key, parse(key, value), "one context-parallel step") for key, value in pairs)
 
 
-def _judge(rulebook: Rulebook, library: Library, known: Known, *, parts: bool) -> Judged:
+def _judge(
+    rulebook: Rulebook, library: Library, known: Known, *, parts: bool, only: tuple[str, ...] | None = None
+) -> Judged:
     """Backend (or part) → what speaks against it, in the order in which the installed release filters."""
     index = rulebook.support.get(library.name)
     if index is None:
         return {}
     stages = _stages(library, known)
-    found: dict[str, list[tuple[int, Reason]]] = {}
-    for rule in index.of(known, parts):
-        holds = rule.when.holds(known)
-        if holds is False:
+    found: dict[str, list[tuple[int, int, Reason]]] = {}
+    for position, rule, holds in index.firing(known, parts):
+        struck = rule.disables if only is None else [backend for backend in rule.disables if backend in only]
+        if not struck:
             continue
         reason = _reason(rule, known, holds)
         rank = stages.get(rule.body.get("stage", ""), len(stages))
-        for backend in rule.disables:
-            found.setdefault(backend, []).append((rank, reason))
+        for backend in struck:
+            found.setdefault(backend, []).append((rank, position, reason))
     return {
-        backend: tuple(reason for _, reason in sorted(reasons, key=lambda item: item[0]))
-        for backend, reasons in found.items()
+        backend: tuple(reason for _, _, reason in sorted(reasons, key=_place)) for backend, reasons in found.items()
     }
+
+
+def _place(item: tuple[int, int, Reason]) -> tuple[int, int]:
+    return item[0], item[1]
 
 
 def _stages(library: Library, known: Known) -> Mapping[str, int]:
@@ -236,16 +247,14 @@ def _first(order: tuple[str, ...], usable: Mapping[str, bool | None]) -> tuple[s
 def _first_runtime(rulebook: Rulebook, library: Library, known: Known, selected: str | None) -> Reason | None:
     """What dies at import (`selected` None) or in a step; one that cannot be told only where nothing is certain."""
     index = rulebook.runtime.get(library.name)
-    unclear = None
-    for rule in index.of(known) if index else ():
-        if rule.import_error is None if selected is None else selected not in rule.fails_at_run:
-            continue
-        holds = rule.when.holds(known)
-        if holds:
-            return _reason(rule, known, True)
-        if holds is None and unclear is None:
-            unclear = _reason(rule, known, None)
-    return unclear if selected is None else None
+    struck: list[tuple[int, Rule, bool | None]] = []
+    for position, rule, holds in index.firing(known) if index else ():
+        if rule.import_error is not None if selected is None else selected in rule.fails_at_run:
+            struck.append((position, rule, holds))
+    struck.sort(key=lambda item: (not item[2], item[0]))  # certain ones first, then the most specific
+    if not struck or (selected is not None and not struck[0][2]):
+        return None
+    return _reason(struck[0][1], known, struck[0][2])
 
 
 def _reason(rule: Rule, known: Known, holds: bool | None) -> Reason:

@@ -122,10 +122,10 @@ def _hashable(value: Any) -> bool:
 
 
 @lru_cache(maxsize=16384)
-def _cached(key: str, value: Any, kind: type, source: str) -> Fact:
+def _cached(key: str, value: Any, kind: str, source: str) -> Fact:
     return Fact(key, parse(key, value), source)
 
 
 def _parsed(key: str, value: Any, source: str) -> Fact:
     """The fact, parsed once per value: cases repeat each other. The type counts: True is no 1."""
-    return _cached(key, value, type(value), source)
+    return _cached(key, value, type(value).__name__, source)

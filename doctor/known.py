@@ -19,7 +19,7 @@ Implications = Mapping[str, list[tuple["str | Condition", Mapping[str, Any]]]]
 class Known:
     """Facts plus all that follows from them; every look-up is answered once and remembered."""
 
-    __slots__ = ("_cache", "_given", "_implications", "_predict", "has_workload")
+    __slots__ = ("_cache", "_given", "_implications", "_predict", "has_workload", "memo")
 
     def __init__(
         self,
@@ -28,7 +28,8 @@ class Known:
         predict: Callable[[Known, str], Fact | None] | None = None,
     ) -> None:
         self._given = facts
-        self._cache: dict[str, Fact] = {}
+        self._cache: dict[str, Fact] = dict(facts.items())
+        self.memo: dict[str, Any] = {}  # what a prediction worked out on the way, so that it is done once
         self._implications = implications or {}
         self._predict = predict
         self.has_workload = any(key.startswith("workload.") for key in facts)
@@ -37,7 +38,7 @@ class Known:
         """The fact of `key`; an unknown one carries the problem. Given facts win, an explicit null stays unknown."""
         found = self._cache.get(key)
         if found is None:
-            found = self._cache[key] = self._given.get(key) or self._follow(key)
+            found = self._cache[key] = self._follow(key)
         return found
 
     def with_(self, facts: Facts, predict: Callable[[Known, str], Fact | None] | None) -> Known:
@@ -61,9 +62,9 @@ class Known:
     def _follow(self, key: str) -> Fact:
         if key == "workload.given":
             return Fact(key, self.has_workload, "the command line")
-        if self._predict is not None and (predicted := self._predict(self, key)) is not None:
-            return predicted
         derivation = DERIVATIONS.get(key)
+        if derivation is None and self._predict is not None and (predicted := self._predict(self, key)) is not None:
+            return predicted
         problem = None
         if derivation is not None:
             needs = [self.look_up(need) for need in derivation.needs]

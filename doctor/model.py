@@ -5,7 +5,7 @@ Nothing here reads a file, runs a program or knows a rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from typing import Any
 
 from .records import dataclass, field
@@ -48,6 +48,10 @@ class Facts(Mapping[str, Fact]):
 
     def __len__(self) -> int:
         return len(self._facts)
+
+    def items(self) -> ItemsView[str, Fact]:
+        """Key and fact of every fact; faster than what Mapping makes of `__getitem__`."""
+        return self._facts.items()
 
     def with_(self, *facts: Fact) -> Facts:
         """The same facts with these added or replaced."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from .conditions import All, Condition, Leaf, parse_conditions
-from .known import Implications, Known
+from .conditions import Condition, parse_conditions
+from .known import Implications
 from .model import Alternative
 from .records import dataclass
+from .ruleindex import RuleIndex
 
 
 @dataclass(frozen=True)
@@ -148,40 +149,6 @@ class Library:
     def implies(self) -> tuple[tuple[Condition, Mapping[str, Any]], ...]:
         """(when, facts): what a range of releases does alike."""
         return tuple((parse_conditions(item["when"]), item["facts"]) for item in self.body.get("implies") or ())
-
-
-class RuleIndex:
-    """Rules of one library, found by its version: a release has few of all the rules ever written.
-
-    The version conditions of a rule are judged once per version text, not once per decision, which keeps a
-    decision's cost with the rules of one release and not with the size of the rulebook.
-    """
-
-    def __init__(self, rules: tuple[Rule, ...], library: Library | None) -> None:
-        self.rules = rules
-        self._key = f"{library.distributions[0]}.version" if library and library.distributions else None
-        self._parts = frozenset(item.id for item in library.backends if item.part_of) if library else frozenset()
-        self._by_version: dict[tuple[str | None, bool | None], tuple[Rule, ...]] = {}
-
-    def __iter__(self) -> Iterator[Rule]:
-        return iter(self.rules)
-
-    def of(self, known: Known, parts: bool | None = None) -> tuple[Rule, ...]:
-        """The rules that can fire for the installed version; `parts`: only those of parts, or none of those."""
-        version = known.value(self._key) if self._key else None
-        found = self._by_version.get((version, parts))
-        if found is None:
-            found = self._by_version[version, parts] = tuple(
-                rule
-                for rule in self.rules
-                if (parts is None or parts == (rule.disables[0] in self._parts))
-                and (version is None or all(leaf.test(version) is not False for leaf in self._gates(rule)))
-            )
-        return found
-
-    def _gates(self, rule: Rule) -> Iterator[Leaf]:
-        parts = rule.when.parts if isinstance(rule.when, All) else (rule.when,)
-        return (part for part in parts if isinstance(part, Leaf) and part.key == self._key)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from doctor.batch import answer  # noqa: E402
-from doctor.rulebook import load_rulebook  # noqa: E402
+from doctor.batch import answer
+from doctor.rulebook import load_rulebook
 
 
 def main() -> int:
@@ -39,9 +39,9 @@ def main() -> int:
         third = zlib.crc32(case["id"].encode()) % 3
         if options.third not in (None, third) or options.not_third == third:
             continue
-        started = time.perf_counter()
+        started = time.process_time()
         said, good = answer(rulebook, line)
-        seconds += time.perf_counter() - started
+        seconds += time.process_time() - started
         faults = compare(case["expect"], said, scores[case["group"]]) if good else [f"error: {said['error']}"]
         if faults and not options.quiet:
             facts, workload = case["facts"], case["workload"]
