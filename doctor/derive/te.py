@@ -8,7 +8,7 @@ Source: DotProductAttention.forward and get_attention_backend of every release f
 from __future__ import annotations
 
 from ..model import ABSENT
-from ..vocabulary import BOOLEAN, INTEGER, LIST, NUMBER, TEXT, Term, declare, parse_version
+from ..vocabulary import BOOLEAN, INTEGER, NUMBER, TEXT, Term, declare, parse_version
 from . import derived
 
 _FLAGS = (
