@@ -132,6 +132,12 @@ def test_d_on_a_python_without_that_megatron_pads_in_the_model():
     assert found and not any("megatron-core" in packages(fix) for fix in found)
 
 
+def test_d_on_an_unknown_python_says_which_one_is_needed():
+    found = fixes(incident("d").with_(fact("python.version", None, "test")))
+    assert "megatron-core" in packages(found[0])
+    assert "Python >=3.12" in (found[0].note or "")
+
+
 @pytest.mark.parametrize("layout", ["sbhd_sbhd_sbhd", "bshd_bshd_bshd"])
 def test_d_in_a_dense_layout_switches_the_unfused_backend_on_again(layout: str):
     dense = incident("d").with_(fact("workload.qkv_layout", layout, "test"), fact("workload.mask", "causal", "test"))
@@ -322,6 +328,34 @@ def test_a_system_cudnn_stays_when_torch_changes(own_rules):
     wheel = {**mounted, "cudnn.version": "9.1.0", "cudnn.path": "~/venv/site-packages/nvidia/cudnn/lib/libcudnn.so.9"}
     (fix,) = fixes(facts_of(wheel), rules)
     assert fix.leaves == () and set(fix.resolves) == {"OWN001", "OWN002"}
+
+
+def test_a_part_that_strayed_goes_back_to_its_leaders_pin(own_rules):
+    rules = own_rules(OWN001={"when": {"torch.version": "2.6.0", "nvidia-cudnn-cu12.version": ">=9.2"},
+                              "fix": [{"require": {"nvidia-cudnn-cu12": "<9.2"}}]})  # fmt: skip
+    (fix,) = fixes(facts_of({"torch.version": "2.6.0", "nvidia-cudnn-cu12.version": "9.3.0.75"}), rules)
+    assert packages(fix) == {"nvidia-cudnn-cu12": "9.1.0.70"}
+
+
+def test_a_part_that_is_wanted_newer_moves_its_leader(own_rules):
+    rules = own_rules(OWN001={"when": {"cudnn.version": "<9.3"}, "fix": [{"require": {"nvidia-cudnn-cu12": ">=9.3"}}]})
+    (fix,) = fixes(facts_of({"torch.version": "2.6.0"}), rules)
+    assert packages(fix) == {"torch": "2.7.1"} and fix.resolves == ("OWN001",)
+
+
+def test_a_package_off_the_record_takes_the_release_its_rule_names(own_rules):
+    rules = own_rules(OWN001={"when": {"ring-flash-attn.version": "<0.1.3"},
+                              "fix": [{"require": {"ring-flash-attn": ">=0.1.3"}}]})  # fmt: skip
+    (fix,) = fixes(facts_of({"ring-flash-attn.version": "0.1.1"}), rules)
+    assert packages(fix) == {"ring-flash-attn": "0.1.3"}
+
+
+def test_two_cores_of_transformer_engine_are_cured_by_a_release_that_brings_one():
+    parts = {f"transformer-engine{part}.version": "2.14.1" for part in ("", "-torch", "-cu12", "-cu13")}
+    facts = facts_of({"python.version": "3.12.3", "torch.version": "2.8.0", "gpu.sm": "9.0", **parts})
+    first = fixes(facts)[0]
+    assert packages(first)["transformer-engine"] == "2.13.0" and not first.leaves
+    assert "pip uninstall -y transformer-engine-cu13" in (first.note or "")
 
 
 def test_an_arm_machine_is_not_given_a_cpu_build(own_rules):

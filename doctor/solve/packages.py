@@ -17,8 +17,7 @@ def choices(stack: Stack, wanted: Mapping[str, str], extra: int = 6) -> Iterator
     """Sets of versions that meet the wanted ranges and break no requirement, cheapest first."""
     asked = {name: spec for name, spec in wanted.items() if not met(stack, name, spec)}
     seen: set[frozenset[tuple[str, str]]] = set()
-    # A part of some leader cannot be chosen: its leader has to move until it brings the right one.
-    must = sorted({(leader_of(name) if spec != ABSENT else None) or name for name, spec in asked.items()})
+    must = sorted({_mover(stack, name, spec, wanted) for name, spec in asked.items()})
     for size in range(len(must), len(must) + extra + 1):
         budget = [_NODES]
         found: list[dict[str, str]] = []
@@ -30,6 +29,16 @@ def choices(stack: Stack, wanted: Mapping[str, str], extra: int = 6) -> Iterator
             if len(found) >= _YIELDS:
                 break
         yield from sorted(found, key=lambda chosen: cost(stack, chosen))
+
+
+def _mover(stack: Stack, package: str, wanted: str, all_wanted: Mapping[str, str]) -> str:
+    """What has to change: the package; for a part its leader, unless the part only strayed from its leader's pin."""
+    leader = leader_of(package)
+    if leader is None or wanted == ABSENT:
+        return package
+    own = stack.own_pin(package)
+    strayed = own is not None and admits(wanted, own) and met(stack, leader, all_wanted.get(leader, ""))
+    return package if strayed else leader
 
 
 def met(stack: Stack, package: str, wanted: str, versions: Versions | None = None) -> bool:

@@ -191,6 +191,13 @@ class Stack:
         needs = [need for need in self.needs(package, version, torch) if need.package == "torch"]
         return bool(needs) and needs[0].pin is None and release.date < other.date
 
+    def own_pin(self, part: str) -> str | None:
+        """The version at which the installed leader wants this part."""
+        leader = leader_of(part)
+        if leader is None or self.installed.get(leader, ABSENT) == ABSENT:
+            return None
+        return self.parts(leader, self.installed[leader], self.installed.get("torch")).get(part)
+
     def movable(self, package: str) -> bool:
         """Whether another release could be chosen: on record and not held."""
         return package in self.index and package not in self.hold and leader_of(package) is None
@@ -209,7 +216,13 @@ class Stack:
         if package in self.hold:
             return []
         present = self.installed.get(package)
-        named = [bound for operator, bound in split_clauses(wanted) if operator == "==" and bound[:1] != "="]
+        if leader_of(package):  # the one release it can be brought back to
+            own = self.own_pin(package)
+            return [own] if own is not None and own != present and admits(wanted, own) else []
+        clauses = split_clauses(wanted)
+        named = [bound for operator, bound in clauses if operator == "==" and bound[:1] != "="]
+        if package not in self.index:  # the rule's author names the release, by `==` or by where the range begins
+            named += [bound for operator, bound in clauses if operator in (">=", "~=", "<=")]
         if named and ("+" in named[0] or package not in self.index):
             return [] if named[0] == present else [named[0]]
         releases = self.index.releases(package)

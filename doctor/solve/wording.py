@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from ..evaluate import evaluate
 from ..model import ABSENT, Change, Fix
-from ..release_index import normalized
+from ..release_index import admits, normalized
 from ..vocabulary import parse_version
 from .effects import brings
 from .repair import Outcome, Repair, is_change
@@ -118,7 +119,11 @@ def _note(repair: Repair, outcome: Outcome, after: Any) -> str:
     """What it costs and what is not proved, in sentences."""
     told = [pick.alternative.note for pick in outcome.plan.picks if pick.alternative.note]
     sentences = [_sentence(text) for text in dict.fromkeys(told)]
-    sentences += [_sentence(text) for text in (_rebuild(repair, outcome), _orphans(repair, outcome)) if text]
+    sentences += [
+        _sentence(text)
+        for text in (*_pythons(repair, outcome), _rebuild(repair, outcome), _orphans(repair, outcome))
+        if text
+    ]
     before = {p.library: p.selected for p in repair.base.predictions}
     for prediction in after.predictions:
         old = before.get(prediction.library)
@@ -146,6 +151,16 @@ def _sentence(text: str) -> str:
     text = text.strip()
     text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def _pythons(repair: Repair, outcome: Outcome) -> Iterator[str]:
+    """Where the target's Python is not known: the releases that not every Python in use can have."""
+    if repair.stack.platform.python is not None:
+        return
+    for name, version in outcome.chosen.items():
+        release = repair.stack.index.release(name, version)
+        if release is not None and not all(admits(release.requires_python, usual) for usual in ("3.10.0", "3.12.0")):
+            yield f"`{name}` {version} needs Python {release.requires_python}"
 
 
 def _rebuild(repair: Repair, outcome: Outcome) -> str | None:
