@@ -106,6 +106,7 @@ def test_b_with_torch_held_changes_the_configuration():
     found = fixes(incident("b"), hold=("torch",))
     assert [settings(fix) for fix in found[:1]] == [{"cp_comm_type": "p2p"}]
     assert not any("torch" in packages(fix) for fix in found)
+    assert "`torch==2.7.1` is ruled out, because `torch` is held" in (found[0].note or "")
 
 
 def test_c_goes_back_to_the_last_transformers_with_the_method_and_leaves_torch_alone():
@@ -130,6 +131,7 @@ def test_d_in_thd_takes_the_stack_that_pads_v():
 def test_d_on_a_python_without_that_megatron_pads_in_the_model():
     found = fixes(incident("d").with_(fact("python.version", "3.11.7", "test")))
     assert found and not any("megatron-core" in packages(fix) for fix in found)
+    assert "Passed over: `megatron-core>=0.18` needs Python >=3.12, and this is 3.11.7." in (found[0].note or "")
 
 
 def test_d_on_an_unknown_python_says_which_one_is_needed():

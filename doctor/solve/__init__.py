@@ -51,7 +51,8 @@ def solve(
         outcomes += repair.fixes_for(rulebook.rules[finding.rule])
         if any(not outcome.firing for outcome in outcomes):
             break
-    fixes = (as_fix(repair, outcome) for outcome in best_of(outcomes, repair.firing, MOST_FIXES))
+    best = best_of(outcomes, repair.firing, MOST_FIXES)
+    fixes = (as_fix(repair, outcome, first=outcome is best[0]) for outcome in best)
     return tuple(fix for fix in fixes if fix.changes)
 
 

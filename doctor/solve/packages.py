@@ -49,6 +49,24 @@ def met(stack: Stack, package: str, wanted: str, versions: Versions | None = Non
     return present is not None and present != ABSENT and admits(wanted, present)
 
 
+def impossible(stack: Stack, wanted: Mapping[str, str]) -> str | None:
+    """The sentence that says why a demand cannot be met at all; None when the obstacle is not a single package."""
+    for package, spec in wanted.items():
+        if met(stack, package, spec) or leader_of(package) or stack.domain(package, spec):
+            continue
+        asked = f"`{package}{'' if spec == ABSENT else spec}`"
+        if package in stack.hold:
+            return f"{asked} is ruled out, because `{package}` is held"
+        releases = [item for item in stack.index.releases(package).values() if admits(spec, item.version)]
+        usable = [item for item in releases if not item.yanked and not item.is_prerelease]
+        python = stack.platform.python
+        if usable and python is not None and not any(admits(item.requires_python, python) for item in usable):
+            return f"{asked} needs Python {usable[-1].requires_python}, and this is {python}"
+        if usable:
+            return f"{asked} has no release that installs on this platform"
+    return None
+
+
 def _extend(
     stack: Stack,
     wanted: Mapping[str, str],

@@ -13,7 +13,7 @@ from ..records import dataclass
 from ..rulebook import Rule, Rulebook
 from .cost import cost
 from .effects import changed_facts
-from .packages import choices, met
+from .packages import choices, impossible, met
 from .plan import Pick, Plan
 from .stack import Stack
 
@@ -51,6 +51,7 @@ class Repair:
         self.rules = [rule for rule in rulebook.rules.values() if rule.severity in severities]
         self.firing = frozenset(f.rule for f in assessment.findings if f.severity in severities)
         self.left = _EVALUATIONS
+        self.passed_over: list[str] = []  # why a way out that a rule names could not be had
         self.unclear = frozenset(
             rule for group in assessment.undetermined for rule in group.rules if rule in rulebook.rules
         )
@@ -69,6 +70,8 @@ class Repair:
                 outcome = self.completed(joined, depth)
                 if outcome is not None:
                     yield outcome
+                elif depth == 0 and (reason := impossible(self.stack, joined.require)) is not None:
+                    self.passed_over.append(reason)
 
     def completed(self, plan: Plan, depth: int = 0) -> Outcome | None:
         """The plan with releases that fit, and with further findings cured; None when that cannot be had."""

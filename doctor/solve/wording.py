@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..evaluate import evaluate
@@ -21,8 +21,8 @@ BUILT_AGAINST_TORCH = (
 )  # fmt: skip
 
 
-def as_fix(repair: Repair, outcome: Outcome) -> Fix:
-    """The outcome in words."""
+def as_fix(repair: Repair, outcome: Outcome, first: bool = True) -> Fix:
+    """The outcome in words; the first also says what was passed over."""
     after = evaluate(repair.rulebook, outcome.facts)
     verdicts = {finding.rule for finding in after.findings}
     unclear = {rule for group in after.undetermined for rule in group.rules}
@@ -42,7 +42,7 @@ def as_fix(repair: Repair, outcome: Outcome) -> Fix:
         resolves=resolves,
         leaves=tuple(sorted(rule for rule in outcome.firing if rule in errors)),
         safe=all(pick.alternative.safe for pick in outcome.plan.picks),
-        note=_note(repair, outcome, after) or None,
+        note=_note(repair, outcome, after, repair.passed_over if first else ()) or None,
         index_url=outcome.plan.index_url,
     )
 
@@ -115,7 +115,7 @@ def _why_package(repair: Repair, outcome: Outcome, name: str, version: str, want
     return "; ".join(reasons)
 
 
-def _note(repair: Repair, outcome: Outcome, after: Any) -> str:
+def _note(repair: Repair, outcome: Outcome, after: Any, passed_over: Sequence[str]) -> str:
     """What it costs and what is not proved, in sentences."""
     told = [pick.alternative.note for pick in outcome.plan.picks if pick.alternative.note]
     sentences = [_sentence(text) for text in dict.fromkeys(told)]
@@ -144,6 +144,7 @@ def _note(repair: Repair, outcome: Outcome, after: Any) -> str:
         sentences.append("What the loader then finds shows only on the machine: check again there.")
     elif outcome.plan.trusted:
         sentences.append("Facts cannot show this cure: check again once it is done.")
+    sentences += [f"Passed over: {_sentence(reason)}" for reason in dict.fromkeys(passed_over)]
     return " ".join(sentences)
 
 
