@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -36,8 +37,8 @@ def main() -> int:
         environment = settings(work)
         for name, command in list(commands.items()):  # bytecode, caches, the page cache
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            if done.returncode not in (0, 1):
-                last = (done.stderr.strip() or done.stdout.strip()).rsplit("\n", 1)[-1]
+            last = (done.stderr.strip() or done.stdout.strip()).rsplit("\n", 1)[-1]
+            if done.returncode not in (0, 1) or "No module named" in last:
                 absent[name] = f"exit {done.returncode}: {last[:100]}"
                 del commands[name]
         seconds = measure(commands, environment, options.rounds)
@@ -101,11 +102,11 @@ def everything(work: Path, options: argparse.Namespace) -> tuple[dict[str, list[
     absent: dict[str, str] = {}
     peer = options.peer_python or (str(peers(work / "peers")) if options.peers else sys.executable)
     commands["python -m torch.utils.collect_env"] = [peer, "-m", "torch.utils.collect_env"]
-    script = Path(peer).parent / "env-doctor"
-    if script.exists():
-        commands["env-doctor check"] = [str(script), "check"]
+    script = shutil.which("env-doctor", path=f"{Path(peer).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if script:
+        commands["env-doctor check"] = [script, "check"]
     else:
-        absent["env-doctor check"] = "not installed beside the peers' interpreter"
+        absent["env-doctor check"] = "not installed beside the peers' interpreter, nor on the PATH"
     return commands, absent
 
 
