@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .known import Known
+from .known import LACKS, Known
 from .model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
 from .rulebook import Library, Orders, Rule, Rulebook
 from .vocabulary import parse
@@ -32,12 +32,14 @@ class Predictor:
         """The fact of `key`, or None when no prediction answers it."""
         prefix, _, rest = key.partition(".")
         backend, _, question = key.rpartition(".")
-        if rest != "selected" and question not in _QUESTIONS:
+        if rest not in ("selected", "selected_by_default") and question not in _QUESTIONS:
             return None
         library = self._rulebook.by_prefix.get(prefix)
         if library is None:
             return None
         source = f"predicted for {library.name}"
+        if rest == "selected_by_default":
+            return self._by_default(library, known, key)
         if question == "variant":
             value, reasons = variant(self._rulebook, library, backend, known)
             return Fact(key, value, source, None, None if value else _lacking(reasons))
@@ -57,6 +59,16 @@ class Predictor:
         available = None if found is None else found.available
         reasons = () if found is None else found.reasons
         return Fact(key, available, source, None, None if available is not None else _lacking(reasons))
+
+    def _by_default(self, library: Library, known: Known, key: str) -> Fact:
+        """What would be selected if none of the library's environment variables were set."""
+        prefixes = tuple(f"env.{name.rstrip('*')}" for name in library.environment)
+        unset = (Fact(name, ABSENT, "if it were unset") for name in known.given if name.startswith(prefixes))
+        fact = Predictor(self._rulebook)(
+            known.with_(Facts(unset), Predictor(self._rulebook)), f"{library.prefix}.selected"
+        )
+        assert fact is not None  # a library with a prefix always answers
+        return Fact(key, fact.value, fact.source, None, fact.problem)
 
     def _prediction(self, library: Library, known: Known) -> Prediction:
         prefix = library.prefix or library.name
@@ -264,4 +276,4 @@ def _reason(rule: Rule, known: Known, holds: bool | None) -> Reason:
 
 def _lacking(reasons: Iterable[Reason]) -> str:
     missing = {key for reason in reasons for key in reason.missing}
-    return f"needs {', '.join(sorted(missing))}" if missing else "could not tell"
+    return LACKS + ", ".join(sorted(missing)) if missing else "could not tell"

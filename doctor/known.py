@@ -16,6 +16,10 @@ from .vocabulary import term
 Implications = Mapping[str, list[tuple["str | Condition", Mapping[str, Any]]]]
 
 
+#: how the problem of an unknown prediction begins that lacks facts: their keys follow
+LACKS = "needs "
+
+
 class Known:
     """Facts plus all that follows from them; every look-up is answered once and remembered."""
 
@@ -45,6 +49,11 @@ class Known:
         """The same knowledge with some facts replaced; everything that follows is worked out anew."""
         return Known(self._given.with_(*facts.values()), self._implications, predict)
 
+    @property
+    def given(self) -> Facts:
+        """The facts everything else is worked out from."""
+        return self._given
+
     def value(self, key: str) -> Any:
         """The value of `key`, None when unknown."""
         return self.look_up(key).value
@@ -55,6 +64,9 @@ class Known:
             return ()
         derivation = DERIVATIONS.get(key)
         if derivation is None or key in self._given:
+            problem = self.look_up(key).problem or ""
+            if self._predict is not None and problem.startswith(LACKS) and key not in self._given:
+                return tuple(problem.removeprefix(LACKS).split(", "))  # a prediction names the facts it lacks
             return (key,)
         needed = tuple(base for need in derivation.needs for base in self.missing(need))
         return tuple(dict.fromkeys(needed)) or (key,)

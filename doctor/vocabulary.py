@@ -123,7 +123,7 @@ TERMS: dict[str, Term] = _terms(
 
 _PACKAGE_VERSION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.version")
 _ENVIRONMENT = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
-_SELECTED = re.compile(r"[a-z][a-z0-9]*\.selected")  # te.selected: answered by the prediction
+_SELECTED = re.compile(r"[a-z][a-z0-9]*\.selected(_by_default)?")  # te.selected: answered by the prediction
 _VARIANT = re.compile(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(variant|step_variant|step_refusal)")
 _AVAILABLE = re.compile(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(available|reached)")
 
