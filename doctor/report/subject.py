@@ -115,8 +115,10 @@ def shown(value: Any) -> str:
 def needed(evidence: Evidence) -> str:
     """What would clear this condition, as people say it."""
     text = evidence.needs
+    if text == ABSENT:  # the rule speaks of all who have it: only a variable is cured by its absence
+        return "it unset" if evidence.key.startswith("env.") else ""
     if not text.startswith("not "):
-        return {ABSENT: "nothing there", "present": "it to be there"}.get(text, text)
+        return "one" if text == "present" else text
     text = text.removeprefix("not ")
     if isinstance(evidence.fact.value, bool):
         return "no" if evidence.fact.value else "yes"

@@ -18,7 +18,7 @@ def backend_lines(page: Page, prediction: Prediction, told: frozenset[str] = fro
         reason = candidate.reasons[0] if candidate.reasons else None
         more = f" (and {len(candidate.reasons) - 1} more)" if len(candidate.reasons) > 1 else ""
         page.say(
-            f"{'out' if candidate.available is False else 'could not tell'}: {_told(reason)}{more}",
+            f"{'out' if candidate.available is False else 'could not tell'}: {told_reason(reason)}{more}",
             lead=f"{candidate.backend}", look="dim", indent=2, hang=4,
         )  # fmt: skip
 
@@ -31,9 +31,9 @@ def backend_table(page: Page, prediction: Prediction) -> None:
         word, look = _word(candidate, prediction)
         page.say(candidate.title, lead=f"{candidate.backend:<{width}}  {word:<9}", look=look, indent=2)
         for reason in candidate.reasons:
-            page.say(_told(reason), indent=width + 15, hang=width + 17)
+            page.say(told_reason(reason), lead="-", look="dim", indent=6, hang=8)
             if reason.source:
-                page.line(f"{' ' * (width + 17)}{reason.source}", "dim")
+                page.line(f"        {reason.source}", "dim")
 
 
 def _headline(page: Page, prediction: Prediction, told: frozenset[str] = frozenset()) -> None:
@@ -41,7 +41,7 @@ def _headline(page: Page, prediction: Prediction, told: frozenset[str] = frozens
     if prediction.import_error:
         reason = prediction.import_error
         page.say(
-            f"see {reason.rule} above" if reason.rule in told else _told(reason),
+            f"see {reason.rule} above" if reason.rule in told else told_reason(reason),
             lead=f"{library} does not import:",
             look="error",
         )
@@ -53,7 +53,7 @@ def _headline(page: Page, prediction: Prediction, told: frozenset[str] = frozens
         reason = prediction.fails_at_run
         page.say(
             f"{title_of(prediction, prediction.selected)} is selected and fails at run time: "
-            + (f"see {reason.rule} above" if reason.rule in told else _told(reason)),
+            + (f"see {reason.rule} above" if reason.rule in told else told_reason(reason)),
             lead=f"{library}:", look="error",
         )  # fmt: skip
     else:
@@ -68,7 +68,8 @@ def _word(candidate: Candidate, prediction: Prediction) -> tuple[str, str]:
     return ("usable", "label") if candidate.available else ("out", "dim")
 
 
-def _told(reason: Reason | None) -> str:
+def told_reason(reason: Reason | None) -> str:
+    """A reason with its rule, and what it needs to know."""
     if reason is None:
         return "no reason is on record"
     missing = f"; needs to know {', '.join(f'`{key}`' for key in reason.missing)}" if reason.missing else ""

@@ -129,7 +129,8 @@ def _finding(page: Page, finding: Finding) -> None:
 def _evidence(evidence: Evidence) -> str:
     source = evidence.fact.source
     origin = source if source.startswith(_SENTENCES) else f"from {source}"
-    needs = f", needs {needed(evidence)}" if evidence.needs else ""
+    wanted = needed(evidence)
+    needs = f", needs {wanted}" if wanted else ""
     return f"{evidence.key}: found {shown(evidence.fact.value)}{needs}, {origin}"
 
 
@@ -158,12 +159,26 @@ def _fixes(page: Page, report: Report) -> None:
         page.say(f"{fix.title}{_effect(fix)}", lead=lead, look="label")
         for line in fix_lines(fix):
             page.line(f"  {line}", "command")
-        for change in fix.changes:
-            if change.why:
-                before = f"{change.before or 'nothing'} → {change.after or 'nothing'}"
-                page.say(f"`{change.name}` {before}: {change.why}", indent=4, hang=6)
+        _changes(page, fix, {finding.summary for finding in report.findings})
         if fix.note:
             page.say(fix.note, indent=4, hang=4)
+
+
+def _changes(page: Page, fix: Fix, told: set[str]) -> None:
+    """What each change replaces, and why where the findings have not said it."""
+    plain = []
+    for change in fix.changes:
+        if change.kind == "call":
+            continue  # stands there as a line to paste
+        swap = f"`{change.name}` {change.before or 'nothing'} → {change.after or 'nothing'}"
+        new = change.why if not any(change.why.startswith(summary) for summary in told) else ""
+        new = new or "; ".join(part for part in change.why.split("; ")[1:])
+        if new:
+            page.say(f"{swap}: {new}", indent=4, hang=6)
+        else:
+            plain.append(swap)
+    if plain:
+        page.say(", ".join(plain), indent=4, hang=6)
 
 
 def _effect(fix: Fix) -> str:
