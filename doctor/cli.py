@@ -13,6 +13,7 @@ from .errors import DoctorError
 COMMANDS = {
     "check": "will this job's attention work here, and if not, why and what helps",
     "backends": "which attention backend will run, and why not the others",
+    "matrix": "backends × features for one environment, as a table",
     "fix": "the smallest change that clears the findings",
     "snapshot": "the facts of this machine as a file that every command takes back",
     "rules": "list, show, test and start rules",

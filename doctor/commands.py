@@ -61,6 +61,23 @@ def backends(arguments: Sequence[str], streams: Streams) -> int:
     return int(any(item.fails_at_run or (item.could_tell and not item.selected) for item in report.predictions))
 
 
+def matrix(arguments: Sequence[str], streams: Streams) -> int:
+    """Tabulate."""
+    made = parser("matrix", "Which backends serve which features in this environment?", target=True, workload=True)
+    add_output(made)
+    options = made.read(arguments)
+    from .matrix import matrices
+    from .report.matrix import renderer
+    from .rulebook import load_rulebook
+    from .session import examine
+
+    render = renderer(options.format)
+    request = _request(options, run=False, fixes=False)
+    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    _deliver(render, matrices(rulebook, examine(request, rulebook).facts), options, streams)
+    return 0
+
+
 def _batch(options: argparse.Namespace, streams: Streams) -> int:
     """JSON Lines in, JSON Lines out, each answered when it comes; 2 if any line was bad."""
     of_one_case = ("python", "site_packages", "facts", "gpu", "settings", "model", "workload")
@@ -200,7 +217,7 @@ def _renderer(name: str, view: str) -> Any:
     return renderer(name, view)
 
 
-def _deliver(render: Any, report: Report, options: argparse.Namespace, streams: Streams) -> None:
+def _deliver(render: Any, report: Any, options: argparse.Namespace, streams: Streams) -> None:
     from .report import Style
 
     to_terminal = options.output is None and streams.stdout.isatty()

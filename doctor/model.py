@@ -188,6 +188,40 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """One backend judged for one feature: its verdict and the first reason against it."""
+
+    backend: str
+    available: bool | None  # None = could not tell
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """One feature, as changes to the workload, and what becomes of every backend."""
+
+    group: str
+    feature: str
+    changes: Mapping[str, Any]
+    cells: tuple[Cell, ...]
+    selected: str | None
+    could_tell: bool
+    fails_at_run: Reason | None = None
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Backends × features of one library in one environment."""
+
+    library: str
+    title: str
+    backends: tuple[tuple[str, str], ...]  # id, title
+    workload: Mapping[str, Any]  # what every row starts from
+    rows: tuple[MatrixRow, ...]
+    import_error: Reason | None = None
+
+
+@dataclass(frozen=True)
 class Undetermined:
     """Rules that could not be judged for want of the same facts."""
 

@@ -20,9 +20,9 @@ LAYERS = (
     {"vocabulary", "privacy", "requirement_lines", "yamltext", "assets", "versions", "regexsafety", "wholefile"},
     {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "wording", "target", "release_index"},
     {"backends", "foretold", "evaluate", "ruletests", "rulenew", "rulelint", "probes", "workload", "facts_file",
-     "solve", "pins", "confirm", "jobruns", "config", "batch"},
+     "solve", "pins", "confirm", "jobruns", "config", "batch", "matrix"},
     {"report"},
-    {"session"},
+    {"session", "stress"},
     {"cli_options", "rule_commands", "commands", "cli", "__main__"},
 )  # fmt: skip
 #: The table of GPUs is data, and lies in the rulebook; `--gpu` reads it there.
@@ -151,7 +151,7 @@ def test_heavy_imports_wait_until_they_are_needed():
         "hashlib", "tempfile", "subprocess", "concurrent.futures", "xml", "pynvml", "packaging.specifiers",
         "packaging.requirements", "email",
     }  # fmt: skip
-    late = {"target", "release_index", "solve", "probes", "report", "workload"}  # imported late as a whole
+    late = {"target", "release_index", "solve", "probes", "report", "workload", "stress"}  # imported late as a whole
     wrong = [
         f"{NAMES[path]}:{line} imports {name} at its top"
         for path in MODULES
