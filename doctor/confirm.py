@@ -15,6 +15,10 @@ from .versions import split_clauses
 from .vocabulary import TERMS, parse
 
 
+#: What confirms a finding whose rule does not say it: no answer but a refusal, a death, or a wrong result.
+BAD_IF_ANY: Sequence[Mapping[str, Any]] = ({"outcome": ["refused", "failed", "crashed"]}, {"wrong": "true"})
+
+
 class Confirmed(NamedTuple):
     """The findings as they stand after the runs, the runs of the job itself, and what is to be said about it."""
 
@@ -95,7 +99,7 @@ def _place(cases: dict[str, list[dict[str, Any]]], kernel: str, request: dict[st
 def _settle(finding: Finding, kernel: str, request: Mapping[str, Any], answer: Answer) -> Finding:
     """The finding with its confirmation; a refuted one is kept, as a note."""
     assert finding.confirm is not None
-    verdict = verdict_of(finding.confirm.get("bad_if_any") or [], answer)
+    verdict = verdict_of(finding.confirm.get("bad_if_any") or BAD_IF_ANY, answer)
     confirmation = Confirmation(
         verdict, kernel, request, answer.outcome, answer.observed, answer.reason, answer.seconds
     )

@@ -237,8 +237,25 @@ def test_only_an_answer_refutes(answer, verdict):
     assert verdict_of([{"wrong": "true"}], answer) == verdict
 
 
-def test_a_rule_without_conditions_refutes_nothing():
+def test_without_conditions_nothing_is_settled():
     assert verdict_of([], Answer("ran", {})) == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [
+        ("return {'wrong': True}", "confirmed"),
+        ("return {'wrong': False}", "refuted"),
+        ("return {}", "inconclusive"),
+        ("raise Refused('no')", "confirmed"),
+        ("raise RuntimeError('no')", "confirmed"),
+        ("raise Unavailable('no')", "inconclusive"),
+    ],
+)
+def test_a_rule_that_only_names_a_kernel_means_any_trouble(bench, body, verdict):
+    bench.add("demo", body)
+    plain = Finding("X001", "n", "error", "fires", "s", "m", "", (), (), confirm={"kernel": "demo"})
+    assert ask(bench, plain).findings[0].confirmation.verdict == verdict
 
 
 def test_requests_of_rules_get_the_types_of_the_vocabulary():
