@@ -24,7 +24,7 @@ MODELS = (
     "olmo", "olmoe", "cohere", "granite", "nemotron", "gpt_oss", "recurrent_gemma", "persimmon", "codegen",
 )  # fmt: skip
 REQUESTS = (
-    None, "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention", "flash",
+    None, "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention", "fast",
 )  # fmt: skip
 SMALL = {
     "num_hidden_layers": 1, "n_layer": 1, "n_layers": 1, "num_layers": 1, "vocab_size": 64, "layer_types": None,
@@ -114,6 +114,9 @@ def ask(torch, transformers, model_type, request, dtype, dropout):
     config = small_config(transformers, model_type, dropout)
     if config is None or type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         return None
+    flash = sys.modules.get("transformers.modeling_flash_attention_utils")
+    if flash is not None and hasattr(flash, "_loaded_implementation"):
+        flash._loaded_implementation = None  # the refusal of the model before must not make this one pass
     release = tuple(map(int, transformers.__version__.split(".")[:2]))
     options = {"dtype" if release >= (4, 56) else "torch_dtype": getattr(torch, dtype)}
     if request is not None:
