@@ -14,7 +14,6 @@ from .target import Answer, run_program
 from .versions import split_clauses
 from .vocabulary import TERMS, parse
 
-
 #: What confirms a finding whose rule does not say it: no answer but a refusal, a death, or a wrong result.
 BAD_IF_ANY: Sequence[Mapping[str, Any]] = ({"outcome": ["refused", "failed", "crashed"]}, {"wrong": "true"})
 

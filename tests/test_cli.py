@@ -310,3 +310,15 @@ class TestStreams:
         out, err = process.communicate(timeout=30)
         assert (process.returncode, out) == (130, "")
         assert err == "error: interrupted\n"
+
+
+def test_the_documentation_names_only_options_that_exist(run):
+    """Every `--option` of docs/cli.md is in the help of some command, and every command is in the document."""
+    import re
+
+    text = (ROOT / "docs" / "cli.md").read_text()
+    actions = [("rules", action) for action in ("list", "show", "test", "new")]
+    helps = "".join(run(*command, "--help")[1] for command in [*((name,) for name in cli.COMMANDS), *actions])
+    named = set(re.findall(r"--[a-z][a-z-]+", text)) - {"--target"}  # pip's
+    assert sorted(option for option in named if option not in helps) == []
+    assert [name for name in cli.COMMANDS if f"attn-doctor {name}" not in text] == []
