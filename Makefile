@@ -19,6 +19,7 @@ lint: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench/startup.py
+	$(BIN)/python bench/backends.py
 
 docs: $(VENV)/.ready
 	$(BIN)/python scripts/make_docs.py
