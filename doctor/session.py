@@ -4,45 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from . import __version__
 from .config import Defaults
 from .errors import NoDiagnosis
 from .evaluate import Assessment, evaluate
 from .foretold import foretold
-from .model import ABSENT, Confirmation, Facts, Finding, Fix, Report
-from .records import dataclass, field
-from .rulebook import Rulebook, load_rulebook
+from .model import ABSENT, Confirmation, Finding, Fix, Report
+from .patient import Patient, Request, examine
+from .rulebook import load_rulebook
+
+__all__ = ["TOOL", "Patient", "Request", "diagnose", "examine"]
 
 TOOL = f"attn-doctor {__version__}"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user wants to know: about which environment, which job, by which rules."""
-
-    python: str | None = None
-    site_packages: str | None = None
-    facts: str | None = None
-    gpu: str | None = None
-    settings: tuple[str, ...] = ()
-    model: str | None = None
-    workload: str | None = None
-    rules: tuple[str, ...] = ()
-    defaults: Defaults = field(default_factory=Defaults)  # what the project says once for all
-    fixes: bool = True
-    run: bool = True
-    timeout: float = 120.0
-
-
-@dataclass(frozen=True)
-class Patient:
-    """What is known before any rule is asked, and the interpreter in which a kernel can be run."""
-
-    facts: Facts
-    python: str | None = None
-    why_not: str = ""  # nothing can be run
 
 
 def diagnose(request: Request, tell: Callable[[str], None] = lambda text: None) -> Report:
@@ -83,45 +57,6 @@ def diagnose(request: Request, tell: Callable[[str], None] = lambda text: None) 
         runs=runs,
         notes=(*notes, *ignored, *request.defaults.notes),
     )
-
-
-def examine(request: Request, rulebook: Rulebook) -> Patient:
-    """Gather the facts: the environment, then the job, then what the user says outright. Later ones win."""
-    from .workload import complete_workload, lay_over, parse_settings, read_model_config, read_workload
-
-    patient = _environment(request, rulebook)
-    facts = patient.facts
-    model, workload = request.model, request.workload
-    if model is None and workload is None and not any(key.startswith("workload.") for key in facts):
-        model, workload = request.defaults.model, request.defaults.workload
-        facts = facts.with_(*request.defaults.workload_facts.values())
-    if model is not None:
-        facts = lay_over(facts, read_model_config(Path(model)))
-    if workload is not None:
-        facts = facts.with_(*read_workload(Path(workload)).values())
-    said = parse_settings(request.settings)
-    gpu = request.gpu or (request.defaults.gpu if facts.value("gpu.sm") in (None, ABSENT) else None)
-    if gpu:
-        from .probes.gpu import gpu_facts
-
-        said = Facts(gpu_facts(gpu)).with_(*said.values())
-    facts = complete_workload(facts.with_(*said.values()))
-    other = next((fact for key, fact in said.items() if not key.startswith("workload.")), None)
-    if patient.python and other:
-        return Patient(facts, None, f"{other.source} describes another machine than this one")
-    return Patient(facts, patient.python, patient.why_not)
-
-
-def _environment(request: Request, rulebook: Rulebook) -> Patient:
-    if request.facts is not None:
-        from .facts_file import read_facts
-
-        return Patient(read_facts(Path(request.facts)), None, "the facts come from a file")
-    from .probes import Watch, collect, find_target
-
-    target = find_target(request.python, request.site_packages)
-    facts = collect(target, Watch(rulebook.watched_environment, rulebook.watched_distributions))
-    return Patient(facts, target.python, "" if target.python else "a bare tree has no interpreter to run in")
 
 
 def _confirm(

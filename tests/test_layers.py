@@ -18,9 +18,10 @@ NAMES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuff
 LAYERS = (
     {"errors", "records", "model"},
     {"vocabulary", "privacy", "requirement_lines", "yamltext", "assets", "versions", "regexsafety", "wholefile"},
-    {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "wording", "target", "release_index"},
+    {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "ruleindex", "wording", "target",
+     "release_index"},
     {"backends", "foretold", "evaluate", "ruletests", "rulenew", "rulelint", "probes", "workload", "facts_file",
-     "solve", "pins", "confirm", "jobruns", "config", "batch", "matrix"},
+     "solve", "pins", "confirm", "jobruns", "config", "batch", "matrix", "patient"},
     {"report"},
     {"session", "stress"},
     {"cli_options", "rule_commands", "commands", "cli", "__main__"},
