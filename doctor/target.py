@@ -94,7 +94,7 @@ def _run(
         for shared in kernels_dir().glob("_*.py"):
             (directory / shared.name).write_bytes(shared.read_bytes())
         while len(answers) < len(cases):
-            process = _Process(python, name, directory, cases[len(answers) :], env)
+            process = Process(python, name, directory, cases[len(answers) :], env)
             got, started = process.collect(timeout)
             answers += got
             # A process that ended before its first case ends so every time: one answer serves all.
@@ -105,7 +105,7 @@ def _run(
     return answers
 
 
-class _Process:
+class Process:
     """One start of the program: its pipes, its process group and what it has said so far."""
 
     def __init__(

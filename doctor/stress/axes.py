@@ -1,0 +1,185 @@
+"""What a case of the sweep is made of: axes with their values, and which values each backend's interface can say.
+
+A value is the part of a case that it sets. What an interface can say is asked even where we expect a refusal: only what
+cannot be written down at all is left out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Case = Mapping[str, Any]
+Value = Mapping[str, Any]
+
+
+def _heads(*rows: tuple[int, int, int]) -> tuple[Value, ...]:
+    return tuple({"batch_size": b, "num_heads": h, "num_kv_heads": g} for b, h, g in rows)
+
+
+def _dims(*rows: tuple[int, int]) -> tuple[Value, ...]:
+    return tuple({"head_dim_qk": qk, "head_dim_v": v} for qk, v in rows)
+
+
+def _lengths(*rows: tuple[int, int]) -> tuple[Value, ...]:
+    return tuple({"seq_len_q": q, "seq_len_kv": kv} for q, kv in rows)
+
+
+def _each(key: str, *values: Any) -> tuple[Value, ...]:
+    return tuple({key: value} for value in values)
+
+
+#: Lengths at the seams of tiles, decode, no multiple of anything, and queries unlike keys both ways.
+LENGTHS = _lengths(
+    (128, 128), (1, 300), (300, 100), (1, 1), (63, 63), (64, 64), (65, 65), (127, 127), (129, 129), (192, 192),
+    (320, 320), (1000, 1000), (65, 129), (129, 65), (100, 300), (17, 513), (1, 1000), (255, 1025),
+)  # fmt: skip
+#: Usual head dims, the pairs of multi-head latent attention, odd multiples of 8, and one that is no multiple of 8.
+DIMS = _dims(
+    (128, 128), (64, 64), (192, 128), (256, 256), (72, 72), (96, 96), (40, 40), (32, 32), (80, 80), (8, 8),
+    (128, 64), (64, 128), (160, 160), (200, 200), (192, 192), (36, 36),
+)  # fmt: skip
+HEADS = _heads((2, 4, 4), (2, 8, 2), (1, 8, 1), (4, 6, 2), (3, 1, 1), (1, 16, 16))
+
+AXES: dict[str, tuple[Value, ...]] = {
+    "lengths": LENGTHS,
+    "dims": DIMS,
+    "mask": _each(
+        "mask", "no_mask", "causal", "causal_bottom_right", "padding", "padding_causal", "window", "window_both",
+        "boolean", "blind", "additive", "additive_extreme", "additive_inf",
+    ),
+    "layout": _each(
+        "layout", "bshd", "bhsd", "sbhd", "fused", "interleaved", "expanded", "offset8", "offset1", "rowpad", "thd"
+    ),
+    "heads": HEADS,
+    "dtype": _each("dtype", "bfloat16", "float16", "float32"),
+    "grad": _each("grad", "dense", "expanded", "transposed"),
+    "feature": ({}, {"dropout": 0.1}, {"softcap": 30.0}, {"alibi": True}),
+    "promise": _each("deterministic", False, True),
+    "how": _each("how", "eager", "graph"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What one backend's interface can say: per axis the values kept, and a test of whole cases."""
+
+    keep: Mapping[str, Callable[[Value], bool]] = field(default_factory=dict)
+    fits: Callable[[Case], bool] = lambda case: True
+    share: float = 1.0  # of the cases that a backend gets; less where one case costs much
+
+    def axes(self, device: str) -> dict[str, tuple[Value, ...]]:
+        """The axes as this backend has them on this device."""
+        kept = {}
+        for name, values in AXES.items():
+            test = self.keep.get(name)
+            mine = tuple(value for value in values if (test is None or test(value)) and _on(device, name, value))
+            kept[name] = mine or values[:1]
+        return kept
+
+
+def _on(device: str, name: str, value: Value) -> bool:
+    if not device.startswith("cpu"):
+        return True
+    if name == "how":
+        return bool(value["how"] == "eager")
+    if name == "lengths":  # a CPU needs seconds for what a GPU does in a millisecond
+        return int(value["seq_len_q"]) * int(value["seq_len_kv"]) <= 40_000
+    if name == "heads":
+        return bool(value["num_heads"] <= 8)
+    return True
+
+
+def _one_of(key: str, *values: Any) -> Callable[[Value], bool]:
+    return lambda value: value.get(key) in values
+
+
+def _only(*features: str) -> Callable[[Value], bool]:
+    return lambda value: all(key in features for key in value)
+
+
+def _mha(value: Value) -> bool:
+    return bool(value["num_heads"] == value["num_kv_heads"])
+
+
+_not_varlen = {"layout": lambda value: value["layout"] != "thd"}
+_half = {"dtype": _one_of("dtype", "bfloat16", "float16")}
+_flash_masks = {"mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "window", "window_both")}
+_plain = {"mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right")}
+
+
+def consistent(case: Case) -> bool:
+    """Whether the values of the axes go together at all."""
+    square = case["seq_len_q"] == case["seq_len_kv"]
+    equal = case["num_heads"] == case["num_kv_heads"]
+    layout, mask = case["layout"], case["mask"]
+    if layout in ("fused", "interleaved") and not (square and case["head_dim_qk"] == case["head_dim_v"]):
+        return False
+    if layout == "interleaved" and not equal:
+        return False
+    if layout == "thd" and mask not in ("no_mask", "causal", "causal_bottom_right", "window", "window_both"):
+        return False
+    if mask == "padding_causal" and not square:
+        return False
+    # The same bits from a replayed graph with dropout need a registered generator, which is another question.
+    return not (case.get("dropout") and (case["how"] == "graph" or mask in ("blind", "additive_inf")))
+
+
+def _top_left_is_square(case: Case) -> bool:
+    """Libraries whose causal mask is bottom-right cannot say the other one, unless both are the same."""
+    return bool(case["mask"] != "causal" or (case["layout"] != "thd" and case["seq_len_q"] == case["seq_len_kv"]))
+
+
+def _flash2(case: Case) -> bool:
+    return _top_left_is_square(case) and not (case.get("softcap") and case.get("dropout"))
+
+
+def _flex(case: Case) -> bool:
+    return not (case["mask"] == "additive" and (case.get("softcap") or case.get("alibi")))
+
+
+def _te(case: Case) -> bool:
+    return not (case["mask"] == "window" and case["seq_len_q"] != case["seq_len_kv"])
+
+
+_sdpa = {**_not_varlen, "feature": _only("dropout")}
+DOMAINS: dict[str, Domain] = {
+    "sdpa.default": Domain(_sdpa),
+    "sdpa.efficient": Domain(_sdpa),
+    "sdpa.flash": Domain({**_sdpa, **_plain, **_half}),
+    "sdpa.cudnn": Domain({**_sdpa, **_half}, share=0.7),
+    "sdpa.math": Domain(_sdpa, share=0.7),
+    "varlen": Domain({"layout": _one_of("layout", "thd"), **_half, "feature": _only(), "heads": _mha,
+                      "mask": _one_of("mask", "no_mask", "causal_bottom_right", "window")}, share=0.5),
+    "flash2": Domain({**_half, **_flash_masks}, _flash2),
+    "flash3": Domain({**_half, **_flash_masks, "feature": _only("softcap")}, _top_left_is_square),
+    "fa3_fwd": Domain({**_half, **_flash_masks, "feature": _only("softcap")}, _top_left_is_square),
+    "flash4": Domain({**_half, **_flash_masks, "feature": _only("softcap")}, _top_left_is_square, share=0.1),
+    "te.flash": Domain({**_not_varlen, **_half, "feature": _only("dropout"),
+                        "mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "window")}, _te),
+    "te.fused": Domain({**_not_varlen, **_half, "feature": _only("dropout"),
+                        "mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "window", "additive")},
+                       _te, share=0.7),
+    "te.unfused": Domain({**_not_varlen, "feature": _only("dropout"),
+                          "mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "additive")},
+                         _te, share=0.4),
+    "xformers": Domain({**_not_varlen, "heads": _mha, "feature": _only("dropout"),
+                        "mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "additive")}),
+    "sage": Domain({**_not_varlen, **_half, "feature": _only(), "promise": _one_of("deterministic", False),
+                    "mask": _one_of("mask", "no_mask", "causal")}, _top_left_is_square, share=0.3),
+    "transformers.sdpa": Domain({**_sdpa, "mask": lambda v: v["mask"] != "blind"}, share=0.4),
+    "transformers.eager": Domain({**_not_varlen, "feature": _only(), "mask": lambda v: v["mask"] != "blind"},
+                                 share=0.3),
+    "transformers.flash2": Domain({**_not_varlen, **_half, "feature": _only(),
+                                   "mask": _one_of("mask", "no_mask", "causal")}, _top_left_is_square, share=0.3),
+    "flex": Domain({**_not_varlen, "feature": _only("softcap", "alibi"), "how": _one_of("how", "eager"),
+                    "mask": lambda v: v["mask"] not in ("additive_extreme", "additive_inf")}, _flex, share=0.02),
+}  # fmt: skip
+#: Called like torch's function, and computing gradients by whatever means.
+OWN = Domain(_sdpa)
+
+
+def domain(backend: str) -> Domain:
+    """What this backend's interface can say."""
+    return OWN if backend.startswith("file:") else DOMAINS[backend]

@@ -1,0 +1,162 @@
+"""What failed: cases gathered under the smallest form of each fault, with a script that shows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..target import Answer, run_snippet
+from .worker import Worker
+
+BAD = ("wrong", "failed", "crashed", "timeout")
+CATEGORIES = (
+    "mask", "layout", "grad", "how", "dropout", "softcap", "alibi", "deterministic", "training",
+)  # fmt: skip
+PLAINEST = {
+    "mask": "no_mask", "layout": "bhsd", "grad": "dense", "how": "eager", "dropout": 0.0, "softcap": 0.0,
+    "alibi": False, "deterministic": False, "training": True,
+}  # fmt: skip
+
+RUN_SCRIPT = """
+from _probe import main
+def run(request):
+    import subprocess, sys
+    done = subprocess.run([sys.executable, "-c", request["script"]], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return {"code": done.returncode, "said": (done.stdout + done.stderr[-2000:]).decode("utf-8", "replace")[-4000:]}
+main(run)
+"""
+
+
+def verdict(answer: Answer) -> str:
+    """right, wrong, refused, unavailable, no memory, failed, crashed or timeout."""
+    if answer.outcome == "ran":
+        return "wrong" if answer.observed.get("verdict") == "wrong" else "right"
+    if answer.outcome == "failed" and "out of memory" in answer.reason.lower():
+        return "no memory"
+    return answer.outcome
+
+
+def kinds(answer: Answer) -> list[str]:
+    """What kinds of fault this answer is about."""
+    if answer.outcome == "ran":
+        return list(answer.observed.get("faults") or [])
+    if answer.outcome == "failed":
+        return ["failed:" + answer.reason.split(":")[0].rsplit(".")[-1]]
+    return [answer.outcome]
+
+
+@dataclass
+class Failure:
+    """One fault: where it was seen, its smallest form, and how to see it again."""
+
+    backend: str
+    kinds: tuple[str, ...]
+    case: dict[str, Any]  # as first seen
+    reason: str
+    answer: Answer
+    small: dict[str, Any] | None = None
+    errors: Mapping[str, Any] | None = None
+    script: str | None = None
+    shown: bool | None = None  # whether the script, run on its own, ends with 1
+    said: str = ""
+    tried: int = 0
+    seen: int = 1
+    others: list[dict[str, Any]] = field(default_factory=list)
+
+    def explains(self, case: Mapping[str, Any], found: Sequence[str]) -> bool:
+        """Whether a failing case is this fault again: the same kind, with all that the smallest form needs."""
+        if case["backend"] != self.backend or not set(found) & set(self.kinds):
+            return False
+        small = self.small or self.case
+        for name in CATEGORIES:
+            wanted = small.get(name, PLAINEST[name])
+            if wanted != PLAINEST[name] and case.get(name, PLAINEST[name]) != wanted:
+                return False
+        return True
+
+
+def gather(
+    failing: Sequence[tuple[dict[str, Any], Answer]],
+    worker: Worker,
+    *,
+    seconds: float,
+    each: float = 30.0,
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[Failure]:
+    """One `Failure` per fault, the smallest forms looked for within `seconds` in all."""
+    until = time.monotonic() + seconds
+    found: list[Failure] = []
+    for case, answer in failing:
+        mine = kinds(answer)
+        known = next((item for item in found if item.explains(case, mine)), None)
+        if known is not None:
+            known.seen += 1
+            known.others.append(case)
+            continue
+        failure = Failure(case["backend"], tuple(mine), dict(case), answer.reason, answer)
+        failure.errors = answer.observed.get("errors")
+        found.append(failure)
+        if time.monotonic() < until:
+            tell(f"shrinking {failure.backend}: {', '.join(mine)}")
+            _shrink(failure, worker, min(each, until - time.monotonic()))
+            _show(failure, worker)
+    return found
+
+
+def _shrink(failure: Failure, worker: Worker, seconds: float) -> None:
+    plain = {name: value for name, value in failure.case.items() if name not in ("profile", "memory_bytes")}
+    if failure.answer.outcome in ("crashed", "timeout") or not _survives(failure.answer):
+        _shrink_from_outside(failure, worker, plain, seconds)
+        return
+    answer = worker.ask({"op": "shrink", "case": plain, "kinds": list(failure.kinds), "seconds": seconds})
+    told = answer.observed
+    if answer.outcome == "ran" and told.get("reproduced"):
+        failure.small, failure.script = dict(told["case"]), told["script"]
+        failure.errors, failure.tried = told.get("errors") or failure.errors, int(told.get("tried") or 0)
+        failure.kinds = tuple(told.get("faults") or failure.kinds)
+    elif answer.outcome in ("crashed", "timeout"):
+        _shrink_from_outside(failure, worker, plain, seconds)
+
+
+def _survives(answer: Answer) -> bool:
+    return "CUDA error" not in answer.reason and "device-side assert" not in answer.reason
+
+
+def _shrink_from_outside(failure: Failure, worker: Worker, case: dict[str, Any], seconds: float) -> None:
+    """Where each failing attempt ends the process: one process after the other, the host deciding."""
+    until, wanted = time.monotonic() + seconds, set(failure.kinds)
+    small = case
+    moved = True
+    while moved and time.monotonic() < until:
+        moved = False
+        for candidate in worker.ask({"op": "simpler", "case": small}).observed.get("cases") or []:
+            if time.monotonic() >= until:
+                break
+            answer = worker.ask(candidate)
+            failure.tried += 1
+            if verdict(answer) in BAD and wanted & set(kinds(answer)):
+                small, moved = candidate, True
+                break
+    failure.small = small
+    answer = worker.ask({"op": "script", "case": small, "kinds": list(failure.kinds)})
+    failure.script = answer.observed.get("script")
+
+
+def _show(failure: Failure, worker: Worker) -> None:
+    """Run the script on its own: a reproduction that does not reproduce must not be handed on unmarked."""
+    if not failure.script:
+        return
+    answer = run_snippet(worker.python, RUN_SCRIPT, {"script": failure.script}, timeout=worker.timeout, env=worker.env)
+    failure.said = str(answer.observed.get("said") or answer.reason)
+    code, died = answer.observed.get("code"), "Traceback" in failure.said
+    raised = [kind.partition(":")[2] for kind in failure.kinds if kind.startswith("failed:")]
+    if "timeout" in failure.kinds:
+        failure.shown = answer.outcome == "timeout"
+    elif raised:
+        failure.shown = code == 1 and any(name in failure.said for name in raised)
+    elif "crashed" in failure.kinds:
+        failure.shown = isinstance(code, int) and code not in (0, 1)
+    else:
+        failure.shown = code == 1 and not died

@@ -1,0 +1,76 @@
+"""Which cases are asked, and in which order: the backends in turn, each from its own covering array."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+from zlib import crc32
+
+from .axes import consistent, domain
+from .cover import Cover
+
+#: The paths that jobs are on without knowing come first.
+FIRST = ("sdpa.default", "transformers.sdpa", "sdpa.flash", "sdpa.cudnn", "sdpa.efficient", "flash2", "te.fused")
+PROFILED = 8  # every so many cases of a backend, which kernel ran is read off
+COMPILED = 6  # cases per backend that also go through torch.compile, which costs seconds each
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cases in order, and for each backend (pairs covered, pairs that can be)."""
+
+    cases: tuple[dict[str, Any], ...]
+    pairs: dict[str, tuple[int, int]]
+
+
+def plan(backends: Sequence[str], device: str, count: int, seed: int = 0, compiled: int = COMPILED) -> Plan:
+    """`count` cases over the backends, in proportion to their shares; the same for the same arguments."""
+    order = sorted(backends, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
+    shares = {name: domain(name).share for name in order}
+    total = sum(shares.values()) or 1.0
+    queues: dict[str, list[dict[str, Any]]] = {}
+    pairs = {}
+    for name in order:
+        wanted = max(4, round(count * shares[name] / total))
+        queues[name], pairs[name] = _cases(name, device, wanted, seed, compiled)
+    return Plan(tuple(_in_turn(queues)), pairs)
+
+
+def _cases(
+    name: str, device: str, count: int, seed: int, compiled: int
+) -> tuple[list[dict[str, Any]], tuple[int, int]]:
+    mine = domain(name)
+
+    def fits(case: dict[str, Any]) -> bool:
+        return consistent(case) and mine.fits(case)
+
+    # Another array for each backend: together they see more than one array asked of all would.
+    cover = Cover(mine.axes(device), fits, crc32(f"{seed} {name}".encode()))
+    made = []
+    for number, case in enumerate(islice(cover, count)):
+        case = {"backend": name, **case, "seed": seed * 100_003 + number, "device": device}
+        if number % PROFILED == 0:
+            case["profile"] = True
+        made.append(case)
+    eager = [case for case in made if not case.get("dropout")]
+    step = max(1, len(eager) // max(1, compiled))
+    made += [{**case, "how": "compile", "profile": False} for case in eager[::step][:compiled] if name != "flex"]
+    return made, cover.pairs
+
+
+def _in_turn(queues: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """One of each in turn, so that a short budget has seen all; a longer queue is not left for the end."""
+    longest = max((len(queue) for queue in queues.values()), default=0)
+    for number in range(longest):
+        for queue in queues.values():
+            at, last = number * len(queue) // longest, (number - 1) * len(queue) // longest
+            if number == 0 or at != last:
+                yield queue[at]
+
+
+def key(case: dict[str, Any]) -> str:
+    """The case as text: the same for the same case, whatever the order of its keys."""
+    return json.dumps({k: v for k, v in case.items() if k not in ("profile", "memory_bytes")}, sort_keys=True)

@@ -1,0 +1,248 @@
+"""The whole sweep: what is here, the plan, one process per GPU, the journal, and what came out of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import DoctorError, NoDiagnosis
+from ..target import Answer
+from .failures import BAD, Failure, gather, verdict
+from .gpus import Lane, disagreements, lanes
+from .journal import Journal
+from .plan import Plan, key, plan
+from .worker import Worker
+
+TRIES = 3  # processes a backend may take down on one GPU before the rest of its cases is left out
+IN_A_ROW = 6  # cases that end their process, one after the other, before a GPU is given up
+CPU_BACKENDS = ("sdpa.default", "sdpa.flash", "sdpa.math", "transformers.sdpa", "transformers.eager")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of a sweep."""
+
+    python: str
+    budget: float | None = None  # seconds for the cases; None: until they are through
+    memory: int | None = None  # bytes on each GPU
+    seed: int = 0
+    cases: int | None = None
+    backends: tuple[str, ...] = ()  # none: all that are there
+    device: str | None = None
+    timeout: float = 60.0
+    shrink: float = 120.0  # seconds for smallest forms
+    journal: Path | None = None
+    restart: bool = False
+
+
+@dataclass
+class Outcome:
+    """All that a sweep found."""
+
+    hello: Mapping[str, Any]
+    plan: Plan
+    lanes: list[Lane]
+    records: list[tuple[str, dict[str, Any], Answer]]  # (GPU, case, answer)
+    failures: list[Failure] = field(default_factory=list)
+    disagreements: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    resumed: int = 0
+    complete: bool = True
+
+    @property
+    def bad(self) -> bool:
+        """Whether anything is wrong."""
+        return bool(self.failures or self.disagreements)
+
+
+def sweep(
+    options: Options,
+    progress: Callable[[int, int, int], None] = lambda done, total, bad: None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Outcome:
+    """Carry out a sweep. `progress` hears (cases done, cases planned, bad ones)."""
+    began = time.monotonic()
+    hello, problems = _hello(options, tell)
+    device = str(hello["device"])
+    here, trouble = lanes(hello, options.memory) if device.startswith("cuda") else lanes({}, None)
+    if not here:
+        raise NoDiagnosis(f"no GPU can be used: {'; '.join(trouble)}")
+    backends = _chosen(options, hello, device)
+    planned = plan(backends, device, options.cases or (2400 if device.startswith("cuda") else 600), options.seed)
+    stack = {name: hello.get(name) for name in ("torch", "cuda", "versions", "device")}
+    stack.update(seed=options.seed, cases=len(planned.cases), backends=sorted(backends))
+    journal = Journal(options.journal, stack, restart=options.restart)
+    outcome = Outcome(hello, planned, here, [], notes=[*problems, *trouble, *(n for lane in here for n in lane.notes)])
+    outcome.resumed = journal.resumed
+    ready = time.monotonic()
+    try:
+        outcome.complete = _run_lanes(options, outcome, journal, progress)
+        outcome.seconds = {**(hello.get("seconds") or {}), "prepare": ready - began, "wall": time.monotonic() - ready}
+        outcome.seconds["cases"] = sum(answer.seconds for _, _, answer in outcome.records) / len(here)
+        names = {lane.name: lane.label.partition("(")[2] for lane in here}
+        outcome.disagreements = disagreements(outcome.records, names)
+        _look_into_failures(options, outcome, tell)
+        if outcome.complete:
+            journal.finish()
+    finally:
+        journal.close()
+    return outcome
+
+
+def _hello(options: Options, tell: Callable[[str], None]) -> tuple[Mapping[str, Any], list[str]]:
+    tell("looking at devices and libraries")
+    worker = Worker(options.python, timeout=max(180.0, options.timeout))
+    answer = worker.ask({"op": "hello", "device": options.device})
+    problems = []
+    if answer.outcome in ("crashed", "timeout"):
+        # A library took the process with it: ask for each on its own.
+        problems.append(f"looking at the libraries: {answer.reason}")
+        worker = Worker(options.python, timeout=60.0)
+        answer = worker.ask({"op": "hello", "device": options.device, "backends": list(CPU_BACKENDS[:3])})
+    if answer.outcome != "ran":
+        raise NoDiagnosis(f"torch in `{options.python}` cannot be used: {answer.reason}")
+    return answer.observed, problems
+
+
+def _chosen(options: Options, hello: Mapping[str, Any], device: str) -> list[str]:
+    states = hello.get("backends") or {}
+    own = [name for name in options.backends if name.startswith("file:")]
+    for name in own:
+        if name.count(":") < 2:
+            raise DoctorError(f"`{name}` names no function", "write it as `file:PATH:FUNCTION`")
+        if not Path(name[5:].rpartition(":")[0]).is_file():
+            raise DoctorError(f"there is no file `{name[5:].rpartition(':')[0]}`")
+    wanted = [name for name in options.backends if name not in own]
+    unknown = [name for name in wanted if name not in states]
+    if unknown:
+        raise DoctorError(f"there is no backend `{unknown[0]}`", f"backends are {', '.join(states)}")
+    there = [name for name, problem in states.items() if problem is None]
+    if not device.startswith("cuda"):
+        there = [name for name in there if name in CPU_BACKENDS]
+    if options.backends:
+        missing = [name for name in wanted if name not in there]
+        if missing:
+            why = states[missing[0]] or "it needs a GPU"
+            raise NoDiagnosis(f"`{missing[0]}` cannot be asked here: {why}")
+        return [*wanted, *own]
+    return there
+
+
+def _run_lanes(options: Options, outcome: Outcome, journal: Journal, progress: Callable[[int, int, int], None]) -> bool:
+    """All GPUs at once; whether every case was asked."""
+    until = time.monotonic() + options.budget if options.budget else None
+    lock, bad, through = threading.Lock(), Counter[str](), []
+    total = len(outcome.plan.cases) * len(outcome.lanes)
+    broken: list[BaseException] = []
+
+    def note(lane: Lane, case: dict[str, Any], answer: Answer, *, fresh: bool = True) -> None:
+        with lock:
+            if fresh:
+                journal.add(lane.name, case, answer)
+            outcome.records.append((lane.name, case, answer))
+            bad["bad"] += verdict(answer) in BAD
+            progress(len(outcome.records), total, bad["bad"])
+
+    def work(lane: Lane) -> None:
+        try:
+            through.append(_one_lane(options, outcome, journal, lane, note, until))
+        except BaseException as error:  # told in the main thread
+            broken.append(error)
+
+    threads = [threading.Thread(target=work, args=(lane,), daemon=True) for lane in outcome.lanes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if broken:
+        raise broken[0]
+    return all(through)
+
+
+def _one_lane(
+    options: Options, outcome: Outcome, journal: Journal, lane: Lane, note: Callable[..., None], until: float | None
+) -> bool:
+    killed: Counter[str] = Counter()
+    in_a_row = 0
+    given_up = False
+    worker = Worker(options.python, timeout=options.timeout, env=lane.env)
+    left = []
+    for case in outcome.plan.cases:
+        known = journal.answers.get((lane.name, key(case)))
+        if known is None:
+            left.append({**case, "memory_bytes": lane.memory_bytes} if lane.memory_bytes else case)
+        else:
+            note(lane, case, known, fresh=False)
+
+    def heard(request: Mapping[str, Any], answer: Answer) -> None:
+        nonlocal in_a_row, given_up
+        if answer.outcome in ("crashed", "timeout"):
+            killed[str(request["backend"])] += 1
+            in_a_row += 1
+            given_up = in_a_row >= IN_A_ROW
+        else:
+            in_a_row = 0
+        note(lane, {name: value for name, value in request.items() if name != "memory_bytes"}, answer)
+
+    def skip(request: Mapping[str, Any]) -> bool:
+        return given_up or killed[str(request["backend"])] >= TRIES
+
+    finished = worker.run(left, heard, until, skip)
+    for backend, count in killed.items():
+        if count >= TRIES:
+            outcome.notes.append(
+                f"{lane.label}: `{backend}` ended its process {count} times; its other cases were left out"
+            )
+    if given_up:
+        outcome.notes.append(f"{lane.label}: given up after {IN_A_ROW} processes in a row ended before they answered")
+    return finished and not given_up
+
+
+def _look_into_failures(options: Options, outcome: Outcome, tell: Callable[[str], None]) -> None:
+    failing: list[tuple[dict[str, Any], Answer]] = []
+    seen: set[str] = set()
+    for _, case, answer in outcome.records:
+        if verdict(answer) in BAD and key(case) not in seen:  # once, however many GPUs showed it
+            seen.add(key(case))
+            failing.append((case, answer))
+    if not failing:
+        return
+    failing.sort(key=lambda pair: _plainness(pair[0]))
+    began = time.monotonic()
+    worker = Worker(options.python, timeout=options.timeout, env=outcome.lanes[0].env)
+    outcome.failures = gather(failing, worker, seconds=options.shrink, tell=tell)
+    outcome.seconds["shrink"] = time.monotonic() - began
+
+
+def _plainness(case: Mapping[str, Any]) -> int:
+    """Plain cases first: what they show explains the others."""
+    plain = {"mask": "no_mask", "layout": "bhsd", "grad": "dense", "how": "eager", "deterministic": False}
+    odd: int = sum(case.get(name) != value for name, value in plain.items())
+    return odd + sum(bool(case.get(name)) for name in ("dropout", "softcap", "alibi"))
+
+
+def by_backend(outcome: Outcome) -> dict[str, Counter[str]]:
+    """Verdicts per backend."""
+    table: dict[str, Counter[str]] = {}
+    for _, case, answer in outcome.records:
+        table.setdefault(str(case["backend"]), Counter())[verdict(answer)] += 1
+    return table
+
+
+def margins(records: Sequence[tuple[str, dict[str, Any], Answer]]) -> dict[tuple[str, str], float]:
+    """Largest error of a right answer over its bound, per backend and dtype: how near healthy kernels come."""
+    worst: dict[tuple[str, str], float] = {}
+    for _, case, answer in records:
+        if verdict(answer) != "right":
+            continue
+        bound = answer.observed.get("bound") or {}
+        for name, error in (answer.observed.get("errors") or {}).items():
+            at = (str(case["backend"]), str(case["dtype"]))
+            worst[at] = max(worst.get(at, 0.0), float(error["rel"]) / float(bound[name]))
+    return worst

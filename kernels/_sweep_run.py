@@ -1,0 +1,279 @@
+"""One case of the sweep, run and judged: values, gradients, repeat, graph replay, torch.compile, which kernel ran."""
+
+import time
+import traceback
+import warnings
+
+import _attention
+import _probe
+import _sdpa
+import _sweep_backends
+import _sweep_text
+import _sweep_truth
+from _probe import Refused, Unavailable, step
+
+#: What a library says of something that it does not do, as opposed to something that broke in it.
+DECLINES = (
+    "No available kernel", "No viable backend", "Invalid backend", "only support", "not support", "unsupported",
+    "Unsupported", "unexpected keyword argument", "does not have a deterministic implementation", "must be divisible",
+    "No dot product attention", "No operator found", "not implemented", "not yet implemented",
+)  # fmt: skip
+NAMES = ("out", "dq", "dk", "dv")
+_programs = {}
+
+
+def _execute(lines, space):
+    source = "\n".join(lines)
+    if source not in _programs:
+        if len(_programs) > 4096:
+            _programs.clear()
+        _programs[source] = compile(source, "<sweep>", "exec")
+    exec(_programs[source], space)
+
+
+def build(torch, case):
+    """The names that the case's text defines, and the text of the call."""
+    text = _sweep_backends.text(case)
+    space = {"torch": torch}
+    try:
+        _execute(text["setup"], space)
+    except ImportError as error:
+        raise Unavailable("{}: {}".format(type(error).__name__, error)) from error
+    except FileNotFoundError as error:
+        raise Unavailable(str(error)) from error
+    _execute(_sweep_text.inputs(case) + _sweep_text.masks(case) + text["prepare"], space)
+    return space, text
+
+
+class Call:
+    """The case's forward and backward as a function of nothing, repeatable."""
+
+    def __init__(self, torch, case, space, text):
+        self.torch, self.case, self.space = torch, case, space
+        self.code = compile(text["call"], "<call>", "eval")
+        self.context = compile(text["context"], "<context>", "eval") if text["context"] else None
+
+    def forward(self):
+        """The output alone."""
+        if self.context is None:
+            return eval(self.code, self.space)
+        with eval(self.context, self.space):
+            return eval(self.code, self.space)
+
+    def both(self):
+        """Output and gradients by name."""
+        torch, case, space = self.torch, self.case, self.space
+        if case["dropout"]:
+            torch.manual_seed(case["seed"] + 1)  # the same mask every time
+        out = self.forward()
+        got = {"out": out.detach()}
+        if case["training"]:
+            incoming = out.detach() if case["dropout"] else space["dout"]
+            grads = torch.autograd.grad(out, (space["q"], space["k"], space["v"]), incoming)
+            got.update(zip(NAMES[1:], grads))  # noqa: B905 - Python 3.8
+        return got
+
+
+def measure(request):
+    """What became of the case: `verdict` ok or wrong, `faults`, `errors`, and what else was seen."""
+    torch = _attention.import_torch()
+    case = _sweep_text.filled(request)
+    if case["dtype"] not in _attention.BOUNDS:
+        raise Unavailable("the sweep does not know dtype {}".format(case["dtype"]))
+    if case["backend"] in _sweep_backends.FORWARD_ONLY:
+        case["training"] = False
+    device = case["device"] = _attention.pick_device(torch, case)
+    observed = {"faults": [], "notes": []}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        strict = bool(case["deterministic"]) and not case["backend"].startswith("te.")
+        if strict:
+            torch.use_deterministic_algorithms(True)  # which also fills fresh memory with NaN
+        try:
+            step("prepare")
+            space, text = build(torch, case)
+            _run(torch, case, device, Call(torch, case, space, text), observed, request)
+        except (Refused, Unavailable):
+            raise
+        except Exception as error:
+            reason = _declined(error, caught)
+            if reason is None:
+                raise
+            declined = Refused(reason)
+            declined.observed = observed
+            raise declined from error
+        finally:
+            if strict:
+                torch.use_deterministic_algorithms(False)
+    observed["verdict"] = "wrong" if observed["faults"] else "ok"
+    return observed
+
+
+def _declined(error, caught):
+    if any(mark in str(error) for mark in _probe.LOST_DEVICE):
+        return None
+    reason = _sdpa.refusal(error, caught)
+    if reason is not None:
+        return reason
+    said = "{}: {}".format(type(error).__name__, error)
+    return said[:1500] if isinstance(error, NotImplementedError) or any(m in said for m in DECLINES) else None
+
+
+def _run(torch, case, device, call, observed, request):
+    space, gpu = call.space, device.startswith("cuda")
+    before = [space[name].detach().clone() for name in "qkv"]
+    _attention.poison(torch, device, [space["dout"], space["q"], space["k"], space["v"]])
+    if gpu:
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+    step("{} first call".format(case["backend"]))
+    if request.get("profile"):
+        got, observed["ran"], observed["kernels"], problem = _sdpa.profiled(torch, device, call.both)
+        if problem:
+            observed["profiler"] = problem
+    else:
+        got = call.both()
+    if gpu:
+        torch.cuda.synchronize()
+        observed["peak_bytes"] = torch.cuda.max_memory_allocated() - held
+    observed["flops"], observed["bytes"] = _sweep_truth.needs(case)
+    step("reference")
+    truth = _sweep_truth.Truth(torch, case, space)
+    factor = _sweep_backends.LOOSER.get(case["backend"], 1.0)
+    if case["dropout"]:
+        _dropout(torch, case, space, truth, got, observed)
+    else:
+        observed["errors"] = truth.errors(got)
+        observed["faults"], observed["bound"] = _sweep_truth.faults(case, observed["errors"], device, factor)
+    if not all(bool((space[name] == kept).all()) for name, kept in zip("qkv", before)):  # noqa: B905
+        observed["faults"].append("inputs_changed")
+    step("{} again".format(case["backend"]))
+    began = _clock(torch, gpu)
+    again = call.both()
+    observed["run_seconds"] = _clock(torch, gpu) - began
+    _same(torch, case, device, got, again, observed)
+    observed["bits"] = _bits(torch, got)
+    if case["how"] == "graph":
+        step("CUDA graph")
+        _replayed(torch, case, device, call, observed, factor)
+    elif case["how"] == "compile":
+        step("torch.compile")
+        _compiled(torch, case, device, call, truth, observed, factor)
+
+
+def _clock(torch, gpu):
+    if gpu:
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _same(torch, case, device, first, second, observed):
+    """The same bits twice where that is promised; elsewhere the same values within the bound."""
+    different, far = [], []
+    for name, one in first.items():
+        two = second[name]
+        if _equal(torch, one, two):
+            continue
+        different.append(name)
+        bound = _attention.BOUNDS[case["dtype"]][name != "out"]
+        gap = (one.double() - two.double()).norm() / one.double().norm().clamp_min(1e-150)
+        if not float(gap) <= 2 * bound and name not in observed["faults"]:
+            far.append(name)
+    if different:
+        observed["varies"] = different
+    if far or "out" in different or (different and case["deterministic"]):
+        observed["faults"].append("not_repeatable")
+
+
+def _equal(torch, one, two):
+    """Equal bits, NaN or not."""
+    if one.shape != two.shape:
+        return False
+    return bool(((one == two) | ((one != one) & (two != two))).all())
+
+
+def _bits(torch, got):
+    """A number per tensor that two GPUs of a kind must agree on where the result is deterministic."""
+    kind = {2: torch.int16, 4: torch.int32}[got["out"].element_size()]
+    with torch.no_grad():
+        flat = got["out"].contiguous().view(kind).reshape(-1).long()
+        weights = torch.arange(flat.numel(), device=flat.device) % 8191 + 1
+        return int((flat * weights).sum())
+
+
+def _dropout(torch, case, space, truth, got, observed):
+    """Dropout has no one right output; but its scatter is known, and backward must drop what forward dropped."""
+    ref, out = truth.values["out"], got["out"].double()
+    rate = float(((out - ref) ** 2).sum()) / max(truth.variance, 1e-300)
+    observed["dropout_scatter"] = rate
+    if not bool(torch.isfinite(out).all()):
+        observed["faults"].append("out")
+    elif ref.shape[0] * ref.shape[1] * ref.shape[2] >= 512 and not 0.6 <= rate <= 1.6:
+        observed["faults"].append("dropout")
+    if case["training"]:  # out is linear in v, and dv was asked for the gradient `out`: <v, dv> is <out, out>
+        norm = float((out * out).sum())
+        other = float((space["v"].detach().double() * got["dv"].double()).sum())
+        observed["dropout_adjoint"] = abs(other / max(norm, 1e-300) - 1)
+        if not observed["dropout_adjoint"] <= 2 * _attention.BOUNDS[case["dtype"]][1] + 1e-6:
+            observed["faults"].append("dropout_backward")
+        for name in NAMES[1:]:
+            if not bool(torch.isfinite(got[name]).all()):
+                observed["faults"].append(name)
+
+
+def _judge_more(torch, case, device, truth, got, observed, factor, label):
+    errors = truth.errors(got)
+    kinds, _ = _sweep_truth.faults(case, errors, device, factor)
+    fresh = [kind for kind in kinds if kind not in observed["faults"]]
+    if fresh:
+        observed[label + "_errors"] = errors
+        observed["faults"].append(label)
+
+
+def _replayed(torch, case, device, call, observed, factor):
+    """Captured with one set of numbers, replayed with another: what was baked in shows."""
+    if case["dropout"]:
+        return
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            call.both()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = call.both()
+    with torch.no_grad():
+        for name in "qkv":
+            tensor = call.space[name]
+            if 0 in tensor.stride():  # expanded: one element in memory stands for many
+                tensor.data.as_strided([n if s else 1 for n, s in zip(tensor.shape, tensor.stride())],  # noqa: B905
+                                       tensor.stride(), tensor.storage_offset()).neg_()  # fmt: skip
+            else:
+                tensor.data.neg_()
+            tensor.data.mul_(0.5)
+    for value in got.values():
+        value.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    truth = _sweep_truth.Truth(torch, case, call.space)
+    _judge_more(torch, case, device, truth, got, observed, factor, "graph")
+
+
+def _compiled(torch, case, device, call, truth, observed, factor):
+    if case["dropout"]:
+        return
+    torch._dynamo.reset()
+    eager, call.forward = call.forward, torch.compile(call.forward)
+    try:
+        got = call.both()
+    except Exception as error:
+        if any(mark in str(error) for mark in _probe.LOST_DEVICE):
+            raise
+        observed["faults"].append("compile")
+        observed["notes"].append("".join(traceback.format_exception_only(type(error), error))[-2000:])
+        return
+    finally:
+        call.forward = eager
+    _judge_more(torch, case, device, truth, got, observed, factor, "compile")

@@ -1,0 +1,87 @@
+"""The smallest case that still fails: every key is pushed towards its plainest value while the fault stays."""
+
+import _sweep_text
+
+#: Key → plain values, plainest first. Order of keys: what says most about the cause is tried first.
+PLAIN = (
+    ("how", ("eager",)),
+    ("dropout", (0.0,)),
+    ("softcap", (0.0,)),
+    ("alibi", (False,)),
+    ("deterministic", (False,)),
+    ("grad", ("dense",)),
+    ("layout", ("bhsd",)),
+    ("mask", ("no_mask", "causal", "boolean")),
+    ("training", (False,)),
+    ("batch_size", (1, 2)),
+    ("num_kv_heads", (1,)),
+    ("num_heads", (1, 2, 4)),
+    ("head_dim_qk", (64, 128)),
+    ("head_dim_v", (64, 128)),
+    ("seq_len_kv", (1, 2, 16, 64, 128)),
+    ("seq_len_q", (1, 2, 16, 64, 128)),
+    ("dtype", ("bfloat16", "float16")),
+    ("window_size", (None,)),
+)
+
+
+def _valid(case):
+    if case["num_heads"] % case["num_kv_heads"]:
+        return False
+    fused = case["layout"] in ("fused", "interleaved")
+    same = case["head_dim_qk"] == case["head_dim_v"] and case["seq_len_q"] == case["seq_len_kv"]
+    if fused and not same:
+        return False
+    return not (case["layout"] == "interleaved" and case["num_heads"] != case["num_kv_heads"])
+
+
+def simpler(request):
+    """Cases one step plainer than this one, the boldest step first."""
+    case = _sweep_text.filled(request)
+    steps = []
+    for key, plain in PLAIN:
+        now = case.get(key)
+        values = list(plain)
+        if key.startswith(("seq_len", "head_dim")):
+            values += [now // 2, now - 8 if key.startswith("head") else now - 1]
+        if key in ("num_heads", "num_kv_heads"):
+            values.append(now // 2)
+        for value in values:
+            if value == now:
+                break  # what follows is less plain
+            if not isinstance(value, (bool, float, str, type(None))) and (value < 1 or value > now):
+                continue
+            steps.append({key: value})
+    # Both at once, where constraints tie them together.
+    group = case["num_heads"] // case["num_kv_heads"]
+    steps += [{"num_heads": group * n, "num_kv_heads": n} for n in (1, 2) if n < case["num_kv_heads"]]
+    steps += [{"num_heads": 2, "num_kv_heads": 1}] if group > 2 else []
+    steps += [{"head_dim_qk": n, "head_dim_v": n} for n in (64, 128) if n < case["head_dim_qk"]]
+    both = min(case["seq_len_q"], case["seq_len_kv"])
+    steps += [{"seq_len_q": n, "seq_len_kv": n} for n in (1, 2, 16, 64, 128, both // 2, both - 1) if 0 < n < both]
+    made = []
+    for change in steps:
+        candidate = dict(case, **change)
+        if _valid(candidate) and candidate != case and candidate not in made:
+            made.append(candidate)
+    return made
+
+
+def shrink(request, fails, limit=300):
+    """(smallest case found, cases tried); `fails(case)` says whether the fault is still there."""
+    case, tried, seen = _sweep_text.filled(request), 0, set()
+    moved = True
+    while moved and tried < limit:
+        moved = False
+        for candidate in simpler(case):
+            key = repr(sorted(candidate.items(), key=str))
+            if key in seen:
+                continue
+            seen.add(key)
+            tried += 1
+            if fails(candidate):
+                case, moved = candidate, True
+                break
+            if tried >= limit:
+                break
+    return case, tried

@@ -1,0 +1,201 @@
+"""A case of the sweep as Python source: what the sweep executes is what a reproduction script prints.
+
+Every function returns text over the names torch, q, k, v, keep (boolean, True where a query sees a key, or None), bias
+(additive, or None), lens_q, lens_k, slopes, scale. Tensors are (batch, heads, seq, dim) whatever lies in memory.
+"""
+
+DEFAULTS = {
+    "dtype": "bfloat16",
+    "batch_size": 2,
+    "num_heads": 4,
+    "num_kv_heads": 4,
+    "head_dim_qk": 64,
+    "head_dim_v": 64,
+    "seq_len_q": 128,
+    "seq_len_kv": 128,
+    "mask": "no_mask",
+    "layout": "bhsd",
+    "grad": "dense",
+    "dropout": 0.0,
+    "softcap": 0.0,
+    "alibi": False,
+    "deterministic": False,
+    "training": True,
+    "how": "eager",
+    "seed": 0,
+    "device": "cuda",
+}
+
+PLAIN = ("no_mask", "causal", "causal_bottom_right")
+VARLEN = "thd"
+
+
+def filled(request):
+    """The case with defaults: one flat dict. Keys that are no part of a case stay as they are."""
+    case = dict(DEFAULTS)
+    case.update({key: value for key, value in request.items() if value is not None})
+    if "head_dim_v" not in request:
+        case["head_dim_v"] = case["head_dim_qk"]
+    if "num_kv_heads" not in request:
+        case["num_kv_heads"] = case["num_heads"]
+    if "seq_len_kv" not in request:
+        case["seq_len_kv"] = case["seq_len_q"]
+    if case["num_heads"] % case["num_kv_heads"]:
+        raise ValueError("num_heads {num_heads} is no multiple of num_kv_heads {num_kv_heads}".format(**case))
+    return case
+
+
+def lengths(case):
+    """(tokens of each query sequence, of each key sequence): varlen has a full, an empty, a short one …"""
+    b, sq, sk = case["batch_size"], case["seq_len_q"], case["seq_len_kv"]
+    if case["layout"] != VARLEN:
+        return [sq] * b, [max(1, sk - i * (sk // 3 + 1)) for i in range(b)]
+    shares = ([1.0, 0.0, -1, 0.6] * b)[:b]  # -1: one token
+
+    def tokens(full):
+        return [1 if share < 0 else int(full * share) for share in shares]
+
+    return tokens(sq), tokens(sk)
+
+
+def _tensor(case, name, heads, length, dim):
+    """One randn expression of shape (batch, heads, length, dim) that lies in memory as the layout says."""
+    b, layout = case["batch_size"], case["layout"]
+    opts = "**opts"
+    if layout == "bshd":
+        return "torch.randn({}, {}, {}, {}, {}).transpose(1, 2)".format(b, length, heads, dim, opts)
+    if layout == "sbhd":
+        return "torch.randn({}, {}, {}, {}, {}).permute(1, 2, 0, 3)".format(length, b, heads, dim, opts)
+    if layout in ("offset8", "offset1"):
+        off = int(layout[6:])
+        count = b * heads * length * dim
+        return "torch.randn({} + {o}, {})[{o}:].view({}, {}, {}, {})".format(count, opts, b, heads, length, dim, o=off)
+    if layout == "rowpad":
+        return "torch.randn({}, {}, {}, {} + 8, {})[..., :{}]".format(b, heads, length, dim, opts, dim)
+    if layout == "expanded" and name != "q":
+        return "torch.randn({}, 1, {}, {}, {}).expand({}, {}, -1, -1)".format(b, length, dim, opts, b, heads)
+    return "torch.randn({}, {}, {}, {}, {})".format(b, heads, length, dim, opts)
+
+
+def inputs(case):
+    """Lines that make opts, q, k, v and the incoming gradient dout."""
+    b, h, g = case["batch_size"], case["num_heads"], case["num_kv_heads"]
+    sq, sk, d, dv = case["seq_len_q"], case["seq_len_kv"], case["head_dim_qk"], case["head_dim_v"]
+    lines = [
+        "torch.manual_seed({})".format(case["seed"]),
+        "opts = dict(device={!r}, dtype=torch.{})".format(case["device"], case["dtype"]),
+    ]
+    if case["layout"] == "fused":
+        lines.append("qkv = torch.randn({}, {}, {}, {}, **opts).transpose(1, 2)".format(b, sq, h + 2 * g, d))
+        lines.append("q, k, v = qkv.split([{}, {}, {}], 1)".format(h, g, g))
+    elif case["layout"] == "interleaved":
+        lines.append("q, k, v = torch.randn({}, {}, {}, 3, {}, **opts).permute(3, 0, 2, 1, 4)".format(b, sq, h, d))
+    else:
+        lines += ["{} = {}".format(n, _tensor(case, n, *shape)) for n, shape in
+                  (("q", (h, sq, d)), ("k", (g, sk, d)), ("v", (g, sk, dv)))]  # fmt: skip
+    lines.append("q, k, v = (t.detach().requires_grad_({}) for t in (q, k, v))".format(bool(case["training"])))
+    if case["grad"] == "expanded":  # what out.sum().backward() sends
+        lines.append("dout = torch.ones((), **opts).expand({}, {}, {}, {})".format(b, h, sq, dv))
+    elif case["grad"] == "transposed":
+        lines.append("dout = torch.randn({}, {}, {}, {}, **opts).transpose(1, 2)".format(b, sq, h, dv))
+    else:
+        lines.append("dout = torch.randn({}, {}, {}, {}, **opts)".format(b, h, sq, dv))
+    return lines
+
+
+def masks(case):
+    """Lines that make keep, bias, slopes and scale, all on the device of q."""
+    mask, sq, sk, b = case["mask"], case["seq_len_q"], case["seq_len_kv"], case["batch_size"]
+    lens_q, lens_k = lengths(case)
+    varlen = case["layout"] == VARLEN
+    lines = ["i, j = torch.arange({}, device=q.device)[:, None], torch.arange({}, device=q.device)".format(sq, sk)]
+    terms = []
+    if varlen:
+        lines.append("lens_q, lens_k = {}, {}".format(lens_q, lens_k))
+        lines.append("nq, nk = (torch.tensor(n, device=q.device)[:, None, None, None] for n in (lens_q, lens_k))")
+        terms += ["(i < nq)", "(j < nk)"]
+        diagonal = "nk - nq"
+    else:
+        diagonal = str(sk - sq)
+    shift = {"causal": "0", "causal_bottom_right": diagonal, "window": diagonal, "window_both": diagonal}.get(mask)
+    if shift is not None:
+        at = "i" if shift == "0" else "i + {}".format(shift)
+        if mask == "window_both":
+            terms.append("(j >= {a} - {w}) & (j <= {a} + {w})".format(a=at, w=window(case)[0]))
+        elif mask == "window":
+            terms.append("(j >= {a} - {w}) & (j <= {a})".format(a=at, w=window(case)[0]))
+        else:
+            terms.append("(j <= {})".format(at))
+    if mask == "padding" or mask == "padding_causal":
+        lines.append("lens_k = {}".format(lens_k))
+        terms.append("(j < torch.tensor(lens_k, device=q.device)[:, None, None, None])")
+        terms += ["(j <= i)"] if mask == "padding_causal" else []
+    if mask in ("boolean", "blind", "additive_extreme", "additive_inf"):
+        lines.append("keep = torch.rand({}, 1, {}, {}, device=q.device) < 0.7".format(b, sq, sk))
+        lines.append("keep[..., 0] = True")
+        if mask == "blind":
+            lines.append("keep[:, :, ::5] = False")
+    elif terms:
+        lines.append("keep = {}".format(" & ".join(terms)))
+        if not varlen and mask not in ("padding", "padding_causal"):
+            lines.append("keep = keep[None, None]")
+    else:
+        lines.append("keep = None")
+    if mask == "additive":
+        heads = case["num_heads"] if case["seed"] % 2 else 1
+        lines.append("bias = torch.randn({}, {}, {}, {}, **opts)".format(b, heads, sq, sk))
+    elif mask == "additive_extreme":  # the lowest number of the dtype, as model code writes it
+        lines.append("bias = torch.zeros_like(keep, dtype=q.dtype).masked_fill(~keep, torch.finfo(q.dtype).min)")
+    elif mask == "additive_inf":
+        lines.append("bias = torch.zeros_like(keep, dtype=q.dtype).masked_fill(~keep, float('-inf'))")
+    else:
+        lines.append("bias = None")
+    if case["alibi"]:
+        lines.append("slopes = torch.exp2(-8.0 / {h} * torch.arange(1, {h} + 1, device=q.device))".format(
+            h=case["num_heads"]))  # fmt: skip
+        lines.append("alibi = -slopes[:, None, None] * (i + ({}) - j).abs()".format(diagonal))
+    else:
+        lines.append("slopes = alibi = None")
+    lines.append("scale = {!r}".format(case.get("scale") or case["head_dim_qk"] ** -0.5))
+    return lines
+
+
+def window(case):
+    """(left, right) of a sliding window; None without one."""
+    if case["mask"] not in ("window", "window_both"):
+        return None
+    size = case.get("window_size") or max(1, case["seq_len_kv"] // 5)
+    return (size, 0 if case["mask"] == "window" else size)
+
+
+PACK = (
+    "pack = lambda t, n: torch.cat([t[b, :, :m].transpose(0, 1) for b, m in enumerate(n)])",
+    "unpack = lambda t, n: torch.nn.utils.rnn.pad_sequence(t.split(n), batch_first=True).transpose(1, 2)",
+    "cq, ck = (torch.tensor([sum(n[:b]) for b in range(len(n) + 1)], dtype=torch.int32, device=q.device)"
+    " for n in (lens_q, lens_k))",
+)
+
+#: The truth in a few lines, by autograd in float64; `keep` may be None.
+REFERENCE = (
+    "r = [t.detach().double().requires_grad_() for t in (q, k, v)]",
+    "n = q.shape[1] // k.shape[1]",
+    "s = scale * r[0] @ r[1].repeat_interleave(n, 1).mT",
+)
+
+
+def reference(case):
+    """Lines that make want = [out, dq, dk, dv] in float64."""
+    lines = list(REFERENCE)
+    if case["softcap"]:
+        lines.append("s = {c} * torch.tanh(s / {c})".format(c=case["softcap"]))
+    if case["mask"].startswith("additive"):
+        lines.append("s = s + bias.double()")
+    if case["alibi"]:
+        lines.append("s = s + alibi")
+    lines.append("p = s.softmax(-1)")
+    hides = case["mask"] != "no_mask" and not case["mask"].startswith("additive")
+    if hides or case["layout"] == VARLEN:
+        lines[-1] = "p = s.masked_fill(~keep, -1e300).softmax(-1) * keep"
+    lines.append("ref = p @ r[2].repeat_interleave(n, 1)")
+    lines.append("want = [ref, *torch.autograd.grad(ref, r, dout.double())]")
+    return lines

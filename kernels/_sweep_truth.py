@@ -1,0 +1,136 @@
+"""The float64 truth of a sweep case, batched, with the errors of an answer read off in one transfer."""
+
+import _attention
+
+
+class Truth:
+    """Output and gradients in float64, and the size that each one's rounding errors are measured against."""
+
+    def __init__(self, torch, case, made):
+        self.torch, self.case = torch, case
+        with torch.no_grad():
+            self._compute(made)
+
+    def _compute(self, made):
+        torch, case = self.torch, self.case
+        q, k, v, dout = (made[name].detach().double() for name in ("q", "k", "v", "dout"))
+        keep, bias, alibi = made["keep"], made["bias"], made["alibi"]
+        if bias is not None:
+            keep = None  # the bias says it all, and is what the backend is given
+        group, scale, cap = q.shape[1] // k.shape[1], made["scale"], case["softcap"]
+        if group > 1:
+            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        scores = (q @ k.transpose(-1, -2)).mul_(scale)
+        slope = None
+        if cap:
+            scores = torch.tanh(scores / cap)
+            slope = 1.0 - scores * scores
+            scores = scores.mul_(cap)
+        if bias is not None:
+            scores = scores + bias.double()
+        if alibi is not None:
+            scores = scores + alibi.double()
+        self.blind = None
+        if keep is not None:
+            scores = scores.masked_fill_(~keep, float("-inf"))
+            self.blind = ~keep.any(-1).expand(q.shape[0], q.shape[1], q.shape[2])
+        p = torch.softmax(scores, -1)
+        if keep is not None:
+            p = p.nan_to_num_(0.0)  # a row that sees nothing gives zero
+        out = p @ v
+        self.values, self.scales = {"out": out}, {}
+        if case["dropout"]:
+            rate = case["dropout"]
+            self.variance = float((rate / (1 - rate) * ((p * p) @ (v * v))).sum())
+            return
+        if not case["training"]:
+            return
+        dv = p.transpose(-1, -2) @ dout
+        dp = dout @ v.transpose(-1, -2)
+        delta = (p * dp).sum(-1, keepdim=True)
+        ds = p * (dp - delta) * scale
+        # dp - delta may cancel, and so may the sums they are made of: their rounding errors are those of the terms.
+        square = dout * dout
+        terms = square @ (v * v).transpose(-1, -2) + (square * out * out).sum(-1, keepdim=True)
+        size = p * p * terms * (scale * scale)
+        if slope is not None:
+            ds, size = ds * slope, size * slope * slope
+        self.values.update(dq=ds @ k, dk=self._grouped(ds.transpose(-1, -2) @ q, group), dv=self._grouped(dv, group))
+        self.scales = {"dq": size @ (k * k), "dk": self._grouped(size.transpose(-1, -2) @ (q * q), group)}
+        if group > 1:  # the group's partial gradients may cancel
+            self.scales["dv"] = self._grouped((p * p).transpose(-1, -2) @ square, group)
+
+    @staticmethod
+    def _grouped(tensor, group):
+        return tensor if group == 1 else tensor.unflatten(1, (-1, group)).sum(2)
+
+    def errors(self, got):
+        """For each tensor that is there: relative, worst row, largest element, non-finite; and the rows without keys.
+
+        All numbers come back from the device at once: a transfer each would cost more than the case.
+        """
+        torch, names, numbers = self.torch, [], []
+        report = {}
+        for name, ref in self.values.items():
+            value = got.get(name)
+            if value is None:
+                continue
+            if tuple(value.shape) != tuple(ref.shape):
+                report[name] = {"shape": list(value.shape), "expected_shape": list(ref.shape), "rel": float("inf")}
+                continue
+            value = value.detach().double()
+            seen, nan_blind, high_blind = value, ref.new_zeros(()), ref.new_zeros(())
+            if self.blind is not None and name in ("out", "dq"):
+                there = value.masked_fill(~self.blind.unsqueeze(-1), 0.0)
+                nan_blind = (~torch.isfinite(there)).sum()
+                high_blind = there.nan_to_num(0.0).abs().amax() if there.numel() else high_blind
+                seen = value.masked_fill(self.blind.unsqueeze(-1), 0.0)
+            delta = seen - ref
+            rows = (ref * ref).sum(-1)
+            if name in self.scales:
+                rows = torch.maximum(rows, self.scales[name].sum(-1))
+            floor = rows.mean() * 1e-2  # float noise in a row far smaller than its neighbours is no damage
+            worst = ((delta * delta).sum(-1) / torch.maximum(rows, floor).clamp_min(1e-300)).sqrt()
+            numbers.append(torch.stack([
+                delta.norm() / rows.sum().sqrt().clamp_min(1e-150), worst.max(), delta.abs().max(),
+                (~torch.isfinite(seen)).sum().double(), nan_blind.double(), high_blind.double(),
+            ]))  # fmt: skip
+            names.append(name)
+        table = torch.stack(numbers).tolist() if numbers else []
+        for name, (rel, row, largest, bad, nan_blind, high_blind) in zip(names, table):  # noqa: B905 - Python 3.8
+            report[name] = {"rel": rel, "row": row, "max": largest, "nonfinite": int(bad)}
+            if self.blind is not None and name in ("out", "dq"):
+                report[name]["blind_nonfinite"], report[name]["blind_max"] = int(nan_blind), high_blind
+        return report
+
+
+def faults(case, errors, device, factor=1.0):
+    """(kinds of fault, bound): a kind is the tensor's name, or `blind_rows`, `blind_nan`."""
+    bound, _, offenders = _attention.judge(case, errors, device)
+    if factor != 1.0:
+        bound = {key: value * (1.0 if key == "row_factor" else factor) for key, value in bound.items()}
+        offenders = [
+            name for name, error in errors.items()
+            if not (error["rel"] <= bound[name] and error.get("row", 0.0) <= bound[name] * bound["row_factor"]
+                    and not error.get("nonfinite"))
+        ]  # fmt: skip
+    kinds = list(offenders)
+    if any(error.get("blind_nonfinite") for error in errors.values()):
+        kinds.append("blind_nan")
+    if any(error.get("blind_max", 0.0) > 0.0 for error in errors.values()):
+        kinds.append("blind_rows")
+    return kinds, bound
+
+
+def needs(case):
+    """(floating point operations, bytes) that the case needs, not what a backend spends: forward and backward."""
+    b, h, g = case["batch_size"], case["num_heads"], case["num_kv_heads"]
+    sq, sk, d, dv = case["seq_len_q"], case["seq_len_kv"], case["head_dim_qk"], case["head_dim_v"]
+    flops = 2 * b * h * sq * sk * (d + dv)
+    if case["mask"] in ("causal", "causal_bottom_right", "padding_causal"):
+        flops //= 2
+    size = {"float32": 4}.get(case["dtype"], 2)
+    count = b * (h * sq * (d + dv) + g * sk * (d + dv))
+    if case["training"]:
+        flops, count = flops * 7 // 2, count * 2 + b * h * sq * dv
+    return flops, count * size
