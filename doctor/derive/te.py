@@ -274,3 +274,13 @@ def _score_elements(batch: int, heads: int, q: int, kv: int) -> float:
 )
 def _te_cudnn_differs(torch: str, te: str) -> bool:
     return ABSENT not in (torch, te) and parse_version(torch).release[:3] != parse_version(te).release[:3]
+
+
+@derived(
+    "flash-attn.has_local_label",
+    BOOLEAN,
+    "the installed flash-attn carries a label such as +cu12torch2.8, which counts as newer than the bare version",
+    needs=("flash-attn.version",),
+)
+def _local_label(version: str) -> bool:
+    return version != ABSENT and "+" in version
