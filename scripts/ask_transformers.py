@@ -12,6 +12,7 @@ import argparse
 import importlib.metadata
 import json
 import os
+import re
 import sys
 import tempfile
 import types
@@ -37,6 +38,8 @@ MODULES = {
     "flash-attn-4": ("flash_attn", "flash_attn.cute"),
     "kernels": ("kernels", "kernels.layer", "kernels.utils"),
 }
+#: what many refusals begin with, before they say why
+PREFACE = re.compile(r"FlashAttention\d has been toggled on, but it cannot be used due to the following error: ")
 STUB = """
 class Anything:
     depth = 0
@@ -110,7 +113,7 @@ def small_config(transformers, model_type, dropout):
 
 
 def ask(torch, transformers, model_type, request, dtype, dropout):
-    """(implementation, None) or (None, error text); None for a type this release does not know or cannot build."""
+    """The backend or `! error text`; None for a type this release does not know or cannot build."""
     config = small_config(transformers, model_type, dropout)
     if config is None or type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         return None
@@ -125,20 +128,18 @@ def ask(torch, transformers, model_type, request, dtype, dropout):
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(config, **options)
     except (ImportError, ValueError) as refusal:
-        return None, " ".join(str(refusal).split())[:300]
-    return model.config._attn_implementation, None
+        return f"! {PREFACE.sub('', ' '.join(str(refusal).split()))[:150]}"
+    return backend(model.config._attn_implementation)
 
 
 def backend(name):
     """The doctor's name of what a config says."""
-    if name is None:
-        return None
     name = name.removeprefix("paged|")
     return "hf.hub_kernel" if "/" in name or name.startswith("kernel_") else f"hf.{name}"
 
 
 def main():
-    """Ask for every model and request, one JSON line each."""
+    """Ask for every model and request; one JSON line for all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pretend", action="append", default=[], metavar="PACKAGE=VERSION")
     parser.add_argument("--pretend-gpu", metavar="SM")
@@ -165,29 +166,21 @@ def main():
             "gpu.sm": options.pretend_gpu or "absent",
             **{f"{name}.version": packages.get(name, "absent") for name in MODULES},
         }
+        answers = {}
+        for model_type in options.models:
+            for request in REQUESTS:
+                try:
+                    answer = ask(torch, transformers, model_type, request, options.dtype, options.dropout)
+                except Exception as problem:  # this release cannot build such a small model
+                    asked = f"{facts['transformers.version']} {model_type} {request}"
+                    print(f"{asked}: {problem!r:.150}", file=sys.stderr)
+                    continue
+                if answer is None:
+                    break
+                answers.setdefault(model_type, {})[request or "none"] = answer
+        line = {"facts": facts, "dtype": options.dtype, "dropout": options.dropout, "answers": answers}
         with Path(options.output).open("a") as stream:
-            for model_type in options.models:
-                for request in REQUESTS:
-                    try:
-                        answer = ask(torch, transformers, model_type, request, options.dtype, options.dropout)
-                    except Exception as problem:  # this release cannot build such a small model
-                        print(
-                            f"{facts['transformers.version']} {model_type} {request}: {problem!r:.150}", file=sys.stderr
-                        )
-                        continue
-                    if answer is None:
-                        break
-                    workload = {
-                        "framework": "transformers", "model_type": model_type, "attn_implementation": request,
-                        "dtype": options.dtype, "dropout": options.dropout,
-                    }  # fmt: skip
-                    selected, error = answer
-                    line = {
-                        "facts": facts,
-                        "workload": workload,
-                        "expect": {"selected": backend(selected), "error": error},
-                    }
-                    stream.write(json.dumps(line) + "\n")
+            stream.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":
