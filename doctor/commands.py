@@ -177,6 +177,13 @@ def snapshot(arguments: Sequence[str], streams: Streams) -> int:
     return 0
 
 
+def stress(arguments: Sequence[str], streams: Streams) -> int:
+    """Sweep."""
+    from .stress_command import run
+
+    return run(arguments, streams)
+
+
 def rules(arguments: Sequence[str], streams: Streams) -> int:
     """List, show, test, start."""
     from .rule_commands import run

@@ -1,8 +1,8 @@
 """A reproduction: a short program that needs torch and the library alone, made of the lines that the sweep executed."""
 
-import _attention
 import _sweep_backends
 import _sweep_text
+import _sweep_truth
 
 BOUND = "raise SystemExit(not all(e <= {:g} for e in errors.values()))"
 
@@ -30,10 +30,9 @@ def script(case, kinds):
 
 
 def _bound(case, kinds):
-    bound, _, _ = _attention.judge(case, {}, case["device"])
     factor = _sweep_backends.LOOSER.get(case["backend"], 1.0)
-    named = [bound[kind] for kind in kinds if kind in bound]
-    return factor * (max(named) if named else max(bound[name] for name in ("out", "dq", "dk", "dv")))
+    _, bound = _sweep_truth.faults(case, {}, str(case["device"]), factor)
+    return max([bound[kind] for kind in kinds if kind in bound] or bound.values())
 
 
 def _call(case, made, grads, name="got"):

@@ -24,7 +24,7 @@ LAYERS = (
      "solve", "pins", "confirm", "jobruns", "config", "batch", "matrix", "patient"},
     {"report"},
     {"session", "stress"},
-    {"cli_options", "rule_commands", "commands", "cli", "__main__"},
+    {"cli_options", "rule_commands", "stress_command", "commands", "cli", "__main__"},
 )  # fmt: skip
 #: The table of GPUs is data, and lies in the rulebook; `--gpu` reads it there.
 READS_ITS_TABLE = ("doctor.probes.gpu_table", "rulebook")

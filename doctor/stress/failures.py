@@ -69,7 +69,9 @@ class Failure:
         """Whether a failing case is this fault again: the same kind, with all that the smallest form needs."""
         if case["backend"] != self.backend or not set(found) & set(self.kinds):
             return False
-        small = self.small or self.case
+        if self.small is None:  # no time was left to look: one entry for the kind
+            return True
+        small = self.small
         for name in CATEGORIES:
             wanted = small.get(name, PLAINEST[name])
             if wanted != PLAINEST[name] and case.get(name, PLAINEST[name]) != wanted:
