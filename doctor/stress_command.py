@@ -42,7 +42,6 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     shown.add_argument("--format", choices=("text", "json"), default="text", metavar="F", help="text or json")
     shown.add_argument("-o", "--output", metavar="FILE", help="write to a file")
     options = made.read(arguments)
-    from .session import Request
     from .commands import write
     from .probes import find_target
     from .stress.sweep import Options, sweep
