@@ -8,7 +8,7 @@ from .backends import Predictor
 from .known import Known
 from .model import SEVERITIES, Evidence, Facts, Finding, Prediction, Undetermined
 from .records import dataclass
-from .rulebook import Rule, Rulebook
+from .rulebook import Rule, Rulebook, as_tuple
 from .wording import interpolate, missing_keys
 
 
@@ -53,6 +53,12 @@ def evaluate(rulebook: Rulebook, facts: Facts) -> Assessment:
             findings.append(_finding(rule, known))
         elif holds is None:
             unclear.setdefault(missing_keys(rule, known), []).append(rule.id)
+    fired = {finding.rule for finding in findings}
+    findings = [  # a general rule is silent where a specific one tells the same
+        finding
+        for finding in findings
+        if not fired.intersection(as_tuple(rulebook.rules[finding.rule].body.get("yields_to")))
+    ]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -_weight(rulebook, finding), finding.rule))
     undetermined = tuple(
         Undetermined(missing, tuple(rules), "; ".join(f"`{key}`: {known.look_up(key).problem}" for key in missing))

@@ -169,6 +169,11 @@ def _places(source: Source, libraries: Rulebook) -> Iterator[Fault]:
         if kernel not in kernels:
             at = source.line("confirm", "kernel")
             yield Fault(source.path, at, f"there is no kernel `{kernel}`", nearest(kernel, kernels))
+    for other in as_tuple(source.content.get("yields_to")):
+        if not (Path(source.path).parent / f"{other}.yaml").is_file():
+            yield Fault(
+                source.path, source.line("yields_to"), f"`yields_to`: there is no `{other}.yaml` beside this file"
+            )
 
 
 def _patterns(source: Source, _: Rulebook) -> Iterator[Fault]:
