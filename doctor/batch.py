@@ -15,7 +15,9 @@ from .rulebook import Library, Rulebook
 from .vocabulary import parse
 
 #: a plain `null` of these means that none is given; of any other key that it is unknown
-_NULL_IS_NONE = frozenset({"workload.window", "workload.cp_comm_type", "workload.alibi_slopes", "workload.bias_shape"})
+_NULL_IS_NONE = frozenset(
+    f"workload.{name}" for name in ("window", "cp_comm_type", "alibi_slopes", "bias_shape", "attn_implementation")
+)
 
 
 def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
@@ -55,7 +57,7 @@ def predict_case(rulebook: Rulebook, facts: Facts) -> Prediction:
 
 
 #: frameworks that hand their attention to another library
-_CALLS = {"megatron": "transformer_engine", "torch_sdpa": "torch"}
+_CALLS = {"megatron": "transformer_engine", "torch_sdpa": "torch", "xtuner": "transformers"}
 
 
 def library_of(rulebook: Rulebook, framework: str | None) -> Library:

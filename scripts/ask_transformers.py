@@ -128,7 +128,7 @@ def ask(torch, transformers, model_type, request, dtype, dropout):
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(config, **options)
     except (ImportError, ValueError) as refusal:
-        return f"! {PREFACE.sub('', ' '.join(str(refusal).split()))[:150]}"
+        return f"! {PREFACE.sub('', ' '.join(str(refusal).split()))[:110]}"
     return backend(model.config._attn_implementation)
 
 
