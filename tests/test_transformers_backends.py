@@ -238,6 +238,8 @@ def test_when_sdpa_is_told_of_grouped_heads(rulebook, changes, passed):
         ({"workload__mask": "padding_causal"}, True, False),
         ({"workload__seq_len_q": 1}, False, False),
         ({"workload__mask": "causal_bottom_right", "workload__seq_len_q": 1024}, True, False),
+        ({"workload__seq_len_q": 1024}, True, False),  # a chunk behind a KV cache
+        ({"workload__seq_len_q": 1024, "workload__framework": "torch_sdpa"}, False, True),
         ({"workload__mask": "causal_bottom_right"}, False, True),
         ({"workload__mask": "causal_bottom_right", "workload__seq_len_q": 1}, False, False),
         ({"transformers_version": "4.38.2", "workload__model_type": "llama"}, True, False),

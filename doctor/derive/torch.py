@@ -44,9 +44,9 @@ def _mask_tensor(
 
 
 def _written_for_lengths(mask: str, seq_len_q: int | None, seq_len_kv: int | None) -> bool:
-    """Of transformers' _ignore_causal_mask_sdpa: a lower-right diagonal is written out unless q is kv or one token."""
+    """Of transformers' _ignore_causal_mask_sdpa: its causal masks end at the lower right, which is_causal does not."""
     known = seq_len_q is not None and seq_len_kv is not None
-    return known and mask == "causal_bottom_right" and seq_len_q not in (1, seq_len_kv)
+    return known and mask in ("causal", "causal_bottom_right") and seq_len_q not in (1, seq_len_kv)
 
 
 @derived(
