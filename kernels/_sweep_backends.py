@@ -198,7 +198,8 @@ def _transformers(kind):
     }[kind]
 
     def text(case):
-        setup = [
+        setup = ["from flash_attn import flash_attn_func"] if kind == "flash2" else []
+        setup += [
             "from {} import {} as forward".format(source, function),
             "from types import SimpleNamespace",
             "config = SimpleNamespace(_attn_implementation={!r}, dtype=torch.{})".format(

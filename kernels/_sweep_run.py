@@ -16,7 +16,7 @@ from _probe import Refused, Unavailable, step
 DECLINES = (
     "No available kernel", "No viable backend", "Invalid backend", "only support", "not support", "unsupported",
     "Unsupported", "unexpected keyword argument", "does not have a deterministic implementation", "must be divisible",
-    "No dot product attention", "No operator found", "not implemented", "not yet implemented",
+    "No dot product attention", "No operator found", "not implemented", "a multiple of", "not correctly aligned", "must have shape",  "not yet implemented",
 )  # fmt: skip
 NAMES = ("out", "dq", "dk", "dv")
 _programs = {}
@@ -93,9 +93,13 @@ def measure(request):
             step("prepare")
             space, text = build(torch, case)
             _run(torch, case, device, Call(torch, case, space, text), observed, request)
+            _settle(torch, device)
         except (Refused, Unavailable):
             raise
+        except ImportError as error:  # looked for only when it is called
+            raise Unavailable("{}: {}".format(type(error).__name__, error)) from error
         except Exception as error:
+            _settle(torch, device)  # raises what is still under way, or the next case would be blamed for it
             reason = _declined(error, caught)
             if reason is None:
                 raise
@@ -107,6 +111,11 @@ def measure(request):
                 torch.use_deterministic_algorithms(False)
     observed["verdict"] = "wrong" if observed["faults"] else "ok"
     return observed
+
+
+def _settle(torch, device):
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
 
 
 def _declined(error, caught):

@@ -50,7 +50,7 @@ AXES: dict[str, tuple[Value, ...]] = {
         "boolean", "blind", "additive", "additive_extreme", "additive_inf",
     ),
     "layout": _each(
-        "layout", "bshd", "bhsd", "sbhd", "fused", "interleaved", "expanded", "offset8", "offset1", "rowpad", "thd"
+        "layout", "bshd", "bhsd", "sbhd", "fused", "interleaved", "expanded", "offset8", "rowpad", "thd"
     ),
     "heads": HEADS,
     "dtype": _each("dtype", "bfloat16", "float16", "float32"),

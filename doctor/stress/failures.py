@@ -12,7 +12,7 @@ from .worker import Worker
 
 BAD = ("wrong", "failed", "crashed", "timeout")
 CATEGORIES = (
-    "mask", "layout", "grad", "how", "dropout", "softcap", "alibi", "deterministic", "training",
+    "mask", "layout", "grad", "how", "dropout", "softcap", "alibi", "deterministic",
 )  # fmt: skip
 PLAINEST = {
     "mask": "no_mask", "layout": "bhsd", "grad": "dense", "how": "eager", "dropout": 0.0, "softcap": 0.0,
