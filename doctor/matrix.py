@@ -83,17 +83,14 @@ def _base(facts: Facts, framework: str) -> Facts:
 def _matrix(rulebook: Rulebook, library: Library, base: Facts, framework: str) -> Matrix:
     columns = tuple((item.id, item.title) for item in library.backends if item.part_of is None)
     rows = []
-    import_error = None
     for feature in features(base):
         if feature.frameworks and framework not in feature.frameworks:
             continue
         changed = base.with_(*(fact(key, value, "the matrix") for key, value in feature.changes.items()))
-        prediction = _prediction(rulebook, library, changed)
-        import_error = import_error or prediction.import_error
-        rows.append(_row(feature, prediction))
+        rows.append(_row(feature, _prediction(rulebook, library, changed)))
     start = {key: base.value(key) for key in base if key.startswith("workload.")}
     title = library.body.get("title") or library.name
-    return Matrix(library.name, title, columns, start, tuple(rows), import_error)
+    return Matrix(library.name, title, columns, start, tuple(rows))
 
 
 def _prediction(rulebook: Rulebook, library: Library, facts: Facts) -> Prediction:
@@ -104,16 +101,18 @@ def _prediction(rulebook: Rulebook, library: Library, facts: Facts) -> Predictio
 
 def _row(feature: Feature, prediction: Prediction) -> MatrixRow:
     cells = tuple(_cell(candidate) for candidate in prediction.candidates)
-    fails = prediction.fails_at_run
     return MatrixRow(
         feature.group, feature.label, feature.changes, cells, prediction.selected, prediction.could_tell,
-        fails if fails is not None and fails.holds else None,
+        _certain(prediction.fails_at_run), _certain(prediction.import_error),
     )  # fmt: skip
 
 
+def _certain(reason: Reason | None) -> Reason | None:
+    return reason if reason is not None and reason.holds else None
+
+
 def _cell(candidate: Candidate) -> Cell:
-    reason: Reason | None = candidate.reasons[0] if candidate.reasons else None
-    return Cell(candidate.backend, candidate.available, reason)
+    return Cell(candidate.backend, candidate.available, candidate.reasons)
 
 
 def features(base: Facts) -> Iterator[Feature]:

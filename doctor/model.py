@@ -189,11 +189,11 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Cell:
-    """One backend judged for one feature: its verdict and the first reason against it."""
+    """One backend judged for one feature: its verdict and what speaks against it."""
 
     backend: str
     available: bool | None  # None = could not tell
-    reason: Reason | None = None
+    reasons: tuple[Reason, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,6 +207,7 @@ class MatrixRow:
     selected: str | None
     could_tell: bool
     fails_at_run: Reason | None = None
+    import_error: Reason | None = None  # the library refuses before it comes to a choice
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,6 @@ class Matrix:
     backends: tuple[tuple[str, str], ...]  # id, title
     workload: Mapping[str, Any]  # what every row starts from
     rows: tuple[MatrixRow, ...]
-    import_error: Reason | None = None
 
 
 @dataclass(frozen=True)

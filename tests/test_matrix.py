@@ -55,7 +55,7 @@ def test_the_head_dims_of_incident_d(rulebook):
     narrow = row(matrix, "192/128")
     assert narrow.selected == "te.unfused"
     assert verdicts(matrix, "192/128")["te.flash2"] is False
-    reason = next(cell.reason for cell in narrow.cells if cell.backend == "te.flash2")
+    reason = next(cell.reasons[0] for cell in narrow.cells if cell.backend == "te.flash2")
     assert "192 and 128" in reason.message
     assert reason.rule.startswith("TE")
 
@@ -102,6 +102,15 @@ def test_parallel_and_packed_rows_are_for_who_can_ask_them(rulebook):
     assert not [item for item in torch_rows.rows if item.group in ("layout", "parallel")]
     (te_rows,) = matrices(rulebook, given(workload__framework="transformer_engine"))
     assert len([item for item in te_rows.rows if item.group == "parallel"]) == 4
+
+
+def test_a_feature_that_stops_the_library_is_a_row_like_others(rulebook):
+    base = given(
+        workload__framework="transformer_engine", workload__qkv_layout="thd_thd_thd", workload__mask="padding_causal"
+    )
+    (matrix,) = matrices(rulebook, base)
+    assert row(matrix, "none").import_error.rule.startswith("TE")
+    assert row(matrix, "as described").import_error is None
 
 
 def test_a_framework_without_backends_is_no_diagnosis(rulebook):

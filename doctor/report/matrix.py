@@ -35,12 +35,16 @@ def text(matrices: Matrices, style: Style) -> str:
 
 def _table(page: Page, matrix: Matrix) -> None:
     page.say(_start(matrix), lead=f"{matrix.title}:", look="label")
-    if matrix.import_error is not None and matrix.import_error.holds:
-        page.say(told_reason(matrix.import_error), lead="does not import:", look="error", indent=2)
+    refusal = matrix.rows[0].import_error if matrix.rows else None
+    if refusal is not None and all(row.import_error and row.import_error.rule == refusal.rule for row in matrix.rows):
+        page.say(told_reason(refusal), lead="does not import:", look="error", indent=2)
         return
     barred = _out_in_every_row(matrix)
     for backend, reason in barred.items():
         page.say(told_reason(reason), lead=f"{backend} never:", look="dim", indent=2)
+    if len(barred) == len(matrix.backends):
+        page.say("no feature brings a backend back", look="label", indent=2)
+        return
     notes: dict[str, tuple[int, Reason]] = {}
     lines = [
         (row, [_shown(cell, row, notes) for cell in row.cells if cell.backend not in barred]) for row in matrix.rows
@@ -66,16 +70,20 @@ def _table(page: Page, matrix: Matrix) -> None:
         page.line(f"{group:<{group_width}}{row.feature:<{label_width}}{words}", "dim", lead=len(group))
     page.gap()
     for number, reason in notes.values():
-        page.say(told_reason(reason), lead=f"[{number}]", look="dim", hang=5)
+        page.say(told_reason(reason), lead=f"[{number}]", look="dim", hang=4)
 
 
 def _out_in_every_row(matrix: Matrix) -> dict[str, Reason]:
-    """Backends that no feature brings back, as where a package is not installed, with the reason of the first row."""
+    """Backends that one reason rules out whatever the feature, as where a package is not installed."""
     found: dict[str, Reason] = {}
     for index, (backend, _) in enumerate(matrix.backends):
         cells = [row.cells[index] for row in matrix.rows]
-        if cells and cells[0].reason is not None and all(cell.available is False for cell in cells):
-            found[backend] = cells[0].reason
+        if not cells or any(cell.available is not False for cell in cells):
+            continue
+        shared = set.intersection(*({reason.rule for reason in cell.reasons} for cell in cells))
+        reason = next((item for item in cells[0].reasons if item.rule in shared), None)
+        if reason is not None:
+            found[backend] = reason
     return found
 
 
@@ -84,10 +92,16 @@ def _widths(heads: list[str], lines: list[list[str]]) -> list[int]:
 
 
 def _shown(cell: Cell, row: MatrixRow, notes: dict[str, tuple[int, Reason]]) -> str:
+    if row.import_error:
+        return f"no{_note(row.import_error, notes)}"
     if cell.backend == row.selected:
         return f"*fails{_note(row.fails_at_run, notes)}" if row.fails_at_run else "*"
     word = {True: "yes", False: "no", None: "?"}[cell.available]
-    return f"{word}{_note(cell.reason, notes)}"
+    return f"{word}{_note(_first(cell), notes)}"
+
+
+def _first(cell: Cell) -> Reason | None:
+    return cell.reasons[0] if cell.reasons else None
 
 
 def _note(reason: Reason | None, notes: dict[str, tuple[int, Reason]]) -> str:
@@ -125,7 +139,6 @@ def _matrix(matrix: Matrix) -> dict[str, Any]:
         "title": matrix.title,
         "backends": [{"backend": backend, "title": title} for backend, title in matrix.backends],
         "workload": _plain(matrix.workload),
-        "import_error": _reason(matrix.import_error),
         "rows": [_row(row) for row in matrix.rows],
     }
 
@@ -138,8 +151,10 @@ def _row(row: MatrixRow) -> dict[str, Any]:
         "selected": row.selected,
         "could_tell": row.could_tell,
         "fails_at_run": _reason(row.fails_at_run),
+        "import_error": _reason(row.import_error),
         "cells": [
-            {"backend": cell.backend, "available": cell.available, "reason": _reason(cell.reason)} for cell in row.cells
+            {"backend": cell.backend, "available": cell.available, "reason": _reason(_first(cell))}
+            for cell in row.cells
         ],
     }
 

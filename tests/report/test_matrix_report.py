@@ -17,7 +17,7 @@ BACKENDS = (("te.flash2", "FlashAttention 2"), ("te.flash3", "FlashAttention 3")
 
 
 def build_matrix(**changes):
-    never = Cell("te.flash3", False, MISSING)
+    never = Cell("te.flash3", False, (MISSING,))
     rows = (
         MatrixRow(
             "job", "as described", {},
@@ -25,11 +25,11 @@ def build_matrix(**changes):
         ),
         MatrixRow(
             "head dim", "192/128", {"workload.head_dim_qk": 192},
-            (Cell("te.flash2", False, NARROW), never, Cell("te.unfused", True)), "te.unfused", True, CRASH,
+            (Cell("te.flash2", False, (NARROW,)), never, Cell("te.unfused", True)), "te.unfused", True, CRASH,
         ),
         MatrixRow(
             "head dim", "256", {"workload.head_dim_qk": 256},
-            (Cell("te.flash2", None, UNCLEAR), never, Cell("te.unfused", True)), None, False,
+            (Cell("te.flash2", None, (UNCLEAR,)), never, Cell("te.unfused", True)), None, False,
         ),
     )  # fmt: skip
     parts = {"library": "transformer_engine", "title": "TransformerEngine", "backends": BACKENDS,
@@ -63,6 +63,31 @@ def test_a_backend_that_nothing_brings_back_is_told_once_and_takes_no_column():
     assert head.split() == ["flash2", "unfused"]
 
 
+def test_where_each_row_has_its_own_reason_the_column_stays():
+    own = (Reason("TE905", "first", True), Reason("TE906", "second", True), Reason("TE907", "third", True))
+    rows = tuple(
+        MatrixRow(
+            row.group, row.feature, row.changes,
+            (row.cells[0], Cell("te.flash3", False, (reason,)), row.cells[2]), row.selected, row.could_tell,
+        )
+        for row, reason in zip(build_matrix().rows, own, strict=True)
+    )  # fmt: skip
+    text = table(rows=rows)
+    assert "never" not in text
+    assert "flash3" in text
+
+
+def test_without_any_backend_there_is_no_table():
+    rows = tuple(
+        MatrixRow(row.group, row.feature, row.changes, tuple(Cell(name, False, (MISSING,)) for name, _ in BACKENDS),
+                  None, True)
+        for row in build_matrix().rows
+    )  # fmt: skip
+    text = table(rows=rows)
+    assert "no feature brings a backend back" in text
+    assert "192/128" not in text
+
+
 def test_the_group_is_written_once():
     assert sum(line.startswith("head dim") for line in table().splitlines()) == 1
 
@@ -83,10 +108,29 @@ def test_columns_that_do_not_fit_get_numbers():
     assert any(line.split() == ["1", "2"] for line in text.splitlines())
 
 
+LOAD = Reason("TE904", "does not load with this flash-attn", True)
+
+
+def with_import_error(rows):
+    return tuple(
+        MatrixRow(row.group, row.feature, row.changes, row.cells, None, True, None, LOAD)
+        if row.feature in rows
+        else row
+        for row in build_matrix().rows
+    )
+
+
 def test_an_import_error_takes_the_place_of_the_table():
-    text = table(import_error=Reason("TE904", "does not load with this flash-attn", True))
+    text = table(rows=with_import_error({"as described", "192/128", "256"}))
     assert "does not import: does not load with this flash-attn [TE904]" in text
     assert "as described" not in text
+
+
+def test_a_feature_that_the_library_refuses_as_such_has_one_reason():
+    text = table(rows=with_import_error({"192/128"}))
+    line = next(line for line in text.splitlines() if "192/128" in line)
+    assert line.split()[-4:] == ["no", "[1]", "no", "[1]"]
+    assert "[1] does not load with this flash-attn [TE904]" in text
 
 
 def test_json_has_every_cell():
@@ -97,6 +141,7 @@ def test_json_has_every_cell():
     narrow = matrix["rows"][1]
     assert narrow["changes"] == {"head_dim_qk": 192}
     assert narrow["fails_at_run"]["rule"] == "TE903"
+    assert narrow["import_error"] is None
     assert narrow["cells"][0] == {
         "backend": "te.flash2", "available": False,
         "reason": {"rule": "TE900", "message": "needs equal head dims (found 192 and 128)"},
