@@ -148,7 +148,9 @@ def term(key: str) -> Term:
     if _SELECTED.fullmatch(key):
         return Term(key, TEXT, "the backend that library will choose; absent = none", derived=True)
     if _VARIANT.fullmatch(key):
-        return Term(key, TEXT, "which part of that backend would serve the workload, or each of its steps", derived=True)
+        return Term(
+            key, TEXT, "which part of that backend would serve the workload, or each of its steps", derived=True
+        )
     if _AVAILABLE.fullmatch(key):
         return Term(key, BOOLEAN, "that backend would serve the workload", derived=True)
     raise DoctorError(f"unknown fact key `{key}`", nearest(key, TERMS))

@@ -183,7 +183,7 @@ def _dim_qk_by_8(qk: int) -> bool:
     return qk % 8 == 0
 
 
-@derived("te.head_dim_max_multiple_of_8", BOOLEAN, "the larger head dim divides by 8", needs=("workload.head_dim_max",))
+@derived("te.head_dim_max_multiple_of_8", BOOLEAN, "the larger head dim divides by 8", needs=("te.head_dim_max",))
 def _dim_max_by_8(dim: int) -> bool:
     return dim % 8 == 0
 
@@ -192,7 +192,7 @@ def _dim_max_by_8(dim: int) -> bool:
     "te.head_dims_multiple_of_16",
     BOOLEAN,
     "both head dims divide by 16",
-    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+    needs=("workload.head_dim_qk", "te.head_dim_v"),
 )
 def _dims_by_16(qk: int, v: int) -> bool:
     return qk % 16 == 0 and v % 16 == 0
@@ -230,7 +230,7 @@ def _bottom_right_diagonal(mask: str, given: bool | None) -> bool:
     "a thd offset passes 2^31: heads · head_dim · tokens",
     needs=(
         "te.qkv_format", "te.layout_group", "te.heads", "te.kv_heads", "te.seqlen_q", "te.seqlen_kv",
-        "workload.head_dim_qk", "workload.head_dim_v",
+        "workload.head_dim_qk", "te.head_dim_v",
     ),
 )  # fmt: skip
 def _ragged(fmt: str, group: str, heads: int, kv_heads: int, q: int, kv: int, qk: int, v: int) -> bool:
@@ -250,7 +250,7 @@ def _ragged(fmt: str, group: str, heads: int, kv_heads: int, q: int, kv: int, qk
     "te.fa4_misaligned_dv",
     BOOLEAN,
     "flash-attn 4's sm100 backward reads dV misaligned: (v/2) does not divide by gcd(32, qk/2)",
-    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+    needs=("workload.head_dim_qk", "te.head_dim_v"),
 )
 def _fa4_misaligned(qk: int, v: int) -> bool:
     from math import gcd

@@ -75,7 +75,7 @@ def _forced(bias: str, shape: str, grad: bool, forces: str | None) -> bool:
     BOOLEAN,
     "head dims 256/256 as cuDNN's deterministic backward on sm10x takes them: nothing but a plain or causal window",
     needs=(
-        "workload.head_dim_qk", "workload.head_dim_v", "gpu.sm", "workload.dropout", "workload.softmax_type",
+        "workload.head_dim_qk", "te.head_dim_v", "gpu.sm", "workload.dropout", "workload.softmax_type",
         "te.fused_bias", "te.mask", "te.windowed", "cudnn.runs_head_dim_256", "te.qkv_format",
     ),
 )  # fmt: skip
