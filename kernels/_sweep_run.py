@@ -16,7 +16,8 @@ from _probe import Refused, Unavailable, step
 DECLINES = (
     "No available kernel", "No viable backend", "Invalid backend", "only support", "not support", "unsupported",
     "Unsupported", "unexpected keyword argument", "does not have a deterministic implementation", "must be divisible",
-    "No dot product attention", "No operator found", "not implemented", "a multiple of", "not correctly aligned", "must have shape",  "not yet implemented",
+    "No dot product attention", "No operator found", "not implemented", "not yet implemented", "a multiple of",
+    "not correctly aligned", "must have shape", "invalid dtype for bias",
 )  # fmt: skip
 NAMES = ("out", "dq", "dk", "dv")
 _programs = {}

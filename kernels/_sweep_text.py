@@ -144,6 +144,10 @@ def masks(case):
     if mask == "additive":
         heads = case["num_heads"] if case["seed"] % 2 else 1
         lines.append("bias = torch.randn({}, {}, {}, {}, **opts)".format(b, heads, sq, sk))
+    elif mask == "additive_low":  # the softmax does not care, its logarithm's base does
+        lines.append("bias = torch.randn({}, 1, {}, {}, **opts) - 100".format(b, sq, sk))
+    elif mask == "additive_float32":  # as generate_square_subsequent_mask gives it, whatever q is
+        lines.append("bias = torch.randn({}, 1, {}, {}, device=q.device)".format(b, sq, sk))
     elif mask == "additive_extreme":  # the lowest number of the dtype, as model code writes it
         lines.append("bias = torch.zeros_like(keep, dtype=q.dtype).masked_fill(~keep, torch.finfo(q.dtype).min)")
     elif mask == "additive_inf":

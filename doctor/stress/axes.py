@@ -47,7 +47,7 @@ AXES: dict[str, tuple[Value, ...]] = {
     "dims": DIMS,
     "mask": _each(
         "mask", "no_mask", "causal", "causal_bottom_right", "padding", "padding_causal", "window", "window_both",
-        "boolean", "blind", "additive", "additive_extreme", "additive_inf",
+        "boolean", "blind", "additive", "additive_extreme", "additive_inf", "additive_low", "additive_float32",
     ),
     "layout": _each(
         "layout", "bshd", "bhsd", "sbhd", "fused", "interleaved", "expanded", "offset8", "rowpad", "thd"
@@ -68,6 +68,7 @@ class Domain:
     keep: Mapping[str, Callable[[Value], bool]] = field(default_factory=dict)
     fits: Callable[[Case], bool] = lambda case: True
     share: float = 1.0  # of the cases that a backend gets; less where one case costs much
+    slow: bool = False  # seconds each: after all others
 
     def axes(self, device: str) -> dict[str, tuple[Value, ...]]:
         """The axes as this backend has them on this device."""
@@ -139,6 +140,15 @@ def _flex(case: Case) -> bool:
     return not (case["mask"] == "additive" and (case.get("softcap") or case.get("alibi")))
 
 
+def _seeing(case: Case) -> bool:
+    """Every query sees a key: models pass the lowest float, which lets a row without keys see all of them."""
+    return not (case["mask"] in ("causal_bottom_right", "window", "window_both") and _longer(case))
+
+
+def _longer(case: Case) -> bool:
+    return bool(case["seq_len_q"] > case["seq_len_kv"])
+
+
 def _te(case: Case) -> bool:
     return not (case["mask"] == "window" and case["seq_len_q"] != case["seq_len_kv"])
 
@@ -168,13 +178,14 @@ DOMAINS: dict[str, Domain] = {
                         "mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "additive")}),
     "sage": Domain({**_not_varlen, **_half, "feature": _only(), "promise": _one_of("deterministic", False),
                     "mask": _one_of("mask", "no_mask", "causal")}, _top_left_is_square, share=0.3),
-    "transformers.sdpa": Domain({**_sdpa, "mask": lambda v: v["mask"] != "blind"}, share=0.4),
+    "transformers.sdpa": Domain({**_sdpa, "mask": lambda v: v["mask"] != "blind"}, _seeing, share=0.4),
     "transformers.eager": Domain({**_not_varlen, "feature": _only(), "mask": lambda v: v["mask"] != "blind"},
-                                 share=0.3),
+                                 _seeing, share=0.3),
     "transformers.flash2": Domain({**_not_varlen, **_half, "feature": _only(),
                                    "mask": _one_of("mask", "no_mask", "causal")}, _top_left_is_square, share=0.3),
     "flex": Domain({**_not_varlen, "feature": _only("softcap", "alibi"), "how": _one_of("how", "eager"),
-                    "mask": lambda v: v["mask"] not in ("additive_extreme", "additive_inf")}, _flex, share=0.02),
+                    "mask": lambda v: v["mask"] == "additive" or not v["mask"].startswith("additive")},
+                   _flex, share=0.02, slow=True),
 }  # fmt: skip
 #: Called like torch's function, and computing gradients by whatever means.
 OWN = Domain(_sdpa)

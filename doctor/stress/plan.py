@@ -17,7 +17,7 @@ FIRST = ("sdpa.default", "transformers.sdpa", "sdpa.flash", "sdpa.cudnn", "sdpa.
 PROFILED = 8  # every so many cases of a backend, which kernel ran is read off
 #: What may end the process comes last, and is asked but a few times: each costs a start.
 RISKY = {"layout": "offset1"}  # the first element of a tensor lies at an odd place, as after slicing a flat buffer
-COMPILED = 6  # cases per backend that also go through torch.compile, which costs seconds each
+COMPILED = 3  # cases per backend that also go through torch.compile, which costs seconds each
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ def plan(backends: Sequence[str], device: str, count: int, seed: int = 0, compil
     pairs = {}
     for name in order:
         wanted = max(4, round(count * shares[name] / total))
-        queues[name], pairs[name] = _cases(name, device, wanted, seed, compiled)
-    risky = [case for name in order for case in _risky(name, queues[name])]
-    return Plan((*_in_turn(queues), *risky), pairs)
+        queues[name], pairs[name] = _cases(name, device, wanted, seed)
+    slow = {name: queues.pop(name) for name in order if domain(name).slow}
+    late = [case for name in queues for case in _compiled(queues[name], device, compiled)]
+    risky = [case for name in queues for case in _risky(name, queues[name])]
+    return Plan((*_in_turn(queues), *_in_turn(slow), *late, *risky), pairs)
 
 
-def _cases(
-    name: str, device: str, count: int, seed: int, compiled: int
-) -> tuple[list[dict[str, Any]], tuple[int, int]]:
+def _cases(name: str, device: str, count: int, seed: int) -> tuple[list[dict[str, Any]], tuple[int, int]]:
     mine = domain(name)
 
     def fits(case: dict[str, Any]) -> bool:
@@ -58,12 +58,16 @@ def _cases(
         if number % PROFILED == 0:
             case["profile"] = True
         made.append(case)
-    if device.startswith("cpu"):
-        return made, cover.pairs  # a C++ compiler may not be there, and takes long
-    eager = [case for case in made if not case.get("dropout")]
-    step = max(1, len(eager) // max(1, compiled))
-    made += [{**case, "how": "compile", "profile": False} for case in eager[::step][:compiled] if name != "flex"]
     return made, cover.pairs
+
+
+def _compiled(made: list[dict[str, Any]], device: str, count: int) -> list[dict[str, Any]]:
+    """Some of the cases once more through torch.compile; none on a CPU, where that needs a C++ compiler."""
+    eager = [case for case in made if not case.get("dropout")]
+    if device.startswith("cpu") or not eager or not count:
+        return []
+    step = max(1, len(eager) // count)
+    return [{**case, "how": "compile", "profile": False} for case in eager[::step][:count]]
 
 
 def _risky(name: str, made: list[dict[str, Any]]) -> list[dict[str, Any]]:
