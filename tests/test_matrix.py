@@ -1,7 +1,10 @@
 """Backends × features: what is asked, from which workload, and that each cell is the prediction's own answer."""
 
+import json
+
 import pytest
 
+from doctor import cli
 from doctor.batch import predict_case
 from doctor.errors import NoDiagnosis
 from doctor.matrix import BASE, features, matrices
@@ -116,3 +119,36 @@ def test_a_feature_that_stops_the_library_is_a_row_like_others(rulebook):
 def test_a_framework_without_backends_is_no_diagnosis(rulebook):
     with pytest.raises(NoDiagnosis, match="vllm"):
         matrices(rulebook, given(workload__framework="vllm"))
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """A facts file away from this checkout, whose pyproject.toml might set defaults."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps({"facts": A100}))
+    return str(path)
+
+
+def test_the_command_prints_one_table_per_library(written, capsys):
+    assert cli.run(["matrix", "--facts", written]) == 0
+    out = capsys.readouterr().out
+    assert [line.split(":")[0] for line in out.splitlines() if "rows change one thing" in line] == [
+        "TransformerEngine", "PyTorch", "flash-attn",
+    ]  # fmt: skip
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_command_as_json(written, capsys):
+    assert cli.run(["matrix", "--facts", written, "--set", "workload.framework=torch_sdpa", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == 1
+    assert [matrix["library"] for matrix in document["matrices"]] == ["torch"]
+    flash = {row["feature"]: row["cells"][0] for row in document["matrices"][0]["rows"]}
+    assert flash["128"]["available"] is True
+    assert flash["float32"]["reason"]["rule"].startswith("SDPA")
+
+
+def test_nothing_to_tabulate_is_exit_3(written, capsys):
+    assert cli.run(["matrix", "--facts", written, "--set", "workload.framework=vllm"]) == 3
+    assert "no diagnosis was made" in capsys.readouterr().err
