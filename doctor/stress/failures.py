@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..target import Answer, run_snippet
@@ -63,7 +63,6 @@ class Failure:
     said: str = ""
     tried: int = 0
     seen: int = 1
-    others: list[dict[str, Any]] = field(default_factory=list)
 
     def explains(self, case: Mapping[str, Any], found: Sequence[str]) -> bool:
         """Whether a failing case is this fault again: the same kind, with all that the smallest form needs."""
@@ -84,42 +83,73 @@ def gather(
     worker: Worker,
     *,
     seconds: float,
-    each: float = 30.0,
+    each: float = 12.0,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Failure]:
     """One `Failure` per fault, the smallest forms looked for within `seconds` in all."""
     until = time.monotonic() + seconds
-    found: list[Failure] = []
+    first: dict[tuple[Any, ...], Failure] = {}
     for case, answer in failing:
         mine = kinds(answer)
-        known = next((item for item in found if item.explains(case, mine)), None)
-        if known is not None:
-            known.seen += 1
-            known.others.append(case)
-            continue
-        failure = Failure(case["backend"], tuple(mine), dict(case), answer.reason, answer)
-        failure.errors = answer.observed.get("errors")
-        found.append(failure)
-        if time.monotonic() < until:
-            tell(f"shrinking {failure.backend}: {', '.join(mine)}")
-            _shrink(failure, worker, min(each, until - time.monotonic()))
-            _show(failure, worker)
+        at = (case["backend"], tuple(mine), case["mask"], case["layout"] in ODD_LAYOUTS)
+        if at not in first:
+            first[at] = Failure(case["backend"], tuple(mine), dict(case), answer.reason, answer)
+            first[at].errors = answer.observed.get("errors")
+    faults = list(first.values())
+    tell(f"looking for the smallest form of {len(faults)} failures")
+    inside = [item for item in faults if item.answer.outcome in ("ran", "failed") and _survives(item.answer)]
+    _shrink_inside(inside, worker, each, until)
+    for item in faults:
+        if item not in inside and time.monotonic() < until:
+            _shrink_from_outside(item, worker, _plain(item), min(each, until - time.monotonic()))
+    found = _merged(faults, failing)
+    _show_all(found, worker)
     return found
 
 
-def _shrink(failure: Failure, worker: Worker, seconds: float) -> None:
-    plain = {name: value for name, value in failure.case.items() if name not in ("profile", "memory_bytes")}
-    if failure.answer.outcome in ("crashed", "timeout") or not _survives(failure.answer):
-        _shrink_from_outside(failure, worker, plain, seconds)
-        return
-    answer = worker.ask({"op": "shrink", "case": plain, "kinds": list(failure.kinds), "seconds": seconds})
-    told = answer.observed
-    if answer.outcome == "ran" and told.get("reproduced"):
-        failure.small, failure.script = dict(told["case"]), told["script"]
-        failure.errors, failure.tried = told.get("errors") or failure.errors, int(told.get("tried") or 0)
-        failure.kinds = tuple(told.get("faults") or failure.kinds)
-    elif answer.outcome in ("crashed", "timeout"):
-        _shrink_from_outside(failure, worker, plain, seconds)
+#: Layouts that take another way through a library's checks than a plain tensor.
+ODD_LAYOUTS = ("offset1", "expanded", "thd")
+
+
+def _merged(faults: Sequence[Failure], failing: Sequence[tuple[dict[str, Any], Answer]]) -> list[Failure]:
+    """The faults less those that another one explains, each with the number of cases that show it."""
+    ranked = sorted(faults, key=lambda item: (item.small is None, len(_odd(item))))
+    found: list[Failure] = []
+    for item in ranked:
+        mine = kinds(item.answer)
+        if not any(other.explains(item.case, mine) for other in found):
+            found.append(item)
+    for item in found:
+        item.seen = 0
+    for case, answer in failing:
+        known = next((item for item in found if item.explains(case, kinds(answer))), None)
+        if known is not None:
+            known.seen += 1
+    return found
+
+
+def _odd(item: Failure) -> list[str]:
+    small = item.small or item.case
+    return [name for name in CATEGORIES if small.get(name, PLAINEST[name]) != PLAINEST[name]]
+
+
+def _plain(item: Failure) -> dict[str, Any]:
+    return {name: value for name, value in item.case.items() if name not in ("profile", "memory_bytes")}
+
+
+def _shrink_inside(faults: Sequence[Failure], worker: Worker, each: float, until: float) -> None:
+    """All in one process as long as none dies: starting one costs more than shrinking."""
+    left = list(faults)
+    requests = [{"op": "shrink", "case": _plain(item), "kinds": list(item.kinds), "seconds": each} for item in left]
+
+    def heard(_: Mapping[str, Any], answer: Answer) -> None:
+        item, told = left.pop(0), answer.observed
+        if answer.outcome == "ran" and told.get("reproduced"):
+            item.small, item.script = dict(told["case"]), told["script"]
+            item.errors, item.tried = told.get("errors") or item.errors, int(told.get("tried") or 0)
+            item.kinds = tuple(told.get("faults") or item.kinds)
+
+    worker.run(requests, heard, until)
 
 
 def _survives(answer: Answer) -> bool:
@@ -144,6 +174,13 @@ def _shrink_from_outside(failure: Failure, worker: Worker, case: dict[str, Any],
     failure.small = small
     answer = worker.ask({"op": "script", "case": small, "kinds": list(failure.kinds)})
     failure.script = answer.observed.get("script")
+
+
+def _show_all(faults: Sequence[Failure], worker: Worker) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda item: _show(item, worker), faults))
 
 
 def _show(failure: Failure, worker: Worker) -> None:
