@@ -1,6 +1,7 @@
 """What every test gets: a cache folder of its own, and no project defaults from around the checkout."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -21,3 +22,7 @@ def own_cache(tmp_path_factory):
 # A busy machine is no flaw of the code: no deadline per example. The tests that are about time measure it themselves.
 settings.register_profile("default-without-deadline", deadline=None)
 settings.load_profile("default-without-deadline")
+
+# A run in the background (`nohup`, `&` in a script) inherits SIGINT as ignored, and so would every child that a test
+# interrupts: what is handled here is back at its default there.
+signal.signal(signal.SIGINT, signal.default_int_handler)
