@@ -139,6 +139,15 @@ def fix(arguments: Sequence[str], streams: Streams) -> int:
         help="the packages as a requirements file for pip and uv; without FILE on stdout",
     )  # fmt: skip
     made.add_argument("--force", action="store_true", help="overwrite FILE")
+    keep = made.add_argument_group("what stays as it is")
+    keep.add_argument("--hold", action="append", default=[], metavar="PACKAGE", help="leave it alone; repeatable")
+    keep.add_argument(
+        "--allow", action="append", default=[], metavar="PACKAGE", help="change no package but this; repeatable"
+    )
+    keep.add_argument(
+        "--constraint", action="append", default=[], metavar="FILE",
+        help="keep to these ranges, as pip reads them: a constraints or requirements file; repeatable",
+    )  # fmt: skip
     add_output(made)
     options = made.read(arguments)
     render = _renderer(options.format, "fixes")
@@ -209,6 +218,9 @@ def _request(options: argparse.Namespace, *, run: bool = True, fixes: bool = Tru
         fixes=fixes,
         run=run and getattr(options, "run", True),
         timeout=getattr(options, "timeout", TIMEOUT),
+        hold=tuple(getattr(options, "hold", ())),
+        allow=tuple(getattr(options, "allow", ())),
+        constraints=tuple(getattr(options, "constraint", ())),
     )
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .config import Defaults
 from .model import ABSENT, Facts
 from .records import dataclass, field
 from .rulebook import Rulebook
+
+#: Reads what installed distributions require; opens every metadata file, so it is called late.
+Requirements = Callable[[], Mapping[str, Sequence[str]]]
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,9 @@ class Request:
     fixes: bool = True
     run: bool = True
     timeout: float = 120.0
+    hold: tuple[str, ...] = ()  # packages a fix leaves alone
+    allow: tuple[str, ...] = ()  # the only packages a fix may change; none named: all
+    constraints: tuple[str, ...] = ()  # files of ranges that a fix keeps to
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Patient:
     facts: Facts
     python: str | None = None
     why_not: str = ""  # nothing can be run
+    requirements: Requirements | None = None  # Requires-Dist of what is installed
 
 
 def examine(request: Request, rulebook: Rulebook) -> Patient:
@@ -60,8 +68,17 @@ def examine(request: Request, rulebook: Rulebook) -> Patient:
     facts = complete_workload(facts.with_(*said.values()))
     other = next((fact for key, fact in said.items() if not key.startswith("workload.")), None)
     if patient.python and other:
-        return Patient(facts, None, f"{other.source} describes another machine than this one")
-    return Patient(facts, patient.python, patient.why_not)
+        why_not = f"{other.source} describes another machine than this one"
+        return Patient(facts, None, why_not, _but(patient.requirements, said))
+    return Patient(facts, patient.python, patient.why_not, _but(patient.requirements, said))
+
+
+def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
+    """The requirements without those of packages whose version the user says outright: they are another release's."""
+    if requirements is None:
+        return None
+    other = {key.removesuffix(".version") for key in said if key.endswith(".version")}
+    return lambda: {name: lines for name, lines in requirements().items() if name not in other}
 
 
 def _environment(request: Request, rulebook: Rulebook) -> Patient:
@@ -73,4 +90,12 @@ def _environment(request: Request, rulebook: Rulebook) -> Patient:
 
     target = find_target(request.python, request.site_packages)
     facts = collect(target, Watch(rulebook.watched_environment, rulebook.watched_distributions))
-    return Patient(facts, target.python, "" if target.python else "a bare tree has no interpreter to run in")
+
+    def requirements() -> Mapping[str, Sequence[str]]:
+        from .probes.distributions import installed_requirements
+
+        return installed_requirements(target)
+
+    return Patient(
+        facts, target.python, "" if target.python else "a bare tree has no interpreter to run in", requirements
+    )

@@ -9,7 +9,8 @@ from pathlib import Path
 from .model import ABSENT, Change, Fix, Report
 from .records import dataclass
 from .release_index import admits, load_index
-from .solve.stack import Stack, leader_of
+from .solve.parts import leader_of
+from .solve.stack import Stack
 from .solve.wording import BUILT_AGAINST_TORCH, deed, orphans
 from .wholefile import write_whole
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from . import __version__
 from .config import Defaults
-from .errors import NoDiagnosis
+from .errors import DoctorError, NoDiagnosis
 from .evaluate import Assessment, evaluate
 from .foretold import foretold
 from .model import ABSENT, Confirmation, Finding, Fix, Report
 from .patient import Patient, Request, examine
 from .rulebook import load_rulebook
+
+if TYPE_CHECKING:
+    from .solve.limits import Limits
 
 __all__ = ["TOOL", "Patient", "Request", "diagnose", "examine"]
 
@@ -39,10 +43,11 @@ def diagnose(request: Request, tell: Callable[[str], None] = lambda text: None) 
     clock.lap("kernels")
     findings, silenced, ignored = _without_ignored(findings, request.defaults)
     fixes: tuple[Fix, ...] = ()
+    limits = _limits(request, assessment)
     if request.fixes and assessment.findings:
         from .solve import solve
 
-        fixes = tuple(solve(rulebook, patient.facts, assessment))
+        fixes = tuple(solve(rulebook, patient.facts, assessment, limits=limits, installed=patient.requirements))
         clock.lap("fixes")
     return Report(
         tool=TOOL,
@@ -74,6 +79,26 @@ def _confirm(
     job = job_of(known, [key for key in patient.facts if key.startswith("workload.")])
     bench = Bench(patient.python, request.timeout, kernels_dir())
     return confirm(found, known, assessment.predictions, job, bench, tell)
+
+
+def _limits(request: Request, assessment: Assessment) -> Limits | None:
+    """What the user wants to keep; a name that is neither installed nor on record is most likely misspelt."""
+    if not (request.hold or request.allow or request.constraints):
+        return None
+    from .release_index import load_index
+    from .solve import distributions, platform_of
+    from .solve.limits import limits_of, unknown_names
+
+    known = assessment.known
+    limits = limits_of(request.hold, request.allow, request.constraints, platform_of(known))
+    installed, packages = distributions(known.given), load_index().packages
+    strangers = unknown_names((*request.hold, *request.allow), (*installed, *packages))
+    if strangers:
+        from .vocabulary import nearest
+
+        hint = nearest(strangers[0], (*installed, *packages))
+        raise DoctorError(f"`{strangers[0]}` is neither installed there nor on record", hint)
+    return limits
 
 
 def _without_ignored(

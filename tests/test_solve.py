@@ -18,6 +18,7 @@ from doctor.release_index import Platform, ReleaseIndex, admits
 from doctor.rulebook import Rulebook, load_rulebook
 from doctor.solve import solve, stack_of, why_no_fix
 from doctor.solve.cost import cost
+from doctor.solve.limits import Limits
 from doctor.solve.packages import choices
 from doctor.solve.plan import Pick, Plan
 from doctor.solve.stack import Stack
@@ -103,7 +104,7 @@ def test_b_moves_torchvision_along_and_says_why():
 
 
 def test_b_with_torch_held_changes_the_configuration():
-    found = fixes(incident("b"), hold=("torch",))
+    found = fixes(incident("b"), limits=Limits(hold=frozenset({"torch"})))
     assert [settings(fix) for fix in found[:1]] == [{"cp_comm_type": "p2p"}]
     assert not any("torch" in packages(fix) for fix in found)
     assert "`torch==2.7.1` is ruled out, because `torch` is held" in (found[0].note or "")
@@ -226,7 +227,7 @@ def test_a_cuda_major_change_names_the_orphans_no_installer_removes(own_rules):
 
 def test_nothing_is_offered_where_every_way_is_held():
     facts = facts_of({"torch.version": "2.7.1", "gpu.sm": "10.0", "gpu.name": "B200"})
-    assert fixes(facts, hold=("torch",)) == ()
+    assert fixes(facts, limits=Limits(hold=frozenset({"torch"}))) == ()
     told = why_no_fix(evaluate(rulebook(), facts), ())
     assert told and told[0].startswith("TORCH001: ")
 
@@ -381,8 +382,8 @@ def test_what_is_installed_binds_as_installed(own_rules):
     rules = own_rules(OWN001={"when": {"torch.version": "<2.7"}, "fix": [{"require": {"torch": ">=2.7"}}]})
     facts = facts_of({"torch.version": "2.6.0", "in-house.version": "1.0"})
     assert packages(fixes(facts, rules)[0])["torch"] == "2.7.1"
-    assert packages(fixes(facts, rules, installed={"in_house": ["torch!=2.7.*"]})[0])["torch"] == "2.8.0"
-    assert fixes(facts, rules, installed={"In-House": ["torch<2.7"]}) == ()
+    assert packages(fixes(facts, rules, installed=lambda: {"in_house": ["torch!=2.7.*"]})[0])["torch"] == "2.8.0"
+    assert fixes(facts, rules, installed=lambda: {"In-House": ["torch<2.7"]}) == ()
 
 
 # --- minimality ---------------------------------------------------------------------------------------------------
@@ -447,7 +448,7 @@ def test_held_packages_are_never_chosen():
     for seed in range(60):
         index, installed, wanted = small_world(seed)
         held = next(name for name in installed if name not in wanted)
-        stack = Stack(index, Platform("3.11.7"), installed, hold=frozenset({held}))
+        stack = Stack(index, Platform("3.11.7"), installed, limits=Limits(hold=frozenset({held})))
         assert all(held not in chosen for chosen in choices(stack, wanted))
 
 

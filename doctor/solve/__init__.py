@@ -6,12 +6,13 @@ ask for, `effects` says what the facts would then be, `repair` asks the rulebook
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..model import ABSENT, Fact, Facts, Fix
 from ..release_index import Platform, ReleaseIndex, load_index, normalized
 from ..vocabulary import TERMS
+from .limits import Limits
 
 if TYPE_CHECKING:
     from ..evaluate import Assessment
@@ -28,13 +29,13 @@ def solve(
     facts: Facts,
     assessment: Assessment,
     *,
-    hold: Sequence[str] = (),
-    installed: Mapping[str, Sequence[str]] | None = None,
+    limits: Limits | None = None,
+    installed: Callable[[], Mapping[str, Sequence[str]]] | None = None,
     index: ReleaseIndex | None = None,
 ) -> tuple[Fix, ...]:
     """Up to three fixes for the errors (for the warnings where there is no error), the recommended one first.
 
-    `hold` names packages that stay; `installed` is the Requires-Dist of installed distributions.
+    `limits` says what stays; `installed` reads the Requires-Dist of installed distributions, once something is to fix.
     """
     errors = [finding for finding in assessment.findings if finding.severity == "error"]
     targets = errors or [finding for finding in assessment.findings if finding.severity == "warning"]
@@ -43,7 +44,8 @@ def solve(
     from .repair import Repair, best_of
     from .wording import as_fix
 
-    stack = stack_of(facts, assessment.known, index or load_index(), hold, installed)
+    requires = installed() if installed is not None else None
+    stack = stack_of(facts, assessment.known, index or load_index(), limits, requires)
     severities = ("error",) if errors else ("error", "warning")
     repair = Repair(rulebook, facts, assessment, stack, severities)
     outcomes: list[Outcome] = []
@@ -60,7 +62,7 @@ def stack_of(
     facts: Facts,
     known: Known,
     index: ReleaseIndex,
-    hold: Sequence[str] = (),
+    limits: Limits | None = None,
     installed: Mapping[str, Sequence[str]] | None = None,
 ) -> Stack:
     """The packages of the target, as given and as they follow from what is given."""
@@ -77,7 +79,7 @@ def stack_of(
         platform=platform_of(known),
         installed=versions,
         requires={normalized(name): tuple(lines) for name, lines in (installed or {}).items()},
-        hold=frozenset(normalized(name) for name in hold),
+        limits=limits or Limits(),
         cuda=None if cuda in (None, ABSENT) else str(cuda),
     )
 

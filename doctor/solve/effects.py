@@ -12,7 +12,8 @@ from ..model import ABSENT, Fact, Facts
 from ..rulebook import Rulebook
 from ..vocabulary import fact, parse_version
 from .cost import series
-from .stack import Stack, leader_of
+from .parts import leader_of
+from .stack import Stack
 
 SOURCE = "the proposed fix"
 _CUDNN_WHEEL = re.compile(r"nvidia-cudnn-cu(\d\d)")

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from ..model import ABSENT
 from ..release_index import admits
 from .cost import cost
-from .stack import Clash, Stack, Versions, leader_of
+from .parts import leader_of
+from .stack import Clash, Stack, Versions
 
 _NODES, _YIELDS = 6000, 400  # bounds of one search; the largest real ones stay an order of magnitude below
 
@@ -55,10 +56,14 @@ def impossible(stack: Stack, wanted: Mapping[str, str]) -> str | None:
         if met(stack, package, spec) or leader_of(package) or stack.domain(package, spec):
             continue
         asked = f"`{package}{'' if spec == ABSENT else spec}`"
-        if package in stack.hold:
-            return f"{asked} is ruled out, because `{package}` is held"
+        if not stack.free(package):
+            why = "is held" if package in stack.limits.hold else "is not among those that may change"
+            return f"{asked} is ruled out, because `{package}` {why}"
         releases = [item for item in stack.index.releases(package).values() if admits(spec, item.version)]
         usable = [item for item in releases if not item.yanked and not item.is_prerelease]
+        own_range = stack.limits.ranges.get(package, "")
+        if usable and own_range and not any(admits(own_range, item.version) for item in usable):
+            return f"{asked} is ruled out by your constraint `{package}{own_range}`"
         python = stack.platform.python
         if usable and python is not None and not any(admits(item.requires_python, python) for item in usable):
             return f"{asked} needs Python {usable[-1].requires_python}, and this is {python}"
@@ -87,7 +92,7 @@ def _extend(
                     yield from _extend(stack, wanted, {**chosen, pending[0]: version}, must, size, budget)
         return
     versions = stack.completed(chosen)
-    if not all(met(stack, name, spec, versions) for name, spec in wanted.items()):
+    if not all(met(stack, name, spec, versions) for name, spec in wanted.items()) or not stack.keeps(versions):
         return
     clashes = [clash for clash in stack.clashes(chosen) if not _installer_moves(stack, clash, chosen)]
     if not clashes:
@@ -111,7 +116,7 @@ def _ways_out(stack: Stack, clash: Clash, versions: Versions, chosen: Versions) 
     """(package to move, range it then has to meet) for either end of a broken requirement."""
     for package, narrowed in ((clash.needs, clash.range), (clash.package, "")):
         mover = leader_of(package) or package
-        if mover in chosen or versions.get(package) == ABSENT or package in stack.hold or mover in stack.hold:
+        if mover in chosen or versions.get(package) == ABSENT or not (stack.free(mover) and stack.free(package)):
             continue
         if mover == package and not stack.movable(package):
             pinned = re.fullmatch(r"==[^,*]+", narrowed)
@@ -123,6 +128,6 @@ def _ways_out(stack: Stack, clash: Clash, versions: Versions, chosen: Versions) 
 
 def _installer_moves(stack: Stack, clash: Clash, chosen: Versions) -> bool:
     """A plain dependency that is not on record (numpy, tokenizers …) moves along by itself, unless it is pinned."""
-    if clash.needs in stack.index or clash.needs in stack.hold or clash.needs in chosen or leader_of(clash.needs):
+    if clash.needs in stack.index or clash.needs in chosen or leader_of(clash.needs) or not stack.free(clash.needs):
         return False
     return re.fullmatch(r"==[^,*]+", clash.range) is None

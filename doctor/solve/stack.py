@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 from ..model import ABSENT
@@ -17,21 +16,10 @@ from ..release_index import Need, Platform, Release, ReleaseIndex, admits, needs
 from ..versions import split_clauses
 from ..vocabulary import parse_version
 from .cost import distance
+from .limits import Limits
+from .parts import leader_of, other_build
 
-#: What a torch wheel brings along: CUDA's own libraries and the compiler. Not nvidia-cudnn-frontend, nvidia-ml-py ….
-_OF_TORCH = re.compile(
-    r"nvidia-.+-cu\d\d|nvidia-(cublas|cuda-.+|cufft|cufile|curand|cusolver|cusparse|nvjitlink|nvtx)"
-    r"|cuda-(toolkit|bindings|pathfinder)|(pytorch-)?triton"
-)
 Versions = Mapping[str, str]  # package -> version or ABSENT
-
-
-@lru_cache(maxsize=4096)
-def leader_of(package: str) -> str | None:
-    """The package whose part this one is: it brings it along at the version it pins."""
-    if _OF_TORCH.fullmatch(package):
-        return "torch"
-    return "transformer-engine" if package.startswith("transformer-engine-") else None
 
 
 @dataclass(frozen=True)
@@ -58,7 +46,7 @@ class Stack:
     platform: Platform
     installed: Versions  # known to be there
     requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Requires-Dist as installed
-    hold: frozenset[str] = frozenset()
+    limits: Limits = field(default_factory=Limits)
     cuda: str | None = None  # of the installed torch, None when unknown or a CPU build
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -124,7 +112,7 @@ class Stack:
             old = self.parts(leader, before, self.installed.get("torch")) if before and on_record else None
             for name in self.installed:
                 if leader_of(name) == leader and name not in chosen and (not old or name in old):
-                    if _other_build(chosen[leader], name):
+                    if other_build(chosen[leader], name):
                         versions.pop(name)  # it brings its own; at which version is not on record
                     else:
                         versions[name] = ABSENT
@@ -149,16 +137,29 @@ class Stack:
         """Every requirement that breaks and did not break before."""
         versions = self.completed(chosen)
         torch = versions.get("torch")
-        for package, version in versions.items():
-            if version == ABSENT:
-                continue
-            stays = version == self.installed.get(package)
-            for need in self.needs(package, version, torch):
-                found = versions.get(need.package)
-                if found is None or (stays and found == self.installed.get(need.package)):
-                    continue
-                if found == ABSENT or not admits(need.range, found):
+        moved = {name: version for name, version in versions.items() if version != self.installed.get(name)}
+        dependants = self._dependants(torch)
+        for name, found in moved.items():  # what stays may need what moves …
+            for package, need in dependants.get(name, ()):
+                if package not in moved and package in versions and (found == ABSENT or not admits(need.range, found)):
+                    yield Clash(package, versions[package], name, need.range)
+        for package, version in moved.items():  # … and what moves may need anything
+            for need in () if version == ABSENT else self.needs(package, version, torch):
+                other = versions.get(need.package)
+                if other is not None and (other == ABSENT or not admits(need.range, other)):
                     yield Clash(package, version, need.package, need.range)
+
+    def _dependants(self, torch: str | None) -> Mapping[str, list[tuple[str, Need]]]:
+        """Package → who requires it, and how, among the packages as they are installed."""
+        key = ("dependants", self.cuda_major(torch))
+        if key not in self.memo:
+            found: dict[str, list[tuple[str, Need]]] = {}
+            for package, version in self.installed.items():
+                for need in () if version == ABSENT else self.needs(package, version, torch):
+                    found.setdefault(need.package, []).append((package, need))
+            self.memo[key] = found
+        known: Mapping[str, list[tuple[str, Need]]] = self.memo[key]
+        return known
 
     def fits(self, package: str, version: str, chosen: Versions) -> bool:
         """Whether a release agrees with what is chosen already, both ways; a cheap test ahead of the full one."""
@@ -166,7 +167,7 @@ class Stack:
             return True
         versions = self.completed(chosen)
         torch = versions.get("torch")
-        fixed = {*chosen, *self.hold, *(name for name in versions if leader_of(name) in chosen)}
+        fixed = {*chosen, *self.limits.hold, *(name for name in versions if leader_of(name) in chosen)}
         for need in self.needs(package, version, torch):
             found = versions.get(need.package)
             if found is not None and need.package in fixed and (found == ABSENT or not admits(need.range, found)):
@@ -198,9 +199,26 @@ class Stack:
             return None
         return self.parts(leader, self.installed[leader], self.installed.get("torch")).get(part)
 
+    def free(self, package: str) -> bool:
+        """Whether the user lets it change; a part may wherever its leader may, unless it is held itself."""
+        leader = leader_of(package)
+        return package not in self.limits.hold and (self.limits.free(package) or bool(leader and self.free(leader)))
+
+    def keeps(self, versions: Versions) -> bool:
+        """Whether what the user holds stays, parts included, and whatever is new lies in the user's own ranges."""
+        for name in {*self.limits.hold, *self.limits.ranges}:
+            before, now = self.installed.get(name), versions.get(name)
+            if now is None and before not in (None, ABSENT):
+                return False  # another index's build brings its own; at which version is not on record
+            if now is None or now == (before or ABSENT):
+                continue
+            if name in self.limits.hold or (now != ABSENT and not admits(self.limits.ranges.get(name, ""), now)):
+                return False
+        return True
+
     def movable(self, package: str) -> bool:
         """Whether another release could be chosen: on record and not held."""
-        return package in self.index and package not in self.hold and leader_of(package) is None
+        return package in self.index and self.free(package) and leader_of(package) is None
 
     def domain(self, package: str, wanted: str = "") -> list[str]:
         """The releases within the range that install on the platform, nearest first; without the present one."""
@@ -211,10 +229,12 @@ class Stack:
         return found
 
     def _domain(self, package: str, wanted: str) -> list[str]:
-        if wanted == ABSENT:
-            return [] if package in self.hold else [ABSENT]
-        if package in self.hold:
+        if not self.free(package):
             return []
+        if wanted == ABSENT:
+            return [ABSENT]
+        own_range = self.limits.ranges.get(package, "")
+        wanted = ",".join(filter(None, (wanted, own_range)))
         present = self.installed.get(package)
         if leader_of(package):  # the one release it can be brought back to
             own = self.own_pin(package)
@@ -255,13 +275,6 @@ class Stack:
             if found is not None and not found.installs_on(self.platform):
                 return False
         return True
-
-
-def _other_build(torch: str, part: str) -> bool:
-    """Whether a torch from another index (2.6.0+cu126) brings its own release of this part."""
-    label = re.search(r"\+cu(\d\d)", torch)
-    made_for = re.search(r"-cu(\d\d)$", part)
-    return label is not None and (made_for is None or made_for[1] == label[1])
 
 
 def _same(one: str, other: str) -> bool:

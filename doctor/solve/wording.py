@@ -11,8 +11,8 @@ from ..model import ABSENT, Change, Fix
 from ..release_index import admits, normalized
 from ..vocabulary import parse_version
 from .effects import brings
+from .parts import leader_of
 from .repair import Outcome, Repair, is_change
-from .stack import leader_of
 
 #: Compiled against one torch (its C++ ABI and CUDA): another torch needs another build of the same release.
 BUILT_AGAINST_TORCH = (
