@@ -13,7 +13,9 @@ from ..model import Report
 from ..records import dataclass
 
 #: Format → module; imported when asked for.
-FORMATS = {"text": "text", "json": "json"}
+FORMATS = {
+    "text": "text", "json": "json", "sarif": "sarif", "junit": "junit", "github": "github", "markdown": "markdown",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model import ABSENT, Evidence, Facts, Prediction, Report
+from ..model import ABSENT, Evidence, Facts, Prediction, Reason, Report
 
 #: Shown in the machine line where known: fact key → what people call it.
 _MACHINE = (
@@ -30,10 +30,9 @@ def verdict(report: Report) -> tuple[str, str, str]:
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return "error", "will fail", f"{errors[0].summary}{more}"
-    broken = next((item for item in report.predictions if item.import_error or item.fails_at_run), None)
+    broken = next((reason for item in report.predictions if (reason := certain_failure(item)) is not None), None)
     if broken is not None:
-        reason = broken.import_error or broken.fails_at_run
-        return "error", "will fail", reason.message if reason else ""
+        return "error", "will fail", broken.message
     none_left = next((item for item in report.predictions if item.could_tell and item.selected is None), None)
     if none_left is not None:
         return "error", "will fail", f"no attention backend of {none_left.library} serves this job"
@@ -49,6 +48,14 @@ def verdict(report: Report) -> tuple[str, str, str]:
     if not any(key.startswith("workload.") for key in report.facts):
         return "unclear", "nothing found", "in the environment; the job was not judged, as no workload was given"
     return "ok", "healthy", f"no rule has anything against this{runs}"
+
+
+def certain_failure(prediction: Prediction) -> Reason | None:
+    """What stops the library at import or in a step; None also where that could not be told."""
+    for reason in (prediction.import_error, prediction.fails_at_run):
+        if reason is not None and reason.holds:
+            return reason
+    return None
 
 
 def title_of(prediction: Prediction, backend: str | None) -> str:

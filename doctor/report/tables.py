@@ -38,15 +38,16 @@ def backend_table(page: Page, prediction: Prediction) -> None:
 
 def _headline(page: Page, prediction: Prediction, told: frozenset[str] = frozenset()) -> None:
     library = _LIBRARIES.get(prediction.library, prediction.library)
-    if prediction.import_error:
-        reason = prediction.import_error
+    refusal = prediction.import_error
+    if refusal is not None and refusal.holds:
         page.say(
-            f"see {reason.rule} above" if reason.rule in told else told_reason(reason),
-            lead=f"{library} does not import:",
+            f"see {refusal.rule} above" if refusal.rule in told else told_reason(refusal),
+            lead=f"{library} refuses:",
             look="error",
         )
     elif not prediction.could_tell:
-        page.say("could not tell which backend runs", lead=f"{library}:", look="unclear")
+        why = f", nor whether it starts at all: {told_reason(refusal)}" if refusal is not None else ""
+        page.say(f"could not tell which backend runs{why}", lead=f"{library}:", look="unclear")
     elif prediction.selected is None:
         page.say("no attention backend is available", lead=f"{library}:", look="error")
     elif prediction.fails_at_run:

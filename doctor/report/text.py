@@ -92,6 +92,13 @@ def fixes(report: Report, style: Style) -> str:
     return page.text()
 
 
+def finding_text(finding: Finding) -> str:
+    """One finding as plain lines, as other formats quote it."""
+    page = Page(Style())
+    _finding(page, finding)
+    return page.text()
+
+
 def _verdict(page: Page, report: Report) -> None:
     look, word, text = verdict(report)
     page.say(text, lead=f"{word}:", look=look)

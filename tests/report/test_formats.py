@@ -6,7 +6,7 @@ import re
 import pytest
 
 from doctor.errors import DoctorError
-from doctor.model import Fact, Facts
+from doctor.model import Fact, Facts, Prediction, Reason
 from doctor.report import FORMATS, Style, renderer
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -29,7 +29,11 @@ def squeezed(text):
     return " ".join(text.split())
 
 
-@pytest.mark.parametrize("name", FORMATS)
+#: The others carry findings to machines that show nothing else (test_gate_formats.py).
+WHOLE = ("text", "json", "markdown")
+
+
+@pytest.mark.parametrize("name", WHOLE)
 def test_every_format_shows_every_part(name, report):
     text = squeezed(renderer(name)(report, Style()))
     missing = [
@@ -38,7 +42,7 @@ def test_every_format_shows_every_part(name, report):
     assert not missing
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("view", ["backends", "fixes"])
 def test_every_format_shows_the_other_views(name, view, report):
     text = squeezed(renderer(name, view)(report, Style()))
@@ -184,3 +188,15 @@ class TestJson:
         again = read_facts(path)
         assert {key: fact.value for key, fact in again.items()} == {key: f.value for key, f in report.facts.items()}
         assert again["driver.version"].problem == "no driver"
+
+
+def test_an_import_error_that_could_not_be_told_is_no_verdict(make_report):
+    unclear = Reason("TE903", "the window may contradict the mask", None, "utils.py@v2.3", ("workload.mask",))
+    waiting = Prediction("transformer_engine", None, False, (), None, unclear)
+    report = make_report(findings=(), predictions=(waiting,), fixes=(), runs=())
+    text = squeezed(renderer("text")(report, Style()))
+    assert text.startswith("nothing found:")
+    assert "could not tell which backend runs, nor whether it starts at all: the window may contradict" in text
+    certain = Reason("TE903", "the window contradicts the mask", True, "utils.py@v2.3")
+    report = make_report(findings=(), predictions=(Prediction("transformer_engine", None, True, (), None, certain),))
+    assert squeezed(renderer("text")(report, Style())).startswith("will fail: the window contradicts the mask")

@@ -1,0 +1,201 @@
+"""The report as Markdown, for a pull-request comment or a job summary."""
+
+from __future__ import annotations
+
+import re
+
+from ..model import Evidence, Finding, Fix, Prediction, Report
+from . import Style
+from .page import printable
+from .places import place_of
+from .remedies import alternative_lines, fix_lines
+from .subject import job_line, machine_line, needed, shown, title_of, verdict
+from .tables import told_reason
+
+_SIGNS = {"error": "❌", "warning": "⚠️", "note": "ℹ️", "ok": "✅", "unclear": "❔"}
+_CODE = re.compile(r"(`[^`\n]+`)")
+_ACTIVE = re.compile(r"[\\*<\[\]|#~]|(?<!\w)@")  # what would format, link, mention someone or become HTML
+
+
+def diagnosis(report: Report, style: Style) -> str:
+    """Verdict, findings with evidence and fixes, backends, and what could not be told."""
+    look, word, sentence = verdict(report)
+    out = [f"## {_SIGNS[look]} attn-doctor: {_prose(word)}", "", f"**{_prose(sentence)}**", ""]
+    out += [f"- on: {_prose(machine_line(report))}", f"- job: {_prose(job_line(report))}", ""]
+    for finding in report.findings:
+        out += _finding(report, finding)
+    out += _fixes(report)
+    for prediction in report.predictions:
+        out += _backends(prediction)
+    out += _runs(report) + _undetermined(report) + _assumed(report)
+    out += [f"> {_prose(note)}\n" for note in report.notes]
+    out.append(f"<sub>{_prose(report.tool)}, {report.rulebook.get('rules', '?')} rules</sub>")
+    return "\n".join(out) + "\n"
+
+
+def backends(report: Report, style: Style) -> str:
+    """Every candidate with its verdict, reasons and sources."""
+    out = [f"- on: {_prose(machine_line(report))}", f"- job: {_prose(job_line(report))}", ""]
+    if not report.predictions:
+        out += ["Could not tell: no library that chooses an attention backend was recognised.", ""]
+    for prediction in report.predictions:
+        out += _backends(prediction)
+    out += [f"> {_prose(note)}\n" for note in report.notes]
+    return "\n".join(out) + "\n"
+
+
+def fixes(report: Report, style: Style) -> str:
+    """The changes that clear the findings, or why there are none."""
+    look, word, sentence = verdict(report)
+    out = [f"## {_SIGNS[look]} {_prose(word)}: {_prose(sentence)}", "", *_fixes(report)]
+    for finding in report.findings:
+        told = [text for text in (finding.no_pin, finding.myth and f"not this: {finding.myth}") if text]
+        out += [f"- {finding.rule}: {_prose(text)}" for text in told]
+    out += [f"> {_prose(note)}\n" for note in report.notes]
+    return "\n".join(out) + "\n"
+
+
+def rule_help(finding: Finding) -> str:
+    """Why, ways out and sources of one rule, for viewers that show a rule beside its results."""
+    return "\n".join([f"**{_prose(finding.summary)}**", "", *_explained(finding)])
+
+
+def _finding(report: Report, finding: Finding) -> list[str]:
+    out = [f"### {_SIGNS[finding.severity]} {finding.rule}: {_prose(finding.summary)}", ""]
+    place = place_of(report, finding)
+    at = f" ({_code(f'{place.file}:{place.line}')})" if place else ""
+    out += [f"{_prose(finding.message)}{at}", ""]
+    if finding.evidence:
+        out += ["| fact | found | needed | from |", "|---|---|---|---|"]
+        out += [_row(evidence) for evidence in finding.evidence] + [""]
+    if finding.confirmation:
+        said = finding.confirmation
+        out += [f"{said.verdict}: {_code(said.kernel)} {said.outcome}: {_prose(said.reason)}", ""]
+    return out + _explained(finding)
+
+
+def _row(evidence: Evidence) -> str:
+    wanted = needed(evidence)
+    cells = (evidence.key, shown(evidence.fact.value), wanted)
+    return f"| {' | '.join(_code(cell) if cell else '' for cell in cells)} | {_prose(evidence.fact.source)} |"
+
+
+def _explained(finding: Finding) -> list[str]:
+    out = [_prose(finding.why), ""] if finding.why else []
+    for number, item in enumerate(finding.alternatives):
+        lead = "Fix" if number == 0 else "Or"
+        note = f" {_prose(item.note)}" if item.note else ""
+        out += [f"{lead}{'' if item.safe else ' (read the note first)'}:{note}", *_block(alternative_lines(item))]
+    if finding.no_pin:
+        out += [f"No package version cures it: {_prose(finding.no_pin)}", ""]
+    if finding.myth:
+        out += [f"Not this: {_prose(finding.myth)}", ""]
+    if finding.references:
+        out += ["Sources:", *(f"- {_source(source)}" for source in finding.references), ""]
+    return out
+
+
+def _fixes(report: Report) -> list[str]:
+    out = []
+    for number, fix in enumerate(report.fixes):
+        out += [f"### {'What to do' if number == 0 else 'Or'}: {_prose(fix.title)}", "", *_fix(fix)]
+    return out
+
+
+def _fix(fix: Fix) -> list[str]:
+    out = _block(fix_lines(fix))[1:]
+    for change in fix.changes:
+        swap = f"{shown(change.before or 'absent')} → {shown(change.after or 'absent')}"
+        clears = f" (clears {', '.join(change.resolves)})" if change.resolves else ""
+        out.append(f"- {_code(change.name)} {_prose(swap)}: {_prose(change.why)}{clears}")
+    out += ["", f"Clears {', '.join(fix.resolves)}." + (f" Leaves {', '.join(fix.leaves)}." if fix.leaves else ""), ""]
+    return out + ([_prose(fix.note), ""] if fix.note else [])
+
+
+def _backends(prediction: Prediction) -> list[str]:
+    out = [f"<details><summary>{_html(f'Backends of {prediction.library}: {_headline(prediction)}')}</summary>", ""]
+    out += ["| backend | | reasons |", "|---|---|---|"]
+    for item in prediction.candidates:
+        word = {True: "usable", False: "out", None: "could not tell"}[item.available]
+        word = "runs" if item.backend == prediction.selected else word
+        reasons = "; ".join(
+            _prose(told_reason(reason)) + (f" ({_prose(reason.source)})" if reason.source else "")
+            for reason in item.reasons
+        )
+        out.append(f"| {_code(item.backend)} | {word} | {reasons} |")
+    return [*out, "", "</details>", ""]
+
+
+def _headline(prediction: Prediction) -> str:
+    if prediction.import_error:
+        return f"does not import: {told_reason(prediction.import_error)}"
+    if not prediction.could_tell:
+        return "could not tell which runs"
+    if prediction.selected is None:
+        return "none is available"
+    chosen = title_of(prediction, prediction.selected)
+    failing = prediction.fails_at_run
+    return f"{chosen} is selected and fails: {told_reason(failing)}" if failing else f"{chosen} runs"
+
+
+def _runs(report: Report) -> list[str]:
+    out = [f"- {_code(run.kernel)}: {run.verdict}: {_prose(run.reason)} ({run.seconds:.1f} s)" for run in report.runs]
+    return [*out, ""] if out else []
+
+
+def _undetermined(report: Report) -> list[str]:
+    if not report.undetermined:
+        return []
+    count = len({rule for item in report.undetermined for rule in item.rules})
+    out = [f"<details><summary>Could not tell {count} rule{'s' if count > 1 else ''}</summary>", ""]
+    out += [
+        f"- {', '.join(item.rules)}: {_prose(item.problem or ', '.join(item.missing))}" for item in report.undetermined
+    ]
+    return [*out, "", "</details>", ""]
+
+
+def _assumed(report: Report) -> list[str]:
+    assumed = [fact for fact in report.facts.values() if fact.source.startswith("assumed:")]
+    if not assumed:
+        return []
+    told = "; ".join(
+        f"{_code(fact.key.removeprefix('workload.'))} = {_prose(shown(fact.value))}, {_prose(fact.source[8:].strip())}"
+        for fact in assumed
+    )
+    return [f"Assumed, as the workload does not say: {told}", ""]
+
+
+def _block(lines: list[str]) -> list[str]:
+    """Lines to paste; the fence is longer than any run of backticks in them."""
+    if not lines:
+        return [""]
+    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return ["", f"{fence}sh", *(printable(line) for line in lines), fence, ""]
+
+
+def _code(text: object) -> str:
+    """A code span that no content can leave."""
+    shown_text = printable(" ".join(str(text).split())).replace("`", "'")
+    return f"`{shown_text}`".replace("|", "\\|") if shown_text else ""
+
+
+def _html(text: str) -> str:
+    """Text inside a tag, where Markdown is not read."""
+    from html import escape
+
+    return re.sub(r"(?<!\w)@", "@\u200b", escape(printable(" ".join(text.split())), quote=False))
+
+
+def _source(source: str) -> str:
+    return f"<{source}>" if re.fullmatch(r"https://[^\s<>|`]+", source) else _prose(source)
+
+
+def _prose(text: str) -> str:
+    """Text that stays text: a fact from a file must not format the page, mention people or load pictures."""
+    parts = _CODE.split(printable(" ".join(text.split())))
+    return "".join(part if _CODE.fullmatch(part) else _safe(part) for part in parts)
+
+
+def _safe(text: str) -> str:
+    return _ACTIVE.sub(lambda match: {"<": "&lt;", "@": "@\u200b"}.get(match[0], f"\\{match[0]}"), text)

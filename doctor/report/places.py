@@ -1,0 +1,63 @@
+"""Where a finding is at home: the file and line that declare what it complains about, as far as sources tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..model import Evidence, Fact, Finding, Report
+from ..records import dataclass
+
+_FILE_LINE = re.compile(r"(?P<file>[^\n]*?[^\n:]):(?P<line>[1-9]\d*)(?:,.*)?")
+_BRINGS = re.compile(r"what (?P<package>\S+) \S+ brings")
+_DEEPEST = 4  # a version implies a build, which implies a library, which something is derived from
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file, and the fact that stands there."""
+
+    file: str
+    line: int
+    fact: Fact
+
+
+def place_of(report: Report, finding: Finding) -> Place | None:
+    """The line of the pin behind a finding: first of what would cure it, then of what it merely mentions."""
+    return next(iter(places_of(report, finding)), None)
+
+
+def places_of(report: Report, finding: Finding) -> Iterator[Place]:
+    """Every line that the evidence goes back to, the one to change first; each line once."""
+    seen = set()
+    for evidence in _worth_changing_first(finding.evidence):
+        for fact in _origins(report, evidence.fact, _DEEPEST):
+            place = place_of_fact(fact)
+            if place is not None and (place.file, place.line) not in seen:
+                seen.add((place.file, place.line))
+                yield place
+
+
+def place_of_fact(fact: Fact) -> Place | None:
+    """The line a fact was read from, None for one that comes from elsewhere."""
+    match = _FILE_LINE.fullmatch(fact.source)
+    return Place(match["file"], int(match["line"]), fact) if match else None
+
+
+def _worth_changing_first(evidence: tuple[Evidence, ...]) -> list[Evidence]:
+    return sorted(evidence, key=lambda item: (not item.needs, item.key.startswith("workload.")))
+
+
+def _origins(report: Report, fact: Fact, depth: int) -> Iterator[Fact]:
+    """The fact itself, and those that its source says it follows from."""
+    yield fact
+    if depth == 0:
+        return
+    match = _BRINGS.fullmatch(fact.source)
+    keys = [f"{match['package']}.version"] if match else []
+    if fact.source.startswith("derived from "):
+        keys = fact.source.removeprefix("derived from ").split(", ")
+    for key in keys:
+        behind = report.facts.get(key)
+        if behind is not None and behind is not fact:
+            yield from _origins(report, behind, depth - 1)

@@ -1,0 +1,154 @@
+"""The findings as SARIF 2.1.0, for code scanning: the pin that causes a finding is where it is shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..model import Change, Finding, Fix, Report
+from . import Style
+from .markdown import rule_help
+from .places import Place, place_of_fact, places_of
+from .text import finding_text
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+FINGERPRINT = "attnDoctor/v1"  # a new number when what goes into it changes
+
+
+def diagnosis(report: Report, style: Style) -> str:
+    """One run with a result for each finding; what could not be told becomes a notification."""
+    name, _, version = report.tool.partition(" ")
+    rules = list({finding.rule: finding for finding in report.findings}.values())
+    positions = {finding.rule: index for index, finding in enumerate(rules)}
+    run = {
+        "tool": {
+            "driver": {
+                "name": name,
+                "semanticVersion": version,
+                "version": version,
+                "rules": [_rule(finding) for finding in rules],
+            }
+        },
+        "columnKind": "unicodeCodePoints",
+        "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": _notifications(report)}],
+        "results": [_result(report, finding, positions[finding.rule]) for finding in report.findings],
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _rule(finding: Finding) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "id": finding.rule,
+        "name": finding.name,
+        "shortDescription": {"text": finding.summary},
+        "fullDescription": {"text": finding.why or finding.summary},
+        "help": {"text": finding_text(finding), "markdown": rule_help(finding)},
+        "defaultConfiguration": {"level": finding.severity},
+        "properties": {"tags": ["attention", *finding.backends]},
+    }
+    link = next((source for source in finding.references if source.startswith("https://")), None)
+    if link:
+        content["helpUri"] = _uri(link)
+    return content
+
+
+def _result(report: Report, finding: Finding, index: int) -> dict[str, Any]:
+    places = list(places_of(report, finding))
+    content: dict[str, Any] = {
+        "ruleId": finding.rule,
+        "ruleIndex": index,
+        "level": finding.severity,
+        "message": {"text": finding.message},
+        "locations": [_location(finding, places[0] if places else None)],
+        "partialFingerprints": {FINGERPRINT: fingerprint(finding)},
+    }
+    if places[1:]:
+        content["relatedLocations"] = [
+            {"id": number, **_physical(place), "message": {"text": f"{place.fact.key} comes from here"}}
+            for number, place in enumerate(places[1:], 1)
+        ]
+    fixes = [made for fix in report.fixes if finding.rule in fix.resolves and (made := _fix(report, fix))]
+    if fixes:
+        content["fixes"] = fixes
+    return content
+
+
+def fingerprint(finding: Finding) -> str:
+    """The same for the same trouble: rule, what it is about and what was found, but neither line nor wording."""
+    from hashlib import sha256
+
+    about = [item for item in finding.evidence if item.needs] or list(finding.evidence)
+    parts = [finding.rule, *sorted(f"{item.key}={item.fact.value}" for item in about)]
+    return sha256("\n".join(parts).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _location(finding: Finding, place: Place | None) -> dict[str, Any]:
+    logical = [{"name": item.key, "kind": "variable"} for item in finding.evidence[:1]]
+    location: dict[str, Any] = {"logicalLocations": logical} if logical else {}
+    return {**location, **_physical(place)} if place else location
+
+
+def _physical(place: Place) -> dict[str, Any]:
+    return {
+        "physicalLocation": {
+            "artifactLocation": {"uri": _path_uri(place.file)},
+            "region": {"startLine": place.line},
+        }
+    }
+
+
+def _path_uri(path: str) -> str:
+    from urllib.parse import quote
+
+    whole = quote(path.replace("\\", "/").removeprefix("./").encode("utf-8", "surrogateescape"))
+    return f"file://{whole}" if whole.startswith("/") else whole
+
+
+def _uri(link: str) -> str:
+    from urllib.parse import quote
+
+    return quote(link, safe=":/?#[]@!$&'()*+,;=%~-._")
+
+
+def _fix(report: Report, fix: Fix) -> dict[str, Any] | None:
+    """A fix that edits declared lines and needs nothing else; any other is told in the rule's help."""
+    changes = [_replacement(report, change) for change in fix.changes]
+    known = [item for item in changes if item is not None]
+    if not known or len(known) < len(changes):
+        return None
+    files: dict[str, list[dict[str, Any]]] = {}
+    for file, replacement in known:
+        files.setdefault(file, []).append(replacement)
+    return {
+        "description": {"text": fix.title + (f" ({fix.note})" if fix.note else "")},
+        "artifactChanges": [
+            {"artifactLocation": {"uri": _path_uri(file)}, "replacements": items} for file, items in files.items()
+        ],
+    }
+
+
+def _replacement(report: Report, change: Change) -> tuple[str, dict[str, Any]] | None:
+    """Version for version on the declaring line; a line with hashes would no longer fit them."""
+    fact = report.facts.get(f"{change.name}.version")
+    place = place_of_fact(fact) if fact else None
+    if change.kind != "package" or place is None or not change.before or not change.after:
+        return None
+    line = place.fact.raw or ""
+    if line.count(change.before) != 1 or "--hash" in line or line.endswith("\\") or "," in fact_tail(place):
+        return None
+    start = line.index(change.before) + 1
+    region = {"startLine": place.line, "startColumn": start, "endColumn": start + len(change.before)}
+    return place.file, {"deletedRegion": region, "insertedContent": {"text": change.after}}
+
+
+def fact_tail(place: Place) -> str:
+    """What the source says behind file and line: `, through vllm 0.6.3` means that another package's line it is."""
+    return place.fact.source[len(f"{place.file}:{place.line}") :]
+
+
+def _notifications(report: Report) -> list[dict[str, Any]]:
+    told = [{"level": "note", "message": {"text": note}} for note in report.notes]
+    for item in report.undetermined:
+        text = f"could not tell {', '.join(item.rules)}: {item.problem or ', '.join(item.missing)}"
+        told.append({"level": "note", "message": {"text": text}})
+    return told
