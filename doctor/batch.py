@@ -44,7 +44,12 @@ def read_case(case: Mapping[str, Any]) -> Facts:
     """The facts and the workload of one line, as facts; what else it carries is the caller's own."""
     facts = [_fact(key, value) for key, value in _section(case, "facts").items()]
     facts += [_fact(f"workload.{key}", value) for key, value in _section(case, "workload").items()]
-    return Facts(facts)
+    read = Facts(facts)
+    if "gpu.name" not in read:
+        return read
+    from .probes.gpu_table import with_capability
+
+    return with_capability(read)
 
 
 def predict_case(rulebook: Rulebook, facts: Facts) -> Prediction:

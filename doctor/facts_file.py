@@ -36,7 +36,12 @@ def parse_facts(text: str, origin: str) -> Facts:
     if not isinstance(content, dict):
         raise DoctorError(f"facts file `{origin}` needs keys with values, found {_kind(content)}")
     _check_schema(content.get("schema"), origin)
-    return Facts(_fact(key, value, origin) for key, value in _pairs(content, origin).items())
+    facts = Facts(_fact(key, value, origin) for key, value in _pairs(content, origin).items())
+    if "gpu.name" not in facts:
+        return facts
+    from .probes.gpu_table import with_capability
+
+    return with_capability(facts)
 
 
 def _pairs(content: dict[str, Any], origin: str) -> dict[str, Any]:

@@ -66,6 +66,24 @@ def test_flat_and_wrapped_say_the_same(tmp_path: Path) -> None:
     assert dict(flat) == dict(wrapped)
 
 
+@pytest.mark.parametrize(
+    ("given", "sm"),
+    [
+        ({"gpu.name": "NVIDIA H100 80GB HBM3"}, "9.0"),
+        ({"gpu.name": "NVIDIA A100-SXM4-40GB"}, "8.0"),
+        ({"gpu.name": "b200"}, "10.0"),
+        ({"gpu.name": "NVIDIA H100 80GB HBM3", "gpu.sm": "8.0"}, "8.0"),  # what is said outright wins
+        ({"gpu.name": "NVIDIA H100 80GB HBM3", "gpu.sm": None}, None),
+        ({"gpu.name": "Voodoo 2"}, None),
+        ({"gpu.name": "absent"}, None),
+        ({}, None),
+    ],
+)
+def test_the_name_of_a_gpu_tells_its_capability(given: dict[str, Any], sm: str | None) -> None:
+    facts = parse_facts(json.dumps({"facts": {"torch.version": "2.6.0", **given}}), "facts.json")
+    assert facts.value("gpu.sm") == sm
+
+
 def test_the_long_form_keeps_source_raw_and_problem(tmp_path: Path) -> None:
     facts = read(
         tmp_path,

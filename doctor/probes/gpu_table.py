@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import DoctorError
-from ..model import Fact
+from ..model import ABSENT, Fact, Facts
 from ..vocabulary import fact
 
 #: What describes one kind of GPU; how many there are is another matter.
@@ -41,6 +41,18 @@ def gpu_facts(name: str, table: Table | None = None) -> tuple[Fact, ...]:
             found["gpu.memory_bytes"] = round(float(entry["memory_gib"]) * (1 << 30))
     problem = f"`{source}` does not tell"
     return tuple(fact(key, found.get(key), source, problem=None if key in found else problem) for key in GPU_KEYS)
+
+
+def with_capability(facts: Facts) -> Facts:
+    """The facts with `gpu.sm` where they name a known GPU and do not speak of its capability."""
+    name = facts.value("gpu.name")
+    if "gpu.sm" in facts or not isinstance(name, str) or name == ABSENT:
+        return facts
+    try:
+        entry = _find(name, _gpus())[1]
+    except DoctorError:
+        return facts  # a GPU that no table knows: its capability stays unknown
+    return facts.with_(fact("gpu.sm", entry["sm"], "derived from gpu.name"))
 
 
 def _find(name: str, known: Table) -> tuple[str, Mapping[str, Any]]:
