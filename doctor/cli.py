@@ -15,6 +15,7 @@ COMMANDS = {
     "backends": "which attention backend will run, and why not the others",
     "matrix": "backends × features for one environment, as a table",
     "fix": "the smallest change that clears the findings",
+    "wheels": "the official flash-attn wheel that fits, or the nearest, or how to build it",
     "stress": "is every attention here right? the whole sweep on the GPUs, minutes",
     "snapshot": "the facts of this machine as a file that every command takes back",
     "rules": "list, show, test and start rules",

@@ -38,7 +38,7 @@ def check(arguments: Sequence[str], streams: Streams) -> int:
     add_fail_on(made)
     options = made.read(arguments)
     render = _renderer(options.format, "diagnosis")
-    request = _request(options)
+    request = request_of(options)
     report = _diagnose(request, streams)
     _deliver(render, report, options, streams)
     return _code(report, options.fail_on or request.defaults.fail_on or "error")
@@ -55,7 +55,7 @@ def backends(arguments: Sequence[str], streams: Streams) -> int:
     if options.batch is not None:
         return _batch(options, streams)
     render = _renderer(options.format, "backends")
-    request = _request(options, run=False, fixes=False)
+    request = request_of(options, run=False, fixes=False)
     report = _diagnose(request, streams)
     _deliver(render, report, options, streams)
     return int(any(item.fails_at_run or (item.could_tell and not item.selected) for item in report.predictions))
@@ -72,7 +72,7 @@ def matrix(arguments: Sequence[str], streams: Streams) -> int:
     from .session import examine
 
     render = renderer(options.format)
-    request = _request(options, run=False, fixes=False)
+    request = request_of(options, run=False, fixes=False)
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
     _deliver(render, matrices(rulebook, examine(request, rulebook).facts), options, streams)
     return 0
@@ -151,7 +151,7 @@ def fix(arguments: Sequence[str], streams: Streams) -> int:
     add_output(made)
     options = made.read(arguments)
     render = _renderer(options.format, "fixes")
-    request = _request(options, run=False)
+    request = request_of(options, run=False)
     report = _diagnose(request, streams)
     if options.pin is not None:
         from .facts_file import write_atomically
@@ -180,7 +180,7 @@ def snapshot(arguments: Sequence[str], streams: Streams) -> int:
     from .rulebook import load_rulebook
     from .session import examine
 
-    request = _request(options, run=False, fixes=False)
+    request = request_of(options, run=False, fixes=False)
     patient = examine(request, load_rulebook(request.rules))
     write(json.dumps(document(patient.facts), indent=2, ensure_ascii=False) + "\n", options.output, streams)
     return 0
@@ -193,6 +193,13 @@ def stress(arguments: Sequence[str], streams: Streams) -> int:
     return run(arguments, streams)
 
 
+def wheels(arguments: Sequence[str], streams: Streams) -> int:
+    """Look up."""
+    from .wheel_commands import run
+
+    return run(arguments, streams)
+
+
 def rules(arguments: Sequence[str], streams: Streams) -> int:
     """List, show, test, start."""
     from .rule_commands import run
@@ -200,7 +207,7 @@ def rules(arguments: Sequence[str], streams: Streams) -> int:
     return run(arguments, streams)
 
 
-def _request(options: argparse.Namespace, *, run: bool = True, fixes: bool = True) -> Request:
+def request_of(options: argparse.Namespace, *, run: bool = True, fixes: bool = True) -> Request:
     """The session's request, the project's own defaults included."""
     from .config import project_defaults
     from .session import Request

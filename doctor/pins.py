@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .model import ABSENT, Change, Fix, Report
 from .records import dataclass
@@ -13,6 +14,9 @@ from .solve.parts import leader_of
 from .solve.stack import Stack
 from .solve.wording import BUILT_AGAINST_TORCH, deed, orphans
 from .wholefile import write_whole
+
+if TYPE_CHECKING:
+    from .wheels import Wheel
 
 #: Companions outside the index whose newer releases ask for a newer torch: left open, a resolver moves it.
 _NEED_TORCH = (
@@ -123,7 +127,7 @@ def _pinned(report: Report, fix: Fix) -> list[str]:
     out += [f"# {text}" for text in told]
     built = [line for line in changed + held if line.package in BUILT_AGAINST_TORCH]
     built += _torch_part(stack, chosen, built)
-    return out + _second_step(built, "torch" in chosen)
+    return out + _second_step(built, "torch" in chosen, _wheel(report, chosen, built))
 
 
 def _stack(report: Report) -> Stack:
@@ -219,7 +223,19 @@ def _torch_part(stack: Stack, chosen: dict[str, str], built: list[Line]) -> list
     return [Line(name, str(version), "follows transformer-engine" if moved else "installed", not moved)]
 
 
-def _second_step(built: list[Line], torch_changes: bool) -> list[str]:
+def _wheel(report: Report, chosen: dict[str, str], built: list[Line]) -> Wheel | None:
+    """The official flash-attn wheel for the torch of the fix, where its release has one."""
+    line = next((line for line in built if line.package == "flash-attn"), None)
+    if line is None:
+        return None
+    from .known import Known
+    from .wheels import find, place_of
+
+    fitting = find(place_of(Known(report.facts), chosen.get("torch")), line.version).fitting
+    return fitting[0] if fitting else None
+
+
+def _second_step(built: list[Line], torch_changes: bool, wheel: Wheel | None) -> list[str]:
     if not built:
         return []
     when = (
@@ -232,8 +248,12 @@ def _second_step(built: list[Line], torch_changes: bool) -> list[str]:
         again = "; built again, as torch changes" if line.held and torch_changes else ""
         out.append(f"# {line.requirement}  # {_flat(line.why)}{again}")
     force = " --force-reinstall --no-deps --no-cache-dir" if torch_changes and any(line.held for line in built) else ""
-    names = " ".join(line.requirement for line in built)
-    return [*out, f"#   pip install --no-build-isolation{force} {names}"]
+    names = [line.requirement for line in built if wheel is None or line.package != "flash-attn"]
+    if wheel is not None:
+        out.append(f'#   pip install{force} "flash-attn @ {wheel.url}"')
+        out.append("#   (expected from the workflow that builds it; if the address does not answer, build it as below)")
+        out.append(f"#   pip install --no-build-isolation{force} flash-attn=={wheel.version}")
+    return [*out, f"#   pip install --no-build-isolation{force} {' '.join(names)}"] if names else out
 
 
 def _nothing_to_pin(report: Report) -> Iterator[str]:

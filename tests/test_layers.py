@@ -21,10 +21,11 @@ LAYERS = (
     {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "ruleindex", "wording", "target",
      "release_index"},
     {"backends", "foretold", "evaluate", "ruletests", "rulenew", "rulelint", "probes", "workload", "facts_file",
-     "solve", "pins", "confirm", "jobruns", "config", "batch", "matrix", "patient"},
+     "solve", "pins", "confirm", "jobruns", "config", "batch", "matrix", "patient", "wheels",
+     "building"},
     {"report"},
     {"session", "stress"},
-    {"cli_options", "rule_commands", "stress_command", "commands", "cli", "__main__"},
+    {"cli_options", "rule_commands", "stress_command", "wheel_commands", "commands", "cli", "__main__"},
 )  # fmt: skip
 #: The table of GPUs is data, and lies in the rulebook; `--gpu` reads it there.
 READS_ITS_TABLE = ("doctor.probes.gpu_table", "rulebook")

@@ -354,3 +354,13 @@ def test_pip_accepts_pins_for_real(tmp_path: Path):
     done = _pip("-r", str(path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "transformers-4.42.4" in done.stdout
+
+
+def test_flash_attn_comes_from_its_wheel_where_the_new_torch_has_one():
+    change = Change("package", "torch", "2.6.0", "2.8.0", "why", ("X001",))
+    given = facts_of(torch_version="2.6.0", flash__attn_version="2.8.3")
+    text = render_pins(Report("t", {}, given, (), (), (Fix("Do", (change,), ("X001",)),), (), {}))
+    assert "flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp311-cp311-linux_x86_64.whl" in second_step(text)
+    older = facts_of(torch_version="2.6.0", flash__attn_version="2.5.6")
+    text = render_pins(Report("t", {}, older, (), (), (Fix("Do", (change,), ("X001",)),), (), {}))
+    assert "https://" not in second_step(text) and "--no-build-isolation" in second_step(text)
