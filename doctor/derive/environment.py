@@ -20,14 +20,18 @@ def _copies_disagree(copies: tuple[str, ...] | str) -> bool:
 @derived(
     "cudnn.wheel_version",
     VERSION,
-    "the cuDNN that the installed nvidia-cudnn wheel carries, three parts",
-    uses=("nvidia-cudnn-cu13.version", "nvidia-cudnn-cu12.version", "nvidia-cudnn-cu11.version"),
+    "the cuDNN that the installed nvidia-cudnn wheel carries, three parts; of several, that of torch's CUDA",
+    uses=("torch.cuda_major", "nvidia-cudnn-cu13.version", "nvidia-cudnn-cu12.version", "nvidia-cudnn-cu11.version"),
 )
-def _wheel_version(*wheels: str | None) -> str | None:
-    for wheel in wheels:
-        if wheel is not None and wheel != ABSENT:
-            return ".".join(str(part) for part in parse_version(wheel).release[:3])
-    return ABSENT if all(wheel == ABSENT for wheel in wheels) else None
+def _wheel_version(cuda_major: str | None, *wheels: str | None) -> str | None:
+    installed = [wheel for wheel in wheels if wheel is not None and wheel != ABSENT]
+    if not installed:
+        return ABSENT if all(wheel == ABSENT for wheel in wheels) else None
+    own = dict(zip(("13", "12", "11"), wheels, strict=True)).get(cuda_major or "")
+    if own in (None, ABSENT) and len(installed) > 1:
+        return None  # which of them torch was to find is not known
+    chosen = installed[0] if own in (None, ABSENT) else own
+    return ".".join(str(part) for part in parse_version(str(chosen)).release[:3])
 
 
 @derived(

@@ -10,6 +10,11 @@ from ..model import ABSENT, Alternative, Fix
 _OPERATORS = "<>=!~@"
 _GONE = (None, "", ABSENT)
 
+#: Compiled on the spot against the torch that is there: pip may not hide it, and it has to be there first.
+_COMPILED = frozenset(("flash-attn", "flash-attn-3", "transformer-engine", "transformer-engine-torch"))
+#: The distribution of this name is only the frame; its extra brings the parts of the same release.
+_EXTRAS = {"transformer-engine": "[pytorch]"}
+
 
 def alternative_lines(item: Alternative) -> list[str]:
     """Lines to paste for one way out of a rule; what is no command is a comment."""
@@ -19,8 +24,8 @@ def alternative_lines(item: Alternative) -> list[str]:
         lines.append(f"pip uninstall --yes {' '.join(removed)}")
     kept = {name: wanted for name, wanted in item.require.items() if wanted not in _GONE}
     if kept:
-        lines.append(_install(kept, item.index_url))
-    lines += [f"export {name}={_quoted(str(value))}" for name, value in item.set_env.items()]
+        lines += _install(kept, item.index_url)
+    lines += [f"export {name}={_setting_of_shell(str(value))}" for name, value in item.set_env.items()]
     if item.unset_env:
         lines.append("unset " + " ".join(item.unset_env))
     lines += [_setting(name, value) for name, value in item.config.items()]
@@ -36,13 +41,13 @@ def fix_lines(item: Fix) -> list[str]:
     lines = [f"pip uninstall --yes {' '.join(removed)}"] if removed else []
     kept = {name: str(after) for name, after in packages.items() if after not in _GONE}
     if kept:
-        lines.append(_install(kept, item.index_url))
+        lines += _install(kept, item.index_url)
     unset = [change.name for change in item.changes if change.kind == "env" and change.after in _GONE]
     if unset:
         lines.append("unset " + " ".join(_bare(name, "env.") for name in unset))
     for change in item.changes:
         if change.kind == "env" and change.after not in _GONE:
-            lines.append(f"export {_bare(change.name, 'env.')}={_quoted(str(change.after))}")
+            lines.append(f"export {_bare(change.name, 'env.')}={_setting_of_shell(str(change.after))}")
         elif change.kind == "config":
             lines.append(_setting(change.name, change.after))
         elif change.kind == "call":
@@ -50,14 +55,23 @@ def fix_lines(item: Fix) -> list[str]:
     return lines
 
 
-def _install(packages: Mapping[str, str], index_url: str | None) -> str:
+def _install(packages: Mapping[str, str], index_url: str | None) -> list[str]:
+    """One line, or two where something has to be compiled against what the first one installs."""
     index = f" --index-url {_quoted(index_url)}" if index_url else ""
-    return f"pip install{index} " + " ".join(_quoted(_requirement(*item)) for item in packages.items())
+    plain: list[str] = []
+    compiled: list[str] = []
+    for name, wanted in packages.items():
+        (compiled if name in _COMPILED else plain).append(_quoted(_requirement(name, wanted, packages)))
+    lines = [f"pip install{index} {' '.join(plain)}"] if plain else []
+    if compiled:
+        lines.append(f"pip install{'' if plain else index} --no-build-isolation {' '.join(compiled)}")
+    return lines
 
 
-def _requirement(name: str, wanted: str) -> str:
+def _requirement(name: str, wanted: str, beside: Mapping[str, str]) -> str:
     wanted = str(wanted).strip()
-    return name + (wanted if wanted[:1] in _OPERATORS else f"=={wanted}") if wanted else name
+    extra = "" if "transformer-engine-torch" in beside else _EXTRAS.get(name, "")
+    return name + extra + (wanted if wanted[:1] in _OPERATORS else f"=={wanted}") if wanted else name
 
 
 def _setting(name: str, value: Any) -> str:
@@ -72,6 +86,11 @@ def _shown(value: Any) -> str:
 
 def _bare(name: str, prefix: str) -> str:
     return name.removeprefix(prefix)
+
+
+def _setting_of_shell(text: str) -> str:
+    """Quoted, except that a variable such as `$LD_LIBRARY_PATH` in it is still filled in by the shell."""
+    return f'"{text}"' if "$" in text and not set('"`\\\n').intersection(text) and "$(" not in text else _quoted(text)
 
 
 def _quoted(text: str) -> str:

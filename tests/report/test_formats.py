@@ -6,8 +6,9 @@ import re
 import pytest
 
 from doctor.errors import DoctorError
-from doctor.model import Fact, Facts, Prediction, Reason
+from doctor.model import Alternative, Fact, Facts, Prediction, Reason
 from doctor.report import FORMATS, Style, renderer
+from doctor.report.remedies import alternative_lines
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -90,6 +91,31 @@ def test_lines_to_paste_are_whole_shell_commands(report):
     assert "unset NVTE_FLASH_ATTN" in lines
     assert "pip uninstall --yes flash-attn-4" in lines
     assert "pip install torch==2.7.1" in lines
+
+
+@pytest.mark.parametrize(
+    ("wanted", "lines"),
+    [
+        (Alternative(require={"flash-attn": "==2.5.6"}), ["pip install --no-build-isolation flash-attn==2.5.6"]),
+        (  # the frame alone would leave the parts of the old release behind
+            Alternative(require={"transformer-engine": "==2.1.0"}),
+            ["pip install --no-build-isolation 'transformer-engine[pytorch]==2.1.0'"],
+        ),
+        (
+            Alternative(require={"transformer-engine": "==2.1.0", "transformer-engine-torch": "==2.1.0"}),
+            ["pip install --no-build-isolation transformer-engine==2.1.0 transformer-engine-torch==2.1.0"],
+        ),
+        (  # compiled against the new torch, which has to be there first
+            Alternative(require={"flash-attn": "==2.8.3", "torch": "==2.8.0"}),
+            ["pip install torch==2.8.0", "pip install --no-build-isolation flash-attn==2.8.3"],
+        ),
+        (Alternative(set_env={"A": "/x:$A"}), ['export A="/x:$A"']),
+        (Alternative(set_env={"A": "$(id) 'x'"}), ["export A='$(id) '\"'\"'x'\"'\"''"]),
+        (Alternative(set_env={"A": "`id`$B"}), ["export A='`id`$B'"]),
+    ],
+)
+def test_what_is_typed_does_what_is_meant(wanted, lines):
+    assert alternative_lines(wanted) == lines
 
 
 def test_a_hostile_fact_cannot_steer_the_terminal(make_report):
