@@ -13,6 +13,7 @@ def script(case, kinds):
     device = str(case["device"])
     bound = _bound(case, kinds)
     grads = case["training"] and not case["dropout"]
+    changed = "inputs_changed" in kinds
     names = ["out", "dq", "dk", "dv"] if grads else ["out"]
     lines = ["import torch"] + made["setup"]
     if case["deterministic"]:
@@ -23,7 +24,12 @@ def script(case, kinds):
     lines += _sweep_text.inputs(case) + _pruned(_sweep_text.masks(case) + made["prepare"], about)
     if "dout" not in about:
         lines = [line for line in lines if not line.startswith("dout =")]
-    lines += body + tail
+    if case["before"] == "other_grad" and grads:
+        lines += _call(case, made, False)[:-1]
+        lines.append("torch.autograd.grad(out, (q, k, v), {})".format(_sweep_text.other_grad(case)))
+    if case.get("primed"):  # what the sweep does before each case: the same with -v
+        lines += ["v.data.neg_()", *_call(case, made, False)[:-1], "v.data.neg_()"]
+    lines += (["kept = q.detach().clone()"] if changed else []) + body + tail
     if device.startswith("cuda") and len(device) > 4:
         lines.insert(1, "torch.cuda.set_device({!r})".format(device))
     return "\n".join(lines) + "\n"
@@ -32,7 +38,13 @@ def script(case, kinds):
 def _bound(case, kinds):
     factor = _sweep_backends.LOOSER.get(case["backend"], 1.0)
     _, bound = _sweep_truth.faults(case, {}, str(case["device"]), factor)
+    kinds = _tensors(kinds)
     return max([bound[kind] for kind in kinds if kind in bound] or bound.values())
+
+
+def _tensors(kinds):
+    """The tensors among the kinds of fault."""
+    return [kind[:-4] if kind.endswith("_nan") and kind != "blind_nan" else kind for kind in kinds]
 
 
 def _call(case, made, grads, name="got"):
@@ -54,6 +66,7 @@ def _call(case, made, grads, name="got"):
 
 
 def _tail(case, kinds, names, bound):
+    kinds = _tensors(kinds)
     if any(kind.startswith("failed:") for kind in kinds):
         return []  # the exception is the fault
     if set(kinds) & {"blind_nan", "blind_rows"} and not set(kinds) & set(names):
@@ -70,7 +83,16 @@ def _tail(case, kinds, names, bound):
             "raise SystemExit(not all(same))",
         ]
     if "inputs_changed" in kinds and not set(kinds) & set(names):
-        return ["print('q now sums to', float(q.double().sum()))"]
+        return ["print('inputs as before:', bool((q == kept).all()))", "raise SystemExit(not bool((q == kept).all()))"]
+    if "dropout" in kinds and not set(kinds) & set(names):
+        return _scatter(case)
+    if "dropout_backward" in kinds and not set(kinds) & set(names):
+        return [
+            "dv = torch.autograd.grad(out, v, out.detach())[0]",
+            "off = float((v.double() * dv.double()).sum() / (out.double() ** 2).sum()) - 1",
+            "print('<v, dv> is <out, out> if backward drops what forward dropped; off by', off)",
+            "raise SystemExit(abs(off) > {:g})".format(2 * bound),
+        ]
     reference = _sweep_text.reference(case)
     if len(names) == 1:
         reference = [line for line in reference if not line.startswith("want")] + ["want = [ref]"]
@@ -79,6 +101,17 @@ def _tail(case, kinds, names, bound):
         "print(errors)",
     ]
     return [*reference, BOUND.format(bound)]
+
+
+def _scatter(case):
+    reference = [line for line in _sweep_text.reference(case) if not line.startswith("want")]
+    rate = case["dropout"]
+    return reference + [
+        "spread = {:g} * (p ** 2 @ r[2].repeat_interleave(n, 1) ** 2).sum()".format(rate / (1 - rate)),
+        "scatter = float(((out.double() - ref) ** 2).sum() / spread)",
+        "print('scatter over what this dropout must cause:', scatter)",
+        "raise SystemExit(not 0.6 <= scatter <= 1.6)",
+    ]
 
 
 def _pruned(lines, wanted):

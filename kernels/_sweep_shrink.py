@@ -5,6 +5,7 @@ import _sweep_text
 #: Key → plain values, plainest first. Order of keys: what says most about the cause is tried first.
 PLAIN = (
     ("how", ("eager",)),
+    ("before", ("nothing",)),
     ("dropout", (0.0,)),
     ("softcap", (0.0,)),
     ("alibi", (False,)),
@@ -28,6 +29,9 @@ PLAIN = (
 def _valid(case):
     if case["num_heads"] % case["num_kv_heads"]:
         return False
+    decodes = case.get("backend", "").startswith("transformers.") and case["mask"] == "causal"
+    if decodes and case["seq_len_q"] != case["seq_len_kv"]:
+        return False  # one query is decoding there, and sees all keys
     fused = case["layout"] in ("fused", "interleaved")
     same = case["head_dim_qk"] == case["head_dim_v"] and case["seq_len_q"] == case["seq_len_kv"]
     if fused and not same:

@@ -22,6 +22,7 @@ DEFAULTS = {
     "deterministic": False,
     "training": True,
     "how": "eager",
+    "before": "nothing",
     "seed": 0,
     "device": "cuda",
 }
@@ -178,6 +179,12 @@ PACK = (
     "cq, ck = (torch.tensor([sum(n[:b]) for b in range(len(n) + 1)], dtype=torch.int32, device=q.device)"
     " for n in (lens_q, lens_k))",
 )
+
+
+def other_grad(case):
+    """The incoming gradient, lying in memory otherwise than it does: fills caches that overlook how it lay."""
+    return "dout.contiguous()" if case["grad"] == "transposed" else "dout.transpose(1, 2).contiguous().transpose(1, 2)"
+
 
 #: The truth in a few lines, by autograd in float64; `keep` may be None.
 REFERENCE = (

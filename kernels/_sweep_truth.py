@@ -41,7 +41,7 @@ class Truth:
         self.values, self.scales = {"out": out}, {}
         if case["dropout"]:
             rate = case["dropout"]
-            self.variance = float((rate / (1 - rate) * ((p * p) @ (v * v))).sum())
+            self.variance = float((rate / (1 - rate) * ((p * p) @ (v * v))).sum())  # rows without keys add none
             return
         if not case["training"]:
             return
@@ -110,7 +110,7 @@ FEW = 4.0
 
 
 def faults(case, errors, device, factor=1.0):
-    """(kinds of fault, bound): a kind is the tensor's name, or `blind_rows`, `blind_nan`."""
+    """(kinds of fault, bound): a kind is the tensor's name, with `_nan` where numbers are not finite; or blind_…."""
     bound, _, _ = _attention.judge(case, {}, device)
     row = bound.pop("row_factor")
     if case["mask"] == "additive_low" and case["dtype"] == "float32":
@@ -122,7 +122,8 @@ def faults(case, errors, device, factor=1.0):
     }  # fmt: skip
     bound = {name: limit * factor * (1 + FEW / sizes[name] ** 0.5) for name, limit in bound.items()}
     kinds = [
-        name
+        # A number that is none is another fault than a wrong number, and shrinks to another case.
+        name + ("_nan" if error.get("nonfinite") else "")
         for name, error in errors.items()
         # Written so that NaN, which compares false with everything, is an offender.
         if not (error["rel"] <= bound[name] and error.get("row", 0.0) <= bound[name] * row) or error.get("nonfinite")

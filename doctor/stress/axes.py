@@ -142,6 +142,8 @@ def _flex(case: Case) -> bool:
 
 def _seeing(case: Case) -> bool:
     """Every query sees a key: models pass the lowest float, which lets a row without keys see all of them."""
+    if case["mask"] == "causal":  # one query among many keys is decoding there, and sees all
+        return bool(case["seq_len_q"] == case["seq_len_kv"])
     return not (case["mask"] in ("causal_bottom_right", "window", "window_both") and _longer(case))
 
 
@@ -155,10 +157,11 @@ def _te(case: Case) -> bool:
 
 _sdpa = {**_not_varlen, "feature": _only("dropout")}
 DOMAINS: dict[str, Domain] = {
-    "sdpa.default": Domain(_sdpa),
+    # cuDNN builds a plan for each new shape, most of a second: where it is asked, fewer cases.
+    "sdpa.default": Domain(_sdpa, share=0.8),
     "sdpa.efficient": Domain(_sdpa),
     "sdpa.flash": Domain({**_sdpa, **_plain, **_half}),
-    "sdpa.cudnn": Domain({**_sdpa, **_half}, share=0.7),
+    "sdpa.cudnn": Domain({**_sdpa, **_half}, share=0.5),
     "sdpa.math": Domain(_sdpa, share=0.7),
     "varlen": Domain({"layout": _one_of("layout", "thd"), **_half, "feature": _only(), "heads": _mha,
                       "mask": _one_of("mask", "no_mask", "causal_bottom_right", "window")}, share=0.5),
@@ -178,8 +181,10 @@ DOMAINS: dict[str, Domain] = {
                         "mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "additive")}),
     "sage": Domain({**_not_varlen, **_half, "feature": _only(), "promise": _one_of("deterministic", False),
                     "mask": _one_of("mask", "no_mask", "causal")}, _top_left_is_square, share=0.3),
-    "transformers.sdpa": Domain({**_sdpa, "mask": lambda v: v["mask"] != "blind"}, _seeing, share=0.4),
-    "transformers.eager": Domain({**_not_varlen, "feature": _only(), "mask": lambda v: v["mask"] != "blind"},
+    "transformers.sdpa": Domain({**_sdpa, "mask": lambda v: v["mask"] != "blind"}, _seeing, share=0.3),
+    "transformers.eager": Domain({**_not_varlen, "feature": _only(),
+                                  # Scores are kept in the storage type: near -100 nothing is left of them.
+                                  "mask": lambda v: v["mask"] not in ("blind", "additive_low", "additive_extreme")},
                                  _seeing, share=0.3),
     "transformers.flash2": Domain({**_not_varlen, **_half, "feature": _only(),
                                    "mask": _one_of("mask", "no_mask", "causal")}, _top_left_is_square, share=0.3),

@@ -12,11 +12,11 @@ from .worker import Worker
 
 BAD = ("wrong", "failed", "crashed", "timeout")
 CATEGORIES = (
-    "mask", "layout", "grad", "how", "dropout", "softcap", "alibi", "deterministic",
+    "mask", "layout", "grad", "how", "before", "dropout", "softcap", "alibi", "deterministic",
 )  # fmt: skip
 PLAINEST = {
-    "mask": "no_mask", "layout": "bhsd", "grad": "dense", "how": "eager", "dropout": 0.0, "softcap": 0.0,
-    "alibi": False, "deterministic": False, "training": True,
+    "mask": "no_mask", "before": "nothing", "layout": "bhsd", "grad": "dense", "how": "eager", "dropout": 0.0,
+    "softcap": 0.0, "alibi": False, "deterministic": False, "training": True,
 }  # fmt: skip
 
 RUN_SCRIPT = """
@@ -187,6 +187,17 @@ def _show(failure: Failure, worker: Worker) -> None:
     """Run the script on its own: a reproduction that does not reproduce must not be handed on unmarked."""
     if not failure.script:
         return
+    _try(failure, worker)
+    if failure.shown is False and failure.small:  # a fault of state: it needs a call before
+        plain = failure.script
+        case = {**failure.small, "primed": True}
+        failure.script = worker.ask({"op": "script", "case": case, "kinds": list(failure.kinds)}).observed.get("script")
+        _try(failure, worker)
+        if not failure.shown:
+            failure.script = plain
+
+
+def _try(failure: Failure, worker: Worker) -> None:
     answer = run_snippet(worker.python, RUN_SCRIPT, {"script": failure.script}, timeout=worker.timeout, env=worker.env)
     failure.said = str(answer.observed.get("said") or answer.reason)
     code, died = answer.observed.get("code"), "Traceback" in failure.said

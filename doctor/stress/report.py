@@ -119,8 +119,9 @@ def short(case: Mapping[str, Any]) -> str:
     """A case on one line: what differs from the plainest."""
     heads = f"b{case['batch_size']} h{case['num_heads']}/{case['num_kv_heads']}"
     dims = f"d{case['head_dim_qk']}/{case['head_dim_v']} s{case['seq_len_q']}/{case['seq_len_kv']}"
-    odd = [f"{name}={case[name]}" for name in ("layout", "grad", "how", "dropout", "softcap", "alibi", "deterministic")
-           if case.get(name) not in (None, False, 0.0, "bhsd", "dense", "eager")]  # fmt: skip
+    names = ("layout", "grad", "how", "before", "dropout", "softcap", "alibi", "deterministic")
+    odd = [f"{name}={case[name]}" for name in names
+           if case.get(name) not in (None, False, 0.0, "bhsd", "dense", "eager", "nothing")]  # fmt: skip
     return " ".join([case["dtype"], heads, dims, str(case["mask"]), *odd])
 
 

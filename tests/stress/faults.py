@@ -69,7 +69,7 @@ def stale_output(q, k, v, **how):
     out = sdpa(q, k, v, **how)
     key = (tuple(out.shape), out.dtype)
     old, _last[key] = _last.get(key), out.detach().clone()
-    if old is None or next(_calls) % 3:
+    if old is None or next(_calls) % 2:
         return out
     return out + (old - out).detach()
 
@@ -119,6 +119,27 @@ def varying_output(q, k, v, **how):
 def varying_gradient(q, k, v, **how):
     """A gradient that is another one every second time."""
     return sdpa(_Jitter.apply(q), k, v, **how)
+
+
+_layouts = {}
+
+
+class _Remembered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, t):
+        return t.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        first = _layouts.setdefault((tuple(grad.shape), grad.dtype), grad.stride())
+        if first == grad.stride() or 0 in first or 0 in grad.stride() or grad.storage_offset():
+            return grad
+        return grad.as_strided(grad.shape, first)
+
+
+def remembers_layout(q, k, v, **how):
+    """Reads every gradient as the first of its shape lay, as a cache without the strides in its key does."""
+    return _Remembered.apply(sdpa(q, k, v, **how))
 
 
 def writes_input(q, k, v, **how):

@@ -1,0 +1,66 @@
+"""A case once more: replayed from a CUDA graph, or through torch.compile."""
+
+import traceback
+
+import _probe
+import _sweep_truth
+
+
+def _judge_more(torch, case, device, truth, got, observed, factor, label):
+    errors = truth.errors(got)
+    kinds, _ = _sweep_truth.faults(case, errors, device, factor)
+    fresh = [kind for kind in kinds if kind not in observed["faults"]]
+    if fresh:
+        observed[label + "_errors"] = errors
+        observed["faults"].append(label)
+
+
+def replayed(torch, case, device, call, observed, factor):
+    """Captured with one set of numbers, replayed with another: what was baked in shows."""
+    if case["dropout"]:
+        return
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            call.both()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = call.both()
+    with torch.no_grad():
+        for name in "qkv":
+            tensor = call.space[name]
+            if 0 in tensor.stride():  # expanded: one element in memory stands for many
+                tensor.data.as_strided([n if s else 1 for n, s in zip(tensor.shape, tensor.stride())],  # noqa: B905
+                                       tensor.stride(), tensor.storage_offset()).neg_()  # fmt: skip
+            else:
+                tensor.data.neg_()
+            tensor.data.mul_(0.5)
+    for value in got.values():
+        if 0 not in value.stride():
+            value.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    truth = _sweep_truth.Truth(torch, case, call.space)
+    _judge_more(torch, case, device, truth, got, observed, factor, "graph")
+
+
+def compiled(torch, case, device, call, truth, observed, factor):
+    """The same through torch.compile, which may take another kernel or fuse around it."""
+    if case["dropout"]:
+        return
+    torch._dynamo.reset()
+    eager, call.forward = call.forward, torch.compile(call.forward)
+    try:
+        got = call.both()
+    except Exception as error:
+        if any(mark in str(error) for mark in _probe.LOST_DEVICE):
+            raise
+        observed["faults"].append("compile")
+        observed["notes"].append("".join(traceback.format_exception_only(type(error), error))[-2000:])
+        return
+    finally:
+        call.forward = eager
+    _judge_more(torch, case, device, truth, got, observed, factor, "compile")
