@@ -153,7 +153,7 @@ def term(key: str) -> Term:
         )
     if _AVAILABLE.fullmatch(key):
         return Term(key, BOOLEAN, "that backend would serve the workload", derived=True)
-    raise DoctorError(f"unknown fact key `{key}`", nearest(key, TERMS))
+    raise DoctorError(f"unknown fact key `{key}`", nearest(key, [f"{key.rpartition('.')[0]}.version", *TERMS]))
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

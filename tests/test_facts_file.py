@@ -84,6 +84,12 @@ def test_the_name_of_a_gpu_tells_its_capability(given: dict[str, Any], sm: str |
     assert facts.value("gpu.sm") == sm
 
 
+def test_a_slip_in_version_is_recognised() -> None:
+    with pytest.raises(DoctorError) as caught:
+        parse_facts('{"torch.versoin": "2.6.0"}', "facts.json")
+    assert caught.value.hint == "did you mean `torch.version`?"
+
+
 def test_the_long_form_keeps_source_raw_and_problem(tmp_path: Path) -> None:
     facts = read(
         tmp_path,
