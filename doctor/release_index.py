@@ -215,6 +215,10 @@ class ReleaseIndex:
         """Every package on record."""
         return tuple(self._lines)
 
+    def mentions(self, package: str, other: str) -> bool:
+        """Whether any release of the package may speak of the other; the text is searched, nothing is parsed."""
+        return other in self._lines.get(package, "")
+
     def releases(self, package: str) -> Mapping[str, Release]:
         """Version → release, oldest first; empty for a package that is not on record."""
         found = self._packages.get(package)

@@ -62,7 +62,9 @@ def test_a_held_part_holds_its_leader():
 
 def test_a_range_moves_the_choice_and_binds_parts_too():
     assert packages(Limits(ranges={"torch": "<2.8"})) == [{"torch": "2.7.1+cu128"}]
-    assert packages(Limits(ranges={"nvidia-cudnn-cu12": "<9.10"})) == []
+    assert packages(Limits(ranges={"nvidia-cudnn-cu12": "<9.10"})) == [  # a torch that brings no such cuDNN at all
+        {"torch": "2.11.0", "torchvision": "0.26.0"}
+    ]
     assert packages(Limits(ranges={"torchvision": "<0.23"})) == [{"torch": "2.7.1+cu128"}]
 
 

@@ -39,7 +39,8 @@ def solve(
     """
     errors = [finding for finding in assessment.findings if finding.severity == "error"]
     targets = errors or [finding for finding in assessment.findings if finding.severity == "warning"]
-    if not any(finding.alternatives for finding in targets):
+    hopeless = not errors or any(finding.no_pin for finding in errors)  # says the author: no release cures it
+    if not any(finding.alternatives for finding in targets) and hopeless:
         return ()
     from .repair import Repair, best_of
     from .wording import as_fix
@@ -53,6 +54,11 @@ def solve(
         outcomes += repair.fixes_for(rulebook.rules[finding.rule])
         if any(not outcome.firing for outcome in outcomes):
             break
+    if not hopeless and all(outcome.firing for outcome in outcomes):
+        from .search import Search
+
+        found = Search(repair).best()  # no rule names a way that clears everything: look for one
+        outcomes += [found] if found is not None else []
     best = best_of(outcomes, repair.firing, MOST_FIXES)
     fixes = (as_fix(repair, outcome, first=outcome is best[0]) for outcome in best)
     return tuple(fix for fix in fixes if fix.changes)

@@ -94,12 +94,12 @@ def _extend(
     versions = stack.completed(chosen)
     if not all(met(stack, name, spec, versions) for name, spec in wanted.items()) or not stack.keeps(versions):
         return
-    clashes = [clash for clash in stack.clashes(chosen) if not _installer_moves(stack, clash, chosen)]
+    clashes = pressing(stack, chosen)
     if not clashes:
         if len(chosen) == size:
             yield chosen
         return
-    ways = [list(_ways_out(stack, clash, versions, chosen)) for clash in clashes]
+    ways = [list(ways_out(stack, clash, versions, chosen)) for clash in clashes]
     movers = [{package for package, _ in options} for options in ways]
     forced = {next(iter(packages)) for packages in movers if len(packages) == 1}
     further = len(forced) + any(not packages & forced for packages in movers)
@@ -112,7 +112,12 @@ def _extend(
                 yield from _extend(stack, wanted, {**chosen, package: version}, must, size, budget)
 
 
-def _ways_out(stack: Stack, clash: Clash, versions: Versions, chosen: Versions) -> Iterator[tuple[str, str]]:
+def pressing(stack: Stack, chosen: Versions) -> list[Clash]:
+    """The requirements that break and that no installer mends by itself."""
+    return [clash for clash in stack.clashes(chosen) if not _installer_moves(stack, clash, chosen)]
+
+
+def ways_out(stack: Stack, clash: Clash, versions: Versions, chosen: Versions) -> Iterator[tuple[str, str]]:
     """(package to move, range it then has to meet) for either end of a broken requirement."""
     for package, narrowed in ((clash.needs, clash.range), (clash.package, "")):
         mover = leader_of(package) or package

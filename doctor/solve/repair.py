@@ -55,7 +55,7 @@ class Repair:
         self.unclear = frozenset(
             rule for group in assessment.undetermined for rule in group.rules if rule in rulebook.rules
         )
-        self._usable = {p.library for p in assessment.predictions if p.selected is not None}
+        self.usable = {p.library for p in assessment.predictions if p.selected is not None}
 
     def fixes_for(self, rule: Rule, plan: Plan | None = None, depth: int = 0) -> Iterator[Outcome]:
         """The best outcome of each alternative of the rule, in the rule's own order."""
@@ -79,7 +79,8 @@ class Repair:
         for chosen in islice(self._choices(plan), _VERSIONS):
             if self.left <= 0:
                 break
-            outcome = self._asked(plan, chosen)
+            self.left -= 1
+            outcome = self.asked(plan, chosen)
             if outcome is None or plan.picks[-1].rule in outcome.firing | (outcome.unclear - self.unclear):
                 continue
             if not outcome.firing:
@@ -134,9 +135,8 @@ class Repair:
         value = self.base.known.value
         return {key: value(text[1:-1]) if str(text).startswith("{") else text for key, text in plan.then.items()}
 
-    def _asked(self, plan: Plan, chosen: Mapping[str, str]) -> Outcome | None:
+    def asked(self, plan: Plan, chosen: Mapping[str, str]) -> Outcome | None:
         """What the rulebook says of the changed facts; None when no usable backend would remain."""
-        self.left -= 1
         settings = {**plan.config, **self._consequences(plan)}
         facts = changed_facts(self.rulebook, self.facts, self.base.known, self.stack, chosen, plan.env, settings)
         known, predictions = know(self.rulebook, facts)
@@ -153,7 +153,7 @@ class Repair:
             if library.prefix and known.has_workload and (library.applies is None or library.applies.holds(known)):
                 known.look_up(f"{library.prefix}.selected")
         for prediction in predictions.values():
-            if prediction.could_tell and prediction.selected is None and prediction.library in self._usable:
+            if prediction.could_tell and prediction.selected is None and prediction.library in self.usable:
                 return None
         by_hand = len(plan.config) + len(plan.env) + sum(bool(pick.alternative.call) for pick in plan.picks)
         costs = (*cost(self.stack, chosen), by_hand)

@@ -53,7 +53,7 @@ def _changes(repair: Repair, outcome: Outcome, resolves: tuple[str, ...]) -> tup
     for name, version in sorted(outcome.chosen.items(), key=lambda item: (item[0] != "torch", item[0])):
         before = stack.installed.get(name)
         wanted = [p.rule for p in plan.picks if name in {normalized(key) for key in p.alternative.require}]
-        why = _why_package(repair, outcome, name, version, wanted)
+        why = _why_package(repair, outcome, name, version, wanted, resolves)
         cleared = tuple(rule for rule in wanted if rule in resolves) or resolves
         changes.append(Change("package", name, before, None if version == ABSENT else version, why, cleared))
     for name, value in plan.env.items():
@@ -94,7 +94,9 @@ def _shown(value: Any) -> str | None:
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _why_package(repair: Repair, outcome: Outcome, name: str, version: str, wanted: list[str]) -> str:
+def _why_package(
+    repair: Repair, outcome: Outcome, name: str, version: str, wanted: list[str], resolves: tuple[str, ...]
+) -> str:
     stack = repair.stack
     reasons = [_summary(repair, tuple(wanted))] if wanted else []
     if not wanted:
@@ -107,7 +109,9 @@ def _why_package(repair: Repair, outcome: Outcome, name: str, version: str, want
             ),
             None,
         )
-        reasons.append(f"Because {clash.sentence}" if clash else "moves along with the others")
+        cured = () if outcome.plan.picks else resolves
+        moved = _summary(repair, cured) if cured else "moves along with the others"
+        reasons.append(f"Because {clash.sentence}" if clash else moved)
     if name == "torch" and version != ABSENT:
         brought = brings(stack, version).get("cudnn.version") or outcome.known.value("cudnn.version")
         if brought and brought != ABSENT:
@@ -119,6 +123,8 @@ def _note(repair: Repair, outcome: Outcome, after: Any, passed_over: Sequence[st
     """What it costs and what is not proved, in sentences."""
     told = [pick.alternative.note for pick in outcome.plan.picks if pick.alternative.note]
     sentences = [_sentence(text) for text in dict.fromkeys(told)]
+    if not outcome.plan.picks:
+        sentences.append("No rule names this way; it was searched among all releases, and no rule speaks against it.")
     sentences += [
         _sentence(text)
         for text in (*_pythons(repair, outcome), _rebuild(repair, outcome), _orphans(repair, outcome))
