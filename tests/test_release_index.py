@@ -1,7 +1,8 @@
 """The embedded index: complete enough, quick to load, and refreshed from what a package index really says."""
 
-from __future__ import gzip
+from __future__ import annotations
 
+import gzip
 import importlib.util
 import io
 import json
