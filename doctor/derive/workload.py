@@ -170,6 +170,16 @@ def _kv_multiple_of_128(kv: int) -> bool:
 
 
 @shape(
+    "workload.seq_len_kv_half_tile",
+    BOOLEAN,
+    "key/value tokens are 64 over a multiple of 128",
+    needs=("workload.seq_len_kv",),
+)
+def _kv_half_tile(kv: int) -> bool:
+    return kv % 128 == 64
+
+
+@shape(
     "workload.seq_lens_multiple_of_64",
     BOOLEAN,
     "query and key/value tokens divide by 64",
