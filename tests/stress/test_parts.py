@@ -1,0 +1,111 @@
+"""The parts of a sweep without torch: GPUs and how they disagree, the journal, faults that explain each other."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from doctor.errors import DoctorError
+from doctor.stress.failures import Failure, kinds, verdict
+from doctor.stress.gpus import disagreements, lanes
+from doctor.stress.journal import Journal
+from doctor.target import Answer, run_program
+
+GIB = 2**30
+
+
+def device(index, free=139, **more):
+    return {"index": index, "name": "NVIDIA H200", "memory_bytes": 140 * GIB, "free_bytes": free * GIB, **more}
+
+
+def test_one_lane_per_gpu_and_the_given_list_is_kept():
+    made, problems = lanes({"devices": [device(0), device(1)], "visible": "GPU-aa,MIG-bb"}, None)
+    assert [lane.env["CUDA_VISIBLE_DEVICES"] for lane in made] == ["GPU-aa", "MIG-bb"] and not problems
+    made, _ = lanes({"devices": [device(0), device(1)], "visible": None}, 5)
+    assert [lane.env["CUDA_VISIBLE_DEVICES"] for lane in made] == ["0", "1"] and made[0].memory_bytes == 5
+
+
+def test_a_busy_gpu_is_said_and_a_broken_one_left_out():
+    made, problems = lanes({"devices": [device(0, free=70, utilization=97), device(1, problem="no permission")]}, None)
+    assert len(made) == 1 and "70.0 of 140.0 GiB" in made[0].notes[0] and "97 %" in made[0].notes[1]
+    assert problems == ["GPU 1 (NVIDIA H200) cannot be used: no permission"]
+    assert not lanes({"devices": [device(0)]}, None)[0][0].notes
+
+
+CASE = {"backend": "sdpa.flash", "mask": "no_mask", "seq_len_q": 64}
+
+
+def ran(bits, verdict="ok", faults=()):
+    return Answer("ran", {"verdict": verdict, "bits": bits, "faults": list(faults)})
+
+
+@pytest.mark.parametrize(
+    "one, two, expected",
+    [
+        (ran(1), ran(1), None),
+        (ran(1), ran(2), "bits"),
+        (ran(1), ran(1, "wrong", ["out"]), "ok here, wrong there"),
+        (ran(1), Answer("crashed"), "ran here, crashed there"),
+        (ran(1, "wrong", ["not_repeatable"]), ran(2, "wrong", ["not_repeatable"]), None),
+    ],
+)
+def test_gpus_that_disagree(one, two, expected):
+    names = {"a": "H200", "b": "H200"}
+    found = disagreements([("a", CASE, one), ("b", CASE, two)], names)
+    assert (found == []) if expected is None else (expected in found[0]["difference"])
+    assert not disagreements([("a", CASE, one), ("b", CASE, two)], {"a": "H200", "b": "A100"}), "of one name only"
+
+
+def test_journal_takes_up_what_is_there(tmp_path):
+    path, stack = tmp_path / "j.jsonl", {"torch": "2.11"}
+    first = Journal(path, stack)
+    first.add("gpu0", CASE, Answer("ran", {"verdict": "ok"}, seconds=0.5))
+    first.close()
+    again = Journal(path, stack)
+    assert again.resumed == 1 and next(iter(again.answers.values())).observed == {"verdict": "ok"}
+    again.finish()
+    assert Journal(path, stack).resumed == 0, "finished"
+    assert json.loads(path.read_text().splitlines()[0])["stack"] == stack
+    Journal(path, stack).add("gpu0", CASE, Answer("ran"))
+    assert Journal(path, {"torch": "2.12"}).resumed == 0, "another stack"
+    with pytest.raises(DoctorError, match="cannot write the journal"):
+        Journal(tmp_path / "j.jsonl" / "below", stack)
+
+
+def test_verdicts_and_kinds():
+    assert verdict(Answer("failed", reason="torch.OutOfMemoryError: CUDA out of memory. Tried")) == "no memory"
+    assert kinds(Answer("failed", reason="torch.AcceleratorError: CUDA error")) == ["failed:AcceleratorError"]
+    assert verdict(ran(1, "wrong", ["dq"])) == "wrong" and kinds(ran(1, "wrong", ["dq"])) == ["dq"]
+    assert verdict(Answer("refused")) == "refused" and kinds(Answer("crashed")) == ["crashed"]
+
+
+def test_a_small_form_explains_what_has_all_it_needs():
+    answer = ran(1, "wrong", ["dq"])
+    fault = Failure("sdpa.cudnn", ("dq",), dict(CASE), "", answer, small={"mask": "blind", "layout": "bhsd"})
+    case = {**CASE, "backend": "sdpa.cudnn", "mask": "blind", "layout": "thd"}
+    assert fault.explains(case, ["dq", "dk"])
+    assert not fault.explains({**case, "mask": "causal"}, ["dq"])
+    assert not fault.explains(case, ["out"]) and not fault.explains({**case, "backend": "sdpa.math"}, ["dq"])
+
+
+def simpler(case, python):
+    return run_program(python, "sweep", [{"op": "simpler", "case": case}], timeout=60)[0].observed["cases"]
+
+
+def test_steps_of_the_shrinker_are_valid_and_lead_downwards():
+    """No torch needed: the list of plainer cases is arithmetic."""
+    import sys
+
+    case = {"backend": "sdpa.math", "num_heads": 6, "num_kv_heads": 2, "seq_len_q": 300, "seq_len_kv": 100,
+            "head_dim_qk": 192, "head_dim_v": 128, "mask": "window", "layout": "sbhd"}  # fmt: skip
+    steps = simpler(case, sys.executable)
+    assert len(steps) > 15
+    for step in steps:
+        assert step["num_heads"] % step["num_kv_heads"] == 0 and min(step["head_dim_qk"], step["head_dim_v"]) >= 8
+        size = step["num_heads"] * step["seq_len_q"] * step["seq_len_kv"] * step["head_dim_qk"]
+        assert size <= 6 * 300 * 100 * 192
+    assert len({json.dumps(step, sort_keys=True) for step in steps}) == len(steps), "no step twice"
+    smallest = {"backend": "sdpa.math", "batch_size": 1, "num_heads": 1, "seq_len_q": 1, "head_dim_qk": 8,
+                "training": False}  # fmt: skip
+    assert simpler(smallest, sys.executable) == []

@@ -1,0 +1,131 @@
+"""The sweep on a CPU: planted faults are found, healthy attention is not accused, nothing that dies costs the run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from doctor.errors import DoctorError, NoDiagnosis
+from doctor.stress.failures import verdict
+from doctor.stress.report import as_json, as_text, short
+from doctor.stress.sweep import Options, by_backend, sweep
+
+FAULTS = Path(__file__).parent / "faults.py"
+
+#: Fault → a kind that must be among those found, and a word of its smallest form.
+PLANTED = {
+    "wrong_stride": ("out", ""),
+    "wrong_alignment": ("out", "causal"),
+    "dropped_tail": ("out", ""),
+    "scale_off": ("out", ""),
+    "swapped_heads": ("out", ""),
+    "stale_output": ("out", ""),
+    "unwritten_rows": ("out_nan", ""),
+    "nan_gradient": ("dk_nan", ""),
+    "varying_output": ("not_repeatable", ""),
+    "varying_gradient": ("not_repeatable", ""),
+    "remembers_layout": ("dq", "other_grad"),
+    "writes_input": ("inputs_changed", ""),
+    "forgets_dropout": ("dropout", "dropout=0.1"),
+    "redraws_dropout": ("dropout_backward", "dropout=0.1"),
+}
+
+
+def planted(name: str) -> str:
+    return f"file:{FAULTS}:{name}"
+
+
+@pytest.fixture(scope="module")
+def all_planted(torch_python):
+    """One sweep over all planted faults: starting torch costs more than the cases."""
+    names = tuple(planted(name) for name in PLANTED)
+    return sweep(Options(torch_python, cases=14 * len(names), backends=names, shrink=240, timeout=60))
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_fault_is_found_shrunk_and_shown(torch_python, all_planted, name):
+    kind, word = PLANTED[name]
+    mine = [item for item in all_planted.failures if item.backend == planted(name)]
+    found = [item for item in mine if kind in item.kinds]
+    assert found, [item.kinds for item in mine]
+    item = found[0]
+    assert item.small is not None and item.script is not None
+    assert item.shown, f"the script does not show it:\n{item.script}\n{item.said}"
+    assert word in short(item.small)
+    small = item.small
+    assert small["batch_size"] * small["num_heads"] * small["seq_len_q"] * small["seq_len_kv"] <= 8 * 128
+
+
+def test_the_script_stands_alone(torch_python, all_planted):
+    """In another process, from its text, with nothing of ours in sight."""
+    item = next(item for item in all_planted.failures if item.backend == planted("scale_off") and item.script)
+    again = subprocess.run([torch_python, "-c", item.script], capture_output=True, timeout=120)
+    assert again.returncode == 1 and b"Traceback" not in again.stderr, again.stderr[-2000:]
+    healthy = item.script.replace("scale_off", "healthy")
+    assert subprocess.run([torch_python, "-c", healthy], capture_output=True, timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_false_alarm(torch_python, seed):
+    backends = ("sdpa.default", "sdpa.flash", "sdpa.math", planted("healthy"))
+    outcome = sweep(Options(torch_python, cases=70, seed=seed, backends=backends, timeout=60))
+    assert not outcome.bad, as_text(outcome)
+    assert outcome.complete and len(outcome.records) == len(outcome.plan.cases) >= 70
+    table = by_backend(outcome)
+    assert all(table[name]["right"] > 0 for name in backends)
+    assert set(table["sdpa.math"]) <= {"right", "refused"}
+
+
+def test_a_crash_costs_its_case(torch_python):
+    options = Options(torch_python, cases=25, backends=("sdpa.math", planted("crashes")), shrink=8, timeout=60)
+    outcome = sweep(options)
+    table = by_backend(outcome)
+    assert 1 <= table[planted("crashes")]["crashed"] <= 3, "after three the rest is left out"
+    assert table["sdpa.math"]["right"] == sum(table["sdpa.math"].values()) > 5
+    assert any("crashed" in item.kinds for item in outcome.failures)
+
+
+def test_a_hang_costs_its_case(torch_python):
+    outcome = sweep(Options(torch_python, cases=30, backends=(planted("hangs"),), shrink=0.1, timeout=6))
+    assert {verdict(answer) for _, _, answer in outcome.records} == {"right", "timeout"}
+
+
+def test_it_goes_on_where_it_was(torch_python, tmp_path):
+    journal = tmp_path / "journal.jsonl"
+    options = {"cases": 40, "backends": ("sdpa.math",), "journal": journal}
+    first = sweep(Options(torch_python, budget=3.0, **options))
+    assert not first.complete and 0 <= len(first.records) < len(first.plan.cases)
+    with journal.open("a") as file:
+        file.write('{"gpu": "cpu", "ke')  # the machine went down in the middle of a line
+    second = sweep(Options(torch_python, **options))
+    assert second.resumed == len(first.records) and second.complete
+    assert len(second.records) == len(second.plan.cases)
+    third = sweep(Options(torch_python, budget=0.1, **options))
+    assert third.resumed == 0, "a finished sweep is not taken for an unfinished one"
+
+
+def test_bad_input(torch_python, tmp_path):
+    with pytest.raises(DoctorError, match="no backend `sdpa\\.flahs`"):
+        sweep(Options(torch_python, backends=("sdpa.flahs",)))
+    with pytest.raises(DoctorError, match="no file"):
+        sweep(Options(torch_python, backends=("file:/nowhere/x.py:f",)))
+    with pytest.raises(NoDiagnosis, match="needs a GPU"):
+        sweep(Options(torch_python, backends=("sdpa.cudnn",), device="cpu"))
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"something": "else"}\n')
+    with pytest.raises(DoctorError, match="no journal"):
+        sweep(Options(torch_python, backends=("sdpa.math",), cases=5, device="cpu", journal=other))
+    with pytest.raises(NoDiagnosis, match="cannot"):
+        sweep(Options("/nowhere/python"))
+
+
+def test_report(torch_python):
+    outcome = sweep(Options(torch_python, cases=20, backends=("sdpa.math", planted("scale_off")), shrink=15))
+    told = as_json(outcome)
+    assert told["verdict"] == "bad" and told["backends"]["sdpa.math"]["right"] > 5
+    failure = told["failures"][0]
+    assert failure["script_shows_it"] is True and "import torch" in failure["script"] and failure["smallest"]
+    assert 0 < told["margins"]["sdpa.math float32"] < 1
+    assert {"import", "context", "cases", "wall"} <= set(told["seconds"])
