@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ def alternative_lines(item: Alternative) -> list[str]:
         lines.append("unset " + " ".join(item.unset_env))
     lines += [_setting(name, value) for name, value in item.config.items()]
     if item.call:
-        lines += item.call.strip().splitlines()
+        lines += _typed(item.call)
     return lines
 
 
@@ -51,8 +52,16 @@ def fix_lines(item: Fix) -> list[str]:
         elif change.kind == "config":
             lines.append(_setting(change.name, change.after))
         elif change.kind == "call":
-            lines += (change.after or change.name).strip().splitlines()
+            lines += _typed(change.after or change.name)
     return lines
+
+
+def _typed(call: str) -> list[str]:
+    """The lines of a call; an advice in words becomes a comment, so that pasting it does nothing."""
+    command = re.match(r"(pip|pip3|uv|python|ln|apt|apt-get|conda|export|unset)\s", call)
+    in_words = not re.search(r"[=().]", call) or len(re.findall(r"(?<![\w.])[a-z]{2,}(?=\s)", call)) > 3
+    mark = "# " if in_words and not command else ""
+    return [f"{mark}{line}" for line in call.strip().splitlines()]
 
 
 def _install(packages: Mapping[str, str], index_url: str | None) -> list[str]:

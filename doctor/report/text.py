@@ -152,7 +152,7 @@ def _confirmation(page: Page, item: Confirmation) -> None:
 
 def _ways_out(page: Page, finding: Finding) -> None:
     for number, item in enumerate(finding.alternatives):
-        safe = "" if item.safe else " (changes what the job computes or overrides a pin: read the note)"
+        safe = "" if item.safe else " (with care: read the note)" if item.note else " (with care)"
         page.line(f"  {'fix' if number == 0 else 'or'}:{safe}", "label", lead=6 if number == 0 else 5)
         for line in alternative_lines(item):
             page.line(f"    {line}", "command")

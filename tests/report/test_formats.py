@@ -112,6 +112,9 @@ def test_lines_to_paste_are_whole_shell_commands(report):
         (Alternative(set_env={"A": "/x:$A"}), ['export A="/x:$A"']),
         (Alternative(set_env={"A": "$(id) 'x'"}), ["export A='$(id) '\"'\"'x'\"'\"''"]),
         (Alternative(set_env={"A": "`id`$B"}), ["export A='`id`$B'"]),
+        (Alternative(call="put back the cuDNN that torch requires"), ["# put back the cuDNN that torch requires"]),
+        (Alternative(call="q = q.contiguous()"), ["q = q.contiguous()"]),
+        (Alternative(call="pip uninstall --yes a && pip install b"), ["pip uninstall --yes a && pip install b"]),
     ],
 )
 def test_what_is_typed_does_what_is_meant(wanted, lines):
