@@ -89,6 +89,11 @@ def _target(made: Parser) -> None:
     only.add_argument("--python", metavar="PATH", help="interpreter of another environment")
     only.add_argument("--site-packages", metavar="DIR", help="an unpacked tree: a Docker layer, a mounted image")
     only.add_argument("--facts", metavar="FILE", help="facts from `snapshot` or written by hand; no machine needed")
+    only.add_argument(
+        "--requirements", action="append", default=[], metavar="FILE",
+        help="a declared environment: requirements.txt, pylock.toml, uv.lock, poetry.lock, pyproject.toml, "
+        "environment.yml; repeatable",
+    )  # fmt: skip
     group.add_argument("--gpu", metavar="NAME", help="diagnose for this GPU: a100, h100, b200, rtx4090, sm90 …")
     group.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",

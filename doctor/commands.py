@@ -58,6 +58,7 @@ def backends(arguments: Sequence[str], streams: Streams) -> int:
     request = request_of(options, run=False, fixes=False)
     report = _diagnose(request, streams)
     _deliver(render, report, options, streams)
+    _all_read(report.unread)
     return int(any(item.fails_at_run or (item.could_tell and not item.selected) for item in report.predictions))
 
 
@@ -80,7 +81,7 @@ def matrix(arguments: Sequence[str], streams: Streams) -> int:
 
 def _batch(options: argparse.Namespace, streams: Streams) -> int:
     """JSON Lines in, JSON Lines out, each answered when it comes; 2 if any line was bad."""
-    of_one_case = ("python", "site_packages", "facts", "gpu", "settings", "model", "workload")
+    of_one_case = ("python", "site_packages", "facts", "requirements", "gpu", "settings", "model", "workload")
     own = [name for name in of_one_case if getattr(options, name)]
     if own:
         option = {"settings": "set"}.get(own[0], own[0]).replace("_", "-")
@@ -183,6 +184,7 @@ def snapshot(arguments: Sequence[str], streams: Streams) -> int:
     request = request_of(options, run=False, fixes=False)
     patient = examine(request, load_rulebook(request.rules))
     write(json.dumps(document(patient.facts), indent=2, ensure_ascii=False) + "\n", options.output, streams)
+    _all_read(patient.unread)
     return 0
 
 
@@ -216,6 +218,7 @@ def request_of(options: argparse.Namespace, *, run: bool = True, fixes: bool = T
         python=options.python,
         site_packages=options.site_packages,
         facts=options.facts,
+        declared=tuple(options.requirements),
         gpu=options.gpu,
         settings=tuple(options.settings),
         model=options.model,
@@ -272,8 +275,15 @@ def write(text: str, output: str | None, streams: Streams) -> None:
     write_atomically(Path(output), text)
 
 
+def _all_read(unread: Sequence[str]) -> None:
+    """Bad input is told when the rest has been answered."""
+    if unread:
+        raise DoctorError(unread[0], "what the other files say was judged")
+
+
 def _code(report: Report, fail_on: str) -> int:
     """1 when a finding is at or above `fail_on`."""
+    _all_read(report.unread)
     if fail_on == "never":
         return 0
     limit = SEVERITIES.index(fail_on)

@@ -245,4 +245,5 @@ class Report:
     kernels_run: bool = False
     runs: tuple[Confirmation, ...] = ()  # the job's own attention, run on this machine
     notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()  # declared files that could not be read, each with line and reason
     schema: int = 1

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .config import Defaults
 from .model import ABSENT, Facts
 from .records import dataclass, field
 from .rulebook import Rulebook
+
+if TYPE_CHECKING:
+    from .declared import Declaration
 
 #: Reads what installed distributions require; opens every metadata file, so it is called late.
 Requirements = Callable[[], Mapping[str, Sequence[str]]]
@@ -21,6 +25,7 @@ class Request:
     python: str | None = None
     site_packages: str | None = None
     facts: str | None = None
+    declared: tuple[str, ...] = ()  # files that declare the environment
     gpu: str | None = None
     settings: tuple[str, ...] = ()
     model: str | None = None
@@ -43,6 +48,17 @@ class Patient:
     python: str | None = None
     why_not: str = ""  # nothing can be run
     requirements: Requirements | None = None  # Requires-Dist of what is installed
+    declaration: Declaration | None = None  # where files declare the environment
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader of the report should know of the declared files."""
+        return () if self.declaration is None else self.declaration.notes
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Declared files that could not be read: file, line and reason of each."""
+        return () if self.declaration is None else tuple(fault.message for fault in self.declaration.faults)
 
 
 def examine(request: Request, rulebook: Rulebook) -> Patient:
@@ -70,7 +86,7 @@ def examine(request: Request, rulebook: Rulebook) -> Patient:
     if patient.python and other:
         why_not = f"{other.source} describes another machine than this one"
         return Patient(facts, None, why_not, _but(patient.requirements, said))
-    return Patient(facts, patient.python, patient.why_not, _but(patient.requirements, said))
+    return Patient(facts, patient.python, patient.why_not, _but(patient.requirements, said), patient.declaration)
 
 
 def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
@@ -86,6 +102,12 @@ def _environment(request: Request, rulebook: Rulebook) -> Patient:
         from .facts_file import read_facts
 
         return Patient(read_facts(Path(request.facts)), None, "the facts come from a file")
+    if request.declared:
+        from .declared import declare
+        from .workload import parse_settings
+
+        declaration = declare(request.declared, parse_settings(request.settings))
+        return Patient(declaration.facts, None, "the environment is only declared", None, declaration)
     from .probes import Watch, collect, find_target
 
     target = find_target(request.python, request.site_packages)

@@ -37,17 +37,22 @@ def diagnose(request: Request, tell: Callable[[str], None] = lambda text: None) 
             "nothing of the attention stack is installed there",
             "name the training environment with `--python PATH`, `--site-packages DIR` or `--facts FILE`",
         )
-    found = foretold(rulebook, assessment)
+    found, to_fix, told = foretold(rulebook, assessment), assessment, patient.notes
+    if patient.declaration is not None and patient.declaration.open:
+        from .declared.admitted import judge_open
+
+        assessment, found, to_fix, more = judge_open(rulebook, patient.facts, patient.declaration, assessment)
+        told = (*told, *more)
     clock.lap("evaluate")
     findings, runs, notes = _confirm(found, assessment, patient, request, tell)
     clock.lap("kernels")
     findings, silenced, ignored = _without_ignored(findings, request.defaults)
     fixes: tuple[Fix, ...] = ()
     limits = _limits(request, assessment)
-    if request.fixes and assessment.findings:
+    if request.fixes and to_fix.findings:
         from .solve import solve
 
-        fixes = tuple(solve(rulebook, patient.facts, assessment, limits=limits, installed=patient.requirements))
+        fixes = tuple(solve(rulebook, to_fix.known.given, to_fix, limits=limits, installed=patient.requirements))
         clock.lap("fixes")
     return Report(
         tool=TOOL,
@@ -60,7 +65,8 @@ def diagnose(request: Request, tell: Callable[[str], None] = lambda text: None) 
         timing=clock.laps(),
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
-        notes=(*notes, *ignored, *request.defaults.notes),
+        notes=(*told, *notes, *ignored, *request.defaults.notes),
+        unread=patient.unread,
     )
 
 

@@ -27,8 +27,18 @@ def place_of(report: Report, finding: Finding) -> Place | None:
     return next(iter(places_of(report, finding)), None)
 
 
-def places_of(report: Report, finding: Finding) -> Iterator[Place]:
-    """Every line that the evidence goes back to, the one to change first; each line once."""
+def places_of(report: Report, finding: Finding) -> list[Place]:
+    """Every line that the evidence goes back to, each once; first the package that the best way out changes."""
+    best = finding.alternatives[0].require if finding.alternatives else {}
+
+    def stays(place: Place) -> bool:
+        wanted = best.get(place.fact.key.removesuffix(".version"))
+        return wanted is None or wanted.lstrip("=") == place.fact.value  # a package may be named to be held
+
+    return sorted(_places(report, finding), key=stays)
+
+
+def _places(report: Report, finding: Finding) -> Iterator[Place]:
     seen = set()
     for evidence in _worth_changing_first(finding.evidence):
         for fact in _origins(report, evidence.fact, _DEEPEST):
@@ -57,7 +67,7 @@ def _origins(report: Report, fact: Fact, depth: int) -> Iterator[Fact]:
     keys = [f"{match['package']}.version"] if match else []
     if fact.source.startswith("derived from "):
         keys = fact.source.removeprefix("derived from ").split(", ")
-    for key in keys:
-        behind = report.facts.get(key)
+    for key in keys:  # one that is derived in turn is no fact of the report: its library's version is
+        behind = report.facts.get(key) or report.facts.get(f"{key.split('.')[0]}.version")
         if behind is not None and behind is not fact:
             yield from _origins(report, behind, depth - 1)

@@ -53,7 +53,7 @@ def _rule(finding: Finding) -> dict[str, Any]:
 
 
 def _result(report: Report, finding: Finding, index: int) -> dict[str, Any]:
-    places = list(places_of(report, finding))
+    places = places_of(report, finding)
     content: dict[str, Any] = {
         "ruleId": finding.rule,
         "ruleIndex": index,

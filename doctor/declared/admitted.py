@@ -1,0 +1,215 @@
+"""What ranges leave open, judged: a rule that fires for every admitted release stands, one for some is a warning.
+
+All combinations are judged where they are few; else each package by itself with the others unknown, which finds
+less and claims nothing that is not so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from ..evaluate import Assessment, evaluate
+from ..foretold import foretold
+from ..model import SEVERITIES, Alternative, Fact, Facts, Finding, Prediction, Undetermined
+from ..records import dataclass, replace
+from ..release_index import Platform, load_index, needs_of
+from ..rulebook import Rulebook
+from ..vocabulary import fact as make_fact
+from .gather import Declaration, Open, fits
+
+MOST_COMBINATIONS = 160
+_SHOWN = 4
+
+Choice = tuple[tuple[str, str], ...]  # (package, release), in the order of the open packages
+
+
+@dataclass(frozen=True)
+class Case:
+    """One choice of releases, judged."""
+
+    choice: Choice
+    assessment: Assessment
+    findings: tuple[Finding, ...]
+
+
+def judge_open(
+    rulebook: Rulebook, facts: Facts, declaration: Declaration, base: Assessment
+) -> tuple[Assessment, tuple[Finding, ...], Assessment, tuple[str, ...]]:
+    """(the base assessment, in which open versions are unknown, sharpened by what their releases have in common;
+    the findings; what an installer would take today, judged; notes)."""
+    found = foretold(rulebook, base)
+    watched = [item for item in declaration.open if item.name in rulebook.watched_distributions]
+    if not watched:
+        return base, found, base, ()
+    platform = declaration.platform
+    fired = {finding.rule for finding in found}
+    findings: dict[str, Finding] = {finding.rule: finding for finding in found}
+    settled: set[str] = set()
+    predictions, newest = base.predictions, None
+    rounds = list(_rounds(watched))
+    for packages in rounds:
+        cases = [_case(rulebook, facts, choice, packages, platform) for choice in _choices(packages, platform)]
+        if not cases:
+            continue
+        for finding in _judged(cases, packages, fired):
+            before = findings.get(finding.rule)
+            if before is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(before.severity):
+                findings[finding.rule] = finding
+        settled |= _settled(base, cases)
+        if len(rounds) == 1:
+            predictions, newest = _agreed(base, cases), cases[-1]
+    notes: tuple[str, ...] = ()
+    if len(rounds) > 1:
+        names = ", ".join(item.name for item in watched)
+        notes = (f"the ranges of {names} leave too many combinations: each package was judged by itself",)
+        choice = next(_choices([_last(item) for item in watched], platform), None)
+        newest = _case(rulebook, facts, choice, watched, platform) if choice else None
+        for finding in newest.findings if newest else ():
+            findings.setdefault(finding.rule, _of_today(finding, choice or ()))
+    order = sorted(findings.values(), key=lambda finding: SEVERITIES.index(finding.severity))
+    sharpened = replace(base, undetermined=_still_open(base, settled | set(findings)), predictions=predictions)
+    return sharpened, tuple(order), newest.assessment if newest else base, notes
+
+
+def _rounds(opened: Sequence[Open]) -> Iterator[list[Open]]:
+    """The packages judged together: all of them, or each alone."""
+    size = 1
+    for item in opened:
+        size *= len(item.versions)
+    if size <= MOST_COMBINATIONS:
+        yield list(opened)
+    else:
+        yield from ([item] for item in opened)
+
+
+def _last(item: Open) -> Open:
+    return Open(item.name, item.range, item.place, item.versions[-1:])
+
+
+def _choices(packages: Sequence[Open], platform: Platform) -> Iterator[Choice]:
+    """Every combination whose releases admit one another, oldest first."""
+    index = load_index()
+    for versions in product(*(item.versions for item in packages)):
+        chosen = {
+            item.name: Fact(f"{item.name}.version", version, item.place)
+            for item, version in zip(packages, versions, strict=True)
+        }
+        releases = [(name, index.release(name, str(fact.value))) for name, fact in chosen.items()]
+        if all(release is None or fits(name, release, chosen, platform) for name, release in releases):
+            yield tuple((name, str(fact.value)) for name, fact in chosen.items())
+
+
+def _case(rulebook: Rulebook, facts: Facts, choice: Choice, packages: Sequence[Open], platform: Platform) -> Case:
+    from ..workload import complete_workload
+
+    index = load_index()
+    places = {item.name: item.place for item in packages}
+    chosen = [make_fact(f"{name}.version", version, f"{places[name]}, which admits it") for name, version in choice]
+    brought = []
+    for name, version in choice:
+        release = index.release(name, version)
+        if release is None or name == "torch":
+            continue
+        for need in needs_of(release.requires, platform):
+            if need.pin and need.package in index and f"{need.package}.version" not in facts:
+                source = f"{places[name]}, through {name} {version}"
+                brought.append(make_fact(f"{need.package}.version", need.pin, source))
+    whole = complete_workload(facts.with_(*brought, *chosen))
+    assessment = evaluate(rulebook, whole)
+    return Case(choice, assessment, foretold(rulebook, assessment))
+
+
+def _judged(cases: Sequence[Case], packages: Sequence[Open], fired: set[str]) -> Iterator[Finding]:
+    by_rule: dict[str, list[tuple[Choice, Finding]]] = {}
+    for case in cases:
+        for finding in case.findings:
+            if finding.rule not in fired:
+                by_rule.setdefault(finding.rule, []).append((case.choice, finding))
+    for strikes in by_rule.values():
+        worst = min((finding for _, finding in reversed(strikes)), key=lambda item: SEVERITIES.index(item.severity))
+        if len(strikes) == len(cases):
+            named = " with ".join(f"`{item.name}{item.range}`" for item in packages)
+            yield replace(worst, message=f"whatever release {named} admits: {worst.message}")
+        else:
+            yield _of_some(worst, [choice for choice, _ in strikes], [case.choice for case in cases], packages)
+
+
+def _of_some(finding: Finding, bad: Sequence[Choice], every: Sequence[Choice], packages: Sequence[Open]) -> Finding:
+    """A finding that strikes for some releases: a warning that names them, and the narrowing that cures it."""
+    about = {item.key.removesuffix(".version") for item in finding.evidence}
+    ordered = sorted(packages, key=lambda item: item.name not in about)
+    narrowing, named = None, ordered[0]
+    for item in ordered:
+        clean = _clean(item, bad, every)
+        if clean:
+            narrowing, named = Alternative(require={item.name: narrowed(item, clean)}, note="narrows the range"), item
+            break
+    hit = sorted({dict(choice)[named.name] for choice in bad}, key=named.versions.index)
+    more = f" and {len(hit) - _SHOWN} more" if len(hit) > _SHOWN else ""
+    told = f"`{named.name}{named.range}` ({named.place}) admits {', '.join(hit[-_SHOWN:])}{more}, with which: "
+    return replace(
+        finding,
+        severity="warning" if finding.severity == "error" else finding.severity,
+        message=told + finding.message,
+        alternatives=(narrowing, *finding.alternatives) if narrowing else finding.alternatives,
+    )
+
+
+def _of_today(finding: Finding, choice: Choice) -> Finding:
+    """A finding of the newest releases, where the others were too many to ask."""
+    named = ", ".join(f"{name} {version}" for name, version in choice)
+    severity = "warning" if finding.severity == "error" else finding.severity
+    return replace(finding, severity=severity, message=f"an installer takes {named} today: {finding.message}")
+
+
+def _clean(item: Open, bad: Sequence[Choice], every: Sequence[Choice]) -> list[str]:
+    """Releases of one package in no bad combination."""
+    struck = {dict(choice)[item.name] for choice in bad}
+    possible = {dict(choice)[item.name] for choice in every}
+    return [version for version in item.versions if version in possible - struck]
+
+
+def narrowed(item: Open, clean: Sequence[str]) -> str:
+    """A range that admits these releases and none of the others on record, as short as it can be said."""
+    others = [version for version in item.versions if version not in clean]
+    positions = [item.versions.index(version) for version in clean]
+    first, last = positions[0], positions[-1]
+    inside = [version for version in item.versions[first : last + 1] if version in others]
+    if len(inside) > _SHOWN:  # no stretch: the newest alone
+        return f"=={clean[-1]}"
+    replaced = (">" if first > 0 else "") + ("<" if last + 1 < len(item.versions) else "")
+    clauses = [clause for clause in item.range.split(",") if clause and clause[0] not in replaced]
+    if first > 0:
+        clauses.append(f">={clean[0]}")
+    if last + 1 < len(item.versions):
+        clauses.append(f"<{item.versions[last + 1]}")
+    return ",".join([*clauses, *(f"!={version}" for version in inside)])
+
+
+def _settled(base: Assessment, cases: Sequence[Case]) -> set[str]:
+    """Rules that are undetermined in none of the cases."""
+    unclear = {rule for case in cases for group in case.assessment.undetermined for rule in group.rules}
+    return {rule for group in base.undetermined for rule in group.rules} - unclear
+
+
+def _still_open(base: Assessment, settled: set[str]) -> tuple[Undetermined, ...]:
+    kept = (
+        Undetermined(group.missing, tuple(rule for rule in group.rules if rule not in settled), group.problem)
+        for group in base.undetermined
+    )
+    return tuple(group for group in kept if group.rules)
+
+
+def _agreed(base: Assessment, cases: Sequence[Case]) -> tuple[Prediction, ...]:
+    """Of each library the prediction of the newest case, where all cases choose the same; else what the base says."""
+    by_library: dict[str, list[Prediction]] = {}
+    for case in cases:
+        for item in case.assessment.predictions:
+            by_library.setdefault(item.library, []).append(item)
+    told = []
+    for item in base.predictions:
+        found = by_library.get(item.library, [])
+        same = {(one.could_tell, one.selected, one.fails_at_run is None, one.import_error is None) for one in found}
+        told.append(found[-1] if len(found) == len(cases) and len(same) == 1 else item)
+    return tuple(told)

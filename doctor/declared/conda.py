@@ -1,0 +1,133 @@
+"""conda's environment.yml: match specifications, and a list of requirements under `pip:`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from ..model import ABSENT, Fact
+from ..yamltext import parse_yaml
+from .interface import Entry, Sheet, fault, normalized, pin_of
+from .requirements import Reader, logical_lines
+
+_SPEC = re.compile(r"(?P<name>[A-Za-z0-9_][\w.-]*)\s*(?:\[(?P<bracket>[^\]]*)\])?\s*(?P<rest>.*)")
+_NAMES = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch", "libtorch": "torch"}
+_CUDA = ("pytorch-cuda", "cuda-version", "cudatoolkit")  # the first that is there says what torch was built for
+_OPERATORS = re.compile(r"(==|>=|<=|!=|~=|>|<|=)?\s*([\w.*+!-]+)")
+
+
+def read(path: Path, text: str) -> Sheet:
+    """Packages of conda and of pip; what conda's torch brings along is conda's choice and left open."""
+    content, lines = parse_yaml(text, str(path))
+    listed = content.get("dependencies") if isinstance(content, dict) else None
+    if not isinstance(listed, list):
+        raise fault(path, 1, "no list `dependencies`", "is this an environment.yml of conda?")
+    reader = Reader(path.resolve().parent)
+    rows = text.split("\n")
+    found: dict[str, tuple[str, int, str]] = {}  # name → (range, line, build)
+    for index, item in enumerate(listed):
+        line = lines.get(("dependencies", str(index)), 1)
+        if isinstance(item, dict):
+            _pip(item, path, line, lines, index, rows, reader)
+            continue
+        name, ranges, build = _spec(item, path, line)
+        if name in found:
+            raise fault(path, line, f"`{name}` is declared twice: also in line {found[name][1]}")
+        found[name] = (ranges, line, build)
+    for name, (ranges, line, _) in found.items():
+        own = _NAMES.get(name, normalized(name))
+        if name not in (*_CUDA, "python", "cudnn", "pip"):
+            raw = rows[line - 1].rstrip("\r")
+            reader.entries.append(Entry(own, str(path), line, ranges, pin_of(ranges), raw=raw))
+    sheet = reader.sheet()
+    return Sheet(sheet.entries, (*sheet.facts, *_facts(path, found)), False, "", sheet.notes)
+
+
+def _pip(item: dict[str, Any], path: Path, line: int, lines: Any, index: int, rows: list[str], reader: Reader) -> None:
+    for key, listed in item.items():
+        if key != "pip" or not isinstance(listed, list):
+            raise fault(path, line, f"`{key[:40]}` is no part of `dependencies`", "only `pip:` with a list is")
+        for number, text in enumerate(listed):
+            here = lines.get(("dependencies", str(index), "pip", str(number)), line)
+            if not isinstance(text, str):
+                raise fault(path, here, "a requirement needs to be a text")
+            for _, _, logical in logical_lines(text):
+                reader.line(logical, path, here, rows[here - 1].rstrip("\r"), (path.resolve(),))
+
+
+def _spec(item: Any, path: Path, line: int) -> tuple[str, str, str]:
+    """(name, PEP 440 range, build) of a match specification: `pytorch=2.4.0=py3.11_cuda12.1`, `cudnn >=9, <10`."""
+    text = item.partition("#")[0].strip().rpartition("::")[2] if isinstance(item, str) else ""
+    match = _SPEC.fullmatch(text)
+    if match is None:
+        raise fault(path, line, f"`{str(item)[:60]}` is no package specification")
+    rest = re.sub(r"\s*([=<>!~,|]+)\s*", r"\1", match["rest"])
+    version, _, build = rest.partition(" ")
+    three = re.fullmatch(r"(={0,2}[^=<>!~,|]+)=([^=]+)", version)
+    if three:
+        version, build = three[1], three[2]
+    if match["bracket"]:
+        inner = re.search(r"version\s*=\s*['\"]?([^'\"]*)", match["bracket"])
+        built = re.search(r"build\s*=\s*['\"]?([^'\",]*)", match["bracket"])
+        version, build = (inner[1] if inner else version), (built[1] if built else build)
+    return match["name"].lower(), _range(version, path, line), build
+
+
+def _range(version: str, path: Path, line: int) -> str:
+    """conda's `=2.4` and `2.4.0` in the words of PEP 440; alternatives (`|`) are left open."""
+    if "|" in version or version.strip() in ("", "*"):
+        return ""
+    clauses = []
+    for part in version.split(","):
+        match = _OPERATORS.fullmatch(part.strip())
+        if match is None:
+            raise fault(path, line, f"`{version[:60]}` is no range of versions")
+        operator, bound = match[1] or "==", match[2]
+        if operator == "=" and not bound.endswith("*"):
+            bound = bound if bound.count(".") > 1 else f"{bound}.*"  # `=2.4` is any 2.4, `=2.4.0` is that release
+        clauses.append(("==" if operator == "=" else operator) + bound)
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        SpecifierSet(",".join(clauses))
+    except InvalidSpecifier:
+        raise fault(path, line, f"`{version[:60]}` is no range of versions") from None
+    return ",".join(clauses)
+
+
+def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
+    facts = []
+    python = _least(found, "python")
+    if python:
+        facts.append(Fact("python.version", python, f"{path}:{found['python'][1]}"))
+    torch = next((name for name in _NAMES if name in found), None)
+    if torch is None:
+        return facts
+    _, line, build = found[torch]
+    at = f"{path}:{line}"
+    cuda = next(((_least(found, name), found[name][1]) for name in _CUDA if _least(found, name)), None)
+    built = re.search(r"cuda_?(\d+)\.?(\d)", build)
+    if built:
+        facts.append(Fact("torch.cuda", f"{built[1]}.{built[2]}", at))
+    elif cuda:
+        facts.append(Fact("torch.cuda", cuda[0], f"{path}:{cuda[1]}"))
+    else:
+        facts.append(Fact("torch.cuda", None, at, problem="the file leaves open which CUDA conda's torch is built for"))
+    own, bundled = _least(found, "cudnn"), re.search(r"cudnn(\d+\.\d+(?:\.\d+)?)", build)
+    if own and own.count(".") > 1:
+        facts.append(Fact("cudnn.version", own, f"{path}:{found['cudnn'][1]}"))
+    elif bundled:
+        facts.append(Fact("cudnn.version", bundled[1], at))
+    else:
+        problem = "conda's torch brings the cuDNN of its channel, and the file does not pin one"
+        facts.append(Fact("cudnn.version", None, at, problem=problem))
+    wheels = ("nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+    facts += [Fact(f"{name}.version", ABSENT, f"{at}, conda's torch needs no wheel for it") for name in wheels]
+    return facts
+
+
+def _least(found: dict[str, tuple[str, int, str]], name: str) -> str | None:
+    """The version a specification fixes, as far as it goes: `=3.11` is 3.11."""
+    match = re.fullmatch(r"==(\d+(?:\.\d+)*)(\.\*)?", found[name][0]) if name in found else None
+    return match[1] if match else None

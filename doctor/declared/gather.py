@@ -1,0 +1,217 @@
+"""From the entries of declared files to facts: markers judged, pins joined, ranges narrowed, what pins bring added."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..errors import DoctorError
+from ..model import ABSENT, Fact, Facts
+from ..records import dataclass, field
+from ..release_index import Platform, Release, ReleaseIndex, admits, load_index, needs_of
+from ..vocabulary import fact as make_fact
+from .interface import Entry, Sheet, fault
+from .markers import judge, platforms
+
+#: What a wheel of these brings depends on where it comes from; releases in the rulebook say it better.
+_BRINGS_BY_BUILD = ("torch",)
+_MOST_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class Open:
+    """A package whose range leaves several releases open, the newest last."""
+
+    name: str
+    range: str
+    place: str
+    versions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """The declared environment: what it fixes, what it leaves open, and which files could not be read."""
+
+    facts: Facts
+    open: tuple[Open, ...] = ()
+    platform: Platform = field(default_factory=Platform)
+    notes: tuple[str, ...] = ()
+    faults: tuple[DoctorError, ...] = ()
+
+
+def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] = ()) -> Declaration:
+    """What these sheets mean together; DoctorError where two lines contradict one another."""
+    facts = _plain_facts(sheets)
+    likely = platforms([sheet.requires_python for sheet in sheets], Facts(facts.values()).with_(*said.values()))
+    index = load_index()
+    groups = _groups(sheets)
+    pinned: dict[str, Fact] = {}
+    ranges: dict[str, tuple[str, Entry]] = {}
+    extras: dict[str, frozenset[str]] = {}
+    for name, entries in groups.items():
+        holding, unsure = _holding(entries, likely)
+        wanted = [entry for entry in holding if not entry.constraint]
+        extras[name] = frozenset(extra for entry in wanted for extra in entry.extras)
+        if unsure and not _all_alike([*wanted, *unsure]):
+            pinned[name] = _unsure(name, [*wanted, *unsure])
+        elif wanted or unsure:
+            _join(name, [*holding, *unsure], pinned, ranges)
+        elif any(entry.locked for entry in entries):
+            first = entries[0]
+            pinned[name] = Fact(f"{name}.version", ABSENT, f"{first.place}, whose marker does not hold")
+    platform = likely[len(likely) // 2]
+    opened = _follow(pinned, ranges, extras, index, platform)
+    for item in opened:
+        problem = f"`{item.name}{item.range}` leaves its version open"
+        if item.versions:
+            problem = f"`{item.name}{item.range}` admits {item.versions[0]} to {item.versions[-1]}"
+        pinned[item.name] = Fact(f"{item.name}.version", None, item.place, item.range or None, problem)
+    facts.update({fact.key: fact for fact in pinned.values()})
+    if all(sheet.complete for sheet in sheets) and _value(pinned, "torch") not in (None, ABSENT):
+        where = ", ".join(dict.fromkeys(entry.file for sheet in sheets for entry in sheet.entries))
+        facts["distributions.complete"] = Fact("distributions.complete", True, where)
+    notes = tuple(note for sheet in sheets for note in sheet.notes)
+    told = (f"{problem.message}; the other files were judged" for problem in faults)
+    several = tuple(item for item in opened if item.versions)
+    return Declaration(Facts(facts.values()), several, platform, (*notes, *told), tuple(faults))
+
+
+def _plain_facts(sheets: Iterable[Sheet]) -> dict[str, Fact]:
+    """What the files say besides packages; two that differ leave it open."""
+    facts: dict[str, Fact] = {}
+    for fact in (fact for sheet in sheets for fact in sheet.facts):
+        before = facts.get(fact.key)
+        if before is not None and before.value != fact.value:
+            problem = f"{before.source} says {before.value}, {fact.source} says {fact.value}"
+            facts[fact.key] = Fact(fact.key, None, fact.source, problem=problem)
+        else:
+            facts[fact.key] = fact
+    return facts
+
+
+def _groups(sheets: Iterable[Sheet]) -> dict[str, list[Entry]]:
+    groups: dict[str, list[Entry]] = {}
+    for entry in (entry for sheet in sheets for entry in sheet.entries):
+        groups.setdefault(entry.name, []).append(entry)
+    return groups
+
+
+def _holding(entries: Sequence[Entry], likely: Sequence[Platform]) -> tuple[list[Entry], list[Entry]]:
+    """(entries that count here, entries of which it depends on what is not known)."""
+    holding, unsure = [], []
+    for entry in entries:
+        verdict = judge(entry, likely)
+        if verdict is None:
+            unsure.append(entry)
+        elif verdict:
+            holding.append(entry)
+    locked = [entry for entry in holding if entry.locked]
+    if len({entry.version for entry in locked}) > 1:  # extras or groups decide, and the file does not say which
+        return [entry for entry in holding if not entry.locked], unsure + locked
+    return holding, unsure
+
+
+def _all_alike(entries: Sequence[Entry]) -> bool:
+    return len({(entry.version, entry.range) for entry in entries}) == 1
+
+
+def _unsure(name: str, entries: Sequence[Entry]) -> Fact:
+    told = ", ".join(dict.fromkeys(f"{entry.version or entry.range or 'any'} ({entry.place})" for entry in entries))
+    problem = f"it depends on the Python, on extras or on groups which of these is installed: {told}"
+    return Fact(f"{name}.version", None, entries[0].place, problem=problem)
+
+
+def _join(name: str, entries: Sequence[Entry], pinned: dict[str, Fact], ranges: dict[str, tuple[str, Entry]]) -> None:
+    """All lines about one package: one pin, or one range; DoctorError where they exclude one another."""
+    unknown = next((entry for entry in entries if entry.problem), None)
+    if unknown is not None:
+        pinned[name] = Fact(f"{name}.version", None, unknown.place, unknown.raw, unknown.problem)
+        return
+    exact = sorted((entry for entry in entries if entry.version), key=lambda entry: "+" not in str(entry.version))
+    first = next((entry for entry in exact if not entry.constraint), exact[0] if exact else None)
+    if first is None:
+        joined = ",".join(dict.fromkeys(clause for entry in entries for clause in entry.range.split(",") if clause))
+        ranges[name] = (joined, next(entry for entry in entries if entry.range or entry is entries[-1]))
+        return
+    labelled = exact[0]
+    for entry in entries:
+        if entry.range and not admits(entry.range, str(labelled.version)):
+            raise fault(
+                entry.file, entry.line,
+                f"`{name}{entry.range}` contradicts `{name}=={labelled.version}` of {labelled.place}",
+                "no installer can satisfy both",
+            )  # fmt: skip
+    pinned[name] = make_fact(f"{name}.version", labelled.version, labelled.place, raw=labelled.raw)
+
+
+def _follow(
+    pinned: dict[str, Fact], ranges: dict[str, tuple[str, Entry]], extras: Mapping[str, frozenset[str]],
+    index: ReleaseIndex, platform: Platform,
+) -> list[Open]:  # fmt: skip
+    """Add what pinned releases pin in turn, narrow ranges by what they need; what then stays open."""
+    open_: dict[str, Open] = {}
+    for _ in range(_MOST_ROUNDS):
+        needs = _needs(pinned, extras, index, platform)
+        before = len(pinned)
+        for name, (pin, place) in needs[0].items():
+            if name not in pinned and (name not in ranges or admits(ranges[name][0], pin)):
+                pinned[name] = make_fact(f"{name}.version", pin, place)
+        open_ = {}
+        for name, (declared, entry) in ranges.items():
+            if name in pinned:
+                continue
+            whole = ",".join(filter(None, (declared, *needs[1].get(name, ()))))
+            versions = tuple(
+                version
+                for version, release in index.releases(name).items()
+                if not release.yanked
+                and not release.is_prerelease
+                and release.installs_on(platform)
+                and admits(whole, version)
+                and fits(name, release, pinned, platform)
+            )
+            if len(versions) == 1:
+                pinned[name] = make_fact(f"{name}.version", versions[0], entry.place, raw=entry.raw)
+            else:
+                open_[name] = Open(name, declared, entry.place, versions)
+        if len(pinned) == before:
+            break
+    return list(open_.values())
+
+
+def fits(name: str, release: Release, chosen: Mapping[str, Fact], platform: Platform) -> bool:
+    """Whether a release goes with the versions that are settled, by its own metadata."""
+    if name in _BRINGS_BY_BUILD:
+        return True
+    for need in needs_of(release.requires, platform):
+        found = chosen.get(need.package)
+        if found is not None and found.value not in (None, ABSENT) and not admits(need.range, str(found.value)):
+            return False
+    return True
+
+
+def _needs(
+    pinned: Mapping[str, Fact], extras: Mapping[str, frozenset[str]], index: ReleaseIndex, platform: Platform
+) -> tuple[dict[str, tuple[str, str]], dict[str, list[str]]]:
+    """(package → the version that a pinned release requires and the source, package → ranges they require)."""
+    pins: dict[str, tuple[str, str]] = {}
+    wanted: dict[str, list[str]] = {}
+    for name, fact in pinned.items():
+        if fact.value in (None, ABSENT) or name in _BRINGS_BY_BUILD or name not in index:
+            continue
+        release = index.release(name, str(fact.value))
+        if release is None:
+            continue
+        for need in needs_of(release.requires, platform, extras.get(name, frozenset())):
+            if need.package not in index:
+                continue
+            if need.pin:
+                at = fact.source.partition(", through ")[0]
+                pins.setdefault(need.package, (need.pin, f"{at}, through {name} {fact.value}"))
+            elif need.range:
+                wanted.setdefault(need.package, []).append(need.range)
+    return pins, wanted
+
+
+def _value(pinned: Mapping[str, Fact], name: str) -> object:
+    found = pinned.get(name)
+    return None if found is None else found.value

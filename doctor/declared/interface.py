@@ -1,0 +1,67 @@
+"""What a reader of one format hands over: entries with file and line."""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import DoctorError
+from ..model import Fact
+from ..records import dataclass
+
+MAX_BYTES = 32 * 1024 * 1024  # lock files with hashes are long
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One package in one line."""
+
+    name: str  # in PEP 503 form
+    file: str
+    line: int
+    range: str = ""  # PEP 440 clauses; empty admits every release
+    version: str | None = None  # the one that is installed
+    extras: tuple[str, ...] = ()
+    marker: str | None = None
+    raw: str | None = None  # the line as it stands
+    constraint: bool = False  # binds only what something else asks for
+    locked: bool = False  # a resolver chose it; of several the markers or the extras decide
+    problem: str | None = None  # why its version cannot be told
+
+    @property
+    def place(self) -> str:
+        """File and line, as sources and complaints name them."""
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What one file, with those it includes, declares."""
+
+    entries: tuple[Entry, ...]
+    facts: tuple[Fact, ...] = ()  # what it says besides packages
+    complete: bool = False  # it lists everything that will be installed
+    requires_python: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def normalized(name: str) -> str:
+    """A distribution's name in its one PEP 503 form."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def fault(file: object, line: int | None, why: str, hint: str | None = None) -> DoctorError:
+    """A complaint about a line of a declared file."""
+    return DoctorError(f"{file}:{line}: {why}" if line else f"{file}: {why}", hint)
+
+
+def pin_of(ranges: str) -> str | None:
+    """The version that `==` leaves as the only one."""
+    clauses = [clause.strip() for clause in ranges.split(",") if clause.strip()]
+    exact = [clause for clause in clauses if clause.startswith("==") and not clause.endswith(".*")]
+    return exact[0].lstrip("=").strip() if exact else None
+
+
+def cuda_of_index(url: str) -> str | None:
+    """The CUDA of torch builds that a package index of PyTorch carries: `…/whl/cu124` → 12.4."""
+    match = re.search(r"/whl/(?:test/|nightly/)?cu(\d+)(\d)(?:[/?#]|$)", url)
+    return f"{match[1]}.{match[2]}" if match else None

@@ -1,0 +1,178 @@
+"""uv.lock, poetry.lock, pylock.toml: what a resolver chose, with the line of each version."""
+
+import time
+
+import pytest
+
+from doctor.errors import DoctorError
+
+UV = """version = 1
+requires-python = ">=3.11"
+
+[[package]]
+name = "trainer"
+version = "0.1.0"
+source = { virtual = "." }
+dependencies = [{ name = "torch" }]
+
+[[package]]
+name = "torch"
+version = "2.6.0"
+source = { registry = "https://download.pytorch.org/whl/cu126" }
+
+[[package]]
+name = "flash_attn"
+version = "2.7.4.post1"
+source = { registry = "https://pypi.org/simple" }
+"""
+
+POETRY = """[[package]]
+name = "torch"
+version = "2.6.0+cu124"
+optional = false
+python-versions = ">=3.9.0"
+
+[package.source]
+type = "legacy"
+url = "https://download.pytorch.org/whl/cu124"
+
+[[package]]
+name = "xformers"
+version = "0.0.29"
+optional = true
+
+[[package]]
+name = "pywin32"
+version = "306"
+optional = false
+markers = "sys_platform == \\"win32\\""
+
+[[package]]
+name = "flash-attn"
+version = "2.7.3"
+optional = false
+markers = {main = "sys_platform == \\"linux\\"", dev = "sys_platform == \\"win32\\""}
+
+[metadata]
+lock-version = "2.1"
+python-versions = ">=3.10,<3.13"
+content-hash = "00"
+"""
+
+PYLOCK = """lock-version = "1.0"
+created-by = "pip"
+requires-python = ">=3.11"
+
+[[packages]]
+name = "torch"
+version = "2.6.0"
+marker = "sys_platform == 'linux'"
+
+[[packages]]
+name = "colorama"
+version = "0.4.6"
+marker = "sys_platform == 'win32'"
+
+[[packages]]
+name = "flash-attn"
+vcs = { type = "git", url = "https://example.org/x", commit-id = "abc" }
+
+[[packages]]
+name = "pytest"
+version = "8.0.0"
+marker = "'dev' in dependency_groups"
+"""
+
+
+def test_uv(read, values):
+    declaration = read({"uv.lock": UV})
+    found = values(declaration)
+    assert found["torch.version"] == "2.6.0"
+    assert found["torch.cuda"] == "12.6"  # the registry of that package
+    assert found["flash-attn.version"] == "2.7.4.post1"
+    assert "trainer.version" not in found
+    assert declaration.facts["torch.version"].source.endswith("uv.lock:12")
+    assert found["distributions.complete"] is True
+
+
+def test_of_several_versions_the_markers_decide(read, values):
+    text = """version = 1
+requires-python = ">=3.11"
+[[package]]
+name = "torch"
+version = "2.2.2"
+resolution-markers = ["sys_platform == 'darwin'"]
+[[package]]
+name = "torch"
+version = "2.6.0"
+resolution-markers = ["platform_machine == 'aarch64' and sys_platform == 'linux'", "sys_platform == 'linux'"]
+"""
+    assert values(read({"uv.lock": text}))["torch.version"] == "2.6.0"
+
+
+def test_versions_of_which_extras_decide_are_left_open(read):
+    text = """version = 1
+[[package]]
+name = "torch"
+version = "2.6.0+cpu"
+[[package]]
+name = "torch"
+version = "2.6.0+cu124"
+"""
+    declaration = read({"uv.lock": text})
+    fact = declaration.facts["torch.version"]
+    assert fact.value is None
+    assert "2.6.0+cpu" in fact.problem and "2.6.0+cu124" in fact.problem
+    assert declaration.facts.value("distributions.complete") is None
+
+
+def test_poetry(read, values):
+    found = values(read({"poetry.lock": POETRY}))
+    assert found["torch.version"] == "2.6.0+cu124"
+    assert "xformers.version" not in found  # only on request
+    assert found["pywin32.version"] == "absent"
+    assert found["flash-attn.version"] == "2.7.3"  # of one group or the other
+
+
+def test_pylock(read, values):
+    declaration = read({"pylock.ci.toml": PYLOCK})
+    found = values(declaration)
+    assert found["torch.version"] == "2.6.0"
+    assert declaration.facts["torch.version"].source.endswith("pylock.ci.toml:7")
+    assert found["colorama.version"] == "absent"
+    assert declaration.facts["flash-attn.version"].value is None
+    assert "no version" in declaration.facts["flash-attn.version"].problem
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place", "why"),
+    [
+        ("uv.lock", UV[:-30], "uv.lock:18", "not TOML"),
+        ("uv.lock", "version = 1\n", "uv.lock", "nothing is locked"),
+        ("uv.lock", "package = 3\n", "uv.lock", "needs tables"),
+        ("uv.lock", "[[package]]\nname = 'x'\nversion = 'oops'\n", "uv.lock:3", "no version"),
+        ("uv.lock", "[[package]]\nversion = '1'\n", "uv.lock:2", "no `name`"),
+        ("uv.lock", "[[package]]\nname = 'x'\nversion = 1\n", "uv.lock:3", "needs a text"),
+        ("uv.lock", "[[package]]\nname = 'x'\nname = 'y'\n", "uv.lock:3", "not TOML"),
+        ("poetry.lock", "\n\n=", "poetry.lock:3", "not TOML"),
+        ("pylock.toml", "lock-version = '2.0'\n", "pylock.toml", "needs 1.x"),
+        ("pylock.toml", "[[packages]]\nname = 'x'\n", "pylock.toml", "needs 1.x"),
+        ("Pipfile.lock", "{}", None, "is not known"),
+        ("pixi.lock", "version: 6", None, "is not known"),
+    ],
+)  # fmt: skip
+def test_bad_input_names_file_line_and_reason(name, text, place, why, read):
+    with pytest.raises(DoctorError) as caught:
+        read({name: text})
+    assert why in caught.value.message
+    if place:
+        assert f"/{place}: " in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["uv.lock", "poetry.lock"])
+def test_a_lock_of_a_hundred_thousand_lines(name, read, values):
+    text = "".join(f'[[package]]\nname = "p{n}"\nversion = "1.{n}"\noptional = false\n\n' for n in range(20_000))
+    began = time.perf_counter()
+    found = values(read({name: text + '[[package]]\nname = "torch"\nversion = "2.6.0"\n'}))
+    assert time.perf_counter() - began < 30
+    assert found["torch.version"] == "2.6.0"
