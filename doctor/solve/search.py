@@ -29,7 +29,7 @@ from .repair import Outcome, Repair
 from .stack import Stack
 
 _MOST = 3  # packages changed; what goes along because of metadata counts
-_EVALUATIONS, _NODES = 160, 1600
+_EVALUATIONS, _NODES = 700, 4000
 _OF_TORCH = re.compile(r"torch\.|cudnn\.")
 
 

@@ -1,0 +1,136 @@
+"""Seconds to a fix, how many broken environments get one, and whether a smaller one exists.
+
+    python bench/fix.py [--environments N] [--seed N] [--sample N] [--uv PATH] [--accepted N] [--json FILE]
+
+Made-up environments (tests/made_up.py) are drawn until N of them have an error. Each is solved; the pins of each fix
+are judged again from facts written down anew. For a sample, a search over all releases says whether a smaller set of
+packages would do. With uv, `uv pip compile` resolves the pins of a few, which is also timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from made_up import environment  # noqa: E402
+
+from doctor.evaluate import Assessment, evaluate  # noqa: E402
+from doctor.model import Facts, Fix, Report  # noqa: E402
+from doctor.pins import render_pins  # noqa: E402
+from doctor.release_index import load_index  # noqa: E402
+from doctor.rulebook import Rulebook, load_rulebook  # noqa: E402
+from doctor.solve import solve, stack_of  # noqa: E402
+from doctor.solve.repair import Repair  # noqa: E402
+from doctor.solve.search import Search  # noqa: E402
+
+MEDIAN, WORST = 0.5, 3.0  # seconds
+
+
+def main() -> int:
+    """Print the table; 1 if a goal is missed."""
+    options = _options()
+    rulebook = load_rulebook()
+    times: list[float] = []
+    kinds: Counter[str] = Counter()
+    smaller: Counter[str] = Counter()
+    accepted: Counter[str] = Counter()
+    compiled: list[float] = []
+    seed = options.seed
+    while len(times) < options.environments:
+        facts = environment(seed)
+        seed += 1
+        before = evaluate(rulebook, facts)
+        if not before.errors:
+            continue
+        began = time.process_time()
+        fixes = solve(rulebook, facts, before)
+        times.append(time.process_time() - began)
+        clear = [fix for fix in fixes if not fix.leaves]
+        kinds[_kind(before, fixes, clear)] += 1
+        packaged = [fix for fix in clear if _packages(fix) and len(_packages(fix)) == len(fix.changes)]
+        if packaged and sum(smaller.values()) < options.sample:
+            smaller[_smaller(rulebook, facts, before, min(len(_packages(fix)) for fix in packaged))] += 1
+        if options.uv and clear and _packages(clear[0]) and sum(accepted.values()) < options.accepted:
+            verdict, seconds = _compile(options.uv, facts, before, fixes)
+            accepted[verdict] += 1
+            compiled.append(seconds)
+    result: dict[str, Any] = {
+        "environments": len(times), "drawn": seed - options.seed, "median_s": round(statistics.median(times), 4),
+        "worst_s": round(max(times), 3), "outcome": dict(kinds), "smaller_set": dict(smaller),
+        "uv_pip_compile": dict(accepted),
+        "uv_median_s": round(statistics.median(compiled), 3) if compiled else None,
+    }  # fmt: skip
+    for key, value in result.items():
+        print(f"{key:16} {value}")
+    if options.json:
+        Path(options.json).write_text(json.dumps(result, indent=2) + "\n")
+    return int(result["median_s"] > MEDIAN or result["worst_s"] > WORST or "refused" in accepted)
+
+
+def _options() -> argparse.Namespace:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--environments", type=int, default=300)
+    made.add_argument("--seed", type=int, default=1000)
+    made.add_argument("--sample", type=int, default=50, help="fixes for which a smaller set is searched")
+    made.add_argument("--uv", help="uv's program; without it no pins are resolved")
+    made.add_argument("--accepted", type=int, default=20, help="pins that uv resolves")
+    made.add_argument("--json", metavar="FILE")
+    return made.parse_args()
+
+
+def _packages(fix: Fix) -> list[str]:
+    return [change.name for change in fix.changes if change.kind == "package"]
+
+
+def _kind(before: Assessment, fixes: tuple[Fix, ...], clear: list[Fix]) -> str:
+    if clear:
+        return "cleared"
+    if any(finding.no_pin for finding in before.findings if finding.severity == "error"):
+        return "no release cures it, says the rule" + (" (rest cleared)" if fixes else "")
+    return "not found" + (" (in part)" if fixes else "")
+
+
+def _smaller(rulebook: Rulebook, facts: Facts, before: Assessment, size: int) -> str:
+    """Whether fewer packages would do, whatever rules recommend."""
+    repair = Repair(rulebook, facts, before, stack_of(facts, before.known, load_index()), ("error",))
+    search = Search(repair, size - 1, 4000)
+    if size > 1 and search.best() is not None:
+        return "exists"
+    return "not known" if search.exhausted else "none"
+
+
+def _compile(uv: str, facts: Facts, before: Assessment, fixes: tuple[Fix, ...]) -> tuple[str, float]:
+    """Whether uv resolves the first step of the pins, and the seconds it takes."""
+    report = Report("bench", {}, facts, before.findings, before.predictions, fixes, before.undetermined, {})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pins.txt"
+        path.write_text(render_pins(report))
+        if "--extra-index-url" in path.read_text():
+            return "needs another index", 0.0
+        python = ".".join(str(facts.value("python.version")).split(".")[:2])
+        command = [uv, "pip", "compile", str(path), "--python-version", python, "--python-platform", "linux", "-q",
+                   "--no-build", "-o", str(Path(folder) / "out.txt")]  # fmt: skip
+        began = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        seconds = time.perf_counter() - began
+    if done.returncode == 0:
+        return "accepted", seconds
+    if "building source distributions is disabled" in done.stderr.lower() or "no-build" in done.stderr.lower():
+        return "needs a build to know", seconds
+    sys.stderr.write(done.stderr[-1500:] + "\n")
+    return "refused", seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())
