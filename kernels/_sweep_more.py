@@ -31,13 +31,11 @@ def replayed(torch, case, device, call, observed, factor):
         got = call.both()
     with torch.no_grad():
         for name in "qkv":
-            tensor = call.space[name]
+            tensor = call.space[name].data
             if 0 in tensor.stride():  # expanded: one element in memory stands for many
-                tensor.data.as_strided([n if s else 1 for n, s in zip(tensor.shape, tensor.stride())],  # noqa: B905
-                                       tensor.stride(), tensor.storage_offset()).neg_()  # fmt: skip
-            else:
-                tensor.data.neg_()
-            tensor.data.mul_(0.5)
+                sizes = [n if s else 1 for n, s in zip(tensor.shape, tensor.stride())]  # noqa: B905 - Python 3.8
+                tensor = tensor.as_strided(sizes, tensor.stride(), tensor.storage_offset())
+            tensor.mul_(-0.5)
     for value in got.values():
         if 0 not in value.stride():
             value.fill_(float("nan"))
