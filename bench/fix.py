@@ -113,11 +113,25 @@ def _smaller(rulebook: Rulebook, facts: Facts, before: Assessment, size: int) ->
 def _compile(uv: str, facts: Facts, before: Assessment, fixes: tuple[Fix, ...]) -> tuple[str, float]:
     """Whether uv resolves the first step of the pins, and the seconds it takes."""
     report = Report("bench", {}, facts, before.findings, before.predictions, fixes, before.undetermined, {})
+    pins = render_pins(report)
+    if "--extra-index-url" in pins:
+        return "needs another index", 0.0
+    verdict, seconds, said = _resolves(uv, pins, facts)
+    if verdict != "refused":
+        return verdict, seconds
+    changed = {change.name for fix in fixes for change in fix.changes}
+    for line in pins.splitlines():  # a release that no installer can have any more, with or without the fix
+        name = line.partition("=")[0]
+        if line and not line.startswith("#") and name not in changed and _resolves(uv, line, facts)[0] == "refused":
+            return "an installed release is not resolvable by itself", seconds
+    sys.stderr.write(said[-1500:] + "\n")
+    return "refused", seconds
+
+
+def _resolves(uv: str, pins: str, facts: Facts) -> tuple[str, float, str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pins.txt"
-        path.write_text(render_pins(report))
-        if "--extra-index-url" in path.read_text():
-            return "needs another index", 0.0
+        path.write_text(pins)
         python = ".".join(str(facts.value("python.version")).split(".")[:2])
         command = [uv, "pip", "compile", str(path), "--python-version", python, "--python-platform", "linux", "-q",
                    "--no-build", "-o", str(Path(folder) / "out.txt")]  # fmt: skip
@@ -125,11 +139,10 @@ def _compile(uv: str, facts: Facts, before: Assessment, fixes: tuple[Fix, ...]) 
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - began
     if done.returncode == 0:
-        return "accepted", seconds
-    if "building source distributions is disabled" in done.stderr.lower() or "no-build" in done.stderr.lower():
-        return "needs a build to know", seconds
-    sys.stderr.write(done.stderr[-1500:] + "\n")
-    return "refused", seconds
+        return "accepted", seconds, ""
+    if "no-build" in done.stderr.lower() or "building source distributions is disabled" in done.stderr.lower():
+        return "needs a build to know", seconds, done.stderr
+    return "refused", seconds, done.stderr
 
 
 if __name__ == "__main__":

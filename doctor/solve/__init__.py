@@ -59,6 +59,12 @@ def solve(
 
         found = Search(repair).best()  # no rule names a way that clears everything: look for one
         outcomes += [found] if found is not None else []
+    outcomes = [repair.lean(outcome) for outcome in outcomes]
+    if errors and outcomes:
+        from .search import better
+
+        smaller = better(repair, min(outcomes, key=lambda outcome: outcome.rank(repair.firing)))
+        outcomes += [smaller] if smaller is not None else []
     best = best_of(outcomes, repair.firing, MOST_FIXES)
     fixes = (as_fix(repair, outcome, first=outcome is best[0]) for outcome in best)
     return tuple(fix for fix in fixes if fix.changes)

@@ -13,7 +13,7 @@ from ..records import dataclass
 from ..rulebook import Rule, Rulebook
 from .cost import cost
 from .effects import changed_facts
-from .packages import choices, impossible, met
+from .packages import choices, impossible, met, pressing
 from .plan import Pick, Plan
 from .stack import Stack
 
@@ -38,6 +38,12 @@ class Outcome:
         """Order among outcomes: what stays broken, unsafe ways, the rule authors' order, then the cost."""
         unsafe = any(not pick.alternative.safe for pick in self.plan.picks)
         return len(self.firing), unsafe, self.plan.order, self.cost
+
+    def dominates(self, other: Outcome) -> bool:
+        """Whether it changes fewer packages, and is no worse in torch's line, CUDA's, bounds and downgrades."""
+        return self.cost[0] < other.cost[0] and all(
+            mine <= theirs for mine, theirs in zip(self.cost[1:5], other.cost[1:5], strict=True)
+        )
 
 
 class Repair:
@@ -113,6 +119,29 @@ class Repair:
             if rule.alternatives:
                 yield from self.fixes_for(rule, plan, depth + 1)
                 return
+
+    def lean(self, outcome: Outcome) -> Outcome:
+        """The same without packages that need not change after all: what cures one finding may have cured another."""
+        for name in sorted(outcome.chosen, key=lambda package: (outcome.chosen[package] != ABSENT, package)):
+            fewer = {package: version for package, version in outcome.chosen.items() if package != name}
+            if not fewer or pressing(self.stack, fewer):
+                continue
+            versions = self.stack.completed(fewer)
+            plan: Plan | None = Plan()
+            for pick in outcome.plan.picks:  # a way whose releases are no longer met is not taken, with all it brings
+                asked = Plan().joined(pick)
+                if (
+                    plan is not None
+                    and asked
+                    and all(met(self.stack, key, spec, versions) for key, spec in asked.require.items())
+                ):
+                    plan = plan.joined(pick)
+            if plan is None or not plan.picks:
+                continue  # nobody's way any more: the rulebook may only be silent because nobody looked there
+            without = self.asked(plan, fewer)
+            if without is not None and without.firing <= outcome.firing and without.unclear <= outcome.unclear:
+                return self.lean(without)
+        return outcome
 
     def _choices(self, plan: Plan) -> Iterator[dict[str, str]]:
         return choices(self.stack, plan.require)

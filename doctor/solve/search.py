@@ -30,6 +30,7 @@ from .stack import Stack
 
 _MOST = 3  # packages changed; what goes along because of metadata counts
 _EVALUATIONS, _NODES = 700, 4000
+_SMALL = 150, 600  # the same, where a rule's way is there already
 _OF_TORCH = re.compile(r"torch\.|cudnn\.")
 
 
@@ -60,9 +61,9 @@ def _traced(rulebook: Rulebook, facts: Facts) -> _Traced:
 class Search:
     """One search for one patient."""
 
-    def __init__(self, repair: Repair, most: int = _MOST, evaluations: int = _EVALUATIONS) -> None:
+    def __init__(self, repair: Repair, most: int = _MOST, evaluations: int = _EVALUATIONS, nodes: int = _NODES) -> None:
         self.repair, self.stack, self.rulebook = repair, repair.stack, repair.rulebook
-        self.left, self.nodes, self.most = evaluations, _NODES, most
+        self.left, self.nodes, self.most = evaluations, nodes, most
         self._seen: set[frozenset[tuple[str, str]]] = set()
         self._memo: dict[Any, Any] = {}
 
@@ -206,6 +207,17 @@ class Search:
             self._memo["leaves"] = [leaf for condition in conditions for leaf in condition.leaves()]
         found: list[Leaf] = self._memo["leaves"]
         return found
+
+
+def better(repair: Repair, outcome: Outcome) -> Outcome | None:
+    """A way that needs fewer packages and is worse in nothing that matters: torch's and CUDA's line, downgrades."""
+    size = len(outcome.chosen)
+    if size < 2 or outcome.firing:
+        return None
+    found = Search(repair, min(size - 1, _MOST), *_SMALL).best()
+    if found is None or not found.dominates(outcome):
+        return None
+    return found
 
 
 def requirements_on(stack: Stack, package: str) -> set[str]:
