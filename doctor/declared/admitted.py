@@ -7,7 +7,7 @@ less and claims nothing that is not so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import islice, product
 
 from ..evaluate import Assessment, evaluate
 from ..foretold import foretold
@@ -18,7 +18,8 @@ from ..rulebook import Rulebook
 from ..vocabulary import fact as make_fact
 from .gather import Declaration, Open, fits
 
-MOST_COMBINATIONS = 160
+MOST_COMBINATIONS = 160  # judged
+MOST_TRIED = 5_000  # looked at to find those whose releases admit one another
 _SHOWN = 4
 
 Choice = tuple[tuple[str, str], ...]  # (package, release), in the order of the open packages
@@ -47,7 +48,7 @@ def judge_open(
     findings: dict[str, Finding] = {finding.rule: finding for finding in found}
     settled: set[str] = set()
     predictions, newest = base.predictions, None
-    rounds = list(_rounds(watched))
+    rounds = list(_rounds(watched, platform))
     for packages in rounds:
         cases = [_case(rulebook, facts, choice, packages, platform) for choice in _choices(packages, platform)]
         if not cases:
@@ -72,12 +73,12 @@ def judge_open(
     return sharpened, tuple(order), newest.assessment if newest else base, notes
 
 
-def _rounds(opened: Sequence[Open]) -> Iterator[list[Open]]:
+def _rounds(opened: Sequence[Open], platform: Platform) -> Iterator[list[Open]]:
     """The packages judged together: all of them, or each alone."""
     size = 1
     for item in opened:
         size *= len(item.versions)
-    if size <= MOST_COMBINATIONS:
+    if size <= MOST_TRIED and len(list(islice(_choices(opened, platform), MOST_COMBINATIONS + 1))) <= MOST_COMBINATIONS:
         yield list(opened)
     else:
         yield from ([item] for item in opened)
@@ -129,7 +130,9 @@ def _judged(cases: Sequence[Case], packages: Sequence[Open], fired: set[str]) ->
     for strikes in by_rule.values():
         worst = min((finding for _, finding in reversed(strikes)), key=lambda item: SEVERITIES.index(item.severity))
         if len(strikes) == len(cases):
-            named = " with ".join(f"`{item.name}{item.range}`" for item in packages)
+            about = {item.key.removesuffix(".version") for item in worst.evidence}
+            concerned = [item for item in packages if item.name in about] or list(packages)
+            named = " with ".join(f"`{item.name}{item.range}`" for item in concerned)
             yield replace(worst, message=f"whatever release {named} admits: {worst.message}")
         else:
             yield _of_some(worst, [choice for choice, _ in strikes], [case.choice for case in cases], packages)

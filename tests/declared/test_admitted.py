@@ -70,6 +70,14 @@ def test_too_many_combinations_are_judged_apart_and_it_is_said(diagnose):
     assert all(finding.severity != "error" for finding in report.findings)
 
 
+def test_combinations_that_cannot_be_installed_do_not_count(diagnose):
+    """Two packages of twenty releases each, of which nearly every one asks for just one of the other."""
+    report = diagnose("torch>=2.2\ntorchvision>=0.17\ndeepspeed==0.9.5\n")
+    assert not any("judged by itself" in note for note in report.notes)
+    found = by_rule(report)["DS001"]
+    assert found.severity == "warning" and found.alternatives[0].require.keys() == {"torch"}
+
+
 def test_what_no_range_names_stays_open(diagnose):
     report = diagnose("torch==2.6.0\nflash-attn==2.7.4.post1\n")
     assert report.facts.get("transformer-engine.version") is None

@@ -99,6 +99,11 @@ def test_the_index_says_which_cuda_torch_is_built_for(read):
     assert (fact.value, fact.source.rpartition(":")[2]) == ("12.4", "1")
 
 
+def test_an_index_of_others_says_nothing_about_torch(read):
+    text = "--extra-index-url https://example.org/autogptq-index/whl/cu118/\ntorch==2.6.0\n"
+    assert "torch.cuda" not in read({"requirements.txt": text}).facts
+
+
 def test_hashes_on_every_line_mean_that_nothing_else_is_installed(read):
     hashed = "torch==2.6.0 --hash=sha256:aa\nnumpy==1.26.4 \\\n    --hash=sha256:bb\n"
     assert read({"requirements.txt": hashed}).facts.value("distributions.complete") is True
