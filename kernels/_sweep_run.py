@@ -234,7 +234,7 @@ def _dropout(torch, case, space, truth, got, observed):
     rate = float(((seen - ref) ** 2).sum()) / max(truth.variance, 1e-300)
     observed["dropout_scatter"] = rate
     if not bool(torch.isfinite(out).all()):
-        observed["faults"].append("out")
+        observed["faults"].append("out_nan")
     elif ref.shape[0] * ref.shape[1] * ref.shape[2] >= 512 and not 0.6 <= rate <= 1.6:
         observed["faults"].append("dropout")
     if case["training"]:  # out is linear in v, and dv was asked for the gradient `out`: <v, dv> is <out, out>
@@ -245,4 +245,4 @@ def _dropout(torch, case, space, truth, got, observed):
             observed["faults"].append("dropout_backward")
         for name in NAMES[1:]:
             if not bool(torch.isfinite(got[name]).all()):
-                observed["faults"].append(name)
+                observed["faults"].append(name + "_nan")

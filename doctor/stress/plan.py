@@ -17,6 +17,7 @@ FIRST = ("sdpa.default", "transformers.sdpa", "sdpa.flash", "sdpa.cudnn", "sdpa.
 PROFILED = 8  # every so many cases of a backend, which kernel ran is read off
 #: What may end the process comes last, and is asked but a few times: each costs a start.
 RISKY = {"layout": "offset1"}  # the first element of a tensor lies at an odd place, as after slicing a flat buffer
+PRIMED = {"before": "other_grad", "grad": "dense", "mask": "no_mask"}
 COMPILED = 3  # cases per backend that also go through torch.compile, which costs seconds each
 
 
@@ -52,7 +53,7 @@ def _cases(name: str, device: str, count: int, seed: int) -> tuple[list[dict[str
         return consistent(case) and mine.fits(case)
 
     # Another array for each backend: together they see more than one array asked of all would.
-    cover = Cover(mine.axes(device), fits, crc32(f"{seed} {name}".encode()))
+    cover = Cover(mine.axes(device), fits, crc32(f"{seed} {name.rpartition('/')[2]}".encode()))
     made = []
     for number, case in enumerate(islice(cover, count)):
         case = {"backend": name, **case, "seed": seed * 100_003 + number, "device": device}
@@ -74,12 +75,11 @@ def _compiled(made: list[dict[str, Any]], device: str, count: int) -> list[dict[
 def _primed(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Some cases after a backward of the same shapes whose gradient lay otherwise: what is kept per shape shows."""
     several = [
-        case for case in made
-        if case["how"] == "eager" and not case.get("dropout") and case["grad"] != "expanded"
-        and min(case["num_heads"], case["seq_len_q"]) > 1
-        and case["mask"] in ("no_mask", "causal", "boolean", "padding")
-    ]  # fmt: skip
-    return [{**case, "before": "other_grad", "profile": False} for case in several[:8]]
+        case
+        for case in made
+        if case["how"] == "eager" and not case.get("dropout") and min(case["num_heads"], case["seq_len_q"]) > 1
+    ]
+    return [{**case, **PRIMED, "profile": False} for case in several[:8]]
 
 
 def _risky(name: str, made: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ def _in_turn(queues: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, Any]
     for number in range(longest):
         for queue in queues.values():
             at, last = number * len(queue) // longest, (number - 1) * len(queue) // longest
-            if number == 0 or at != last:
+            if queue and (number == 0 or at != last):
                 yield queue[at]
 
 

@@ -38,6 +38,7 @@ class Options:
     shrink: float = 120.0  # seconds for smallest forms
     journal: Path | None = None
     restart: bool = False
+    processes: int | None = None  # on each GPU; None: as the host's cores allow
 
 
 @dataclass
@@ -84,7 +85,8 @@ def sweep(
     try:
         outcome.complete = _run_lanes(options, outcome, journal, progress)
         outcome.seconds = {**(hello.get("seconds") or {}), "prepare": ready - began, "wall": time.monotonic() - ready}
-        outcome.seconds["cases"] = sum(answer.seconds for _, _, answer in outcome.records) / len(here)
+        spent = sum(answer.seconds for _, _, answer in outcome.records)
+        outcome.seconds["cases"] = spent / len(here) / _processes(options, outcome)
         names = {lane.name: lane.label.partition("(")[2] for lane in here}
         outcome.disagreements = disagreements(outcome.records, names)
         _look_into_failures(options, outcome, tell)
@@ -149,13 +151,15 @@ def _run_lanes(options: Options, outcome: Outcome, journal: Journal, progress: C
             bad["bad"] += verdict(answer) in BAD
             progress(len(outcome.records), total, bad["bad"])
 
-    def work(lane: Lane) -> None:
+    def work(lane: Lane, cases: tuple[dict[str, Any], ...]) -> None:
         try:
-            through.append(_one_lane(options, outcome, journal, lane, note, until))
+            through.append(_one_lane(options, outcome, journal, lane, cases, note, until))
         except BaseException as error:  # told in the main thread
             broken.append(error)
 
-    threads = [threading.Thread(target=work, args=(lane,), daemon=True) for lane in outcome.lanes]
+    count = _processes(options, outcome)
+    parts = [(lane, outcome.plan.cases[part::count]) for lane in outcome.lanes for part in range(count)]
+    threads = [threading.Thread(target=work, args=part, daemon=True) for part in parts]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -165,18 +169,36 @@ def _run_lanes(options: Options, outcome: Outcome, journal: Journal, progress: C
     return all(through)
 
 
+def _processes(options: Options, outcome: Outcome) -> int:
+    """How many processes share a GPU: building plans and kernels keeps a core busy and the GPU idle."""
+    import os
+
+    if options.processes:
+        return options.processes
+    if outcome.lanes[0].name == "cpu":
+        return 1
+    return max(1, min(4, (os.cpu_count() or 1) // (2 * len(outcome.lanes))))
+
+
 def _one_lane(
-    options: Options, outcome: Outcome, journal: Journal, lane: Lane, note: Callable[..., None], until: float | None
+    options: Options,
+    outcome: Outcome,
+    journal: Journal,
+    lane: Lane,
+    cases: Sequence[dict[str, Any]],
+    note: Callable[..., None],
+    until: float | None,
 ) -> bool:
     killed: Counter[str] = Counter()
     in_a_row = 0
     given_up = False
     worker = Worker(options.python, timeout=options.timeout, env=lane.env)
     left = []
-    for case in outcome.plan.cases:
+    share = lane.memory_bytes // _processes(options, outcome) if lane.memory_bytes else None
+    for case in cases:
         known = journal.answers.get((lane.name, key(case)))
         if known is None:
-            left.append({**case, "memory_bytes": lane.memory_bytes} if lane.memory_bytes else case)
+            left.append({**case, "memory_bytes": share} if share else case)
         else:
             note(lane, case, known, fresh=False)
 
