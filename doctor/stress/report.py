@@ -127,7 +127,8 @@ def short(case: Mapping[str, Any]) -> str:
 
 def _failure(number: int, item: Failure) -> list[str]:
     lines = [f"fault {number}: `{item.backend}`, {', '.join(item.kinds)}; seen in {item.seen} cases"]
-    lines.append(f"  first seen  {short(item.case)}")
+    if "mask" in item.case:
+        lines.append(f"  first seen  {short(item.case)}")
     if item.small:
         lines.append(f"  smallest    {short(item.small)}")
     if item.reason:

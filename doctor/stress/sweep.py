@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import DoctorError, NoDiagnosis
 from ..target import Answer
-from .failures import BAD, Failure, gather, verdict
+from .failures import BAD, Failure, gather, kinds, verdict
 from .gpus import Lane, disagreements, lanes
 from .journal import Journal
 from .plan import Plan, key, plan
@@ -90,6 +90,8 @@ def sweep(
         names = {lane.name: lane.label.partition("(")[2] for lane in here}
         outcome.disagreements = disagreements(outcome.records, names)
         _look_into_failures(options, outcome, tell)
+        if device.startswith("cuda") and not options.backends:
+            _triton(options, outcome)
         if outcome.complete:
             journal.finish()
     finally:
@@ -240,6 +242,16 @@ def _look_into_failures(options: Options, outcome: Outcome, tell: Callable[[str]
     worker = Worker(options.python, timeout=options.timeout, env=outcome.lanes[0].env)
     outcome.failures = gather(failing, worker, seconds=options.shrink, tell=tell)
     outcome.seconds["shrink"] = time.monotonic() - began
+
+
+def _triton(options: Options, outcome: Outcome) -> None:
+    """A small kernel compiled now: finds trouble with ptxas, libcuda, compilers and cache folders."""
+    worker = Worker(options.python, timeout=max(120.0, options.timeout), env=outcome.lanes[0].env)
+    answer = worker.ask({"op": "triton"})
+    if verdict(answer) in BAD:
+        outcome.failures.append(Failure("triton", tuple(kinds(answer)), {"backend": "triton"}, answer.reason, answer))
+    else:
+        outcome.notes.append(f"triton: {answer.reason or 'compiles and runs a kernel'}")
 
 
 def _plainness(case: Mapping[str, Any]) -> int:

@@ -109,3 +109,22 @@ def test_steps_of_the_shrinker_are_valid_and_lead_downwards():
     smallest = {"backend": "sdpa.math", "batch_size": 1, "num_heads": 1, "seq_len_q": 1, "head_dim_qk": 8,
                 "training": False}  # fmt: skip
     assert simpler(smallest, sys.executable) == []
+
+
+def test_triton_that_breaks_is_a_fault_and_one_that_runs_a_note(monkeypatch):
+    from doctor.stress import sweep as module
+    from doctor.stress.gpus import Lane
+    from doctor.stress.plan import Plan
+    from doctor.stress.report import as_text
+
+    def outcome_of(answer):
+        monkeypatch.setattr(module.Worker, "ask", lambda self, request: answer)
+        hello = {"torch": "2.11", "backends": {}}
+        outcome = module.Outcome(hello, Plan((), {}), [Lane("gpu0", "GPU 0")], [])
+        module._triton(module.Options("python"), outcome)
+        return outcome
+
+    good = outcome_of(Answer("ran", {"verdict": "ok", "faults": []}))
+    assert not good.bad and "compiles and runs" in as_text(good)
+    bad = outcome_of(Answer("failed", reason="RuntimeError: Cannot find ptxas"))
+    assert bad.bad and "Cannot find ptxas" in as_text(bad)
