@@ -1,0 +1,42 @@
+"""The recommended fix as a shell script: commands to run, variables to set; whatever is no command is a comment."""
+
+from __future__ import annotations
+
+import re
+
+from ..model import Report
+from . import Style
+from .page import printable
+from .remedies import fix_lines
+
+_COMMAND = re.compile(r"(pip|pip3|uv|python|python3|ln|apt|apt-get|conda|export|unset)\s")
+
+
+def fixes(report: Report, style: Style) -> str:
+    """A script to run in the environment, or to source where variables change."""
+    return "\n".join(["#!/bin/sh", *head(report), *commands(report)]) + "\n"
+
+
+def head(report: Report) -> list[str]:
+    """What it is for, in comments."""
+    if not report.fixes:
+        errors = [finding.rule for finding in report.findings if finding.severity == "error"]
+        return [f"# {report.tool}: no fix for {', '.join(errors)}" if errors else f"# {report.tool}: nothing to fix"]
+    item = report.fixes[0]
+    told = [f"{report.tool}: clears {', '.join(item.resolves)}", item.title]
+    told += [f"leaves {', '.join(item.leaves)}"] if item.leaves else []
+    told += [item.note] if item.note else []
+    return [f"# {_flat(text)}" for text in told]
+
+
+def commands(report: Report) -> list[str]:
+    """The lines of the recommended fix; code of the job, settings and advice are comments."""
+    if not report.fixes:
+        return []
+    lines = (_flat(line) for line in fix_lines(report.fixes[0]))
+    return [line if line.startswith("#") or _COMMAND.match(line) else f"# {line}" for line in lines]
+
+
+def _flat(text: str) -> str:
+    """One line, whatever a rule or a fact put into it."""
+    return printable(" ".join(text.split()))
