@@ -160,10 +160,11 @@ def fix(arguments: Sequence[str], streams: Streams) -> int:
 
         if options.pin == "-":
             streams.stdout.write(render_pins(report))
-        else:
-            write_atomically(Path(options.pin), render_pins(report), force=options.force)
-            streams.tell(f"wrote `{options.pin}`")
-        return _code(report, "error")
+            return _code(report, "error")
+        write_atomically(Path(options.pin), render_pins(report), force=options.force)
+        streams.tell(f"wrote `{options.pin}`")
+        if options.format == "text" and options.output is None:
+            return _code(report, "error")  # the file says it all; another format or place was asked for besides
     _deliver(render, report, options, streams)
     return _code(report, "error")
 

@@ -227,6 +227,8 @@ class TestOtherCommands:
         assert run("fix", *B[:-1], "--pin", pins, "--force")[0] == 1
         assert pins.read_text() == text
         assert run("fix", *B[:-1], "--pin")[1] == text
+        told = run("fix", *B[:-1], "--pin", pins, "--force", "--format", "json")[1]
+        assert [change["package"] for change in json.loads(told)["fixes"][0]["changes"]] == ["torch"]
 
     def test_snapshot_and_back(self, run, tmp_path):
         path = tmp_path / "snap.json"
