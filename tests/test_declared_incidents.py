@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ NVTE = ("--set", "env.NVTE_FLASH_ATTN=0", "--set", "env.NVTE_UNFUSED_ATTN=0")
 QWEN = ("--set", "workload.framework=xtuner", "--set", "workload.attn_implementation=flash_attention_2",
         "--set", "workload.pack_to_max_length=false", "--set", "workload.use_varlen_attn=false")  # fmt: skip
 
+#: Formats of a diagnosis; the others write out a fix alone.
+DIAGNOSES = [name for name, module in FORMATS.items() if hasattr(import_module(f"doctor.report.{module}"), "diagnosis")]
 #: incident: GPU, the job in options, the rule that is its cause, the line that is to be changed
 INCIDENTS = {
     "a": ("a100", ("--workload", "a"), "TE101", "transformer-engine"),
@@ -43,7 +46,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("incident", sorted(INCIDENTS))
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", DIAGNOSES)
 def test_an_incident_is_found_in_every_format(incident: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.run(["check", *options(incident), "--format", name])
     out, err = capsys.readouterr()
@@ -72,6 +75,10 @@ def test_the_annotation_stands_at_the_pin_to_change(incident: str, capsys: pytes
     line = (DECLARED / f"{incident}.txt").read_text().splitlines()[place["region"]["startLine"] - 1]
     package = INCIDENTS[incident][3]
     assert "==" in line if package is None else line.startswith(package)
+
+
+def test_the_formats_of_a_gate_are_among_those_tried() -> None:
+    assert {"text", "json", "sarif", "junit", "github", "markdown"} <= set(DIAGNOSES)
 
 
 def test_the_declared_examples_are_the_incidents() -> None:

@@ -39,7 +39,7 @@ def read(path: Path, text: str) -> Sheet:
         own = _NAMES.get(name, normalized(name))
         if name not in (*_CUDA, "python", "cudnn", "pip"):
             raw = rows[line - 1].rstrip("\r")
-            reader.entries.append(Entry(own, str(path), line, ranges, pin_of(ranges), raw=raw))
+            reader.entries.append(Entry(own, str(path), line, ranges, pin_of(ranges, path, line), raw=raw))
     sheet = reader.sheet()
     return Sheet(sheet.entries, (*sheet.facts, *_facts(path, found)), False, "", sheet.notes)
 

@@ -58,8 +58,8 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
         elif any(entry.locked for entry in entries):
             first = entries[0]
             pinned[name] = Fact(f"{name}.version", ABSENT, f"{first.place}, whose marker does not hold")
-    platform = likely[len(likely) // 2]
-    opened = _follow(pinned, ranges, extras, index, platform)
+    platform = likely[0] if len(likely) == 1 else Platform(None, likely[0].system, likely[0].machine)
+    opened = _follow(pinned, ranges, extras, index, platform, likely)
     for item in opened:
         problem = f"`{item.name}{item.range}` leaves its version open"
         if item.versions:
@@ -145,7 +145,7 @@ def _join(name: str, entries: Sequence[Entry], pinned: dict[str, Fact], ranges: 
 
 def _follow(
     pinned: dict[str, Fact], ranges: dict[str, tuple[str, Entry]], extras: Mapping[str, frozenset[str]],
-    index: ReleaseIndex, platform: Platform,
+    index: ReleaseIndex, platform: Platform, likely: Sequence[Platform],
 ) -> list[Open]:  # fmt: skip
     """Add what pinned releases pin in turn, narrow ranges by what they need; what then stays open."""
     open_: dict[str, Open] = {}
@@ -165,7 +165,7 @@ def _follow(
                 for version, release in index.releases(name).items()
                 if not release.yanked
                 and not release.is_prerelease
-                and release.installs_on(platform)
+                and any(release.installs_on(machine) for machine in likely)
                 and admits(whole, version)
                 and fits(name, release, pinned, platform)
             )

@@ -54,11 +54,22 @@ def fault(file: object, line: int | None, why: str, hint: str | None = None) -> 
     return DoctorError(f"{file}:{line}: {why}" if line else f"{file}: {why}", hint)
 
 
-def pin_of(ranges: str) -> str | None:
-    """The version that `==` leaves as the only one."""
+def pin_of(ranges: str, file: object, line: int) -> str | None:
+    """The version that `==` leaves as the only one; DoctorError for what is none, which `===` lets pass."""
+    from packaging.version import InvalidVersion
+
+    from ..vocabulary import parse_version
+
     clauses = [clause.strip() for clause in ranges.split(",") if clause.strip()]
     exact = [clause for clause in clauses if clause.startswith("==") and not clause.endswith(".*")]
-    return exact[0].lstrip("=").strip() if exact else None
+    if not exact:
+        return None
+    pin = exact[0].lstrip("=").strip()
+    try:
+        parse_version(pin)
+    except InvalidVersion:
+        raise fault(file, line, f"`{pin[:60]}` is no version") from None
+    return pin
 
 
 def cuda_of_index(url: str) -> str | None:

@@ -151,7 +151,15 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Ent
         _check(ranges, file, number)
         extras = tuple(re.findall(r"[A-Za-z0-9._-]+", (re.search(r"\[(.*?)\]", text) or ["", ""])[1]))
         return Entry(
-            normalized(plain.name), file, number, ranges, pin_of(ranges), extras, plain.marker, raw, constraint
+            normalized(plain.name),
+            file,
+            number,
+            ranges,
+            pin_of(ranges, file, number),
+            extras,
+            plain.marker,
+            raw,
+            constraint,
         )
     if _ADDRESS.match(text):
         return _address(text, None, file, number, raw, constraint)
@@ -165,7 +173,7 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Ent
     if found.url:
         return _address(found.url, found.name, file, number, raw, constraint, tuple(sorted(found.extras)), marker)
     ranges = str(found.specifier)
-    pin = pin_of(ranges)
+    pin = pin_of(ranges, file, number)
     return Entry(
         normalized(found.name), file, number, ranges, pin, tuple(sorted(found.extras)), marker, raw, constraint
     )

@@ -89,6 +89,14 @@ def test_a_release_that_does_not_go_with_the_pins_is_not_judged(diagnose, read):
     assert set(item.versions) == {"0.0.29.post2", "0.0.29.post3"}
 
 
+def test_releases_that_no_possible_python_installs_do_not_count(read):
+    """torch 2.0 has wheels up to Python 3.11, torch 2.2 the first for 3.12."""
+    everything = read({"r.txt": "torch>=2.0,<2.4\n"}).open[0].versions
+    newer = read({"r.txt": "torch>=2.0,<2.4\n"}, python_version="3.12.4").open[0].versions
+    assert everything[0] == "2.0.0" and newer[0] == "2.2.0"
+    assert set(newer) < set(everything)
+
+
 def test_a_pin_settles_what_it_requires(read):
     facts = read({"r.txt": "xformers==0.0.29.post3\n"}).facts
     assert facts.value("torch.version") == "2.6.0"

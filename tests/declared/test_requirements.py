@@ -123,6 +123,7 @@ def test_options_without_a_bearing_are_passed_over(read):
         ({"a.txt": "torch==\n"}, "a.txt:1", "no requirement"),
         ({"a.txt": "ok==1\ntorch==2.6.0,\ntor ch\n"}, "a.txt:3", "no requirement"),
         ({"a.txt": "\ntorch>=oops\n"}, "a.txt:2", "no range"),
+        ({"a.txt": "torch===nightly\n"}, "a.txt:1", "no version"),
         ({"a.txt": "torch==2.6.0; os == 'x'\n"}, "a.txt:1", "marker"),
         ({"a.txt": "--frobnicate\n"}, "a.txt:1", "unknown option"),
         ({"a.txt": "-r\n"}, "a.txt:1", "names no file"),
