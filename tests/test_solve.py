@@ -262,6 +262,33 @@ def test_two_findings_are_joined_into_one_release(own_rules):
     assert fix.resolves == ("OWN001", "OWN002")
 
 
+def test_a_package_that_turns_out_not_to_be_needed_stays(own_rules):
+    old = {"transformers.version": "<4.44"}
+    rules = own_rules(
+        OWN001={"when": {**old, "flash-attn.version": "<2.6"}, "fix": [{"require": {"flash-attn": "==2.6.3"}}]},
+        OWN002={"when": old, "fix": [{"require": {"transformers": ">=4.44"}}]},
+    )
+    (fix,) = fixes(facts_of({"transformers.version": "4.42.4", "flash-attn.version": "2.5.8"}), rules)
+    assert packages(fix) == {"transformers": "4.44.2"} and fix.resolves == ("OWN001", "OWN002")
+
+
+def test_a_smaller_way_that_is_worse_in_nothing_is_recommended_and_told_as_nobody_s(own_rules):
+    rules = own_rules(
+        OWN001={"when": {"torch.version": "<2.7", "transformers.version": "<4.44"},
+                "fix": [{"require": {"torch": "==2.7.1"}}]},
+        OWN002={"when": {"torch.version": "==2.7.1", "flash-attn.version": "<2.7"},
+                "fix": [{"require": {"flash-attn": "==2.7.3"}}]},
+    )  # fmt: skip
+    given = {"torch.version": "2.6.0", "transformers.version": "4.42.4", "flash-attn.version": "2.5.8"}
+    first, second = fixes(facts_of(given), rules)
+    assert packages(first) == {"transformers": "4.44.2"} and "No rule names this way" in (first.note or "")
+    assert packages(second) == {"torch": "2.7.1", "flash-attn": "2.7.3"}
+    newer = {**given, "transformers.version": "4.43.0"}  # and a downgrade is never the better way
+    rules.rules["OWN001"].body["when"]["transformers.version"] = ">=4.43"
+    rules.rules["OWN001"].__dict__.pop("when", None)
+    assert packages(fixes(facts_of(newer), rules)[0]) == {"torch": "2.7.1", "flash-attn": "2.7.3"}
+
+
 def test_contradicting_ways_are_not_joined(own_rules):
     rules = own_rules(
         OWN001={"when": {"transformers.version": ">=4.44"}, "fix": [{"require": {"transformers": "<4.44"}}]},

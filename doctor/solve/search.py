@@ -101,7 +101,7 @@ class Search:
         outcome, reads = self._judged(chosen, target, len(chosen) < size)
         if outcome is not None and len(chosen) == size:
             yield outcome
-        elif outcome is None and reads is not None:
+        elif outcome is None and reads is not None and len(chosen) < size:
             for package in sorted(self._movers(reads) - set(chosen)):
                 yield from self._with(chosen, package, "", size, None if target not in self.repair.firing else target)
 
