@@ -33,6 +33,7 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     how.add_argument("--budget", type=seconds, metavar="SECONDS", help="stop asking after this time")
     how.add_argument("--cases", type=_count, metavar="N", help="cases over all backends")
     how.add_argument("--memory", type=_bytes, metavar="GIB", help="memory to use on each GPU: 8, 512M")
+    how.add_argument("--processes", type=_count, metavar="N", help="on each GPU (default: as the cores allow, up to 4)")
     how.add_argument("--seed", type=int, default=0, metavar="N", help="another sweep of the same kind")
     how.add_argument("--timeout", type=seconds, default=60.0, metavar="SECONDS", help="longest wait for one case")
     how.add_argument("--shrink", type=seconds, default=120.0, metavar="SECONDS", help="time for smallest forms")
@@ -55,7 +56,7 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
             Options(
                 python, options.budget, options.memory, options.seed, options.cases, tuple(options.backend),
                 options.device, options.timeout, options.shrink,
-                Path(options.journal) if options.journal else _journal(python), options.restart,
+                Path(options.journal) if options.journal else _journal(python), options.restart, options.processes,
             ),
             bar, streams.tell,
         )  # fmt: skip
