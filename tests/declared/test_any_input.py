@@ -12,11 +12,12 @@ from doctor.model import Facts
 
 NAMES = ("requirements.txt", "uv.lock", "poetry.lock", "pylock.toml", "pyproject.toml", "environment.yml")
 PIECES = (
-    "torch", "==", "2.6.0", ">=", "<", "~=", "*", "+cu124", "[", "]", "[pytorch]", "@", "git+https://x/y.git@v1.2", " ",
-    "\n", ";", "python_version", "'3.11'", "sys_platform == 'linux'", "-r ", "-c ", "-e ", "--hash=sha256:a",
-    "\\\n", "://", "file:", "[[package]]\n", "[[packages]]\n", "name = ", '"torch"', "version = ", '"2.6.0"', "[project]\n",
-    "dependencies", "#", ",", "dependencies:\n", "  - ", "pytorch=2.4", "pip:\n", "    - ", "(", ")", "%", "\t", "é",
-    "\u2028", "===", "!=", "lock-version = '1.0'\n", "resolution-markers = ", "\x0c", "markers = ", "x.whl", "=",
+    "torch", "==", "2.6.0", ">=", "<", "~=", "*", "+cu124", "[", "]", "[pytorch]", "@", "git+https://x/y.git@v1.2",
+    " ", "\n", ";", "python_version", "'3.11'", "sys_platform == 'linux'", "-r ", "-c ", "-e ", "--hash=sha256:a",
+    "\\\n", "://", "file:", "[[package]]\n", "[[packages]]\n", "name = ", '"torch"', "version = ", '"2.6.0"',
+    "[project]\n", "dependencies", "#", ",", "dependencies:\n", "  - ", "pytorch=2.4", "pip:\n", "    - ", "(",
+    ")", "%", "\t", "é", "\u2028", "===", "!=", "lock-version = '1.0'\n", "resolution-markers = ", "\x0c",
+    "markers = ", "x.whl", "=",
 )  # fmt: skip
 texts = some.lists(some.one_of(some.sampled_from(PIECES), some.text(max_size=6)), max_size=30).map("".join)
 
