@@ -20,6 +20,8 @@ BUILT_AGAINST_TORCH = (
     "mamba-ssm", "grouped-gemm", "deep-ep", "deep-gemm",
 )  # fmt: skip
 
+_MOST = 4  # keys named where a rule cannot be judged for want of many
+
 
 def as_fix(repair: Repair, outcome: Outcome, first: bool = True) -> Fix:
     """The outcome in words; the first also says what was passed over."""
@@ -142,9 +144,10 @@ def _note(repair: Repair, outcome: Outcome, after: Any, passed_over: Sequence[st
     newly = sorted(outcome.unclear - repair.unclear)
     if newly:
         missing = sorted({k for group in after.undetermined if set(group.rules) & set(newly) for k in group.missing})
+        more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
         sentences.append(
             f"Not judged on the changed environment: {', '.join(newly)}"
-            + (f" (needs {', '.join(f'`{key}`' for key in missing)})." if missing else ".")
+            + (f" (needs {', '.join(f'`{key}`' for key in missing[:_MOST])}{more})." if missing else ".")
         )
     if any(pick.trusted and not pick.alternative.call for pick in outcome.plan.picks):
         sentences.append("What the loader then finds shows only on the machine: check again there.")
