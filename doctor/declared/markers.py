@@ -33,11 +33,9 @@ def _full(python: str) -> str:
 
 
 def _admits(text: str, python: str) -> bool:
-    from packaging.specifiers import InvalidSpecifier
-
     try:
         return admits(text, python)
-    except InvalidSpecifier:
+    except ValueError:  # InvalidSpecifier, whose import is dear
         return True  # a range of another kind narrows nothing for us
 
 

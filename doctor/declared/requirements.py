@@ -21,6 +21,7 @@ _SDIST = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.-]+?)-(?P<version>\d[^-/]*)\.
 _TAG = re.compile(r"@v?(\d+(?:\.\d+)+(?:\.?(?:post|rc|a|b|dev)\d+)?)(?:[#?].*)?$")
 _NAMED = r"[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?\s*@"
 _ADDRESS = re.compile(rf"(?!{_NAMED})(?:[a-z+]+://|git\+|\.{{0,2}}/|file:|.*\.(?:whl|tar\.gz|zip)(?:#.*)?$)")
+_PLAIN = re.compile(r"(?:(?:>=|<=|>|<|==|!=)\d+(?:\.\d+)*(?:\.post\d+|rc\d+)?|(?:==|!=)\d+(?:\.\d+)*\.\*)")
 #: Repositories whose distribution is called otherwise.
 _REPOSITORIES = {
     "flash-attention": "flash-attn", "transformerengine": "transformer-engine", "megatron-lm": "megatron-core",
@@ -180,6 +181,8 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Ent
 
 
 def _check(ranges: str, file: str, number: int) -> None:
+    if all(_PLAIN.fullmatch(clause) for clause in ranges.split(",") if clause):
+        return  # spares the import of `packaging.specifiers`
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
