@@ -167,7 +167,8 @@ def _torch_pin_held(parts: int) -> Callable[[str, str, str | None], bool | None]
     """A derivation: torch is what an installed package was built for, to that many parts of its version."""
 
     def compute(package: str, torch: str, pin: str | None) -> bool | None:
-        return True if ABSENT in (package, torch) else _held(torch, pin, parts)
+        # a pin that is absent: the package was built for torch's stable ABI
+        return True if ABSENT in (package, torch, pin) else _held(torch, pin, parts)
 
     return compute
 

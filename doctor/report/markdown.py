@@ -127,7 +127,7 @@ def _backends(prediction: Prediction) -> list[str]:
 
 
 def _headline(prediction: Prediction) -> str:
-    if prediction.import_error:
+    if prediction.import_error and prediction.import_error.holds:
         return f"does not import: {told_reason(prediction.import_error)}"
     if not prediction.could_tell:
         return "could not tell which runs"
