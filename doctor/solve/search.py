@@ -3,7 +3,7 @@
 Depth-first with iterative deepening on the number of changed packages. What a broken requirement or a firing rule
 does not depend on cannot mend it: every look-up of a judgement is traced, and only packages that feed one of these
 facts are moved. Releases that no rule, release table or requirement tells apart are tried once, nearest first.
-Both prunings lose no solution (docs/adr/fix-by-asking-again.md).
+Both prunings lose no solution (docs/adr/0006-fix-by-asking-again.md).
 """
 
 from __future__ import annotations
