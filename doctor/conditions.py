@@ -6,6 +6,7 @@ a version or number range (`">=2.1,<2.9"`), a literal, a list of literals, `pres
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -32,20 +33,20 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 
 
-class Condition:
+class Condition(ABC):
     """A node of the condition tree."""
 
+    @abstractmethod
     def holds(self, known: Known) -> bool | None:
         """True, False, or None when a needed fact is unknown."""
-        raise NotImplementedError  # pragma: no cover - abstract
 
+    @abstractmethod
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf below, left to right."""
-        raise NotImplementedError  # pragma: no cover - abstract
 
+    @abstractmethod
     def evidence(self, known: Known) -> Iterator[Evidence]:
         """The leaves that carry the verdict, judged."""
-        raise NotImplementedError  # pragma: no cover - abstract
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,19 @@ class Leaf(Condition):
 
 
 @dataclass(frozen=True)
-class All(Condition):
-    """Holds when every part does."""
+class _Several(Condition):
+    """What has parts."""
 
     parts: tuple[Condition, ...]
+
+    def leaves(self) -> Iterator[Leaf]:
+        for part in self.parts:
+            yield from part.leaves()
+
+
+@dataclass(frozen=True)
+class All(_Several):
+    """Holds when every part does."""
 
     def holds(self, known: Known) -> bool | None:  # noqa: D102
         verdict: bool | None = True
@@ -86,20 +96,14 @@ class All(Condition):
                 verdict = None
         return verdict
 
-    def leaves(self) -> Iterator[Leaf]:  # noqa: D102
-        for part in self.parts:
-            yield from part.leaves()
-
     def evidence(self, known: Known) -> Iterator[Evidence]:  # noqa: D102
         for part in self.parts:
             yield from part.evidence(known)
 
 
 @dataclass(frozen=True)
-class AnyOf(Condition):
+class AnyOf(_Several):
     """Holds when one part does."""
-
-    parts: tuple[Condition, ...]
 
     def holds(self, known: Known) -> bool | None:  # noqa: D102
         verdict: bool | None = False
@@ -110,10 +114,6 @@ class AnyOf(Condition):
             if holds is None:
                 verdict = None
         return verdict
-
-    def leaves(self) -> Iterator[Leaf]:  # noqa: D102
-        for part in self.parts:
-            yield from part.leaves()
 
     def evidence(self, known: Known) -> Iterator[Evidence]:  # noqa: D102
         verdict = self.holds(known)
