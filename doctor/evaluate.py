@@ -50,7 +50,7 @@ def evaluate(rulebook: Rulebook, facts: Facts) -> Assessment:
             continue
         holds = rule_holds(rulebook, rule, known)
         if holds:
-            findings.append(_finding(rule, known))
+            findings.append(finding_of(rule, known, rule.severity, interpolate(rule.message, known)))
         elif holds is None:
             unclear.setdefault(missing_keys(rule, known), []).append(rule.id)
     fired = {finding.rule for finding in findings}
@@ -85,15 +85,16 @@ def _weight(rulebook: Rulebook, finding: Finding) -> int:
     return int(rulebook.rules[finding.rule].body.get("weight", 0)) * 100 + len(finding.evidence)
 
 
-def _finding(rule: Rule, known: Known) -> Finding:
+def finding_of(rule: Rule, known: Known, severity: str, message: str) -> Finding:
+    """What a rule that strikes tells the user: in these words and this grade, with the conditions that hold."""
     evidence = tuple(item for item in rule.when.evidence(known) if item.holds)
     return Finding(
         rule=rule.id,
         name=rule.body["name"],
-        severity=rule.severity or "note",
+        severity=severity,
         verdict="fires",
         summary=rule.body["summary"],
-        message=interpolate(rule.message, known),
+        message=message,
         why=str(rule.body.get("why", "")).strip(),
         evidence=with_needs(evidence, rule.body.get("needs") or {}),
         references=rule.references,

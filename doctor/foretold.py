@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from .backends import order_that_counts
-from .evaluate import Assessment, with_needs
+from .evaluate import Assessment, finding_of
 from .known import Known
-from .model import Candidate, Finding, Prediction, Reason
-from .rulebook import Rule, Rulebook
+from .model import Candidate, Finding, Prediction
+from .rulebook import Rulebook
 
 NO_BACKEND = "NO_BACKEND"
 
@@ -20,30 +20,10 @@ def foretold(rulebook: Rulebook, assessment: Assessment) -> tuple[Finding, ...]:
     for prediction in assessment.predictions:
         reason = prediction.import_error or prediction.fails_at_run
         if reason is not None and reason.holds:
-            added.append(_of_rule(rulebook.rules[reason.rule], reason, assessment.known))
+            added.append(finding_of(rulebook.rules[reason.rule], assessment.known, "error", reason.message))
         elif prediction.could_tell and prediction.selected is None:
             added.append(_nothing_left(rulebook, prediction, assessment.known))
     return (*added, *findings)
-
-
-def _of_rule(rule: Rule, reason: Reason, known: Known) -> Finding:
-    evidence = tuple(item for item in rule.when.evidence(known) if item.holds)
-    return Finding(
-        rule=rule.id,
-        name=rule.body["name"],
-        severity="error",
-        verdict="fires",
-        summary=rule.body["summary"],
-        message=reason.message,
-        why=str(rule.body.get("why", "")).strip(),
-        evidence=with_needs(evidence, rule.body.get("needs") or {}),
-        references=rule.references,
-        alternatives=rule.alternatives,
-        no_pin=rule.body.get("no_pin"),
-        myth=rule.body.get("myth"),
-        confirm=rule.body.get("confirm"),
-        backends=rule.fails_at_run or rule.disables,
-    )
 
 
 def _nothing_left(rulebook: Rulebook, prediction: Prediction, known: Known) -> Finding:
@@ -54,7 +34,7 @@ def _nothing_left(rulebook: Rulebook, prediction: Prediction, known: Known) -> F
     asked = [item for item in prediction.candidates if item.backend in order] or list(prediction.candidates)
     if len(asked) == 1 and asked[0].reasons and asked[0].reasons[0].rule in rulebook.rules:
         reason = asked[0].reasons[0]  # nothing else was asked for: the refusal itself is the finding
-        return _of_rule(rulebook.rules[reason.rule], reason, known)
+        return finding_of(rulebook.rules[reason.rule], known, "error", reason.message)
     rules = dict.fromkeys(candidate.reasons[0].rule for candidate in asked if candidate.reasons)
     known_rules = [rulebook.rules[rule] for rule in rules if rule in rulebook.rules]
     return Finding(

@@ -1,7 +1,9 @@
 """What every test gets: a cache folder of its own, and no project defaults from around the checkout."""
 
+import importlib.util
 import os
 import signal
+import sys
 
 import pytest
 from hypothesis import settings
@@ -17,6 +19,17 @@ def own_cache(tmp_path_factory):
         del os.environ["XDG_CACHE_HOME"]
     else:
         os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def torch_python() -> str:
+    """An interpreter that has torch: ours, or the one that ATTN_DOCTOR_TORCH_PYTHON names."""
+    named = os.environ.get("ATTN_DOCTOR_TORCH_PYTHON")
+    if named:
+        return named
+    if importlib.util.find_spec("torch") is not None:
+        return sys.executable
+    pytest.skip("no torch in this interpreter, and ATTN_DOCTOR_TORCH_PYTHON is not set")
 
 
 # A busy machine is no flaw of the code: no deadline per example. The tests that are about time measure it themselves.

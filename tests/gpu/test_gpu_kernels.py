@@ -12,14 +12,6 @@ from doctor.target import ask, run_program, run_snippet
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _gpu() -> None:
-    pytest.importorskip("torch", reason="torch is not in the interpreter that runs the tests")
-    facts = ask(sys.executable, "facts", timeout=300)
-    if facts.observed.get("cuda.available") is not True:
-        pytest.skip(f"no GPU: {facts.observed.get('cuda.init') or facts.observed.get('torch.cuda')}")
-
-
 def test_every_backend_is_right_or_refuses() -> None:
     cases: list[dict[str, Any]] = [
         {"backend": backend, "mask": mask, "dtype": dtype, "seq_len_q": 320, "repeat": 1}

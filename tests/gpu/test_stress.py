@@ -10,18 +10,9 @@ import pytest
 
 from doctor.stress.report import as_text
 from doctor.stress.sweep import Options, by_backend, sweep
-from doctor.target import ask
 
 pytestmark = pytest.mark.gpu
 FAULTS = Path(__file__).parents[1] / "stress" / "faults.py"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _gpu() -> None:
-    pytest.importorskip("torch", reason="torch is not in the interpreter that runs the tests")
-    facts = ask(sys.executable, "facts", timeout=300)
-    if facts.observed.get("cuda.available") is not True:
-        pytest.skip(f"no GPU: {facts.observed.get('cuda.init') or facts.observed.get('torch.cuda')}")
 
 
 def test_sound_backends_are_not_accused() -> None:
