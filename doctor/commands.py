@@ -37,11 +37,11 @@ def check(arguments: Sequence[str], streams: Streams) -> int:
     add_output(made)
     add_fail_on(made)
     options = made.read(arguments)
-    render = _renderer(options.format, "diagnosis")
+    render = renderer_of(options.format, "diagnosis")
     request = request_of(options)
-    report = _diagnose(request, streams)
-    _deliver(render, report, options, streams)
-    return _code(report, options.fail_on or request.defaults.fail_on or "error")
+    report = diagnosis_of(request, streams)
+    deliver(render, report, options, streams)
+    return exit_code(report, options.fail_on or request.defaults.fail_on or "error")
 
 
 def backends(arguments: Sequence[str], streams: Streams) -> int:
@@ -54,10 +54,10 @@ def backends(arguments: Sequence[str], streams: Streams) -> int:
     options = made.read(arguments)
     if options.batch is not None:
         return _batch(options, streams)
-    render = _renderer(options.format, "backends")
+    render = renderer_of(options.format, "backends")
     request = request_of(options, run=False, fixes=False)
-    report = _diagnose(request, streams)
-    _deliver(render, report, options, streams)
+    report = diagnosis_of(request, streams)
+    deliver(render, report, options, streams)
     _all_read(report.unread)
     return int(any(item.fails_at_run or (item.could_tell and not item.selected) for item in report.predictions))
 
@@ -75,7 +75,7 @@ def matrix(arguments: Sequence[str], streams: Streams) -> int:
     render = renderer(options.format)
     request = request_of(options, run=False, fixes=False)
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
-    _deliver(render, matrices(rulebook, examine(request, rulebook).facts), options, streams)
+    deliver(render, matrices(rulebook, examine(request, rulebook).facts), options, streams)
     return 0
 
 
@@ -134,39 +134,9 @@ def _reason(problem: Exception) -> str:
 
 def fix(arguments: Sequence[str], streams: Streams) -> int:
     """Solve."""
-    made = parser("fix", "The smallest change that clears the findings.", target=True, workload=True)
-    made.add_argument(
-        "--pin", nargs="?", const="-", metavar="FILE",
-        help="the packages as a requirements file for pip and uv; without FILE on stdout",
-    )  # fmt: skip
-    made.add_argument("--force", action="store_true", help="overwrite FILE")
-    keep = made.add_argument_group("what stays as it is")
-    keep.add_argument("--hold", action="append", default=[], metavar="PACKAGE", help="leave it alone; repeatable")
-    keep.add_argument(
-        "--allow", action="append", default=[], metavar="PACKAGE", help="change no package but this; repeatable"
-    )
-    keep.add_argument(
-        "--constraint", action="append", default=[], metavar="FILE",
-        help="keep to these ranges, as pip reads them: a constraints or requirements file; repeatable",
-    )  # fmt: skip
-    add_output(made)
-    options = made.read(arguments)
-    render = _renderer(options.format, "fixes")
-    request = request_of(options, run=False)
-    report = _diagnose(request, streams)
-    if options.pin is not None:
-        from .facts_file import write_atomically
-        from .pins import render_pins
+    from .fix_command import run
 
-        if options.pin == "-":
-            streams.stdout.write(render_pins(report))
-            return _code(report, "error")
-        write_atomically(Path(options.pin), render_pins(report), force=options.force)
-        streams.tell(f"wrote `{options.pin}`")
-        if options.format == "text" and options.output is None:
-            return _code(report, "error")  # the file says it all; another format or place was asked for besides
-    _deliver(render, report, options, streams)
-    return _code(report, "error")
+    return run(arguments, streams)
 
 
 def snapshot(arguments: Sequence[str], streams: Streams) -> int:
@@ -235,19 +205,22 @@ def request_of(options: argparse.Namespace, *, run: bool = True, fixes: bool = T
     )
 
 
-def _diagnose(request: Request, streams: Streams) -> Report:
+def diagnosis_of(request: Request, streams: Streams) -> Report:
+    """The report of one request."""
     from .session import diagnose
 
     return diagnose(request, streams.tell)
 
 
-def _renderer(name: str, view: str) -> Any:
+def renderer_of(name: str, view: str) -> Any:
+    """How `--format NAME` shows this view."""
     from .report import renderer
 
     return renderer(name, view)
 
 
-def _deliver(render: Any, report: Any, options: argparse.Namespace, streams: Streams) -> None:
+def deliver(render: Any, report: Any, options: argparse.Namespace, streams: Streams) -> None:
+    """The answer as text, with colour where a terminal reads it, to stdout or the file asked for."""
     from .report import Style
 
     to_terminal = options.output is None and streams.stdout.isatty()
@@ -282,7 +255,7 @@ def _all_read(unread: Sequence[str]) -> None:
         raise DoctorError(unread[0], "what the other files say was judged")
 
 
-def _code(report: Report, fail_on: str) -> int:
+def exit_code(report: Report, fail_on: str) -> int:
     """1 when a finding is at or above `fail_on`."""
     _all_read(report.unread)
     if fail_on == "never":

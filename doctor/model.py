@@ -231,6 +231,18 @@ class Undetermined:
 
 
 @dataclass(frozen=True)
+class Case:
+    """One environment × GPU × workload of a gate, judged."""
+
+    environment: str  # as the user named it: a file, a folder, an interpreter
+    gpu: str | None
+    workload: str | None
+    findings: tuple[Finding, ...]
+    predictions: tuple[Prediction, ...]
+    undetermined: tuple[Undetermined, ...]
+
+
+@dataclass(frozen=True)
 class Report:
     """All that a renderer ever sees."""
 
@@ -246,4 +258,5 @@ class Report:
     runs: tuple[Confirmation, ...] = ()  # the job's own attention, run on this machine
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()  # declared files that could not be read, each with line and reason
+    cases: tuple[Case, ...] = ()  # where several were judged at once; `findings` is then what any of them showed
     schema: int = 1

@@ -25,7 +25,7 @@ LAYERS = (
      "building"},
     {"report"},
     {"session", "stress"},
-    {"cli_options", "rule_commands", "stress_command", "wheel_commands", "commands", "cli", "__main__"},
+    {"cli_options", "rule_commands", "stress_command", "wheel_commands", "fix_command", "commands", "cli", "__main__"},
 )  # fmt: skip
 #: The table of GPUs is data, and lies in the rulebook; `--gpu` reads it there.
 READS_ITS_TABLE = ("doctor.probes.gpu_table", "rulebook")

@@ -1,0 +1,46 @@
+"""The command `fix`: the smallest change that clears the findings, as pins, recipes or words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .cli_options import add_output, parser
+from .commands import Streams, deliver, diagnosis_of, exit_code, renderer_of, request_of
+
+
+def run(arguments: Sequence[str], streams: Streams) -> int:
+    """Solve."""
+    made = parser("fix", "The smallest change that clears the findings.", target=True, workload=True)
+    made.add_argument(
+        "--pin", nargs="?", const="-", metavar="FILE",
+        help="the packages as a requirements file for pip and uv; without FILE on stdout",
+    )  # fmt: skip
+    made.add_argument("--force", action="store_true", help="overwrite FILE")
+    keep = made.add_argument_group("what stays as it is")
+    keep.add_argument("--hold", action="append", default=[], metavar="PACKAGE", help="leave it alone; repeatable")
+    keep.add_argument(
+        "--allow", action="append", default=[], metavar="PACKAGE", help="change no package but this; repeatable"
+    )
+    keep.add_argument(
+        "--constraint", action="append", default=[], metavar="FILE",
+        help="keep to these ranges, as pip reads them: a constraints or requirements file; repeatable",
+    )  # fmt: skip
+    add_output(made)
+    options = made.read(arguments)
+    render = renderer_of(options.format, "fixes")
+    request = request_of(options, run=False)
+    report = diagnosis_of(request, streams)
+    if options.pin is not None:
+        from .facts_file import write_atomically
+        from .pins import render_pins
+
+        if options.pin == "-":
+            streams.stdout.write(render_pins(report))
+            return exit_code(report, "error")
+        write_atomically(Path(options.pin), render_pins(report), force=options.force)
+        streams.tell(f"wrote `{options.pin}`")
+        if options.format == "text" and options.output is None:
+            return exit_code(report, "error")  # the file says it all; another format or place was asked for besides
+    deliver(render, report, options, streams)
+    return exit_code(report, "error")
