@@ -18,13 +18,15 @@ NAMES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuff
 LAYERS = (
     {"errors", "records", "model"},
     {"vocabulary", "privacy", "requirement_lines", "yamltext", "assets", "versions", "regexsafety", "wholefile"},
-    {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "ruleindex", "wording", "target",
+    {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "ruleindex", "wording", "process", "target",
      "release_index"},
     {"backends", "foretold", "evaluate", "ruletests", "rulenew", "rulelint", "probes", "workload", "facts_file",
-     "solve", "pins", "confirm", "jobruns", "config", "batch", "matrix", "patient", "declared", "wheels",
+     "solve", "pinset", "pins", "confirm", "jobruns", "bench", "reproduce", "config", "batch", "matrix", "patient", "declared", "wheels",
      "building"},
     {"report"},
     {"session", "stress"},
+    {"api", "ranks"},
+    {"proof"},
     {"cli_options", "rule_commands", "stress_command", "wheel_commands", "fix_command", "commands", "cli", "__main__"},
 )  # fmt: skip
 #: The table of GPUs is data, and lies in the rulebook; `--gpu` reads it there.
@@ -154,7 +156,7 @@ def test_heavy_imports_wait_until_they_are_needed():
         "packaging.requirements", "email",
     }  # fmt: skip
     # Imported late as a whole.
-    late = {"target", "release_index", "solve", "probes", "report", "workload", "stress", "declared"}
+    late = {"process", "target", "release_index", "solve", "probes", "report", "workload", "stress", "declared", "proof"}
     wrong = [
         f"{NAMES[path]}:{line} imports {name} at its top"
         for path in MODULES

@@ -1,0 +1,187 @@
+"""What a fix does to packages, sorted: what any installer takes, what stays, what is built, what goes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from .model import ABSENT, Change, Fix, Report
+from .records import dataclass
+from .release_index import admits, load_index
+from .solve.parts import leader_of
+from .solve.stack import Stack
+from .solve.wording import BUILT_AGAINST_TORCH, orphans
+
+if TYPE_CHECKING:
+    from .wheels import Wheel
+
+#: Companions outside the index whose newer releases ask for a newer torch: left open, a resolver moves it.
+_NEED_TORCH = (
+    "accelerate", "bitsandbytes", "lightning", "liger-kernel", "peft", "pytorch-lightning", "sentence-transformers",
+    "timm", "torchao", "torchdata", "torchmetrics", "torchtext", "trl",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """One requirement and why it is there."""
+
+    package: str
+    version: str
+    why: str
+    held: bool = False
+    extra: str = ""
+
+    @property
+    def requirement(self) -> str:
+        """As pip and uv read it."""
+        return f"{self.package}{self.extra}=={self.version}"
+
+
+@dataclass(frozen=True)
+class Pins:
+    """A fix's packages, sorted by what has to be done with them."""
+
+    changed: tuple[Line, ...] = ()  # any installer takes them
+    held: tuple[Line, ...] = ()  # companions that stay
+    built: tuple[Line, ...] = ()  # compiled against the torch that is there: a second step
+    removed: tuple[str, ...] = ()  # to be uninstalled first
+    again: tuple[str, ...] = ()  # their files went along with a removed one: to be laid down anew
+    told: tuple[str, ...] = ()  # about companions that cannot be held
+    moves_torch: bool = False
+    index_url: str | None = None
+    wheel: Wheel | None = None  # for flash-attn, where its release has one
+
+
+def pinnable(report: Report) -> Fix:
+    """The fix that the pins write out: the first that changes packages and leaves as little as the recommended one."""
+    best = report.fixes[0]
+    with_packages = [fix for fix in report.fixes if any(change.kind == "package" for change in fix.changes)]
+    return next((fix for fix in with_packages if len(fix.leaves) <= len(best.leaves)), best)
+
+
+def pins_of(report: Report, fix: Fix) -> Pins:
+    """What a fix installs, holds, builds and removes."""
+    packages = [change for change in fix.changes if change.kind == "package"]
+    stack = _stack(report)
+    chosen = {change.name: change.after or ABSENT for change in packages}
+    changed = [_line(stack, chosen, change) for change in packages if change.after is not None]
+    held, told = _held(stack, chosen)
+    built = [line for line in changed + held if line.package in BUILT_AGAINST_TORCH]
+    built += _torch_part(stack, chosen, built)
+    removed, again = _removals(stack, chosen)
+    return Pins(
+        changed=tuple(line for line in changed if line.package not in BUILT_AGAINST_TORCH),
+        held=tuple(line for line in held if line.package not in BUILT_AGAINST_TORCH),
+        built=tuple(built),
+        removed=removed,
+        again=again,
+        told=tuple(told),
+        moves_torch="torch" in chosen,
+        index_url=fix.index_url,
+        wheel=_wheel(report, chosen, built),
+    )
+
+
+def _stack(report: Report) -> Stack:
+    from .known import Known
+    from .solve import stack_of
+
+    return stack_of(report.facts, Known(report.facts), load_index())
+
+
+def _line(stack: Stack, chosen: dict[str, str], change: Change) -> Line:
+    was = f"was {change.before}; " if change.before else ""
+    why = f"{was}clears {', '.join(change.resolves)}: {change.why}" if change.resolves else f"{was}{change.why}"
+    version = str(change.after)
+    return Line(change.name, version, why, extra=_extra(stack, chosen, change.name, version))
+
+
+def _extra(stack: Stack, chosen: dict[str, str], package: str, version: str) -> str:
+    """`[core-cu12]` where the package alone no longer brings its binary part."""
+    release = stack.index.release(package, version)
+    torch = chosen.get("torch") or stack.installed.get("torch")
+    core = f"core-cu{stack.cuda_major(torch) or '12'}"
+    offered = release is not None and any(
+        re.search(rf"extra\s*==\s*['\"]{core}['\"]", text) for text in release.requires
+    )
+    return f"[{core}]" if offered else ""
+
+
+def _held(stack: Stack, chosen: dict[str, str]) -> tuple[list[Line], list[str]]:
+    """(installed companions that stay, sentences about those that cannot be held)."""
+    lines, told = [], []
+    versions = {**stack.completed(chosen)}
+    torch = versions.get("torch")
+    for package, version in sorted(stack.installed.items(), key=lambda item: (item[0] != "torch", item[0])):
+        if package in chosen or leader_of(package) or version == ABSENT:
+            continue
+        if package not in stack.index and package not in _NEED_TORCH:
+            continue
+        public = version.partition("+")[0]
+        if package in stack.index and stack.index.release(package, public) is None:
+            told.append(f"{package} {version} is not in the registry: install without replacing it (`--no-deps`).")
+            continue
+        release = stack.index.release(package, public)
+        if release is not None and not release.installs_on(stack.platform):
+            told.append(f"{package} {version} is not held: no installer takes it on Python {stack.platform.python}.")
+            continue
+        against = _against(stack, package, public, versions, torch)
+        if against:
+            told.append(f"{package} {version} is not held: {against}.")
+            continue
+        extra = _extra(stack, chosen, package, public)
+        lines.append(Line(package, public, f"installed: {version}" if public != version else "installed", True, extra))
+    return lines, told
+
+
+def _against(stack: Stack, package: str, version: str, versions: dict[str, str], torch: str | None) -> str | None:
+    """The requirement that forbids to hold a package at its version, in a sentence."""
+    for need in stack.needs(package, version, torch):
+        found = versions.get(need.package)
+        if found is not None and (found == ABSENT or not admits(need.range, found)):
+            return f"it needs {need.package}{need.range}, which is {found}"
+    for other, other_version in versions.items():
+        if other == package or other_version == ABSENT or other in BUILT_AGAINST_TORCH:
+            continue
+        for need in stack.needs(other, other_version, torch):
+            if need.package == package and not admits(need.range, version):
+                return f"{other} {other_version} needs {package}{need.range}"
+    return None
+
+
+def _removals(stack: Stack, chosen: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(what to uninstall, what to lay down anew): uninstalling is no requirement."""
+    versions = stack.completed(chosen)
+    gone = [name for name, version in chosen.items() if version == ABSENT]
+    gone += orphans(stack.installed, versions, chosen)
+    again = []
+    for name in gone:
+        stem = re.sub(r"-cu\d\d$", "", name)
+        twins = (other for other in versions if re.fullmatch(rf"{re.escape(stem)}-cu\d\d", other))
+        twin = next((other for other in twins if other != name and versions[other] != ABSENT), None)
+        if twin and stem != name:  # both wheels own the same files: one takes the other's along
+            again.append(f"{twin}=={versions[twin]}")
+    return tuple(gone), tuple(again)
+
+
+def _torch_part(stack: Stack, chosen: dict[str, str], built: list[Line]) -> list[Line]:
+    """TransformerEngine's torch part, which is compiled on the spot, at its leader's version."""
+    name = "transformer-engine-torch"
+    version = stack.completed(chosen).get(name)
+    if version in (None, ABSENT) or any(line.package == name for line in built):
+        return []
+    moved = version != stack.installed.get(name)
+    return [Line(name, str(version), "follows transformer-engine" if moved else "installed", not moved)]
+
+
+def _wheel(report: Report, chosen: dict[str, str], built: list[Line]) -> Wheel | None:
+    """The official flash-attn wheel for the torch of the fix, where its release has one."""
+    line = next((line for line in built if line.package == "flash-attn"), None)
+    if line is None:
+        return None
+    from .known import Known
+    from .wheels import find, place_of
+
+    fitting = find(place_of(Known(report.facts), chosen.get("torch")), line.version).fitting
+    return fitting[0] if fitting else None
