@@ -95,6 +95,8 @@ class Known:
             return implied
         if key.startswith("env."):
             return Fact(key, ABSENT, "not set")
+        if key.startswith("ranks."):
+            return Fact(key, ABSENT, "no other rank was asked")
         known_term = term(key)
         if key.startswith("workload."):
             if self.has_workload and known_term.default is not None:

@@ -28,6 +28,7 @@ class Request:
     declared: tuple[str, ...] = ()  # files that declare the environment
     gpu: str | None = None
     settings: tuple[str, ...] = ()
+    given: Facts = field(default_factory=Facts)  # what a calling program states outright, as `settings` does in text
     model: str | None = None
     workload: str | None = None
     rules: tuple[str, ...] = ()
@@ -68,21 +69,22 @@ def examine(request: Request, rulebook: Rulebook) -> Patient:
     patient = _environment(request, rulebook)
     facts = patient.facts
     model, workload = request.model, request.workload
-    if model is None and workload is None and not any(key.startswith("workload.") for key in facts):
+    stated = any(key.startswith("workload.") for key in (*facts, *request.given))
+    if model is None and workload is None and not stated:
         model, workload = request.defaults.model, request.defaults.workload
         facts = facts.with_(*request.defaults.workload_facts.values())
     if model is not None:
         facts = lay_over(facts, read_model_config(Path(model)))
     if workload is not None:
         facts = facts.with_(*read_workload(Path(workload)).values())
-    said = parse_settings(request.settings)
+    said = request.given.with_(*parse_settings(request.settings).values())
     gpu = request.gpu or (request.defaults.gpu if facts.value("gpu.sm") in (None, ABSENT) else None)
     if gpu:
         from .probes.gpu import gpu_facts
 
         said = Facts(gpu_facts(gpu)).with_(*said.values())
     facts = complete_workload(facts.with_(*said.values()))
-    other = next((fact for key, fact in said.items() if not key.startswith("workload.")), None)
+    other = next((fact for key, fact in said.items() if not key.startswith(("workload.", "ranks."))), None)
     if patient.python and other:
         why_not = f"{other.source} describes another machine than this one"
         return Patient(facts, None, why_not, _but(patient.requirements, said))

@@ -7,12 +7,13 @@ a head dimension came from. `complete_workload` adds what is usually meant, and 
 from __future__ import annotations
 
 from .complete import complete_workload, lay_over
-from .huggingface import read_model_config, workloads_of
+from .huggingface import model_facts, read_model_config, workloads_of
 from .reading import parse_settings, read_workload, workload_facts
 
 __all__ = [
     "complete_workload",
     "lay_over",
+    "model_facts",
     "parse_settings",
     "read_model_config",
     "read_workload",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..errors import DoctorError
 from ..model import ABSENT, Fact, Facts
@@ -24,9 +26,17 @@ def read_model_config(path: Path) -> Facts:
     return workloads_of(path)[-1]
 
 
+def model_facts(content: Mapping[str, Any]) -> Facts:
+    """The same for a config that a program holds in its hands: `model.config.to_dict()`."""
+    return _workloads_in(Config(content, Path("model config"), ""))[-1]
+
+
 def workloads_of(path: Path) -> list[Facts]:
     """One workload per kind of attention layer in the model, the most demanding last."""
-    config = load_config(path)
+    return _workloads_in(load_config(path))
+
+
+def _workloads_in(config: Config) -> list[Facts]:
     common = [
         *_shape(config),
         *_lengths(config),
@@ -35,7 +45,7 @@ def workloads_of(path: Path) -> list[Facts]:
     ]
     kinds, window, source = _layers(config)
     if not any(fact.key in ("workload.num_heads", "workload.head_dim_qk") for fact in common):
-        why = one_line(f"model config `{path}` gives no size of an attention head")
+        why = one_line(f"model config `{config.path}` gives no size of an attention head")
         raise DoctorError(why, "it needs `num_attention_heads`")
     if len(kinds) > 1:
         common.append(Fact("workload.layer_types", kinds, source))

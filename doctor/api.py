@@ -1,0 +1,185 @@
+"""The same diagnosis for a program: `from doctor import diagnose` at the top of a training script.
+
+Stable: the names in `__all__`, their parameters, and the fields of `Report` and `Finding`. Nothing is printed, no
+torch is imported, and the rest of the package is loaded only when one of them is called.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import DoctorError
+    from .model import Facts, Report
+    from .ranks import Gather
+    from .session import Request
+
+__all__ = ["diagnose", "diagnose_ranks", "render"]
+
+#: A file, what it holds, or an object that can say it (`model.config` of transformers has `to_dict`).
+Source = Any
+
+
+def diagnose(
+    model: Source = None,
+    *,
+    workload: Source = None,
+    settings: Mapping[str, Any] | None = None,
+    python: str | None = None,
+    facts: str | os.PathLike[str] | None = None,
+    requirements: Iterable[str | os.PathLike[str]] = (),
+    gpu: str | None = None,
+    rules: Iterable[str | os.PathLike[str]] = (),
+    run: bool = False,
+    fixes: bool = True,
+    timeout: float = 120.0,
+) -> Report:
+    """Will this job's attention work here, and if not, why and what helps?
+
+    model: a Hugging Face `config.json`, its content as a mapping, or a config object with `to_dict`.
+    workload: a workload file, or a mapping such as `{"dtype": "bfloat16", "cp_size": 8}`; it wins over `model`.
+    settings: further facts by their keys, `{"env.NVTE_FLASH_ATTN": "0"}`; they win over everything.
+    python, facts, requirements: what is examined, one of them: an interpreter, a facts file, declared files.
+        Default: the interpreter that runs this.
+    gpu: diagnose for this GPU instead of the one here. rules: folders with further rules.
+    run: also run small kernels on the GPU, in processes of their own; `timeout` is the longest wait for one, in
+        seconds. Off by default: at the top of a training script the GPU is wanted for something else.
+    fixes: also search for what helps.
+
+    DoctorError for bad input, its subclass NoDiagnosis where nothing could be examined.
+    """
+    from .session import diagnose as of_request
+
+    return of_request(
+        _request(
+            model,
+            workload=workload,
+            settings=settings,
+            python=python,
+            facts=facts,
+            requirements=requirements,
+            gpu=gpu,
+            rules=rules,
+            run=run,
+            fixes=fixes,
+            timeout=timeout,
+        )
+    )
+
+
+def diagnose_ranks(
+    model: Source = None, *, gather: Gather | None = None, rank: int | None = None, **options: Any
+) -> Report:
+    """`diagnose` on every rank of a job; the report of rank 0 also says where ranks differ from each other.
+
+    Collective: every rank must call it. The ranks exchange their facts through `gather` (called with a string, it
+    returns those of all ranks in their order); without it through the process group that torch.distributed has set
+    up. A job of one rank is diagnosed alone. `options` are those of `diagnose`.
+    """
+    from .errors import DoctorError
+    from .ranks import exchange, process_group, ranks_facts
+    from .records import replace
+
+    group = (rank, gather) if rank is not None and gather is not None else process_group()
+    if group is None:
+        return diagnose(model, **options)
+    own, gather = group
+    mine: Facts | DoctorError
+    try:
+        mine = _examine(model, **options)
+    except DoctorError as problem:  # told to the others before it is raised: they wait for this rank's word
+        mine = problem
+    everyone, notes = exchange(mine, gather)
+    if isinstance(mine, DoctorError):
+        raise mine
+    more = {key: fact.value for key, fact in ranks_facts(everyone).items()} if own == 0 else {}
+    settings = {**(options.pop("settings", None) or {}), **more}
+    report = diagnose(model, settings=settings, **options)
+    return replace(report, notes=(*report.notes, *notes)) if own == 0 else report
+
+
+def render(report: Report, form: str = "text") -> str:
+    """A report as `attn-doctor check --format FORM` prints it."""
+    from .report import Style, renderer
+
+    text: str = renderer(form, "diagnosis")(report, Style(False, 100))
+    return text
+
+
+def _examine(model: Source, **options: Any) -> Facts:
+    """What `diagnose` with the same options would look at."""
+    from .rulebook import load_rulebook
+    from .session import examine
+
+    request = _request(model, **options)
+    return examine(request, load_rulebook((*request.defaults.rules, *request.rules))).facts
+
+
+def _request(
+    model: Source = None,
+    *,
+    workload: Source = None,
+    settings: Mapping[str, Any] | None = None,
+    python: str | None = None,
+    facts: str | os.PathLike[str] | None = None,
+    requirements: Iterable[str | os.PathLike[str]] = (),
+    gpu: str | None = None,
+    rules: Iterable[str | os.PathLike[str]] = (),
+    run: bool = False,
+    fixes: bool = True,
+    timeout: float = 120.0,
+) -> Request:
+    from .config import project_defaults
+    from .errors import DoctorError
+    from .session import Request
+
+    declared = tuple(os.fspath(name) for name in ([requirements] if isinstance(requirements, str) else requirements))
+    named = [word for word, given in (("python", python), ("facts", facts), ("requirements", declared)) if given]
+    if len(named) > 1:
+        raise DoctorError(f"`{named[0]}` and `{named[1]}` exclude each other")
+    return Request(
+        python=python or (None if facts or declared else sys.executable),
+        facts=None if facts is None else os.fspath(facts),
+        declared=declared,
+        gpu=gpu,
+        given=_given(model, workload, settings or {}),
+        rules=tuple(os.fspath(folder) for folder in rules),
+        defaults=project_defaults(),
+        fixes=fixes,
+        run=run,
+        timeout=timeout,
+    )
+
+
+def _given(model: Source, workload: Source, settings: Mapping[str, Any]) -> Facts:
+    """What the caller states, as facts: the model, the workload over it, the settings over both."""
+    from .model import Fact, Facts
+    from .vocabulary import parse
+    from .workload import lay_over, model_facts, read_model_config, read_workload, workload_facts
+
+    given = Facts()
+    if model is not None:
+        path = isinstance(model, (str, os.PathLike))
+        given = read_model_config(Path(model)) if path else model_facts(_mapping(model, "model"))
+    if workload is not None:
+        path = isinstance(workload, (str, os.PathLike))
+        more = read_workload(Path(workload)) if path else workload_facts(_mapping(workload, "workload"))
+        given = lay_over(given, more)
+    return given.with_(*(Fact(key, parse(key, value), "stated by the program") for key, value in settings.items()))
+
+
+def _mapping(source: Source, what: str) -> Mapping[str, Any]:
+    """The content of a config object or mapping."""
+    from .errors import DoctorError
+
+    content = source.to_dict() if callable(getattr(source, "to_dict", None)) else source
+    if not isinstance(content, Mapping):
+        raise DoctorError(
+            f"`{what}` needs a file, a mapping or an object with `to_dict`, found {type(source).__name__}",
+            "for a model on a hub, pass `model.config`",
+        )
+    return content
