@@ -244,7 +244,7 @@ def write(text: str, output: str | None, streams: Streams) -> None:
         except OSError as problem:
             raise NoDiagnosis(f"cannot write the answer: {_reason(problem)}") from None
         return
-    from .facts_file import write_atomically
+    from .wholefile import write_atomically
 
     write_atomically(Path(output), text)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -178,53 +177,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     return tilde(value) if isinstance(value, str) else value
-
-
-def write_atomically(path: Path, text: str, force: bool = True) -> None:
-    """Write the whole file or leave everything as it was; without `force` an existing file is an error."""
-    try:
-        _write(path, text.encode("utf-8", "backslashreplace"), force)
-    except FileExistsError:
-        raise DoctorError(f"`{path}` exists already", "`--force` overwrites it") from None
-    except OSError as problem:
-        raise DoctorError(f"cannot write `{path}`: {(problem.strerror or str(problem)).lower()}") from None
-    except ValueError:
-        raise DoctorError(f"cannot write {path!r}: not a file name") from None
-
-
-def _write(path: Path, data: bytes, force: bool) -> None:
-    if path.exists() and not path.is_file() and not path.is_dir():
-        with path.open("wb") as stream:  # a terminal, a pipe, /dev/null: nothing to replace
-            stream.write(data)
-        return
-    if path.is_dir():
-        raise IsADirectoryError(21, "is a directory")
-    if not force and (path.exists() or path.is_symlink()):
-        raise FileExistsError
-    target = path.resolve()  # behind a link, the file and not the link is replaced
-    temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.tmp")
-    try:
-        # os.open and not mkstemp: the mode is the user's, as for any file he writes.
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with os.fdopen(descriptor, "wb") as stream:
-            if target.exists():
-                os.fchmod(stream.fileno(), target.stat().st_mode & 0o7777)
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if force:
-            temporary.replace(target)
-        else:
-            _link(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _link(temporary: Path, target: Path) -> None:
-    """Give the file its name; other than a rename, this fails if someone has made one of that name meanwhile."""
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        temporary.replace(target)

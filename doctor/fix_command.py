@@ -32,8 +32,8 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     request = request_of(options, run=False)
     report = diagnosis_of(request, streams)
     if options.pin is not None:
-        from .facts_file import write_atomically
         from .pins import render_pins
+        from .wholefile import write_atomically
 
         if options.pin == "-":
             streams.stdout.write(render_pins(report))

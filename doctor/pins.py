@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .model import ABSENT, Fix, Report
 from .pinset import Line, pinnable, pins_of
 from .solve.wording import deed
-from .wholefile import write_whole
 
 if TYPE_CHECKING:
     from .wheels import Wheel
 
-__all__ = ["pinnable", "render_pins", "write_pins"]
+__all__ = ["pinnable", "render_pins"]
 
 
 def render_pins(report: Report) -> str:
@@ -33,11 +31,6 @@ def render_pins(report: Report) -> str:
     out += _pinned(report, fix)
     out += _what_else(report, fix)
     return "\n".join(out) + "\n"
-
-
-def write_pins(report: Report, path: Path, *, force: bool = False) -> None:
-    """Write the requirements file, whole or not at all; an existing file only with `force`."""
-    write_whole(path, render_pins(report), force=force)
 
 
 def _head(report: Report) -> str:

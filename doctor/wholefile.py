@@ -1,55 +1,81 @@
-"""Files written whole or not at all."""
+"""Files written whole or not at all: the one way in which the doctor writes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
+import stat
 from pathlib import Path
 
 from .errors import DoctorError
 
 
-def write_whole(path: Path, text: str, *, force: bool = False) -> None:
-    """Write a text file atomically: a full disk or an interruption leaves what was there, and nothing else."""
+def write_atomically(path: Path, content: str | bytes, force: bool = True) -> None:
+    """Write the whole file or leave everything as it was; without `force` an existing file is an error.
+
+    Behind a link the file is replaced and not the link; mode and owner stay. A device or a pipe is written to.
+    """
+    data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:
-        if not force and (path.exists() or path.is_symlink()):
-            raise _exists(path)
-        goal = path.resolve() if force else path
-        if goal.exists() and not goal.is_file():
-            what = "a directory" if goal.is_dir() else "no regular file"
-            raise DoctorError(f"cannot write `{path}`: it is {what}", "name a file that can be replaced")
-        _put(goal.with_name(f".{goal.name}.{os.getpid()}.{time.monotonic_ns()}"), goal, text, force)
-    except (OSError, ValueError, RuntimeError) as problem:  # RuntimeError: a loop of links, before Python 3.13
+        _write(path, data, force)
+    except FileExistsError:
+        raise DoctorError(f"`{path}` exists already", "`--force` overwrites it") from None
+    except (OSError, RuntimeError) as problem:  # RuntimeError: a loop of links, before Python 3.13
         reason = str(getattr(problem, "strerror", None) or problem).lower()
         raise DoctorError(f"cannot write `{path}`: {reason}") from None
+    except ValueError:
+        raise DoctorError(f"cannot write `{str(path)!r}`: not a file name") from None
 
 
-def _exists(path: Path) -> DoctorError:
-    return DoctorError(f"`{path}` exists already", "`--force` overwrites it")
-
-
-def _put(temporary: Path, goal: Path, text: str, force: bool) -> None:
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+def _write(path: Path, data: bytes, force: bool) -> None:
+    if path.is_dir():
+        raise IsADirectoryError(21, "is a directory")
+    if path.exists() and not path.is_file():
+        with path.open("wb") as stream:  # a terminal, a pipe, /dev/null: nothing to replace
+            stream.write(data)
+        return
+    if not force and (path.exists() or path.is_symlink()):
+        raise FileExistsError
+    target = path.resolve()
+    temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.tmp")
     try:
+        # os.open and not mkstemp: the mode is the user's, as for any file he writes.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            content = memoryview(text.encode("utf-8"))
-            while content:
-                content = content[os.write(descriptor, content) :]
-            os.fsync(descriptor)  # some file systems tell only now that the disk is full
-            if force and goal.exists():
-                os.fchmod(descriptor, goal.stat().st_mode & 0o777)
+            _fill(descriptor, data)
+            if target.exists():
+                _as_before(descriptor, target.stat())
         finally:
             os.close(descriptor)
         if force:
-            temporary.replace(goal)
-            return
-        try:
-            os.link(temporary, goal)  # unlike a rename, refuses a file that came into being meanwhile
-        except FileExistsError:
-            raise _exists(goal) from None
-        except OSError:  # a file system without hard links
-            temporary.rename(goal)
+            temporary.replace(target)
+        else:
+            _link(temporary, target)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _fill(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+    os.fsync(descriptor)  # some file systems tell only now that the disk is full
+
+
+def _as_before(descriptor: int, before: os.stat_result) -> None:
+    """Owner first, since a change of owner takes mode bits away; not everybody may give a file away."""
+    if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+        with contextlib.suppress(OSError):
+            os.fchown(descriptor, before.st_uid, before.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+
+
+def _link(temporary: Path, target: Path) -> None:
+    """Give the file its name; other than a rename, this fails if someone has made one of that name meanwhile."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        temporary.replace(target)

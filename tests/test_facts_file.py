@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doctor.errors import DoctorError
-from doctor.facts_file import document, parse_facts, read_facts, write_atomically
+from doctor.facts_file import document, parse_facts, read_facts
 from doctor.model import ABSENT, Fact, Facts
 from doctor.vocabulary import BOOLEAN, INTEGER, LIST, NUMBER, SM, TERMS, VERSION, WINDOW, fact
 
@@ -257,72 +254,6 @@ def test_homes_do_not_leave_the_machine(monkeypatch: pytest.MonkeyPatch) -> None
     )
     assert not any(name in shown for name in ("ada", "eve", "bob"))
     assert "~/venv/lib/libcudnn.so.9" in shown and "/usr/lib/b" in shown
-
-
-def test_writing_replaces_or_refuses(tmp_path: Path) -> None:
-    path = tmp_path / "pins.txt"
-    write_atomically(path, "one", force=False)
-    assert path.read_text() == "one"
-    with pytest.raises(DoctorError, match="exists already") as caught:
-        write_atomically(path, "two", force=False)
-    assert "--force" in (caught.value.hint or "")
-    assert path.read_text() == "one"
-    path.chmod(0o640)
-    write_atomically(path, "two", force=True)
-    assert path.read_text() == "two" and path.stat().st_mode & 0o777 == 0o640
-    assert [entry.name for entry in tmp_path.iterdir()] == ["pins.txt"]
-
-
-def test_a_link_is_written_through(tmp_path: Path) -> None:
-    real = tmp_path / "real.txt"
-    real.write_text("old")
-    link = tmp_path / "link.txt"
-    link.symlink_to(real)
-    write_atomically(link, "new")
-    assert link.is_symlink() and real.read_text() == "new"
-
-
-@pytest.mark.parametrize("name", ["", "no/such/folder/x.txt", "x" * 300, "nul\0byte"])
-def test_a_place_that_cannot_be_written(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DoctorError, match="cannot write"):
-        write_atomically(Path(f"{tmp_path}/{name}"), "text")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
-    """The limit on file size makes the system refuse the write half-way, as a full disk does."""
-    path = tmp_path / "pins.txt"
-    path.write_text("old")
-    program = (
-        "import resource, signal, sys\n"
-        "from pathlib import Path\n"
-        "from doctor.errors import DoctorError\n"
-        "from doctor.facts_file import write_atomically\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))\n"
-        "try:\n"
-        "    write_atomically(Path(sys.argv[1]), 'x' * 100_000)\n"
-        "except DoctorError as error:\n"
-        "    print(error.message)\n"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", program, str(path)],
-        capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent,
-    ).stdout  # fmt: skip
-    assert said.startswith("cannot write") and "file too large" in said
-    assert path.read_text() == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["pins.txt"]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_device() -> None:
-    with pytest.raises(DoctorError, match="no space left"):
-        write_atomically(Path("/dev/full"), "text" * 10_000)
-
-
-def test_a_device_is_written_to_and_not_replaced() -> None:
-    write_atomically(Path(os.devnull), "text", force=False)
-    assert not Path(os.devnull).is_file()
 
 
 def test_a_real_machine_is_replayed() -> None:

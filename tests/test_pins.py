@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 from functools import cache
@@ -15,16 +12,14 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from doctor.errors import DoctorError
 from doctor.evaluate import evaluate
 from doctor.facts_file import read_facts
 from doctor.model import Change, Facts, Finding, Fix, Report
-from doctor.pins import pinnable, render_pins, write_pins
+from doctor.pins import pinnable, render_pins
 from doctor.release_index import load_index
 from doctor.rulebook import Rulebook, load_rulebook
 from doctor.solve import solve
 from doctor.vocabulary import fact
-from doctor.wholefile import write_whole
 from doctor.workload import complete_workload, read_workload
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "incidents"
@@ -209,93 +204,6 @@ def test_no_text_of_a_rule_breaks_out_of_its_comment():
     assert not any(line.startswith("--") for line in text.splitlines())
 
 
-# --- writing ------------------------------------------------------------------------------------------------------
-
-
-def test_an_existing_file_is_never_touched_without_force(tmp_path: Path):
-    path = tmp_path / "pins.txt"
-    path.write_text("mine")
-    with pytest.raises(DoctorError, match="exists already") as caught:
-        write_pins(incident("b"), path)
-    assert "--force" in (caught.value.hint or "")
-    assert path.read_text() == "mine" and names(tmp_path) == ["pins.txt"]
-    path.chmod(0o600)
-    write_pins(incident("b"), path, force=True)
-    assert required(path.read_text())["torch"] == "2.7.1"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and names(tmp_path) == ["pins.txt"]
-
-
-def test_force_writes_through_a_link_and_nothing_follows_a_dangling_one(tmp_path: Path):
-    real, link = tmp_path / "real.txt", tmp_path / "link.txt"
-    real.write_text("old")
-    link.symlink_to(real)
-    write_whole(link, "new", force=True)
-    assert link.is_symlink() and real.read_text() == "new"
-    real.unlink()
-    with pytest.raises(DoctorError, match="exists already"):
-        write_whole(link, "new")
-
-
-@pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("call", ["write", "fsync"])
-def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch, call: str, force: bool):
-    path = tmp_path / "pins.txt"
-    if force:
-        path.write_text("mine")
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, call, full)
-    with pytest.raises(DoctorError, match=r"cannot write .*: no space left on device"):
-        write_whole(path, "text", force=force)
-    assert names(tmp_path) == (["pins.txt"] if force else [])
-    assert not force or path.read_text() == "mine"
-
-
-def test_a_disk_that_takes_a_few_bytes_at_a_time_gets_them_all(tmp_path: Path, monkeypatch):
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, content: real(descriptor, bytes(content)[:7]))
-    write_whole(tmp_path / "pins.txt", "ä" * 100)
-    assert (tmp_path / "pins.txt").read_text(encoding="utf-8") == "ä" * 100
-
-
-def test_an_interruption_leaves_nothing_behind(tmp_path: Path, monkeypatch):
-    def interrupted(_: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        write_whole(tmp_path / "pins.txt", "text")
-    assert names(tmp_path) == []
-
-
-def test_a_file_that_appears_meanwhile_wins(tmp_path: Path, monkeypatch):
-    path = tmp_path / "pins.txt"
-    real = os.fsync
-
-    def late(descriptor: int) -> None:
-        real(descriptor)
-        path.write_text("theirs")
-
-    monkeypatch.setattr(os, "fsync", late)
-    with pytest.raises(DoctorError, match="exists already"):
-        write_whole(path, "ours")
-    assert path.read_text() == "theirs" and names(tmp_path) == ["pins.txt"]
-
-
-@pytest.mark.parametrize("case", ["missing folder", "folder", "file as folder", "no name", "device", "loop", "long"])
-def test_impossible_places_are_one_sentence(tmp_path: Path, case: str):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    place = {"missing folder": tmp_path / "no" / "pins.txt", "folder": tmp_path, "no name": Path("a\0b"),
-             "file as folder": tmp_path / "file" / "pins.txt", "device": Path("/dev/null"),
-             "loop": tmp_path / "loop", "long": tmp_path / ("x" * 300)}[case]  # fmt: skip
-    with pytest.raises(DoctorError) as caught:
-        write_whole(place, "text", force=case in ("folder", "device", "loop"))
-    assert caught.value.message.startswith("cannot write `") and "\n" not in caught.value.message
-
-
 # --- what real tools make of it -----------------------------------------------------------------------------------
 
 
@@ -313,7 +221,7 @@ def test_uv_resolves_the_pins(tmp_path: Path, name: str):
     if not any(change.kind == "package" for fix in report.fixes for change in fix.changes):
         pytest.skip("no package changes")
     path = tmp_path / "pins.txt"
-    write_pins(report, path)
+    path.write_text(render_pins(report))
     python = str(report.facts.value("python.version")).rpartition(".")[0]
     done = subprocess.run(
         [_uv(), "pip", "compile", "--no-header", "--no-annotate", "--python-version", python,
@@ -336,7 +244,7 @@ def _pip(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_pip_reads_every_line(tmp_path: Path, name: str):
     """Without a registry pip gets as far as looking for the first package: the file itself is understood."""
     path = tmp_path / "pins.txt"
-    write_pins(incident(name), path)
+    path.write_text(render_pins(incident(name)))
     done = _pip("--isolated", "--no-index", "--no-deps", "-r", str(path), cwd=tmp_path)
     if "No module named pip" in done.stderr:
         pytest.skip("this Python has no pip")
@@ -350,7 +258,7 @@ def test_pip_accepts_pins_for_real(tmp_path: Path):
     change = Change("package", "transformers", "4.44.2", "4.42.4", "why", ("X001",))
     given = facts_of(transformers_version="4.44.2")
     path = tmp_path / "pins.txt"
-    write_pins(Report("t", {}, given, (), (), (Fix("Do", (change,), ("X001",)),), (), {}), path)
+    path.write_text(render_pins(Report("t", {}, given, (), (), (Fix("Do", (change,), ("X001",)),), (), {})))
     done = _pip("-r", str(path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "transformers-4.42.4" in done.stdout
