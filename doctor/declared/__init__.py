@@ -6,50 +6,63 @@ One module per format, each a function `read(path, text)` that gives a `Sheet`; 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
 from ..errors import DoctorError
 from ..model import Facts
+from ..records import replace
 from ..yamltext import read_text
+from .discover import ENVIRONMENT, VARIABLES, Discovered, discover, told
 from .gather import Declaration, gather
 from .interface import MAX_BYTES, Sheet
+from .kinds import FORMATS, kind_of
 
-__all__ = ["FORMATS", "Declaration", "declare"]
-
-#: What a file's name looks like → module; the first that fits, and anything else is a requirements file.
-FORMATS = (
-    (r"pylock(\.[^.]+)?\.toml", "pylock"),
-    (r"uv\.lock", "uv"),
-    (r"poetry\.lock", "poetry"),
-    (r"pyproject\.toml", "pyproject"),
-    (r".*\.ya?ml", "conda"),
-)
-_NOT_READ = re.compile(r"Pipfile(\.lock)?|.*\.(lock|json|toml|cfg|py|whl|gz|zip)")
+__all__ = ["FORMATS", "Declaration", "Discovered", "declare", "discover"]
 
 
 def declare(names: Sequence[str], said: Facts) -> Declaration:
-    """What these files declare together; `said` are facts that decide markers. A bad file does not hide the others."""
+    """What these files declare together; `said` are facts that decide markers. A bad file does not hide the others.
+
+    A folder stands for what `discover` finds in it.
+    """
     sheets: list[Sheet] = []
     faults: list[DoctorError] = []
+    notes: list[str] = []
     for name in dict.fromkeys(names):
         try:
-            sheets.append(_read(Path(name)))
+            paths = [(Path(name), ENVIRONMENT)]
+            if Path(name).is_dir():
+                found = _found(Path(name))
+                notes += told(found)
+                paths = [(item.path, item.role) for item in found if item.used]
         except DoctorError as fault:
             faults.append(fault)
+            continue
+        for path, role in paths:
+            try:
+                sheet = _read(path)
+            except DoctorError as fault:
+                faults.append(fault)
+            else:
+                sheets.append(replace(sheet, entries=()) if role == VARIABLES else sheet)
     if not sheets:
         raise faults[0]
-    return gather(sheets, said, faults)
+    declaration = gather(sheets, said, faults)
+    return replace(declaration, notes=(*notes, *declaration.notes))
+
+
+def _found(folder: Path) -> Sequence[Discovered]:
+    found = discover(folder)
+    if not any(item.role == ENVIRONMENT for item in found):
+        raise DoctorError(
+            f"no file in `{folder}` declares an environment of the attention stack", "name the files themselves"
+        )
+    return found
 
 
 def _read(path: Path) -> Sheet:
-    module = next((module for pattern, module in FORMATS if re.fullmatch(pattern, path.name)), None)
-    if module is None and _NOT_READ.fullmatch(path.name):
-        raise DoctorError(
-            f"cannot read `{path}`: this kind of file is not known",
-            "requirements.txt, pylock.toml, uv.lock, poetry.lock, pyproject.toml and environment.yml are",
-        )
-    reader: Callable[[Path, str], Sheet] = import_module(f".{module or 'requirements'}", __package__).read
-    return reader(path, read_text(path, "declared environment", MAX_BYTES))
+    text = read_text(path, "declared environment", MAX_BYTES)
+    reader: Callable[[Path, str], Sheet] = import_module(f".{kind_of(path, text)}", __package__).read
+    return reader(path, text)

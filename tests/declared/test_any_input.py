@@ -10,7 +10,13 @@ from doctor.declared import FORMATS, declare
 from doctor.errors import DoctorError
 from doctor.model import Facts
 
-NAMES = ("requirements.txt", "uv.lock", "poetry.lock", "pylock.toml", "pyproject.toml", "environment.yml")
+NAMES = {
+    "requirements.txt": "requirements", "uv.lock": "uv", "poetry.lock": "poetry", "pylock.toml": "pylock",
+    "pyproject.toml": "pyproject", "environment.yml": "conda", "pdm.lock": "pdm", "pixi.lock": "pixi",
+    "pixi.toml": "pixi_project", "Pipfile.lock": "pipfile_lock", "Pipfile": "pipfile",
+    "conda-lock.yml": "conda_lock", "Dockerfile": "dockerfile", "train.sbatch": "jobscript",
+    ".github/workflows/ci.yml": "workflow",
+}  # fmt: skip
 PIECES = (
     "torch", "==", "2.6.0", ">=", "<", "~=", "*", "+cu124", "[", "]", "[pytorch]", "@", "git+https://x/y.git@v1.2",
     " ", "\n", ";", "python_version", "'3.11'", "sys_platform == 'linux'", "-r ", "-c ", "-e ", "--hash=sha256:a",
@@ -23,7 +29,7 @@ texts = some.lists(some.one_of(some.sampled_from(PIECES), some.text(max_size=6))
 
 
 def test_every_format_is_tried():
-    assert len(NAMES) == len(FORMATS) + 1
+    assert set(NAMES.values()) == {"requirements", "workflow", *(module for _, module in FORMATS)}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -31,6 +37,7 @@ def test_every_format_is_tried():
 @given(text=texts)
 def test_a_declaration_or_a_complaint(name: str, text: str, tmp_path: Path):
     path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8", "surrogatepass")
     try:
         declaration = declare([str(path)], Facts())

@@ -157,8 +157,8 @@ def test_pylock(read, values):
         ("poetry.lock", "\n\n=", "poetry.lock:3", "not TOML"),
         ("pylock.toml", "lock-version = '2.0'\n", "pylock.toml", "needs 1.x"),
         ("pylock.toml", "[[packages]]\nname = 'x'\n", "pylock.toml", "needs 1.x"),
-        ("Pipfile.lock", "{}", None, "is not known"),
-        ("pixi.lock", "version: 6", None, "is not known"),
+        ("other.lock", "{}", None, "is not known"),
+        ("package.json", "{}", None, "is not known"),
     ],
 )  # fmt: skip
 def test_bad_input_names_file_line_and_reason(name, text, place, why, read):
