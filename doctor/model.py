@@ -84,7 +84,8 @@ class Evidence:
 class Confirmation:
     """What a kernel on the GPU said about a finding."""
 
-    verdict: str  # confirmed | refuted | inconclusive; of a run of the job itself: healthy | failed | inconclusive
+    #: confirmed | refuted | inconclusive | unpredicted; of a run of the job itself: healthy | failed | inconclusive
+    verdict: str
     kernel: str
     request: Mapping[str, Any]
     outcome: str  # ran | refused | unavailable | failed | crashed | timeout
@@ -140,7 +141,7 @@ class Finding:
     rule: str
     name: str
     severity: str
-    verdict: str  # fires | undetermined
+    verdict: str  # fires | undetermined | unpredicted (seen by a kernel, foreseen by no rule)
     summary: str
     message: str
     why: str
@@ -151,6 +152,7 @@ class Finding:
     myth: str | None = None  # the popular fix that does not work, and why
     confirm: Mapping[str, Any] | None = None
     confirmation: Confirmation | None = None
+    reproduction: str | None = None  # a script that shows it, of torch and the library alone
     backends: tuple[str, ...] = ()
 
 
