@@ -39,6 +39,10 @@ def read(path: Path, text: str) -> Sheet:
         own = _NAMES.get(name, normalized(name))
         if name not in (*_CUDA, "python", "cudnn", "pip"):
             raw = rows[line - 1].rstrip("\r")
+            if ranges and not _is_range(ranges):
+                problem = f"`{ranges[:60]}` counts as conda does, which is no version of Python packages"
+                reader.entries.append(Entry(own, str(path), line, raw=raw, problem=problem))
+                continue
             reader.entries.append(Entry(own, str(path), line, ranges, pin_of(ranges, path, line), raw=raw))
     sheet = reader.sheet()
     return Sheet(sheet.entries, (*sheet.facts, *_facts(path, found)), False, "", sheet.notes)
@@ -87,13 +91,18 @@ def _range(version: str, path: Path, line: int) -> str:
         if operator == "=" and not bound.endswith("*"):
             bound = bound if bound.count(".") > 1 else f"{bound}.*"  # `=2.4` is any 2.4, `=2.4.0` is that release
         clauses.append(("==" if operator == "=" else operator) + bound)
+    return ",".join(clauses)
+
+
+def _is_range(ranges: str) -> bool:
+    """Whether the bounds are versions that Python packages can have: `tzdata=2023c` and `openssl=1.1.1k` are not."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
-        SpecifierSet(",".join(clauses))
+        SpecifierSet(ranges)
     except InvalidSpecifier:
-        raise fault(path, line, f"`{version[:60]}` is no range of versions") from None
-    return ",".join(clauses)
+        return False
+    return True
 
 
 def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:

@@ -39,7 +39,7 @@ class Declaration:
 
 
 def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] = ()) -> Declaration:
-    """What these sheets mean together; DoctorError where two lines contradict one another."""
+    """What these sheets mean together. Lines that contradict one another are faults and leave their package unknown."""
     facts = _plain_facts(sheets)
     likely = platforms([sheet.requires_python for sheet in sheets], Facts(facts.values()).with_(*said.values()))
     index = load_index()
@@ -47,17 +47,22 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
     pinned: dict[str, Fact] = {}
     ranges: dict[str, tuple[str, Entry]] = {}
     extras: dict[str, frozenset[str]] = {}
+    broken: list[DoctorError] = []
     for name, entries in groups.items():
-        holding, unsure = _holding(entries, likely)
-        wanted = [entry for entry in holding if not entry.constraint]
-        extras[name] = frozenset(extra for entry in wanted for extra in entry.extras)
-        if unsure and not _all_alike([*wanted, *unsure]):
-            pinned[name] = _unsure(name, [*wanted, *unsure])
-        elif wanted or unsure:
-            _join(name, [*holding, *unsure], pinned, ranges)
-        elif any(entry.locked for entry in entries):
-            first = entries[0]
-            pinned[name] = Fact(f"{name}.version", ABSENT, f"{first.place}, whose marker does not hold")
+        try:
+            holding, unsure = _holding(entries, likely)
+            wanted = [entry for entry in holding if not entry.constraint]
+            extras[name] = frozenset(extra for entry in wanted for extra in entry.extras)
+            if unsure and not _all_alike([*wanted, *unsure]):
+                pinned[name] = _unsure(name, [*wanted, *unsure])
+            elif wanted or unsure:
+                _join(name, [*holding, *unsure], pinned, ranges)
+            elif any(entry.locked for entry in entries):
+                first = entries[0]
+                pinned[name] = Fact(f"{name}.version", ABSENT, f"{first.place}, whose marker does not hold")
+        except DoctorError as problem:
+            broken.append(problem)
+            pinned[name] = Fact(f"{name}.version", None, entries[0].place, entries[0].raw, problem.message)
     platform = likely[0] if len(likely) == 1 else Platform(None, likely[0].system, likely[0].machine)
     opened = _follow(pinned, ranges, extras, index, platform, likely)
     for item in opened:
@@ -71,8 +76,9 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
         facts["distributions.complete"] = Fact("distributions.complete", True, where)
     notes = tuple(note for sheet in sheets for note in sheet.notes)
     told = (f"{problem.message}; the other files were judged" for problem in faults)
+    rest = (f"{problem.message}; the other packages were judged" for problem in broken)
     several = tuple(item for item in opened if item.versions)
-    return Declaration(Facts(facts.values()), several, platform, (*notes, *told), tuple(faults))
+    return Declaration(Facts(facts.values()), several, platform, (*notes, *told, *rest), (*faults, *broken))
 
 
 def _plain_facts(sheets: Iterable[Sheet]) -> dict[str, Fact]:

@@ -21,6 +21,9 @@ _SDIST = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.-]+?)-(?P<version>\d[^-/]*)\.
 _TAG = re.compile(r"@v?(\d+(?:\.\d+)+(?:\.?(?:post|rc|a|b|dev)\d+)?)(?:[#?].*)?$")
 _NAMED = r"[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?\s*@"
 _ADDRESS = re.compile(rf"(?!{_NAMED})(?:[a-z+]+://|git\+|\.{{0,2}}/|file:|.*\.(?:whl|tar\.gz|zip)(?:#.*)?$)")
+#: A project in a folder, as pip takes it: `.`, `./server[gpu]`, `libs/kernels`.
+_FOLDER = re.compile(r"(?:\.{1,2}|(?:file:)?[\w.~+-]*/[\w./~+-]*)(?:\[[\w,. -]*\])?(?:\s*;.*)?")
+_FILE = re.compile(r"\.(?:whl|tar\.gz|zip|txt)\b")
 _PLAIN = re.compile(r"(?:(?:>=|<=|>|<|==|!=)\d+(?:\.\d+)*(?:\.post\d+|rc\d+)?|(?:==|!=)\d+(?:\.\d+)*\.\*)")
 #: Repositories whose distribution is called otherwise.
 _REPOSITORIES = {
@@ -77,6 +80,9 @@ class Reader:
         if trailing:
             line = line[: trailing.start(1) - 1].strip()
             self.hashed += int("--hash" in trailing[1] and not constraint)
+        if _FOLDER.fullmatch(line) and not _FILE.search(line):
+            self.notes.append(f"{path}:{number}: what the project in `{_safe(line)}` needs was not read")
+            return
         self.entries.append(_entry(line, str(path), number, raw, constraint))
 
     def _option(self, line: str, path: Path, number: int, behind: tuple[Path, ...]) -> None:
@@ -206,7 +212,8 @@ def _address(
     tag = _TAG.search(bare) if bare.startswith("git+") else None
     called = name or (egg[1] if egg else None) or (found["name"] if found else None) or _repository(bare)
     if called is None:
-        raise fault(file, number, f"`{_safe(url)}` does not say which package it is", "write `name @ address`")
+        hint = "`-r FILE` includes a file" if bare.endswith(".txt") else "write `name @ address`"
+        raise fault(file, number, f"`{_safe(url)}` does not say which package it is", hint)
     version = found["version"].replace("_", "+", 1) if found else tag[1] if tag else None
     from packaging.version import InvalidVersion
 

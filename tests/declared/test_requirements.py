@@ -124,7 +124,6 @@ def test_options_without_a_bearing_are_passed_over(read):
         ({"a.txt": "ok==1\ntorch==2.6.0,\ntor ch\n"}, "a.txt:3", "no requirement"),
         ({"a.txt": "\ntorch>=oops\n"}, "a.txt:2", "no range"),
         ({"a.txt": "torch===nightly\n"}, "a.txt:1", "no version"),
-        ({"a.txt": "torch==2.6.0; os == 'x'\n"}, "a.txt:1", "marker"),
         ({"a.txt": "--frobnicate\n"}, "a.txt:1", "unknown option"),
         ({"a.txt": "-r\n"}, "a.txt:1", "names no file"),
         ({"a.txt": "torch==2\n-r gone.txt\n"}, "a.txt:2", "no such file"),
@@ -133,9 +132,6 @@ def test_options_without_a_bearing_are_passed_over(read):
         ({"a.txt": "-r ../../../../../etc/passwd\n"}, "a.txt:1", "leads out of the project"),
         ({"a.txt": "-r /etc/hostname\n"}, "a.txt:1", "leads out of the project"),
         ({"a.txt": "https://example.org/archive\n"}, "a.txt:1", "which package"),
-        ({"a.txt": "torch==2.6.0\ntorch==2.5.0\n"}, "a.txt:2", "contradicts `torch==2.6.0`"),
-        ({"a.txt": "torch==2.6.0\ntorch<2.5\n"}, "a.txt:2", "contradicts"),
-        ({"a.txt": "torch==2.6.0\n-c b.txt\n", "b.txt": "torch==2.5.1\n"}, "b.txt:1", "contradicts"),
         ({"a.txt": "torch==2.6.0 \\\n"}, None, None),
     ],
 )
@@ -149,9 +145,29 @@ def test_bad_input_names_file_line_and_reason(files, place, why, read, tmp_path)
     assert why in caught.value.message
 
 
-def test_two_files_that_contradict_each_other(read):
-    with pytest.raises(DoctorError, match=r"b\.txt:1: .*contradicts `torch==2\.6\.0` of .*a\.txt:1"):
-        read({"a.txt": "torch==2.6.0", "b.txt": "torch==2.5.1"})
+@pytest.mark.parametrize(
+    ("files", "place", "why"),
+    [
+        ({"a.txt": "torch==2.6.0; os == 'x'\n"}, "a.txt:1", "marker"),
+        ({"a.txt": "torch==2.6.0\ntorch==2.5.0\n"}, "a.txt:2", "contradicts `torch==2.6.0`"),
+        ({"a.txt": "torch==2.6.0\ntorch<2.5\n"}, "a.txt:2", "contradicts"),
+        ({"a.txt": "torch==2.6.0\n-c b.txt\n", "b.txt": "torch==2.5.1\n"}, "b.txt:1", "contradicts"),
+    ],
+)
+def test_what_cannot_be_satisfied_leaves_its_package_unknown_and_the_others_judged(files, place, why, read, tmp_path):
+    files = {**files, "a.txt": files["a.txt"] + "flash-attn==2.7.3\n"}
+    declaration = read(files, only=["a.txt"])
+    assert f"{tmp_path.name}/{place}: " in declaration.faults[0].message
+    assert why in declaration.faults[0].message
+    assert pins(declaration) == {"flash-attn": "2.7.3"}
+    assert why in declaration.facts["torch.version"].problem
+
+
+def test_two_files_that_contradict_each_other(read, tmp_path):
+    (problem,) = read({"a.txt": "torch==2.6.0", "b.txt": "torch==2.5.1"}).faults
+    folder = tmp_path.name
+    assert f"{folder}/b.txt:1: `torch==2.5.1` contradicts `torch==2.6.0` of " in problem.message
+    assert problem.message.endswith(f"{folder}/a.txt:1")
 
 
 def test_a_label_says_more_than_none_and_contradicts_nothing(read):
