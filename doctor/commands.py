@@ -252,7 +252,7 @@ def write(text: str, output: str | None, streams: Streams) -> None:
 def _all_read(unread: Sequence[str]) -> None:
     """Bad input is told when the rest has been answered."""
     if unread:
-        raise DoctorError(unread[0], "what the other files say was judged")
+        raise DoctorError(unread[0], "everything else that is declared was judged")
 
 
 def exit_code(report: Report, fail_on: str) -> int:
