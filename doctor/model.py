@@ -245,6 +245,27 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Step:
+    """One step of a proof: whether it held, why not or what was seen, and the command that was run."""
+
+    name: str
+    outcome: bool | None  # None = could not tell, and `reason` says why
+    reason: str = ""
+    command: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How far a fix was proven, or carried out."""
+
+    kind: str  # dry-run | verify | apply | rollback
+    fix: str | None  # its title
+    steps: tuple[Step, ...]
+    freeze: str | None = None  # the file that remembers what was there
+
+
+@dataclass(frozen=True)
 class Report:
     """All that a renderer ever sees."""
 
@@ -261,4 +282,5 @@ class Report:
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()  # declared files that could not be read, each with line and reason
     cases: tuple[Case, ...] = ()  # where several were judged at once; `findings` is then what any of them showed
+    proof: Proof | None = None
     schema: int = 1
