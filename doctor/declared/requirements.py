@@ -38,7 +38,7 @@ _SILENT = (
 
 def read(path: Path, text: str) -> Sheet:
     """The file and what it includes."""
-    reader = Reader(_top(path))
+    reader = Reader(project_top(path))
     reader.file(path, text, (), constraint=False)
     return reader.sheet()
 
@@ -230,6 +230,21 @@ def _address(
     )  # fmt: skip
 
 
+def address_entry(text: str, file: str, number: int) -> Entry | None:
+    """A line that is nothing but an address, if it tells which package it is."""
+    if not _ADDRESS.match(text):
+        return None
+    try:
+        return _address(text, None, file, number, text, False)
+    except DoctorError:
+        return None
+
+
+def version_of_address(url: str, name: str) -> str | None:
+    """The version that a wheel's name, a source archive's or a tag tells."""
+    return _address(url, name, "", 0, url, False).version
+
+
 def _repository(url: str) -> str | None:
     """What a repository or folder is called, where that is the package's name or one that is known for another."""
     if not url.startswith("git+"):
@@ -238,7 +253,7 @@ def _repository(url: str) -> str | None:
     return _REPOSITORIES.get(last, last) or None
 
 
-def _top(path: Path) -> Path:
+def project_top(path: Path) -> Path:
     """The folder that includes must not leave: the checkout around the file, else the file's own."""
     folder = path.resolve().parent
     return next((parent for parent in (folder, *folder.parents) if (parent / ".git").exists()), folder)
