@@ -23,12 +23,14 @@ __all__ = ["TOOL", "Patient", "Request", "diagnose", "examine"]
 TOOL = f"attn-doctor {__version__}"
 
 
-def diagnose(request: Request, tell: Callable[[str], None] = lambda text: None) -> Report:
-    """One request, answered. `tell` hears what is under way."""
+def diagnose(
+    request: Request, tell: Callable[[str], None] = lambda text: None, patient: Patient | None = None
+) -> Report:
+    """One request, answered. `tell` hears what is under way; a `patient` who was examined already is taken as he is."""
     clock = Clock()
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
     clock.lap("rules")
-    patient = examine(request, rulebook)
+    patient = patient or examine(request, rulebook)
     clock.lap("facts")
     assessment = evaluate(rulebook, patient.facts)
     watched = (f"{name}.version" for name in rulebook.watched_distributions)
