@@ -22,7 +22,8 @@ bench: $(VENV)/.ready
 	$(BIN)/python bench/backends.py
 
 docs: $(VENV)/.ready
-	$(BIN)/python scripts/make_docs.py
+	$(BIN)/python -m pip install -q -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/make_docs.py
 
 install: $(VENV)/.ready
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .cli_options import add_output, add_rules, parser
 from .errors import DoctorError
 from .rulebook import Rule, Rulebook, load_rulebook
+from .rulepage import kind_of
 
 if TYPE_CHECKING:
     from .commands import Streams
@@ -51,7 +52,7 @@ def _list(arguments: Sequence[str], streams: Streams) -> int:
         _write([_body(rule) for rule in rulebook.rules.values()], options, streams)
         return 0
     width = max((len(rule.id) for rule in rulebook.rules.values()), default=0)
-    lines = [f"{rule.id:<{width}}  {_kind(rule):<8} {rule.body['summary']}" for rule in rulebook.rules.values()]
+    lines = [f"{rule.id:<{width}}  {kind_of(rule):<8} {rule.body['summary']}" for rule in rulebook.rules.values()]
     lines.append(f"{len(lines)} rules")
     _write_text("\n".join(lines) + "\n", options, streams)
     return 0
@@ -63,11 +64,18 @@ def _show(arguments: Sequence[str], streams: Streams) -> int:
     add_rules(made)
     add_output(made)
     options = made.read(arguments)
+    if options.format not in ("text", "json", "markdown"):
+        raise DoctorError(f"format `{options.format}` cannot show a rule", "formats for it are text, json, markdown")
     rule = _find(load_rulebook(options.rules), options.rule)
-    if _format(options.format) == "json":
+    if options.format == "json":
         _write(_body(rule), options, streams)
-    else:
-        _write_text(_told(rule), options, streams)
+        return 0
+    from .commands import deliver
+    from .rulepage import as_markdown, as_text, page_of
+
+    deliver(
+        as_text if options.format == "text" else lambda page, style: as_markdown(page), page_of(rule), options, streams
+    )
     return 0
 
 
@@ -117,60 +125,9 @@ def _find(rulebook: Rulebook, wanted: str) -> Rule:
     return rule
 
 
-def _kind(rule: Rule) -> str:
-    return rule.severity or ("import" if rule.import_error else "run time" if rule.fails_at_run else "support")
-
-
 def _body(rule: Rule) -> dict[str, Any]:
     body = {key: value for key, value in rule.body.items() if key != "tests" and not key.startswith("x-")}
-    return {**body, "library": rule.library, "kind": _kind(rule)}
-
-
-def _told(rule: Rule) -> str:
-    """The rule for a reader."""
-    from .report import Style
-    from .report.page import Page
-    from .report.remedies import alternative_lines
-
-    page = Page(Style())
-    page.say(rule.body["summary"], lead=f"{rule.id} ({_kind(rule)}):")
-    page.line(f"  {rule.body['name']}, {rule.library}")
-    if rule.body.get("why"):
-        page.say(str(rule.body["why"]), indent=2, hang=2)
-    for label, value in (("takes out", rule.disables), ("fails at run time", rule.fails_at_run)):
-        if value:
-            page.line(f"  {label}: {', '.join(value)}")
-    page.line("  when:")
-    _condition(page, rule.body["when"], 4)
-    page.say(rule.message, lead="says:", indent=2, hang=4)
-    for number, item in enumerate(rule.alternatives):
-        page.line(f"  {'fix' if number == 0 else 'or'}:")
-        for line in alternative_lines(item):
-            page.line(f"    {line}")
-        if item.note:
-            page.say(item.note, indent=4, hang=4)
-    for key, label in (("no_pin", "no package version cures it"), ("myth", "not this")):
-        if rule.body.get(key):
-            page.say(str(rule.body[key]), lead=f"{label}:", indent=2, hang=4)
-    for source in rule.references:
-        page.line(f"  source: {source}")
-    page.line(f"  file: {rule.path}")
-    return page.text()
-
-
-def _condition(page: Any, when: Any, indent: int) -> None:
-    """The condition tree, one line per leaf."""
-    margin = " " * indent
-    for key, wanted in when.items():
-        if key in ("all", "any"):
-            page.line(f"{margin}{'all of' if key == 'all' else 'any of'}:")
-            for part in wanted:
-                _condition(page, part, indent + 2)
-        elif key == "not":
-            page.line(f"{margin}not:")
-            _condition(page, wanted, indent + 2)
-        else:
-            page.line(f"{margin}{key} {', '.join(wanted) if isinstance(wanted, list) else wanted}")
+    return {**body, "library": rule.library, "kind": kind_of(rule)}
 
 
 def _format(name: str) -> str:
