@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from .jobruns import job_requests, judge_run, unpredicted
+from .bench import Bench, spent
+from .jobruns import foretold_failure, job_requests, judge_run, no_memory, own_time, unpredicted
 from .known import Known
 from .model import ABSENT, SEVERITIES, Confirmation, Finding, Prediction
-from .records import dataclass, replace
-from .target import Answer, run_program
+from .process import Answer
+from .records import replace
 from .versions import split_clauses
 from .vocabulary import TERMS, parse
 
@@ -24,26 +24,19 @@ class Confirmed(NamedTuple):
     findings: tuple[Finding, ...]
     runs: tuple[Confirmation, ...] = ()
     notes: tuple[str, ...] = ()
+    predictions: tuple[Prediction, ...] = ()  # less the failures that a run refuted
+    spent: Mapping[str, float] = {}  # seconds: kernels.start, .import, .context, .case
 
 
-@dataclass(frozen=True)
-class Bench:
-    """Where kernels run: the patient's interpreter, the longest wait, and the folder with the programs."""
+class Judged(NamedTuple):
+    """What the rulebook says of a job: the rules that fire, and the backends."""
 
-    python: str
-    timeout: float
-    kernels: Path
+    rules: frozenset[str]
+    predictions: tuple[Prediction, ...]
 
-    def run(self, cases: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Answer]]:
-        """Answers per kernel, in the order of its cases; one process per kernel as long as none crashes."""
-        answers = {}
-        for kernel, requests in cases.items():
-            program = self.kernels / f"{kernel}.py"
-            if kernel.startswith("_") or not kernel.isidentifier() or not program.is_file():
-                answers[kernel] = [Answer("unavailable", reason=f"there is no kernel `{kernel}`")] * len(requests)
-            else:
-                answers[kernel] = run_program(self.python, str(program), list(requests), timeout=self.timeout)
-        return answers
+
+#: Judges the job anew with some workload keys changed: a kernel runs big jobs in small, and speaks of the small one.
+Reassess = Callable[[Mapping[str, Any]], Judged]
 
 
 def confirm(
@@ -53,6 +46,7 @@ def confirm(
     job: Mapping[str, Any],
     bench: Bench,
     tell: Callable[[str], None] = lambda text: None,
+    reassess: Reassess | None = None,
 ) -> Confirmed:
     """Run what is called for and judge it. `job` is the workload without its prefix, as kernels read it."""
     cases: dict[str, list[dict[str, Any]]] = {}
@@ -62,29 +56,84 @@ def confirm(
             request = {**job, **typed(finding.confirm.get("request") or {})}
             asked.append(_place(cases, str(finding.confirm.get("kernel")), request))
     own = [_place(cases, kernel, request) for kernel, request in job_requests(known, job)]
-    if cases:
-        total = sum(map(len, cases.values()))
-        tell(f"running {total} case{'s' if total > 1 else ''} on the GPU: {', '.join(cases)} …")
+    if not cases:
+        return Confirmed(tuple(findings), predictions=tuple(predictions))
+    total = sum(map(len, cases.values()))
+    tell(f"running {total} case{'s' if total > 1 else ''} on the GPU: {', '.join(cases)} …")
     answers = bench.run(cases)
+    again = _Again(findings, predictions, reassess)
+    runs = []
+    for kernel, index in own:
+        answer = answers[kernel][index]
+        runs.append(judge_run(kernel, cases[kernel][index], answer, known, again(answer).predictions))
     settled: list[Finding] = []
     places = iter(asked)
     for finding in findings:
         if finding.confirm:
             kernel, index = next(places)
-            settled.append(_settle(finding, kernel, cases[kernel][index], answers[kernel][index]))
+            answer = answers[kernel][index]
+            verdict = verdict_of(finding.confirm.get("bad_if_any") or BAD_IF_ANY, answer)
+            made = Confirmation(
+                verdict, kernel, cases[kernel][index], answer.outcome, answer.observed, answer.reason, own_time(answer)
+            )  # fmt: skip
+            settled.append(_settle(finding, _about_the_job(made, finding, again(answer))))
         else:
-            settled.append(finding)
-    runs = tuple(judge_run(kernel, cases[kernel][i], answers[kernel][i], known, predictions) for kernel, i in own)
-    predicted = any(finding.severity == "error" for finding in settled)
-    for run in runs:
-        surprise = unpredicted(run, predicted)
-        if surprise is not None:
-            settled.append(surprise)
+            said = foretold_failure(finding, predictions, runs)
+            settled.append(_settle(finding, _about_the_job(said, finding, again(said))) if said else finding)
+    foreseen = any(finding.severity == "error" for finding in settled)
+    settled += [found for run in runs if (found := unpredicted(run, foreseen)) is not None]
     settled.sort(key=lambda finding: SEVERITIES.index(finding.severity))  # stable: the order within stays
-    notes = []
-    if predicted and any(run.verdict == "failed" for run in runs):
+    notes = list(dict.fromkeys(busy for several in answers.values() for answer in several for busy in _busy(answer)))
+    if foreseen and any(run.verdict == "failed" for run in runs):
         notes.append("the job's own attention failed when it was run here, as the findings say")
-    return Confirmed(tuple(settled), runs, tuple(notes))
+    refuted = {found.rule for found in settled if found.confirmation and found.confirmation.verdict == "refuted"}
+    left = tuple(_without(prediction, refuted) for prediction in predictions)
+    return Confirmed(tuple(settled), tuple(runs), tuple(notes), left, spent(answers))
+
+
+class _Again:
+    """What the rulebook says of the job as a kernel ran it, each smaller job judged once."""
+
+    def __init__(
+        self, findings: Sequence[Finding], predictions: Sequence[Prediction], reassess: Reassess | None
+    ) -> None:
+        self.as_it_is = Judged(frozenset(finding.rule for finding in findings), tuple(predictions))
+        self.reassess = reassess
+        self.told: dict[str, Judged] = {}
+
+    def __call__(self, answer: Answer | Confirmation) -> Judged:
+        shrunk = answer.observed.get("shrunk")
+        if not isinstance(shrunk, Mapping) or not shrunk or self.reassess is None:
+            return self.as_it_is
+        changes = {key: item[1] for key, item in shrunk.items() if isinstance(item, (list, tuple)) and len(item) == 2}
+        at = repr(sorted(changes.items(), key=str))
+        if at not in self.told:
+            self.told[at] = self.reassess(changes)
+        return self.told[at]
+
+
+def _about_the_job(said: Confirmation, finding: Finding, judged: Judged) -> Confirmation:
+    """A healthy run of a smaller job refutes only what would befall the smaller job as well."""
+    if said.verdict != "refuted" or finding.rule in judged.rules:
+        return said
+    shrunk = said.observed.get("shrunk") or {}
+    smaller = ", ".join(f"{key} {item[1]} for {item[0]}" for key, item in shrunk.items())
+    return replace(said, verdict="inconclusive", reason=f"it was run smaller, with {smaller}, where the rule is silent")
+
+
+def _busy(answer: Answer) -> list[str]:
+    gpu = answer.observed.get("gpu")
+    told = gpu.get("busy") if isinstance(gpu, Mapping) else None
+    return [f"{told}; times and memory say little"] if told else []
+
+
+def _without(prediction: Prediction, refuted: set[str]) -> Prediction:
+    """The prediction without a failure that a run has refuted."""
+    import_error, fails_at_run = (
+        None if reason is not None and reason.rule in refuted else reason
+        for reason in (prediction.import_error, prediction.fails_at_run)
+    )
+    return replace(prediction, import_error=import_error, fails_at_run=fails_at_run)
 
 
 def _place(cases: dict[str, list[dict[str, Any]]], kernel: str, request: dict[str, Any]) -> tuple[str, int]:
@@ -95,19 +144,16 @@ def _place(cases: dict[str, list[dict[str, Any]]], kernel: str, request: dict[st
     return kernel, requests.index(request)
 
 
-def _settle(finding: Finding, kernel: str, request: Mapping[str, Any], answer: Answer) -> Finding:
-    """The finding with its confirmation; a refuted one is kept, as a note."""
-    assert finding.confirm is not None
-    verdict = verdict_of(finding.confirm.get("bad_if_any") or BAD_IF_ANY, answer)
-    confirmation = Confirmation(
-        verdict, kernel, request, answer.outcome, answer.observed, answer.reason, answer.seconds
-    )
-    severity = "note" if verdict == "refuted" else finding.severity
-    return replace(finding, confirmation=confirmation, severity=severity)
+def _settle(finding: Finding, said: Confirmation) -> Finding:
+    """The finding with its confirmation; a refuted one is kept, as a note, and so fails no check."""
+    severity = "note" if said.verdict == "refuted" else finding.severity
+    return replace(finding, confirmation=said, severity=severity)
 
 
 def verdict_of(bad_if_any: Sequence[Mapping[str, Any]], answer: Answer) -> str:
     """`confirmed` if a condition holds, `refuted` if there is an answer and none can hold, else `inconclusive`."""
+    if no_memory(answer):
+        return "inconclusive"  # what others hold of this GPU is no property of the job
     observed = {**answer.observed, "outcome": answer.outcome, "reason": answer.reason, "signal": answer.signal}
     verdicts = [matches(condition, observed) for condition in bad_if_any]
     if True in verdicts:

@@ -7,7 +7,8 @@ from typing import Any
 
 from .known import Known
 from .model import ABSENT, Confirmation, Evidence, Fact, Finding, Prediction
-from .target import Answer
+from .process import Answer
+from .records import replace
 
 UNPREDICTED = "UNPREDICTED"
 
@@ -15,6 +16,8 @@ _TE_USERS = ("transformer_engine", "megatron")
 _SDPA_USERS = ("torch_sdpa", "transformers", None)
 #: Kernel → prefix of the predictions it can contradict.
 _PREDICTED_BY = {"te_attention": "te", "sdpa": "sdpa"}
+#: Backend of TransformerEngine → family that its kernels' names belong to; unfused attention has no name of its own.
+_TE_FAMILIES = {"te.fused": "cudnn", "te.flash2": "flash", "te.flash3": "flash", "te.flash4": "flash"}
 
 
 def job_requests(known: Known, job: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -43,14 +46,28 @@ def judge_run(
     verdict, reason = _verdict(kernel, answer, known)
     if verdict == "healthy":
         contradiction = _contradiction(kernel, answer, predictions)
-        reason = contradiction or _healthy(answer)
-    return Confirmation(verdict, kernel, request, answer.outcome, answer.observed, reason, answer.seconds)
+        reason = ", ".join(part for part in (contradiction or _healthy(answer), cost(answer.observed)) if part)
+    return Confirmation(verdict, kernel, request, answer.outcome, answer.observed, reason, own_time(answer))
+
+
+def own_time(answer: Answer) -> float:
+    """Seconds of the case itself, without what starting, importing and the CUDA context took."""
+    return answer.spent.get("case", answer.seconds)
+
+
+def no_memory(answer: Answer) -> bool:
+    """Whether the case failed for want of memory: kernels ask for little, so others hold it."""
+    return answer.outcome == "failed" and "out of memory" in answer.reason.lower()
 
 
 def _verdict(kernel: str, answer: Answer, known: Known) -> tuple[str, str]:
     observed = answer.observed
     if answer.outcome == "unavailable":
         return "inconclusive", answer.reason
+    if no_memory(answer):
+        gpu = observed.get("gpu")
+        busy = gpu.get("busy") if isinstance(gpu, Mapping) else None
+        return "inconclusive", f"{busy}: {answer.reason}" if busy else answer.reason
     if answer.outcome == "refused":
         if kernel == "cudnn_sdpa" and not _on_cudnn(known):
             return "inconclusive", f"cuDNN refuses it, and the job does not depend on cuDNN: {answer.reason}"
@@ -101,6 +118,24 @@ def _healthy(answer: Answer) -> str:
     return ", ".join(parts)
 
 
+def cost(observed: Mapping[str, Any]) -> str:
+    """Time and memory beside what the case needs: `2.1 ms (1.8× its FLOPs in a matrix product), 40 MiB (1.1× …)`."""
+    parts = []
+    seconds, peak = _number_or_none(observed.get("seconds")), _number_or_none(observed.get("peak_bytes"))
+    flops, size = _number_or_none(observed.get("times_flops")), _number_or_none(observed.get("times_bytes"))
+    if seconds is not None:
+        beside = f" ({_times(flops)} a matrix product of its FLOPs)" if flops is not None else ""
+        parts.append(f"{seconds * 1e3:.3g} ms{beside}")
+    if peak is not None:
+        beside = f" ({_times(size)} its tensors)" if size is not None else ""
+        parts.append(f"{peak / 2**20:.3g} MiB{beside}")
+    return ", ".join(parts)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
+
+
 def _contradiction(kernel: str, answer: Answer, predictions: Sequence[Prediction]) -> str:
     """A sentence if the library did something else than was predicted, else nothing."""
     prefix = _PREDICTED_BY.get(kernel)
@@ -108,25 +143,56 @@ def _contradiction(kernel: str, answer: Answer, predictions: Sequence[Prediction
     if prefix is None or prediction is None or not prediction.could_tell:
         return ""
     observed = answer.observed
+    families = {str(family) for family in observed.get("ran") or ()}
+    wanted = prediction.selected or "no backend"
     if kernel == "te_attention":
-        really = {observed["selected"]} if "selected" in observed else set()
-    else:
-        really = {f"{prefix}.{family}" for family in observed.get("ran") or ()}
-    if not really or prediction.selected in really:
+        chosen = observed.get("selected")
+        if "selected" in observed and chosen != prediction.selected:
+            return f"{prediction.library} took {chosen}, where {wanted} was predicted"
+        family = _TE_FAMILIES.get(str(prediction.selected))
+        if families and family and family not in families:
+            ran = ", ".join(sorted(families))
+            return f"{prediction.library} took {chosen}, but the kernels that ran are of {ran}: {wanted} was predicted"
         return ""
-    ran = ", ".join(str(item) for item in really)
-    return f"{prediction.library} took {ran}, where {prediction.selected or 'no backend'} was predicted"
+    if not families or str(prediction.selected).partition(".")[2] in families:
+        return ""
+    ran = ", ".join(f"{prefix}.{family}" for family in sorted(families))
+    return f"{prediction.library} took {ran}, where {wanted} was predicted"
 
 
 def _prefix(prediction: Prediction) -> str | None:
     return prediction.candidates[0].backend.split(".")[0] if prediction.candidates else None
 
 
-def unpredicted(run: Confirmation, predicted: bool) -> Finding | None:
+def foretold_failure(
+    finding: Finding, predictions: Sequence[Prediction], runs: Sequence[Confirmation]
+) -> Confirmation | None:
+    """What the job's own run says of a finding that names no kernel, but that its library cannot import or will fail.
+
+    None where the finding says no such thing, or nothing of that library was run.
+    """
+    for prediction in predictions:
+        run = next((run for run in runs if _PREDICTED_BY.get(run.kernel) == _prefix(prediction)), None)
+        if run is None:
+            continue
+        if prediction.import_error is not None and prediction.import_error.rule == finding.rule:
+            imported = run.outcome in ("ran", "refused")
+            verdict = "refuted" if imported else "confirmed" if run.verdict == "failed" else "inconclusive"
+        elif prediction.fails_at_run is not None and prediction.fails_at_run.rule == finding.rule:
+            verdict = {"failed": "confirmed", "healthy": "refuted"}.get(run.verdict, "inconclusive")
+            if run.observed.get("executed") is False:
+                verdict = "inconclusive"  # the library was only asked
+        else:
+            continue
+        return replace(run, verdict=verdict)
+    return None
+
+
+def unpredicted(run: Confirmation, foreseen: bool) -> Finding | None:
     """A finding for a run that contradicts the rulebook: it failed with no error predicted, or chose otherwise."""
-    if run.verdict == "failed" and not predicted:
+    if run.verdict == "failed" and not foreseen:
         severity = "error"
-        summary = f"the job's attention does not work here, and no rule says why (`{run.kernel}`: {run.outcome})"
+        summary = f"the job's attention does not work here, and no rule says why (`{run.kernel}`: {_became(run)})"
     elif run.verdict == "healthy" and "was predicted" in run.reason:
         severity, summary = "warning", "the library chose another attention backend than predicted"
     else:
@@ -136,20 +202,26 @@ def unpredicted(run: Confirmation, predicted: bool) -> Finding | None:
         rule=UNPREDICTED,
         name="kernel-contradicts-the-rulebook",
         severity=severity,
-        verdict="fires",
+        verdict="unpredicted",
         summary=summary,
         message=run.reason or run.outcome,
         why="The rulebook knows no cause for what this kernel saw; please report it with a `snapshot` of this machine.",
         evidence=(Evidence("kernel.outcome", run.outcome, "ran, with the right result", outcome, True),),
         references=(),
-        confirmation=Confirmation(
-            "confirmed", run.kernel, run.request, run.outcome, run.observed, run.reason, run.seconds
-        ),
+        confirmation=replace(run, verdict="unpredicted"),
     )
+
+
+def _became(run: Confirmation) -> str:
+    return "wrong result" if run.outcome == "ran" else run.outcome
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _number_or_none(value: Any) -> float | None:
+    return float(value) if _is_number(value) else None
 
 
 def _number(value: Any) -> str:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .config import Defaults
 from .errors import DoctorError, NoDiagnosis
 from .evaluate import Assessment, evaluate
 from .foretold import foretold
-from .model import ABSENT, Confirmation, Finding, Fix, Report
+from .model import ABSENT, Confirmation, Fact, Finding, Fix, Prediction, Report
 from .patient import Patient, Request, examine
-from .rulebook import load_rulebook
+from .rulebook import Rulebook, load_rulebook
 
 if TYPE_CHECKING:
+    from .known import Known
     from .solve.limits import Limits
 
 __all__ = ["TOOL", "Patient", "Request", "diagnose", "examine"]
 
 TOOL = f"attn-doctor {__version__}"
+
+#: Findings and predictions as they stand after the runs, with the job's own runs, notes and seconds by stage.
+_AsRun = tuple[
+    tuple[Finding, ...], tuple[Confirmation, ...], tuple[str, ...], tuple[Prediction, ...], Mapping[str, float]
+]
 
 
 def diagnose(
@@ -46,7 +52,7 @@ def diagnose(
         assessment, found, to_fix, more = judge_open(rulebook, patient.facts, patient.declaration, assessment)
         told = (*told, *more)
     clock.lap("evaluate")
-    findings, runs, notes = _confirm(found, assessment, patient, request, tell)
+    findings, runs, notes, predictions, laps = _confirm(found, assessment, rulebook, patient, request, tell)
     clock.lap("kernels")
     findings, silenced, ignored = _without_ignored(findings, request.defaults)
     fixes: tuple[Fix, ...] = ()
@@ -61,10 +67,10 @@ def diagnose(
         rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
         facts=patient.facts,
         findings=findings,
-        predictions=assessment.predictions,
+        predictions=predictions,
         fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= silenced),
         undetermined=assessment.undetermined,
-        timing=clock.laps(),
+        timing={**clock.laps(), **laps},
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
         notes=(*told, *notes, *ignored, *request.defaults.notes),
@@ -73,20 +79,43 @@ def diagnose(
 
 
 def _confirm(
-    found: tuple[Finding, ...], assessment: Assessment, patient: Patient, request: Request, tell: Callable[[str], None]
-) -> tuple[tuple[Finding, ...], tuple[Confirmation, ...], tuple[str, ...]]:
-    """What the GPU says, where there is one and it may be asked."""
+    found: tuple[Finding, ...],
+    assessment: Assessment,
+    rulebook: Rulebook,
+    patient: Patient,
+    request: Request,
+    tell: Callable[[str], None],
+) -> _AsRun:
+    """What the GPU says, where there may be one and it may be asked."""
     known = assessment.known
-    if not request.run or not patient.python or known.value("gpu.sm") in (None, ABSENT):
+    if not request.run or not patient.python or not _may_have_gpu(known):
         callers = any(finding.confirm for finding in found)
         why = patient.why_not or "no GPU was found"
-        return found, (), (f"no kernel was run: {why}",) if request.run and callers else ()
+        notes = (f"no kernel was run: {why}",) if request.run and callers else ()
+        return found, (), notes, assessment.predictions, {}
     from .assets import kernels_dir
-    from .confirm import Bench, confirm, job_of
+    from .bench import Bench
+    from .confirm import Judged, confirm, job_of
+
+    def reassess(changes: Mapping[str, Any]) -> Judged:
+        facts = (Fact(f"workload.{key}", value, "as the kernel ran it") for key, value in changes.items())
+        smaller = evaluate(rulebook, patient.facts.with_(*facts))
+        fires = frozenset(finding.rule for finding in foretold(rulebook, smaller))
+        return Judged(fires, smaller.predictions)
 
     job = job_of(known, [key for key in patient.facts if key.startswith("workload.")])
     bench = Bench(patient.python, request.timeout, kernels_dir())
-    return confirm(found, known, assessment.predictions, job, bench, tell)
+    return confirm(found, known, assessment.predictions, job, bench, tell, reassess)
+
+
+def _may_have_gpu(known: Known) -> bool:
+    """Whether a kernel is worth asking: also where there is a driver, but it tells nothing of its GPUs."""
+    capability, count = known.value("gpu.sm"), known.value("gpu.count")
+    if capability is not None:
+        return bool(capability != ABSENT)
+    if count is not None:
+        return count not in (0, ABSENT)
+    return known.value("driver.version") not in (None, ABSENT)
 
 
 def _limits(request: Request, assessment: Assessment) -> Limits | None:

@@ -3,7 +3,10 @@
 Standard library at import time; `torch` is handed in by the caller.
 """
 
-from _probe import Unavailable
+import sys
+
+import _gpu
+from _probe import Unavailable, step
 
 #: Largest relative error ||delta|| / ||ref|| that rounding explains, (output, gradients), inputs taken as exact.
 #: Derivation: with unit spacing eps (2^-7, 2^-10), rounding a random number errs by eps/sqrt(12) times the mean of
@@ -242,21 +245,25 @@ def blind_rows(torch, truth, out):
 
 def import_torch():
     """torch, or Unavailable; any other import error is a failure with its own text."""
+    if "torch" in sys.modules:
+        return sys.modules["torch"]
+    step("import torch")
     try:
         import torch
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise Unavailable("torch is not installed") from error
+    step("torch imported")
     return torch
 
 
 def pick_device(torch, request):
     """The device asked for, a GPU by default: what a CPU does must not be taken for an answer about the GPU."""
-    device = request.get("device") or "cuda"
-    if str(device).startswith("cuda") and not torch.cuda.is_available():
-        raise Unavailable("torch {} sees no CUDA device".format(torch.__version__))
-    return str(device)
+    device = str(request.get("device") or "cuda")
+    if device.startswith("cuda"):
+        _gpu.claim(torch, device)
+    return device
 
 
 def poison(torch, device, like):

@@ -1,9 +1,10 @@
 """torch's scaled_dot_product_attention, one backend at a time: how it is held, called, watched and judged."""
 
-import time
 import warnings
 
 import _attention
+import _cost
+import _gpu
 import _layouts
 from _probe import Refused, Unavailable, step
 
@@ -126,18 +127,6 @@ def refusal(error, caught):
     return "; ".join([*reasons, str(error)])
 
 
-def timed(torch, device, function, repeat):
-    """Median seconds of `repeat` runs after the warm-up that the check itself was."""
-    times = []
-    for _ in range(repeat):
-        began = time.perf_counter()
-        function()
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
-    return sorted(times)[len(times) // 2] if times else None
-
-
 def measure(request):
     """One workload on one backend, forward and backward: what `kernels/sdpa.py` answers."""
     torch = _attention.import_torch()
@@ -147,10 +136,8 @@ def measure(request):
     observed = {"backend": backend, "device": device, "torch": str(torch.__version__)}
     observed["case"] = _attention.described(case)
     observed["shrunk"] = shrunk
+    observed["gpu"] = _gpu.state(device)
     context = only(torch, backend)
-    if device.startswith("cuda"):
-        step("cuda context")
-        torch.zeros(1, device=device)
     step("reference")
     data = _attention.tensors(torch, case, device, request.get("seed", 0))
     truth = _attention.Truth(torch, case, *data, backward=backward)
@@ -186,12 +173,9 @@ def measure(request):
                 out, grads, how = result
                 got = {"out": out.detach(), "dq": grads[0], "dk": grads[1], "dv": grads[2]}
                 step("{} timing".format(backend))
-                if device.startswith("cuda"):
-                    torch.cuda.reset_peak_memory_stats()
-                    before = torch.cuda.memory_allocated()
-                observed["seconds"] = timed(torch, device, both, int(request.get("repeat", 3)))
-                if device.startswith("cuda"):
-                    observed["peak_bytes"] = torch.cuda.max_memory_allocated() - before
+                given = [q, k, v, dout] if backward else [q, k, v]
+                repeat = int(request.get("repeat", 3))
+                observed.update(_cost.measured(torch, case, device, both, given, repeat))
         except RuntimeError as error:
             reason = refusal(error, caught)
             if reason is None:

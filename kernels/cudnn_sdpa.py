@@ -7,6 +7,7 @@ backend) or auto (the frontend if it is there); optional `layout` (bshd, sbhd, b
 
 import _attention
 import _cudnn
+import _gpu
 import _layouts
 import _sdpa
 from _probe import Refused, Unavailable, main, step
@@ -45,8 +46,7 @@ def run(request):
         "case": _attention.described(case),
     }
     observed["torch"] = str(torch.__version__)
-    step("cuda context")
-    torch.zeros(1, device=device)
+    observed["gpu"] = _gpu.state(device)
     observed["cudnn"] = cudnn.backend_version()
     step("reference")
     data = _attention.tensors(torch, case, device, request.get("seed", 0))

@@ -3,7 +3,7 @@
 Request: the workload's keys (see `_attention.workload`), and `backend`: flash, efficient, cudnn, math or default (torch
 chooses); optional `device` (cuda; cpu must be asked for), `layout` (bshd: transposed views as models pass them; sbhd;
 bhsd), `gqa` (enable, repeat), `profile`, `repeat`, `seed`. Observed: `wrong`, `errors`, `bound`, `ran` (families),
-`kernels`, `seconds`, `peak_bytes`. Refused carries torch's own warnings.
+`kernels`, `gpu`, and what it cost beside what it needs (see `_cost.measured`). Refused carries torch's own warnings.
 """
 
 import _sdpa

@@ -8,6 +8,7 @@ and `wrong`; `wrong` and `wrong_backends` name those that are right on copies an
 
 import _attention
 import _cudnn
+import _gpu
 import _layouts
 import _probe
 import _sdpa
@@ -133,6 +134,7 @@ def run(request):
     layouts = request.get("layouts") or [name for name in _layouts.FUSED if equal or not name.endswith("h3d")]
     observed = {
         "device": device,
+        "gpu": _gpu.state(device),
         "torch": str(torch.__version__),
         "case": _attention.described(case),
         "shrunk": shrunk,

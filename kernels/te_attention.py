@@ -2,10 +2,12 @@
 
 Request: the workload's keys; optional `execute` (default true). Observed: `selected` (te.flash2, te.flash3, te.flash4,
 te.fused, te.unfused or null), `available`, `log` (its own reasons), and after a run `executed`, `ran` (families by
-kernel names), `errors`, `wrong`, `bound`.
+kernel names), `errors`, `wrong`, `bound`, and what it cost (see `_cost.measured`).
 """
 
 import _attention
+import _cost
+import _gpu
 import _layouts
 import _sdpa
 import _te
@@ -67,6 +69,7 @@ def run(request):
     # The choice is asked about the workload as it is; only what is run is made small.
     full = dict(case)
     full.update({key: before for key, (before, _) in shrunk.items() if key != "dropout"})
+    observed["gpu"] = _gpu.state(device)
     observed["cudnn"] = torch.backends.cudnn.version() if device.startswith("cuda") else None
     chosen, log = _te.choice(torch, full, layout, case["mask"])
     observed.update(chosen)
@@ -98,6 +101,9 @@ def run(request):
         raise declined from error
     observed["profiler"] = problem
     observed["run_log"] = about["log"]
+    step("timing")
+    given = [q, k, v, dout] if case["training"] else [q, k, v]
+    observed.update(_cost.measured(torch, case, device, call, given, int(request.get("repeat", 3))))
     step("compare")
     _blank_padding(torch, case, [t for n, t in got.items() if n in ("out", "dq") and t is not None])
     _blank_padding(torch, case, [truth.values[n] for n in ("out", "dq") if n in truth.values])

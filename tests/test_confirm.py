@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from doctor.confirm import Bench, confirm, job_of, matches, typed, verdict_of
+from doctor.bench import Bench
+from doctor.confirm import confirm, job_of, matches, typed, verdict_of
 from doctor.known import Known
 from doctor.model import Candidate, Fact, Facts, Finding, Prediction
 from doctor.target import Answer

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 KERNELS = sorted((pathlib.Path(__file__).parents[2] / "kernels").glob("*.py"))
-STANDARD = {"json", "os", "sys", "time", "traceback", "warnings", "logging", "importlib"}
+STANDARD = {"json", "os", "pathlib", "sys", "time", "traceback", "warnings", "logging", "importlib"}
 
 
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.name)

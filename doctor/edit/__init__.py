@@ -1,0 +1,190 @@
+"""A fix written into a project's own files: requirements.txt and what it includes, pyproject.toml.
+
+`goals` says what the fix wants, `requirements` and `pyproject` edit one format each, `spec` one requirement in it,
+`files` keeps the old file and writes the new one. Nothing but the intended lines changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import DoctorError
+from ..model import Report
+from ..records import dataclass
+from .files import Edited, SourceFile
+from .goals import Goal, Goals, goals_of
+from .pyproject import Pyproject
+from .requirements import RequirementsFile, family
+
+__all__ = ["Edits", "edits_of"]
+
+#: Files that a tool writes: name → (what it is made from, the command that makes it anew).
+_MADE = (
+    (r"uv\.lock", "pyproject.toml", "uv lock"),
+    (r"poetry\.lock", "pyproject.toml", "poetry lock"),
+    (r"pdm\.lock", "pyproject.toml", "pdm lock"),
+    (r"pylock(\.[^.]+)?\.toml", "pyproject.toml", "uv export --format pylock.toml -o {name}"),
+    (r"Pipfile(\.lock)?", "Pipfile", "pipenv lock"),
+    (r"conda-lock\.ya?ml", "environment.yml", "conda-lock"),
+)
+_EDITABLE = "requirements.txt and pyproject.toml are"
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What a fix makes of the files of a project."""
+
+    files: tuple[Edited, ...]  # those that change
+    notes: tuple[str, ...] = ()  # what the user has to know or to run
+
+    @property
+    def diff(self) -> str:
+        """All of it as one unified diff; empty where every file says it already."""
+        return "".join(file.diff for file in self.files)
+
+    def write(self) -> list[tuple[Path, Path]]:
+        """Keep the old files and replace them: (file, backup) of each."""
+        return [(file.source.path, file.write()) for file in self.files]
+
+
+def edits_of(report: Report, names: Sequence[str]) -> Edits:
+    """The edits that a report's fix asks for in these files; DoctorError where one must not be edited by hand."""
+    editable = [name for name in dict.fromkeys(names) if _refusal(name) is None]
+    refusals = [problem for name in dict.fromkeys(names) if (problem := _refusal(name)) is not None]
+    if not editable:
+        raise refusals[0] if refusals else DoctorError("there is no file to edit", "name it: `--write FILE`")
+    goals = goals_of(report)
+    if goals is None:
+        return Edits(())
+    projects = [Pyproject(SourceFile.read(Path(name))) for name in editable if _is_pyproject(name)]
+    requirements = _families([name for name in editable if not _is_pyproject(name)])
+    files: list[RequirementsFile | Pyproject] = [*requirements, *projects]
+    for file in files:
+        file.edit(goals)
+    _add_missing(goals, requirements, projects)
+    _add_index(goals, requirements, projects)
+    changed = [Edited(file.source, file.text) for file in files if file.text != file.source.text]
+    for edited in changed:
+        _check(edited)
+    notes = [*goals.said, *(f"{problem.message}; {problem.hint}" for problem in refusals)]
+    return Edits(tuple(changed), (*notes, *_to_run(changed)))
+
+
+def _families(names: Sequence[str]) -> list[RequirementsFile]:
+    """Every requirements file with those it includes, each once."""
+    found: dict[Path, RequirementsFile] = {}
+    for name in names:
+        for file in family(SourceFile.read(Path(name))):
+            found.setdefault(file.source.path.resolve(), file)
+    return list(found.values())
+
+
+def _is_pyproject(name: str) -> bool:
+    return Path(name).suffix == ".toml"
+
+
+def _refusal(name: str) -> DoctorError | None:
+    """Why a file is not edited by hand, and what to run instead."""
+    path = Path(name)
+    for pattern, source, command in _MADE:
+        if re.fullmatch(pattern, path.name):
+            again = command.format(name=path.name)
+            hint = f"then run `{again}`"
+            if source == "pyproject.toml":
+                hint = f"`--write {path.with_name(source)}` edits what it is made from; {hint}"
+            else:
+                hint = f"put the pins of `--pin` into `{source}`; {hint}"
+            return DoctorError(f"`{path}` is not edited by hand: `{again}` makes it", hint)
+    if path.suffix in (".yml", ".yaml"):
+        hint = "`--format conda` gives its lines; then run `conda env update`"
+        return DoctorError(f"`{path}` is not edited: conda's solver has to choose its builds", hint)
+    if path.suffix == ".toml" and path.name != "pyproject.toml":
+        return DoctorError(
+            f"`{path}` is not edited: it is no pyproject.toml", "requirements.txt and pyproject.toml are"
+        )
+    if path.suffix in (".py", ".cfg", ".json", ".lock", ".whl", ".gz", ".zip"):
+        return DoctorError(f"`{path}` is not edited: this kind of file is not known", _EDITABLE)
+    return None
+
+
+def _add_missing(goals: Goals, requirements: Sequence[RequirementsFile], projects: Sequence[Pyproject]) -> None:
+    """Packages that the fix moves and no file names: behind a related line."""
+    present = {name for file in requirements for name in file.named}
+    present |= {name for project in projects for name in project.named}
+    missing = [goal for goal in goals.items.values() if goal.named and goal.version and goal.package not in present]
+    if not missing:
+        return
+    from ..release_index import load_index
+
+    moved = {name for name, goal in goals.items.items() if goal.named}
+    for kin in (moved, set(load_index().packages)):
+        for file in requirements:
+            related = [line for name, lines in file.named.items() if name in kin for line in lines]
+            if related and not file.constraint:
+                after = max(related, key=lambda line: line.start)
+                for goal in missing:
+                    file.add(goal, after, goals)
+                return
+        for project in projects:
+            name = next((name for name in project.named if name in kin and project.named[name]), None)
+            if name and project.can_take():
+                project.add(missing, name)
+                return
+    _add_at_the_end(missing, requirements, projects, goals)
+
+
+def _add_at_the_end(
+    missing: Sequence[Goal], requirements: Sequence[RequirementsFile], projects: Sequence[Pyproject], goals: Goals
+) -> None:
+    first = next((file for file in requirements if not file.constraint), None)
+    project = next((file for file in projects if file.can_take()), None)
+    if first is not None:
+        for goal in missing:
+            first.add(goal, None, goals)
+    elif project is not None:
+        project.add(missing, None)
+    else:
+        wanted = ", ".join(f"`{goal.package}=={goal.version}`" for goal in missing)
+        raise DoctorError(
+            f"`{projects[0].source.path}` names no dependencies that {wanted} could be added to",
+            "name the requirements file that its build reads: `--write FILE`",
+        )
+
+
+def _add_index(goals: Goals, requirements: Sequence[RequirementsFile], projects: Sequence[Pyproject]) -> None:
+    """The index of another torch build, where no file names one."""
+    if goals.index_url is None or any(file.has_index for file in requirements):
+        return
+    if any(project.has_index for project in projects):
+        return
+    why = next((goal.why for goal in goals.items.values() if goal.package == "torch"), "another torch build")
+    first = next((file for file in requirements if not file.constraint), None)
+    if first is not None:
+        first.add_index(goals.index_url, why)
+    else:
+        labelled = [goal.package for goal in goals.items.values() if goal.version and "+" in goal.version]
+        projects[0].add_index(goals.index_url, labelled, goals)
+
+
+def _check(edited: Edited) -> None:
+    """A file that could not be read any more is not written."""
+    if edited.source.path.suffix == ".toml":
+        from ..declared.tomltext import load_toml
+
+        load_toml(edited.source.path, edited.text)
+
+
+def _to_run(changed: Sequence[Edited]) -> list[str]:
+    """The commands that bring the lock files beside an edited file up to date."""
+    told = []
+    for edited in changed:
+        folder = edited.source.path.parent
+        if edited.source.path.suffix == ".toml":
+            for name, command in (("uv.lock", "uv lock"), ("poetry.lock", "poetry lock"), ("pdm.lock", "pdm lock")):
+                if (folder / name).exists():
+                    told.append(f"`{folder / name}` is older now: run `{command}`")
+        elif edited.source.path.suffix == ".in":
+            told.append(f"what is made from `{edited.source.path}` is older now: run `uv pip compile` again")
+    return told

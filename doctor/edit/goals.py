@@ -1,0 +1,130 @@
+"""What a fix wants of files: a version for every package it moves, and the index of another torch build."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from ..model import ABSENT, Facts, Report
+from ..records import dataclass, field
+from ..release_index import Platform
+from ..vocabulary import parse_version
+
+_TAG = re.compile(r"(?<=/)cu\d+(?=[/?#]|$)")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What becomes of one package."""
+
+    package: str
+    version: str | None  # None: it goes
+    why: str
+    named: bool = True  # the fix names it; what only comes along with another needs no line of its own
+    extra: str = ""  # such as `[core-cu12]`
+
+
+@dataclass(frozen=True)
+class Goals:
+    """All that one fix wants of the files of a project."""
+
+    items: Mapping[str, Goal]
+    platforms: tuple[Platform, ...]
+    torch: str | None = None  # the new one, if it moves
+    tag: str | None = None  # of its build: cu126
+    index_url: str | None = None
+    wheels: Callable[[str, str], str | None] | None = None
+    said: list[str] = field(default_factory=list)  # what the user has to know of what was written
+
+    def same(self, written: str, wanted: str) -> bool:
+        """Whether a file says it already; a label that names the very build which was judged does."""
+        from packaging.version import InvalidVersion
+
+        try:
+            here, there = parse_version(written), parse_version(wanted)
+        except InvalidVersion:
+            return False
+        return here == there or (here.public == there.public and not there.local and here.local == self.tag)
+
+    def wheel(self, package: str, version: str) -> str | None:
+        """The address of the wheel that fits the environment to come."""
+        found = self.wheels(package, version) if self.wheels else None
+        if found:
+            self.say(f"`{package}`: the address is expected from the workflow that builds the wheel, and was not asked")
+        else:
+            self.say(f"`{package}` {version} has no wheel on record for the new torch: it is built from source")
+        return found
+
+    def say(self, text: str) -> None:
+        """Once, however many lines it concerns."""
+        if text not in self.said:
+            self.said.append(text)
+
+    def index(self, url: str) -> str:
+        """The same index for the build that was judged, where the address is PyTorch's and for another CUDA."""
+        from ..declared.interface import cuda_of_index
+
+        if self.tag is None or cuda_of_index(url) is None:
+            return url
+        return _TAG.sub(self.tag, url, count=1)
+
+
+def goals_of(report: Report) -> Goals | None:
+    """The packages of the fix that the pins write out; None where no fix changes any."""
+    from ..known import Known
+    from ..pinset import pinnable, pins_of
+    from ..release_index import load_index
+    from ..solve import stack_of
+    from ..solve.effects import brings
+
+    if not report.fixes:
+        return None
+    fix = pinnable(report)
+    packages = [change for change in fix.changes if change.kind == "package"]
+    if not packages:
+        return None
+    known = Known(report.facts)
+    stack = stack_of(report.facts, known, load_index())
+    chosen = {change.name: change.after or ABSENT for change in packages}
+    versions = stack.completed(chosen)
+    pins = pins_of(report, fix)
+    extras = {line.package: line.extra for line in (*pins.changed, *pins.built)}
+    items = {}
+    for change in packages:
+        why = f"clears {', '.join(change.resolves)}" if change.resolves else change.why
+        items[change.name] = Goal(change.name, change.after, " ".join(why.split()), True, extras.get(change.name, ""))
+    for name in {**stack.installed, **versions}:
+        now = versions.get(name)
+        if name not in items and now != stack.installed.get(name):
+            items[name] = Goal(name, None if now in (None, ABSENT) else now, "comes along", False)
+    torch = chosen.get("torch")
+    torch = None if torch == ABSENT else torch
+    return Goals(
+        items=items,
+        platforms=_platforms(report.facts),
+        torch=torch,
+        tag=_tag(torch, brings(stack, torch)) if torch else None,
+        index_url=fix.index_url,
+        wheels=lambda package, version: _wheel(known, torch, package, version),
+    )
+
+
+def _platforms(facts: Facts) -> tuple[Platform, ...]:
+    from ..declared.markers import platforms
+
+    return platforms([], facts)
+
+
+def _tag(torch: str, brought: Mapping[str, object]) -> str | None:
+    label = re.search(r"\+(cu\d+)$", torch)
+    cuda = brought.get("torch.cuda")
+    return label[1] if label else f"cu{str(cuda).replace('.', '')}" if cuda else None
+
+
+def _wheel(known: object, torch: str | None, package: str, version: str) -> str | None:
+    from ..wheels import PACKAGE, find, place_of
+
+    if package != PACKAGE:
+        return None
+    fitting = find(place_of(known, torch), version).fitting
+    return fitting[0].url if fitting else None
