@@ -3,58 +3,54 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .errors import DoctorError
 from .model import Report
+from .pins import pinnable, settings_of
 
 if TYPE_CHECKING:
     from .commands import Streams
 
 
 def edit(report: Report, options: argparse.Namespace, streams: Streams) -> None:
-    """Show the edits as a diff, and make them where they were asked for."""
+    """Show the edits as a diff that `patch` takes, words as comments in front, and make them unless `--diff` is given."""
     names = [name for name in options.write or () if name] or list(options.requirements)
     if not names:
         raise DoctorError("there is no file to edit", "name it: `--write FILE`, or `--requirements FILE`")
     from .edit import edits_of
 
     edits = edits_of(report, names)
+    told = [*_head(report), *edits.notes] if edits.files else [_why_nothing(report, names), *edits.notes]
+    streams.stdout.write("".join(f"# {' '.join(text.split())}\n" for text in told))
     streams.stdout.write(edits.diff)
-    if edits.files and not options.diff:
+    if not options.diff:
         for path, backup in edits.write():
-            streams.tell(f"edited `{path}`; as it was: `{backup}`")
-    if not edits.files:
-        listed = ", ".join(f"`{name}`" for name in names)
-        streams.tell(f"nothing to change in {listed}: {_why_nothing(report)}")
-    for note in edits.notes:
-        streams.tell(f"note: {note}")
-    _tell_the_rest(report, streams)
+            streams.stdout.write(f"# edited `{path}`; as it was: `{backup}`\n")
 
 
-def _why_nothing(report: Report) -> str:
+def _why_nothing(report: Report, names: Sequence[str]) -> str:
+    listed = ", ".join(f"`{name}`" for name in names)
     errors = [finding.rule for finding in report.findings if finding.severity == "error"]
     if not report.fixes:
-        return f"no fix is known for {', '.join(errors)}" if errors else "nothing is to be fixed"
-    from .pins import pinnable
+        why = f"no fix is known for {', '.join(errors)}" if errors else "nothing is to be fixed"
+    elif any(change.kind == "package" for change in pinnable(report).changes):
+        why = "what the fix wants stands there already"
+    else:
+        why = f"the fix changes no package: {report.fixes[0].title}"
+    return f"nothing to change in {listed}: {why}"
 
-    if any(change.kind == "package" for change in pinnable(report).changes):
-        return "what the fix wants stands there already"
-    return "the fix changes no package"
 
-
-def _tell_the_rest(report: Report, streams: Streams) -> None:
-    """What a requirements file cannot say: variables, settings, code, and what stays broken."""
-    if not report.fixes:
-        return
-    from .pins import pinnable, settings_of
-
+def _head(report: Report) -> Iterator[str]:
+    """What the edits are, and what a requirements file cannot say: variables, settings, code, what stays broken."""
     fix = pinnable(report)
+    yield f"{report.tool}: {fix.title} (clears {', '.join(fix.resolves)})"
     if fix is not report.fixes[0]:
-        streams.tell(f"note: without any package: {report.fixes[0].title}")
+        yield f"without any package: {report.fixes[0].title}"
     for text in settings_of(fix):
-        streams.tell(f"besides: {text}")
+        yield f"besides: {text}"
     if fix.note:
-        streams.tell(f"note: {' '.join(fix.note.split())}")
+        yield fix.note
     if fix.leaves:
-        streams.tell(f"note: {', '.join(fix.leaves)} stay: no fix clears them as well")
+        yield f"{', '.join(fix.leaves)} stay: no fix clears them as well"

@@ -17,6 +17,12 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
         help="the packages as a requirements file for pip and uv; without FILE on stdout",
     )  # fmt: skip
     made.add_argument("--force", action="store_true", help="overwrite FILE")
+    made.add_argument(
+        "--write", nargs="?", const="", action="append", metavar="FILE",
+        help="edit a requirements.txt or pyproject.toml in place, the old one kept as FILE.bak; "
+        "without FILE those of --requirements",
+    )  # fmt: skip
+    made.add_argument("--diff", action="store_true", help="show what --write would change, and write nothing")
     keep = made.add_argument_group("what stays as it is")
     keep.add_argument("--hold", action="append", default=[], metavar="PACKAGE", help="leave it alone; repeatable")
     keep.add_argument(
@@ -31,6 +37,12 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     render = renderer_of(options.format, "fixes")
     request = request_of(options, run=False)
     report = diagnosis_of(request, streams)
+    if options.write is not None or options.diff:
+        from .edit_command import edit
+
+        edit(report, options, streams)
+        if options.pin is None and options.format == "text" and options.output is None:
+            return exit_code(report, "error")
     if options.pin is not None:
         from .pins import render_pins
         from .wholefile import write_atomically

@@ -12,7 +12,7 @@ from .solve.wording import deed
 if TYPE_CHECKING:
     from .wheels import Wheel
 
-__all__ = ["pinnable", "render_pins"]
+__all__ = ["pinnable", "render_pins", "settings_of"]
 
 
 def render_pins(report: Report) -> str:
@@ -27,7 +27,7 @@ def render_pins(report: Report) -> str:
     out += [f"# {_flat(fix.title)}" + (f" (leaves {', '.join(fix.leaves)})" if fix.leaves else "")]
     if fix.note:
         out.append(f"# {_flat(fix.note)}")
-    out += [f"# {text}" for text in _settings(fix)]
+    out += [f"# {text}" for text in settings_of(fix)]
     out += _pinned(report, fix)
     out += _what_else(report, fix)
     return "\n".join(out) + "\n"
@@ -57,7 +57,7 @@ def _flat(text: str) -> str:
     return " ".join(str(text).split())
 
 
-def _settings(fix: Fix) -> Iterator[str]:
+def settings_of(fix: Fix) -> Iterator[str]:
     """What is to be done besides packages."""
     for change in fix.changes:
         if change.kind == "env":

@@ -10,14 +10,15 @@ from pathlib import Path
 from .errors import DoctorError
 
 
-def write_atomically(path: Path, content: str | bytes, force: bool = True) -> None:
+def write_atomically(path: Path, content: str | bytes, force: bool = True, like: Path | None = None) -> None:
     """Write the whole file or leave everything as it was; without `force` an existing file is an error.
 
-    Behind a link the file is replaced and not the link; mode and owner stay. A device or a pipe is written to.
+    Behind a link the file is replaced and not the link; mode and owner stay, or are those of the file `like`. A device
+    or a pipe is written to.
     """
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:
-        _write(path, data, force)
+        _write(path, data, force, like)
     except FileExistsError:
         raise DoctorError(f"`{path}` exists already", "`--force` overwrites it") from None
     except (OSError, RuntimeError) as problem:  # RuntimeError: a loop of links, before Python 3.13
@@ -27,7 +28,7 @@ def write_atomically(path: Path, content: str | bytes, force: bool = True) -> No
         raise DoctorError(f"cannot write `{str(path)!r}`: not a file name") from None
 
 
-def _write(path: Path, data: bytes, force: bool) -> None:
+def _write(path: Path, data: bytes, force: bool, like: Path | None) -> None:
     if path.is_dir():
         raise IsADirectoryError(21, "is a directory")
     if path.exists() and not path.is_file():
@@ -42,9 +43,10 @@ def _write(path: Path, data: bytes, force: bool) -> None:
         # os.open and not mkstemp: the mode is the user's, as for any file he writes.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
+            model = like or target
+            if model.exists():  # first, so that nobody else reads what is private meanwhile
+                _as(descriptor, model.stat())
             _fill(descriptor, data)
-            if target.exists():
-                _as_before(descriptor, target.stat())
         finally:
             os.close(descriptor)
         if force:
@@ -63,12 +65,12 @@ def _fill(descriptor: int, data: bytes) -> None:
     os.fsync(descriptor)  # some file systems tell only now that the disk is full
 
 
-def _as_before(descriptor: int, before: os.stat_result) -> None:
+def _as(descriptor: int, model: os.stat_result) -> None:
     """Owner first, since a change of owner takes mode bits away; not everybody may give a file away."""
-    if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+    if (model.st_uid, model.st_gid) != (os.geteuid(), os.getegid()):
         with contextlib.suppress(OSError):
-            os.fchown(descriptor, before.st_uid, before.st_gid)
-    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+            os.fchown(descriptor, model.st_uid, model.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(model.st_mode))
 
 
 def _link(temporary: Path, target: Path) -> None:

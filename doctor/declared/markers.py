@@ -22,10 +22,15 @@ def platforms(requires_python: Sequence[str], facts: Facts) -> tuple[Platform, .
     system, machine = facts.value("platform.system"), facts.value("platform.machine")
     python = facts.value("python.version")
     known = [] if python in (None, ABSENT) else [_full(str(python))]
-    pythons = known or [found for found in _PYTHONS if all(_admits(text, found) for text in requires_python)]
+    pythons = known or pythons_of(*requires_python)
     return tuple(
         Platform(found, str(system or "Linux"), str(machine or "x86_64")) for found in pythons or [_PYTHONS[2]]
     )
+
+
+def pythons_of(*requires_python: str) -> list[str]:
+    """One Python of every minor version in use that these ranges admit."""
+    return [found for found in _PYTHONS if all(_admits(text, found) for text in requires_python)]
 
 
 def _full(python: str) -> str:
