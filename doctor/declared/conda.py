@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +36,30 @@ def read(path: Path, text: str) -> Sheet:
         if name in found:
             raise fault(path, line, f"`{name}` is declared twice: also in line {found[name][1]}")
         found[name] = (ranges, line, build)
+    reader.entries += _entries(path, found, rows)
+    sheet = reader.sheet()
+    return Sheet(sheet.entries, (*sheet.facts, *_facts(path, found)), False, "", sheet.notes)
+
+
+def specified(path: Path, said: Sequence[tuple[int, str]], rows: Sequence[str]) -> Sheet:
+    """What `conda install` is told: (line, match specification) each."""
+    found = {}
+    for line, text in said:
+        name, ranges, build = _spec(text, path, line)
+        found[name] = (ranges, line, build)
+    return Sheet(tuple(_entries(path, found, rows)), tuple(_facts(path, found)))
+
+
+def _entries(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Iterator[Entry]:
     for name, (ranges, line, _) in found.items():
         own = _NAMES.get(name, normalized(name))
         if name not in (*_CUDA, "python", "cudnn", "pip"):
             raw = rows[line - 1].rstrip("\r")
             if ranges and not _is_range(ranges):
                 problem = f"`{ranges[:60]}` counts as conda does, which is no version of Python packages"
-                reader.entries.append(Entry(own, str(path), line, raw=raw, problem=problem))
+                yield Entry(own, str(path), line, raw=raw, problem=problem)
                 continue
-            reader.entries.append(Entry(own, str(path), line, ranges, pin_of(ranges, path, line), raw=raw))
-    sheet = reader.sheet()
-    return Sheet(sheet.entries, (*sheet.facts, *_facts(path, found)), False, "", sheet.notes)
+            yield Entry(own, str(path), line, ranges, pin_of(ranges, path, line), raw=raw)
 
 
 def _pip(item: dict[str, Any], path: Path, line: int, lines: Any, index: int, rows: list[str], reader: Reader) -> None:
