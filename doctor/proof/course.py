@@ -1,0 +1,103 @@
+"""The course of a proof: which steps are taken for which option, and where one ends the others."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+
+from ..model import Proof, Report, Step
+from ..patient import Request
+from ..pinset import Pins, pinnable, pins_of
+from ..release_index import load_index
+from .companions import question_of
+from .installers import Installer, find_installer
+from .resolve import Resolution, resolve
+
+Ask = Callable[[str], bool]  # shows a plan and hears whether it may be carried out
+Tell = Callable[[str], None]
+
+
+def prove(
+    report: Report, request: Request, options: argparse.Namespace, ask: Ask, tell: Tell
+) -> tuple[Proof | None, Report | None]:
+    """(the proof of the recommended fix, what the check says after `--apply`); no proof where nothing is installed."""
+    fix = pinnable(report) if report.fixes else None
+    if fix is None or not any(change.kind == "package" for change in fix.changes):
+        return None, None
+    python = interpreter_of(request)
+    if options.apply:
+        from .place import appliable
+
+        appliable(request, python, options.break_system_packages)
+    kind = "apply" if options.apply else "verify" if options.verify else "dry-run"
+    installer, why_not = find_installer(python, options.installer)
+    if installer is None:
+        steps = [Step("resolves", None, f"{why_not}: nothing was asked")]
+        if options.verify or options.apply:
+            steps.append(Step("installs", None, f"{why_not}: nothing was installed"))
+        return Proof(kind, fix.title, tuple(steps)), None
+    pins = pins_of(report, fix)
+    tell(f"asking {installer.title} whether it resolves …")
+    resolution = asked(report, pins, installer, python, options.proof_timeout)
+    steps = [resolve_step(resolution, pins, installer)]
+    if resolution.outcome is False:
+        if kind != "dry-run":
+            steps.append(Step("installs", None, "not tried, as it does not resolve"))
+        return Proof(kind, fix.title, tuple(steps)), None
+    if options.verify:
+        from .trial import trial
+
+        steps += trial(report, request, fix, pins, installer, python, options.proof_timeout, tell)
+    failed = any(step.outcome is False for step in steps)
+    if not options.apply or failed:
+        if options.apply:
+            steps.append(Step("applied", None, "not tried, as the proof failed"))
+        return Proof(kind, fix.title, tuple(steps)), None
+    from .apply import apply
+
+    assert python is not None
+    return apply(report, request, fix, pins, resolution, steps, installer, python, options, ask, tell)
+
+
+def interpreter_of(request: Request) -> str | None:
+    """The interpreter that the request examines; None for a file, a tree, or packages that are only said."""
+    if request.facts or request.declared or request.site_packages:
+        return None
+    from ..probes import find_target
+
+    return find_target(request.python, None).python
+
+
+def asked(report: Report, pins: Pins, installer: Installer, python: str | None, timeout: float) -> Resolution:
+    """The resolver's answer about these pins and everything that stays."""
+    question = question_of(report, pins, _local(python))
+    return resolve(question, installer, load_index(), timeout=timeout, python=python)
+
+
+def _local(python: str | None) -> Mapping[str, Sequence[str]]:
+    """Packages of the environment that came from no registry → what they require."""
+    if python is None:
+        return {}
+    from ..probes import find_target
+    from ..probes.distributions import installed_requirements
+    from .freeze import packages_of
+
+    target = find_target(python, None)
+    local = [name for name, kept in packages_of(target.site_dirs).items() if kept.origin]
+    if not local:
+        return {}
+    requires = installed_requirements(target)
+    return {name: requires.get(name, ()) for name in local}
+
+
+def resolve_step(resolution: Resolution, pins: Pins, installer: Installer) -> Step:
+    """The answer as a step of the proof."""
+    parts = [resolution.reason] if resolution.reason else []
+    if resolution.left_out:
+        parts.append(f"not asked about, as the registry no longer has it: {', '.join(resolution.left_out)}")
+    if installer.kind == "pip" and pins.built:
+        names = ", ".join(line.requirement for line in pins.built)
+        parts.append(f"pip cannot be asked about what is compiled: {names}")
+    if resolution.outcome is None:
+        parts.append("not proven")
+    return Step("resolves", resolution.outcome, "; ".join(parts), resolution.command or None, resolution.seconds)

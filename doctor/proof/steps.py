@@ -1,0 +1,114 @@
+"""The commands of an installation, in their order: what goes, what comes, what is laid down anew, what is compiled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ..building import build, this_machine
+from ..pinset import Line, Pins
+from ..records import dataclass
+from ..release_index import Platform, ReleaseIndex
+from ..solve.wording import BUILT_AGAINST_TORCH
+from .child import Ran, run_child
+from .installers import UV, Installer
+
+#: Seconds that compiling TransformerEngine's torch part takes a small machine.
+_SMALL_BUILD = 1800.0
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """The pins by how they are installed."""
+
+    plain: tuple[Line, ...]  # wheels
+    sources: tuple[Line, ...]  # archives that are built on the spot, without a CUDA compiler
+    compiled: tuple[Line, ...]  # with one
+
+
+def sort_lines(pins: Pins, platform: Platform, index: ReleaseIndex) -> Sorted:
+    """Which pins have a wheel for the platform, which are built."""
+    plain: list[Line] = []
+    sources: list[Line] = []
+    for line in (*pins.changed, *pins.held):
+        release = index.release(line.package, line.version)
+        has_wheel = release is None or release.has_wheel(platform)
+        (plain if has_wheel else sources).append(line)
+    return Sorted(tuple(plain), tuple(sources), pins.built)
+
+
+def first_step(
+    installer: Installer,
+    python: str,
+    requirements: Sequence[str],
+    pins: Pins,
+    constraints: Path | None = None,
+    options: Sequence[str] = (),
+) -> list[str]:
+    """The command that installs what has wheels."""
+    arguments = [*options, *requirements]
+    if pins.index_url:
+        arguments += ["--extra-index-url", pins.index_url]
+        if installer.kind == UV:
+            arguments += ["--index-strategy", "unsafe-best-match"]
+    if constraints is not None:
+        arguments += ["--constraint", str(constraints)]
+    return installer.install(python, arguments)
+
+
+def from_wheel(installer: Installer, python: str, line: Line, pins: Pins) -> Iterator[list[str]]:
+    """Ways to a compiled package without compiling it: a wheel on the user's index, the release page's."""
+    yield installer.install(python, ["--no-deps", installer.anew, "--only-binary", ":all:", line.requirement])
+    if pins.wheel is not None and line.package == "flash-attn":
+        yield installer.install(python, ["--no-deps", installer.anew, f"flash-attn @ {pins.wheel.url}"])
+
+
+def from_source(installer: Installer, python: str, line: Line) -> list[str]:
+    """Build against what is installed there; no earlier build of it may be taken, for it met another torch."""
+    afresh = ["--refresh-package", line.package] if installer.kind == UV else ["--no-cache-dir"]
+    return installer.install(python, ["--no-deps", installer.anew, "--no-build-isolation", *afresh, line.requirement])
+
+
+def why_not_built(line: Line, sm: str | None, cuda: str | None, timeout: float) -> str | None:
+    """Why this package is not compiled here; None if it can be, within the time that is allowed."""
+    if line.package not in BUILT_AGAINST_TORCH:
+        return None
+    if nvcc() is None:
+        return "`nvcc` is not here"
+    if line.package != "flash-attn":
+        return None if timeout >= _SMALL_BUILD else f"that may take longer than {timeout:g} s"
+    plan = build(line.version, sm, cuda, this_machine())
+    if plan.hours[1] * 3600 > timeout:
+        return f"that takes {plan.duration} with {plan.jobs} job{'s' if plan.jobs > 1 else ''}"
+    return None
+
+
+def nvcc() -> str | None:
+    """The CUDA compiler that a build would find."""
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        path = Path(os.environ.get(name) or os.devnull) / "bin" / "nvcc"
+        if path.is_file():
+            return str(path)
+    usual = Path("/usr/local/cuda/bin/nvcc")
+    return shutil.which("nvcc") or (str(usual) if usual.is_file() else None)
+
+
+def build_settings(line: Line, sm: str | None, cuda: str | None) -> Mapping[str, str]:
+    """Variables that keep a build within this machine's memory and to its GPU."""
+    if line.package not in BUILT_AGAINST_TORCH:
+        return {}
+    plan = build(line.version, sm, cuda, this_machine())
+    words = (word for word in plan.command.split() if "=" in word and not word.startswith("flash-attn"))
+    return {name: value.strip('"') for name, _, value in (word.partition("=") for word in words) if name.isupper()}
+
+
+def run_first(commands: Iterator[list[str]], timeout: float) -> Ran | None:
+    """The first command that succeeds, else the last; None if there is none."""
+    ran = None
+    for command in commands:
+        ran = run_child(command, timeout=timeout)
+        if ran.good:
+            break
+    return ran

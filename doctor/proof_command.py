@@ -1,0 +1,135 @@
+"""The part of `fix` that proves and carries out: its options, and what they do to the report."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from .cli_options import Parser, seconds
+from .errors import DoctorError
+from .model import Report
+from .records import replace
+
+if TYPE_CHECKING:
+    from .commands import Streams
+    from .session import Request
+
+LONGEST = 1800.0  # seconds for one program of the proof
+
+
+def add_proof(made: Parser) -> None:
+    """`--dry-run`, `--verify`, `--apply`, `--rollback` and what goes with them."""
+    group = made.add_argument_group("how far it is proven, and carried out")
+    group.add_argument(
+        "--dry-run", action="store_true", help="ask uv or pip whether the pins resolve with all that stays"
+    )
+    group.add_argument(
+        "--verify", action="store_true", help="install them into an environment that is thrown away, and check that"
+    )
+    group.add_argument(
+        "--apply", action="store_true", help="install them into what is examined, after asking, and check again"
+    )
+    group.add_argument("--rollback", action="store_true", help="take the last `--apply` back, after asking")
+    group.add_argument("--yes", action="store_true", help="do not ask")
+    group.add_argument("--installer", choices=("uv", "pip"), help="the program to use (default: uv, else pip)")
+    group.add_argument(
+        "--proof-timeout", type=seconds, default=LONGEST, metavar="SECONDS",
+        help=f"longest wait for one of its programs (default: {LONGEST:g})",
+    )  # fmt: skip
+    group.add_argument(
+        "--break-system-packages", action="store_true", help="apply even to a Python that the system manages"
+    )
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """DoctorError for options that exclude each other."""
+    chosen = [name for name in ("dry_run", "verify", "apply") if getattr(options, name)]
+    if options.rollback and chosen:
+        raise DoctorError(f"`--rollback` and `--{chosen[0].replace('_', '-')}` exclude each other")
+    if options.yes and not (options.apply or options.rollback):
+        raise DoctorError("`--yes` goes with `--apply` or `--rollback`")
+    for name in ("facts", "site_packages", "requirements"):
+        if (options.apply or options.rollback) and getattr(options, name):
+            option, deed = name.replace("_", "-"), "apply" if options.apply else "rollback"
+            raise DoctorError(
+                f"`--{deed}` needs an interpreter to install into, and `--{option}` names none",
+                "name it with `--python PATH`",
+            )
+
+
+def wants_proof(options: argparse.Namespace) -> bool:
+    """Whether anything is to be proven or applied once the fix is found."""
+    return bool(options.dry_run or options.verify or options.apply)
+
+
+def proven(
+    report: Report, options: argparse.Namespace, request: Request, streams: Streams
+) -> tuple[Report, int | None]:
+    """The report with its proof; the exit code where the proof decides it."""
+    from .proof.course import prove
+
+    with _ended_properly():
+        proof, after = prove(report, request, options, lambda text: _ask(text, options, streams), streams.tell)
+    if proof is None:
+        return replace(report, notes=(*report.notes, "no package has to change: there is nothing to install")), None
+    refused = any(step.outcome is False for step in proof.steps)
+    if after is not None:
+        left = any(finding.severity == "error" for finding in after.findings)
+        return replace(report, proof=proof), int(left or refused)
+    return replace(report, proof=proof), 1 if refused else None
+
+
+def taken_back(options: argparse.Namespace, request: Request, streams: Streams) -> tuple[Report, int]:
+    """`--rollback`: the report on what was restored."""
+    from .proof.rollback import roll_back
+
+    with _ended_properly():
+        report = roll_back(request, options, lambda text: _ask(text, options, streams), streams.tell)
+    assert report.proof is not None
+    return report, int(any(step.outcome is False for step in report.proof.steps))
+
+
+def tell_proof(report: Report) -> None:
+    """The proof on stderr, where stdout carries something else."""
+    if report.proof is not None:
+        from .report.proof import proof_text
+
+        sys.stderr.write(proof_text(report.proof))
+
+
+def _ask(plan: str, options: argparse.Namespace, streams: Streams) -> bool:
+    """Show what will be done, and hear whether it may be."""
+    if not options.yes and not streams.stdin.isatty():
+        raise DoctorError("nobody can be asked here, as stdin is no terminal", "`--yes` goes ahead without asking")
+    sys.stderr.write(plan)
+    if options.yes:
+        return True
+    sys.stderr.write("go ahead? [y/N] ")
+    sys.stderr.flush()
+    return streams.stdin.readline().strip().lower() in ("y", "yes")
+
+
+@contextlib.contextmanager
+def _ended_properly() -> Iterator[None]:
+    """A request to end counts as Ctrl-C: what was begun is ended, and what is temporary removed."""
+
+    def interrupted(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before: dict[signal.Signals, Any] = {}
+    for number in (getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)):
+        with contextlib.suppress(ValueError):  # not in the main thread
+            before[number] = signal.signal(number, interrupted)
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        for text in stop.args:  # in which state it leaves things
+            sys.stderr.write(f"{text}\n")
+        raise KeyboardInterrupt from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,63 @@
+"""How far a fix is proven, step by step, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..model import Proof, Step
+from . import Style
+from .page import Page
+
+_WORDS = {True: ("ok", "yes"), False: ("error", "no"), None: ("unclear", "not proven")}
+_HEADS = {
+    "dry-run": "proof, asked of a resolver:",
+    "verify": "proof, by a trial installation:",
+    "apply": "applied:",
+    "rollback": "taken back:",
+}
+_OUTCOMES = {True: "yes", False: "no", None: "unknown"}
+
+
+def proof_lines(page: Page, proof: Proof) -> None:
+    """The section of the text report."""
+    page.say(proof.fix or "the last change", lead=_HEADS.get(proof.kind, f"{proof.kind}:"), look="label")
+    for step in proof.steps:
+        look, word = _WORDS[step.outcome]
+        reason = f": {step.reason}" if step.reason else ""
+        seconds = f" ({step.seconds:.1f} s)" if step.seconds >= 0.1 else ""
+        page.say(f"{step.name}{reason}{seconds}", lead=f"{word}:", look=look, indent=2, hang=6)
+        if step.command and step.outcome is not True:
+            page.line(f"      {step.command}", "command")
+    if proof.freeze:
+        page.say(f"what was there before is in `{proof.freeze}`", indent=2, hang=4)
+        if proof.kind == "apply":
+            page.line("hint: `attn-doctor fix --rollback` takes it back")
+
+
+def proof_text(proof: Proof) -> str:
+    """The section alone, as plain lines."""
+    page = Page(Style())
+    proof_lines(page, proof)
+    return page.text()
+
+
+def proof_document(proof: Proof | None) -> dict[str, Any] | None:
+    """The proof as JSON data."""
+    if proof is None:
+        return None
+    return {
+        "kind": proof.kind,
+        "fix": proof.fix,
+        "steps": [_step(step) for step in proof.steps],
+        "freeze": proof.freeze,
+    }
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "outcome": _OUTCOMES[step.outcome],
+        "reason": step.reason,
+        "command": step.command,
+        "seconds": step.seconds,
+    }
