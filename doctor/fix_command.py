@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .cli_options import add_output, parser
 from .commands import Streams, deliver, diagnosis_of, exit_code, renderer_of, request_of
+from .proof_command import add_proof, check_options, proven, taken_back, tell_proof, wants_proof
 
 
 def run(arguments: Sequence[str], streams: Streams) -> int:
@@ -32,16 +33,24 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
         "--constraint", action="append", default=[], metavar="FILE",
         help="keep to these ranges, as pip reads them: a constraints or requirements file; repeatable",
     )  # fmt: skip
+    add_proof(made)
     add_output(made)
     options = made.read(arguments)
+    check_options(options)
     render = renderer_of(options.format, "fixes")
     request = request_of(options, run=False)
-    report = diagnosis_of(request, streams)
+    if options.rollback:
+        report, code = taken_back(options, request, streams)
+        deliver(render, report, options, streams)
+        return code
+    report, decided = diagnosis_of(request, streams), None
+    if wants_proof(options):
+        report, decided = proven(report, options, request, streams)
     if options.write is not None or options.diff:
         from .edit_command import edit
 
         edit(report, options, streams)
-        if options.pin is None and options.format == "text" and options.output is None:
+        if options.pin is None and options.format == "text" and options.output is None and report.proof is None:
             return exit_code(report, "error")
     if options.pin is not None:
         from .pins import render_pins
@@ -49,10 +58,11 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
 
         if options.pin == "-":
             streams.stdout.write(render_pins(report))
-            return exit_code(report, "error")
+            tell_proof(report)
+            return exit_code(report, "error") if decided is None else decided
         write_atomically(Path(options.pin), render_pins(report), force=options.force)
         streams.tell(f"wrote `{options.pin}`")
-        if options.format == "text" and options.output is None:
+        if options.format == "text" and options.output is None and report.proof is None:
             return exit_code(report, "error")  # the file says it all; another format or place was asked for besides
     deliver(render, report, options, streams)
-    return exit_code(report, "error")
+    return exit_code(report, "error") if decided is None else decided

@@ -27,7 +27,7 @@ LAYERS = (
     {"session", "stress", "gate", "settled", "baseline"},
     {"api", "ranks"},
     {"proof"},
-    {"rulepage", "cli_options", "asked", "rule_commands", "stress_command", "wheel_commands", "fix_command", "edit_command", "commands", "cli", "__main__"},
+    {"rulepage", "cli_options", "asked", "rule_commands", "stress_command", "wheel_commands", "fix_command", "proof_command", "edit_command", "commands", "cli", "__main__"},
 )  # fmt: skip
 #: The table of GPUs is data, and lies in the rulebook; `--gpu` reads it there.
 READS_ITS_TABLE = ("doctor.probes.gpu_table", "rulebook")

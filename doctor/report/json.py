@@ -8,6 +8,7 @@ from typing import Any
 
 from ..model import Alternative, Candidate, Confirmation, Fact, Finding, Fix, Prediction, Reason, Report, Undetermined
 from . import Style
+from .proof import proof_document
 
 _WORKLOAD = "workload."
 
@@ -34,6 +35,7 @@ def fixes(report: Report, style: Style) -> str:
         for finding in report.findings
     ]
     content["fixes"] = [_fix(item) for item in report.fixes]
+    content["proof"] = proof_document(report.proof)
     content["notes"] = list(report.notes)
     return _dump(content)
 

@@ -8,6 +8,7 @@ from ..model import Evidence, Finding, Fix, Prediction, Report
 from . import Style
 from .page import printable
 from .places import place_of
+from .proof import proof_text
 from .remedies import alternative_lines, fix_lines
 from .subject import job_line, machine_line, needed, shown, title_of, verdict
 from .tables import told_reason
@@ -51,6 +52,8 @@ def fixes(report: Report, style: Style) -> str:
     for finding in report.findings:
         told = [text for text in (finding.no_pin, finding.myth and f"not this: {finding.myth}") if text]
         out += [f"- {finding.rule}: {_prose(text)}" for text in told]
+    if report.proof is not None:
+        out += ["```", proof_text(report.proof).rstrip(), "```", ""]
     out += [f"> {_prose(note)}\n" for note in report.notes]
     return "\n".join(out) + "\n"
 

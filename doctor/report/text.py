@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..model import SEVERITIES, Confirmation, Evidence, Finding, Fix, Report, Undetermined
 from . import Style
 from .page import Page
+from .proof import proof_lines
 from .remedies import alternative_lines, fix_lines
 from .subject import job_line, machine_line, needed, shown, verdict
 from .tables import backend_lines, backend_table
@@ -88,6 +89,9 @@ def fixes(report: Report, style: Style) -> str:
             page.say(finding.no_pin, lead=f"{finding.rule}:", look="label")
         if finding.myth:
             page.say(finding.myth, lead=f"{finding.rule}, not this:", look="label")
+    if report.proof is not None:
+        page.gap()
+        proof_lines(page, report.proof)
     _notes(page, report)
     return page.text()
 
