@@ -94,7 +94,10 @@ def _target(made: Parser) -> None:
         help="a declared environment: requirements.txt, pylock.toml, uv.lock, poetry.lock, pyproject.toml, "
         "environment.yml; repeatable",
     )  # fmt: skip
-    group.add_argument("--gpu", metavar="NAME", help="diagnose for this GPU: a100, h100, b200, rtx4090, sm90 …")
+    group.add_argument(
+        "--gpu", action="append", default=[], metavar="NAME",
+        help="diagnose for this GPU: a100, h100, b200, rtx4090, sm90 …; `check` takes several, as a100,h100 too",
+    )  # fmt: skip
     group.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
         help="add or override a fact: torch.version=2.6.0; repeatable",
@@ -104,8 +107,12 @@ def _target(made: Parser) -> None:
 
 def _workload(made: Parser) -> None:
     group = made.add_argument_group("what the job does", "also: --set workload.KEY=VALUE")
-    group.add_argument("--model", metavar="CONFIG", help="a Hugging Face config.json")
-    group.add_argument("--workload", metavar="FILE", help="a workload in YAML or JSON")
+    several = "; `check` takes several"
+    for name, value, what in (
+        ("--model", "CONFIG", "a Hugging Face config.json"),
+        ("--workload", "FILE", "a workload in YAML or JSON"),
+    ):
+        group.add_argument(name, action="append", default=[], metavar=value, help=what + several)
 
 
 def add_kernels(made: Parser) -> None:
@@ -117,6 +124,13 @@ def add_kernels(made: Parser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--timeout", type=seconds, default=TIMEOUT, metavar="SECONDS", help="longest wait for one kernel"
+    )
+
+
+def add_baseline(made: Parser) -> None:
+    """`--baseline`."""
+    made.add_argument(
+        "--baseline", metavar="FILE", help="tell only what a report that `--format json` wrote does not have already"
     )
 
 

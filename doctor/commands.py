@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .cli_options import TIMEOUT, add_fail_on, add_kernels, add_output, parser
+from .asked import gate_of
+from .asked import request_of as request_of
+from .cli_options import add_baseline, add_fail_on, add_kernels, add_output, parser
 from .errors import DoctorError, NoDiagnosis
 from .model import SEVERITIES, Report
 from .records import dataclass
@@ -36,9 +38,10 @@ def check(arguments: Sequence[str], streams: Streams) -> int:
     add_kernels(made)
     add_output(made)
     add_fail_on(made)
+    add_baseline(made)
     options = made.read(arguments)
     render = renderer_of(options.format, "diagnosis")
-    request = request_of(options)
+    request = gate_of(options)
     report = diagnosis_of(request, streams)
     deliver(render, report, options, streams)
     return exit_code(report, options.fail_on or request.defaults.fail_on or "error")
@@ -178,31 +181,6 @@ def rules(arguments: Sequence[str], streams: Streams) -> int:
     from .rule_commands import run
 
     return run(arguments, streams)
-
-
-def request_of(options: argparse.Namespace, *, run: bool = True, fixes: bool = True) -> Request:
-    """The session's request, the project's own defaults included."""
-    from .config import project_defaults
-    from .session import Request
-
-    return Request(
-        python=options.python,
-        site_packages=options.site_packages,
-        facts=options.facts,
-        declared=tuple(options.requirements),
-        gpu=options.gpu,
-        settings=tuple(options.settings),
-        model=options.model,
-        workload=options.workload,
-        rules=tuple(options.rules),
-        defaults=project_defaults(),
-        fixes=fixes,
-        run=run and getattr(options, "run", True),
-        timeout=getattr(options, "timeout", TIMEOUT),
-        hold=tuple(getattr(options, "hold", ())),
-        allow=tuple(getattr(options, "allow", ())),
-        constraints=tuple(getattr(options, "constraint", ())),
-    )
 
 
 def diagnosis_of(request: Request, streams: Streams) -> Report:

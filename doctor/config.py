@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,25 @@ from .model import SEVERITIES, Facts
 from .records import dataclass, field
 
 SECTION = "tool.attn-doctor"
-KEYS = ("fail-on", "gpu", "workload", "model", "rules", "ignore")
-IGNORE_KEYS = ("rule", "reason", "until")
+KEYS = ("fail-on", "gpu", "model", "workload", "requirements", "environments", "rules", "ignore")
+IGNORE_KEYS = ("rule", "reason", "owner", "until")
+_NEEDED = ("rule", "reason", "until")
+
+
+@dataclass(frozen=True)
+class Ignore:
+    """One entry of `ignore`: a rule that does not count until a day."""
+
+    rule: str
+    reason: str
+    until: str
+    owner: str | None
+    place: str  # file and line
+
+    @property
+    def told(self) -> str:
+        """Reason, owner and day, as notes quote them."""
+        return f"{self.reason} ({f'{self.owner}, ' if self.owner else ''}until {self.until})"
 
 
 @dataclass(frozen=True)
@@ -20,13 +39,30 @@ class Defaults:
     """What a project says once instead of on every command line."""
 
     fail_on: str | None = None
-    gpu: str | None = None  # for a machine that has none, such as a CI runner
-    model: str | None = None
-    workload: str | None = None
+    gpus: tuple[str, ...] = ()  # for a machine that has none, such as a CI runner
+    models: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
     workload_facts: Facts = field(default_factory=Facts)
+    requirements: tuple[str, ...] = ()  # the files that declare its environment
+    environments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name → files, where it has several
     rules: tuple[str, ...] = ()
     ignored: Mapping[str, str] = field(default_factory=dict)  # rule id → reason and expiry
-    notes: tuple[str, ...] = ()
+    expired: tuple[Ignore, ...] = ()  # entries whose day is over
+
+    @property
+    def gpu(self) -> str | None:
+        """The first GPU, for a command that answers for one."""
+        return self.gpus[0] if self.gpus else None
+
+    @property
+    def model(self) -> str | None:
+        """The first model."""
+        return self.models[0] if self.models else None
+
+    @property
+    def workload(self) -> str | None:
+        """The first workload file."""
+        return self.workloads[0] if self.workloads else None
 
 
 def project_defaults(start: Path | None = None) -> Defaults:
@@ -50,100 +86,197 @@ def project_defaults(start: Path | None = None) -> Defaults:
 
 
 def read_defaults(path: Path, text: str) -> Defaults:
-    """The section of one pyproject.toml; DoctorError says what in it does not fit."""
-    section = _section(path, text)
-    if not isinstance(section, dict):
-        raise DoctorError(f"{path}: `[{SECTION}]` needs to be a table")
-    _known(path, section, KEYS, f"[{SECTION}]")
-    fail_on = _text(path, section, "fail-on")
+    """The section of one pyproject.toml; DoctorError says in which line what does not fit."""
+    page = _Page(path, text)
+    section = page.section()
+    page.known(section, KEYS, f"[{SECTION}]", "")
+    fail_on = page.text(section, "fail-on")
     if fail_on not in (None, *SEVERITIES, "never"):
-        raise DoctorError(f"{path}: `fail-on` needs one of {', '.join(SEVERITIES)}, never, found `{fail_on}`")
-    rules = section.get("rules") or []
-    if not isinstance(rules, list) or not all(isinstance(item, str) for item in rules):
-        raise DoctorError(f"{path}: `rules` needs a list of folders")
-    ignored, notes = _ignored(path, section.get("ignore") or [])
+        raise page.fault(f"`fail-on` needs one of {', '.join(SEVERITIES)}, never, found `{fail_on}`", "fail-on")
     workload, job = section.get("workload"), Facts()
     if isinstance(workload, dict):
         from .workload import workload_facts
 
-        job = workload_facts(workload, lambda key: f"{path.name}: workload.{key}", lambda key: f"{path}: ")
-        workload = None
-    elif not isinstance(workload, (str, type(None))):
-        raise DoctorError(f"{path}: `workload` needs a file name or a table")
+        job = workload_facts(
+            workload, lambda key: f"{path.name}: workload.{key}", lambda key: f"{page.at(key, '.workload')}: "
+        )
+    elif not isinstance(workload, (str, list, type(None))):
+        raise page.fault("`workload` needs a file name, a list of them or a table", "workload")
+    requirements, environments = page.files(section, "requirements"), _environments(page, section)
+    if requirements and environments:
+        raise page.fault("`requirements` and `environments` exclude each other", "environments")
+    ignored, expired = _ignored(page, section.get("ignore"))
     return Defaults(
         fail_on=fail_on,
-        gpu=_text(path, section, "gpu"),
-        model=_beside(path, _text(path, section, "model")),
-        workload=_beside(path, workload),
+        gpus=split_names(page.texts(section, "gpu")),
+        models=page.files(section, "model"),
+        workloads=() if isinstance(workload, dict) else page.files(section, "workload"),
         workload_facts=job,
-        rules=tuple(str(path.parent / item) for item in rules),
+        requirements=requirements,
+        environments=environments,
+        rules=_folders(page, section),
         ignored=ignored,
-        notes=notes,
+        expired=expired,
     )
 
 
-def _section(path: Path, text: str) -> Any:
-    from importlib import import_module
-
-    try:
-        tomllib = import_module("tomllib")
-    except ModuleNotFoundError:  # Python 3.10
-        try:
-            tomllib = import_module("tomli")
-        except ModuleNotFoundError:
-            raise DoctorError(
-                f"{path} has a `[{SECTION}]` section, and Python 3.10 cannot read it",
-                "install `tomli` beside attn-doctor, or run it with Python 3.11 or newer",
-            ) from None
-    try:
-        return (tomllib.loads(text).get("tool") or {}).get("attn-doctor") or {}
-    except (tomllib.TOMLDecodeError, AttributeError) as problem:
-        raise DoctorError(f"{path}: not TOML: {problem}") from None
+def split_names(given: Iterable[str]) -> tuple[str, ...]:
+    """The names in texts that may hold several, separated by commas; each once."""
+    names: dict[str, str] = {}
+    for name in (part.strip() for text in given for part in text.split(",")):
+        if name:
+            names.setdefault(name.lower(), name)
+    return tuple(names.values())
 
 
-def _ignored(path: Path, items: Any) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Rule id → reason for what is still ignored, and a note for each entry that has run out."""
+def _folders(page: _Page, section: Mapping[str, Any]) -> tuple[str, ...]:
+    rules = section.get("rules") or []
+    if not isinstance(rules, list) or not all(isinstance(item, str) for item in rules):
+        raise page.fault("`rules` needs a list of folders", "rules")
+    return tuple(page.beside(item) for item in rules)
+
+
+def _environments(page: _Page, section: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    table = section.get("environments") or {}
+    if not isinstance(table, dict):
+        raise page.fault("`environments` needs a table of names, each with its files", "environments")
+    found = {str(name): page.files(table, name, ".environments") for name in table}
+    empty = next((name for name, files in found.items() if not files), None)
+    if empty is not None:
+        raise page.fault(f"environment `{empty}` names no file", empty, ".environments")
+    return found
+
+
+def _ignored(page: _Page, items: Any) -> tuple[dict[str, str], tuple[Ignore, ...]]:
+    """(rule id → why it is ignored, the entries that have run out)."""
+    items = [] if items is None else items
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise DoctorError(f"{path}: `ignore` needs tables `{{rule = …, reason = …, until = …}}`")
+        raise page.fault("`ignore` needs tables `{rule = …, reason = …, owner = …, until = …}`", "ignore")
     import datetime
 
     ignored: dict[str, str] = {}
-    notes = []
-    for item in items:
-        _known(path, item, IGNORE_KEYS, "ignore")
-        missing = [key for key in IGNORE_KEYS if not item.get(key)]
+    expired = []
+    for number, item in enumerate(items):
+        place = page.entry(number, str(item.get("rule")))
+        page.known(item, IGNORE_KEYS, "an entry of `ignore`", ".ignore", place)
+        missing = [key for key in _NEEDED if not item.get(key)]
         if missing:
             raise DoctorError(
-                f"{path}: an entry of `ignore` lacks `{missing[0]}`",
+                f"{place}: an entry of `ignore` lacks `{missing[0]}`",
                 "an ignored rule needs a reason and a day on which it is looked at again",
             )
-        rule, reason = str(item["rule"]), " ".join(str(item["reason"]).split())
+        told = {key: " ".join(str(item[key]).split()) for key in IGNORE_KEYS if item.get(key)}
         try:
-            until = datetime.date.fromisoformat(str(item["until"])[:10])
+            until = datetime.date.fromisoformat(told["until"][:10])
         except ValueError:
-            raise DoctorError(f"{path}: `until` needs a day as 2026-12-31, found `{item['until']}`") from None
+            raise DoctorError(f"{place}: `until` needs a day as 2026-12-31, found `{item['until']}`") from None
+        entry = Ignore(told["rule"], told["reason"], str(until), told.get("owner"), place)
         if until < datetime.date.today():
-            notes.append(f"{rule} was ignored until {until} and counts again ({reason})")
+            expired.append(entry)
         else:
-            ignored[rule] = f"{reason} (until {until})"
-    return ignored, tuple(notes)
+            ignored[entry.rule] = entry.told
+    return ignored, tuple(entry for entry in expired if entry.rule not in ignored)
 
 
-def _text(path: Path, section: Mapping[str, Any], key: str) -> str | None:
-    value = section.get(key)
-    if value is not None and not isinstance(value, str):
-        raise DoctorError(f"{path}: `{key}` needs a text, found `{value}`")
-    return value
+class _Page:
+    """One pyproject.toml: its section, and the lines of its keys, which no TOML reader tells."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path, self._text = path, text
+        self.name = _near(path)
+
+    def section(self) -> Mapping[str, Any]:
+        """The table `[tool.attn-doctor]`."""
+        from importlib import import_module
+
+        try:
+            tomllib = import_module("tomllib")
+        except ModuleNotFoundError:  # Python 3.10
+            try:
+                tomllib = import_module("tomli")
+            except ModuleNotFoundError:
+                raise DoctorError(
+                    f"{self.name} has a `[{SECTION}]` section, and Python 3.10 cannot read it",
+                    "install `tomli` beside attn-doctor, or run it with Python 3.11 or newer",
+                ) from None
+        try:
+            found = (tomllib.loads(self._text).get("tool") or {}).get("attn-doctor") or {}
+        except (tomllib.TOMLDecodeError, AttributeError, RecursionError) as problem:
+            line = re.search(r"at line (\d+)", str(problem))
+            at = line[1] if line else self._text.rstrip().count("\n") + 1
+            raise DoctorError(f"{self.name}:{at}: not TOML: {problem}") from None
+        if not isinstance(found, dict):
+            raise DoctorError(f"{self.name}: `[{SECTION}]` needs to be a table")
+        return found
+
+    def at(self, key: str, table: str = "") -> str:
+        """File and line of a key in the section, or in the table `.ignore` … below it."""
+        written = rf"""(?:"{re.escape(key)}"|'{re.escape(key)}'|{re.escape(key)})\s*="""
+        inside = False
+        for number, line in enumerate(self._text.split("\n"), 1):
+            if line.lstrip().startswith("["):
+                header = re.sub(r"[\s'\"]", "", line.partition("#")[0]).strip("[]")
+                if table and header == SECTION + table:
+                    inside = True
+                elif not table and header == f"{SECTION}.{key}":
+                    return f"{self.name}:{number}"
+                else:
+                    inside = header == SECTION
+            elif inside and re.search(rf"(?:^|[{{,.])\s*{written}", line):
+                return f"{self.name}:{number}"
+        return self.name
+
+    def entry(self, number: int, rule: str) -> str:
+        """File and line of an entry of `ignore`."""
+        lines = self._text.split("\n")
+        heads = [at for at, line in enumerate(lines, 1) if re.sub(r"\s", "", line).startswith(f"[[{SECTION}.ignore]]")]
+        if number < len(heads):
+            return f"{self.name}:{heads[number]}"
+        named = re.compile(rf"rule\s*=\s*[\"']{re.escape(rule)}[\"']")
+        found = next((at for at, line in enumerate(lines, 1) if named.search(line)), None)
+        return f"{self.name}:{found}" if found else self.at("ignore")
+
+    def fault(self, message: str, key: str, table: str = "", hint: str | None = None) -> DoctorError:
+        """A complaint about a key, with its line."""
+        return DoctorError(f"{self.at(key, table)}: {message}", hint)
+
+    def known(self, table: Mapping[str, Any], keys: tuple[str, ...], where: str, below: str, at: str = "") -> None:
+        """DoctorError for a key that is none, with the nearest that is one."""
+        from .vocabulary import nearest
+
+        for key in table:
+            if key not in keys:
+                hint = nearest(key, keys) or f"keys: {', '.join(keys)}"
+                raise DoctorError(f"{at or self.at(key, below)}: {where} has no key `{key}`", hint)
+
+    def text(self, section: Mapping[str, Any], key: str) -> str | None:
+        """A text, None where there is none."""
+        value = section.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.fault(f"`{key}` needs a text, found `{value}`", key)
+        return value
+
+    def texts(self, section: Mapping[str, Any], key: str, table: str = "") -> tuple[str, ...]:
+        """A text or a list of texts."""
+        value = section.get(key)
+        items = [] if value is None else value if isinstance(value, list) else [value]
+        wrong = next((item for item in items if not isinstance(item, str) or not item.strip()), None)
+        if wrong is not None:
+            raise self.fault(f"`{key}` needs a text or a list of texts, found `{wrong}`", key, table)
+        return tuple(dict.fromkeys(items))
+
+    def files(self, section: Mapping[str, Any], key: str, table: str = "") -> tuple[str, ...]:
+        """Files named in the section, as seen from its folder."""
+        return tuple(self.beside(name) for name in self.texts(section, key, table))
+
+    def beside(self, name: str) -> str:
+        """One such file."""
+        return _near(self._path.parent / name)
 
 
-def _beside(path: Path, name: str | None) -> str | None:
-    """A file named in the section, as seen from the section's folder."""
-    return None if name is None else str(path.parent / name)
-
-
-def _known(path: Path, table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    from .vocabulary import nearest
-
-    for key in table:
-        if key not in known:
-            raise DoctorError(f"{path}: {where} has no key `{key}`", nearest(key, known) or f"keys: {', '.join(known)}")
+def _near(path: Path) -> str:
+    """The path as it is shortest said from the current folder: reports show it, and code hosts want it relative."""
+    try:
+        return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+    except OSError:
+        return str(path)

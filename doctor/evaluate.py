@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from .backends import Predictor
 from .known import Known
-from .model import SEVERITIES, Evidence, Facts, Finding, Prediction, Undetermined
+from .model import SEVERITIES, Evidence, Fact, Facts, Finding, Prediction, Undetermined
 from .records import dataclass
 from .rulebook import Rule, Rulebook, as_tuple
 from .wording import interpolate, missing_keys
@@ -27,15 +27,17 @@ class Assessment:
         return frozenset(finding.rule for finding in self.findings if finding.severity == "error")
 
 
-def know(rulebook: Rulebook, facts: Facts) -> tuple[Known, dict[str, Prediction]]:
+def know(
+    rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | None = None
+) -> tuple[Known, dict[str, Prediction]]:
     """The look-up for these facts, with backend predictions (`te.selected`, `te.fused.available`) on demand."""
     predictor = Predictor(rulebook)
-    return Known(facts, rulebook.implications, predictor), predictor.predictions
+    return Known(facts, rulebook.implications, predictor, settled), predictor.predictions
 
 
-def evaluate(rulebook: Rulebook, facts: Facts) -> Assessment:
-    """Judge every rule on these facts."""
-    known, predictions = know(rulebook, facts)
+def evaluate(rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | None = None) -> Assessment:
+    """Judge every rule on these facts; `settled` is what is known to follow from them (`ground`)."""
+    known, predictions = know(rulebook, facts, settled)
     asked = [
         library
         for library in rulebook.libraries.values()

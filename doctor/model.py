@@ -154,6 +154,7 @@ class Finding:
     confirmation: Confirmation | None = None
     reproduction: str | None = None  # a script that shows it, of torch and the library alone
     backends: tuple[str, ...] = ()
+    cases: tuple[int, ...] = ()  # where several were judged: numbers of those it is found in, the evidence the first's
 
 
 @dataclass(frozen=True)
@@ -234,11 +235,12 @@ class Undetermined:
 
 @dataclass(frozen=True)
 class Case:
-    """One environment × GPU × workload of a gate, judged."""
+    """One environment × GPU × workload of a gate, judged: all that a check of it alone says, but fixes."""
 
     environment: str  # as the user named it: a file, a folder, an interpreter
-    gpu: str | None
+    gpu: str | None  # as the user named it; None: the one that is there
     workload: str | None
+    facts: Facts
     findings: tuple[Finding, ...]
     predictions: tuple[Prediction, ...]
     undetermined: tuple[Undetermined, ...]
@@ -281,6 +283,8 @@ class Report:
     runs: tuple[Confirmation, ...] = ()  # the job's own attention, run on this machine
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()  # declared files that could not be read, each with line and reason
-    cases: tuple[Case, ...] = ()  # where several were judged at once; `findings` is then what any of them showed
+    cases: tuple[Case, ...] = ()  # where several were judged at once; the other fields then say what they share
+    known: tuple[Finding, ...] = ()  # findings that the baseline has already, and that are not among `findings`
     proof: Proof | None = None
+    matrices: tuple[Matrix, ...] = ()  # backends × features, where a format shows them
     schema: int = 1

@@ -36,9 +36,21 @@ class Request:
     fixes: bool = True
     run: bool = True
     timeout: float = 120.0
+    gpus: tuple[str, ...] = ()  # several of these, or of the next two: each combination is a case of its own (`gate`)
+    models: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    project: bool = False  # the project's own matrix counts where this request says nothing
+    baseline: str | None = None  # a report: what it has already is not told again
     hold: tuple[str, ...] = ()  # packages a fix leaves alone
     allow: tuple[str, ...] = ()  # the only packages a fix may change; none named: all
     constraints: tuple[str, ...] = ()  # files of ranges that a fix keeps to
+
+    @property
+    def several(self) -> bool:
+        """Whether this may ask for more than one case."""
+        own, all_ = (self.gpus, self.models, self.workloads), self.defaults
+        more = (all_.gpus, all_.models, all_.workloads, all_.environments) if self.project else ()
+        return any(len(axis) > 1 for axis in (*own, *more))
 
 
 @dataclass(frozen=True)
@@ -62,33 +74,79 @@ class Patient:
         return () if self.declaration is None else tuple(fault.message for fault in self.declaration.faults)
 
 
+class Shelf:
+    """What GPU names, model configs and workload files say, each looked up once for all cases."""
+
+    def __init__(self, rulebook: Rulebook) -> None:
+        self._rulebook = rulebook
+        self._read: dict[tuple[str, str], Facts] = {}
+
+    def gpu(self, name: str) -> Facts:
+        """The facts of a GPU by its name."""
+        from .probes.gpu_table import gpu_facts
+
+        nvidia = self._rulebook.libraries.get("nvidia")
+        return self._once("gpu", name, lambda: Facts(gpu_facts(name, nvidia.body["gpus"] if nvidia else None)))
+
+    def model(self, name: str) -> Facts:
+        """The workload of a model config."""
+        from .workload import read_model_config
+
+        return self._once("model", name, lambda: read_model_config(Path(name)))
+
+    def workload(self, name: str) -> Facts:
+        """The workload of a workload file."""
+        from .workload import read_workload
+
+        return self._once("workload", name, lambda: read_workload(Path(name)))
+
+    def _once(self, kind: str, name: str, read: Callable[[], Facts]) -> Facts:
+        found = self._read.get((kind, name))
+        if found is None:
+            found = self._read[kind, name] = read()
+        return found
+
+
 def examine(request: Request, rulebook: Rulebook) -> Patient:
     """Gather the facts: the environment, then the job, then what the user says outright. Later ones win."""
-    from .workload import complete_workload, lay_over, parse_settings, read_model_config, read_workload
+    return with_job(environment_of(request, rulebook), request, Shelf(rulebook))
 
-    patient = _environment(request, rulebook)
+
+def with_job(patient: Patient, request: Request, shelf: Shelf) -> Patient:
+    """The patient of an environment with the job and the GPU that the request names."""
+    from .workload import complete_workload, lay_over, parse_settings
+
     facts = patient.facts
     model, workload = request.model, request.workload
-    stated = any(key.startswith("workload.") for key in (*facts, *request.given))
-    if model is None and workload is None and not stated:
+    if names_no_job(request, facts):
         model, workload = request.defaults.model, request.defaults.workload
         facts = facts.with_(*request.defaults.workload_facts.values())
     if model is not None:
-        facts = lay_over(facts, read_model_config(Path(model)))
+        facts = lay_over(facts, shelf.model(model))
     if workload is not None:
-        facts = facts.with_(*read_workload(Path(workload)).values())
+        facts = facts.with_(*shelf.workload(workload).values())
     said = request.given.with_(*parse_settings(request.settings).values())
-    gpu = request.gpu or (request.defaults.gpu if facts.value("gpu.sm") in (None, ABSENT) else None)
+    gpu = request.gpu or (None if has_gpu(facts) else request.defaults.gpu)
     if gpu:
-        from .probes.gpu import gpu_facts
-
-        said = Facts(gpu_facts(gpu)).with_(*said.values())
+        said = shelf.gpu(gpu).with_(*said.values())
     facts = complete_workload(facts.with_(*said.values()))
     other = next((fact for key, fact in said.items() if not key.startswith(("workload.", "ranks."))), None)
     if patient.python and other:
         why_not = f"{other.source} describes another machine than this one"
         return Patient(facts, None, why_not, _but(patient.requirements, said))
     return Patient(facts, patient.python, patient.why_not, _but(patient.requirements, said), patient.declaration)
+
+
+def names_no_job(request: Request, facts: Facts) -> bool:
+    """Whether neither the request nor the facts of its environment speak of a job, so that the project's counts."""
+    if request.model is not None or request.workload is not None:
+        return False
+    return not any(key.startswith("workload.") for key in (*facts, *request.given))
+
+
+def has_gpu(facts: Facts) -> bool:
+    """Whether there is a GPU, so that none of the project's is put in its place."""
+    return facts.value("gpu.sm") not in (None, ABSENT)
 
 
 def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
@@ -99,7 +157,8 @@ def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
     return lambda: {name: lines for name, lines in requirements().items() if name not in other}
 
 
-def _environment(request: Request, rulebook: Rulebook) -> Patient:
+def environment_of(request: Request, rulebook: Rulebook) -> Patient:
+    """The facts of what is examined, without GPU or job that the request names."""
     if request.facts is not None:
         from .facts_file import read_facts
 

@@ -175,6 +175,14 @@ class Rulebook:
                     table.setdefault(key, []).append((condition, implied))
         return table
 
+    def only(self, ids: Iterable[str]) -> Rulebook:
+        """The same with these rules alone, and of the parts of each library's backends one rule that says when."""
+        told = {rule.id for index in self.support.values() if (rule := index.any_of(parts=True)) is not None}
+        kept = told.union(ids)
+        made = Rulebook({name: rule for name, rule in self.rules.items() if name in kept}, self.libraries, self.version)
+        vars(made).update(implications=self.implications, by_prefix=self.by_prefix)  # the same, and dear to make
+        return made
+
     @cached_property
     def support(self) -> Mapping[str, RuleIndex]:
         """Library → rules that disable one of its backends."""

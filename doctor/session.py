@@ -7,19 +7,21 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
-from .config import Defaults
 from .errors import DoctorError, NoDiagnosis
 from .evaluate import Assessment, evaluate
 from .foretold import foretold
 from .model import ABSENT, Confirmation, Fact, Finding, Fix, Prediction, Report
 from .patient import Patient, Request, examine
+from .records import dataclass
 from .rulebook import Rulebook, load_rulebook
+from .settled import settled
 
 if TYPE_CHECKING:
+    from .ground import Ground
     from .known import Known
     from .solve.limits import Limits
 
-__all__ = ["TOOL", "Patient", "Request", "diagnose", "examine"]
+__all__ = ["TOOL", "Patient", "Request", "diagnose", "examine", "judged"]
 
 TOOL = f"attn-doctor {__version__}"
 
@@ -29,6 +31,16 @@ _AsRun = tuple[
 ]
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What the rulebook says of one case."""
+
+    assessment: Assessment
+    found: tuple[Finding, ...]
+    to_fix: Assessment  # of ranges: what an installer would take today
+    notes: tuple[str, ...] = ()
+
+
 def diagnose(
     request: Request, tell: Callable[[str], None] = lambda text: None, patient: Patient | None = None
 ) -> Report:
@@ -36,27 +48,21 @@ def diagnose(
     clock = Clock()
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
     clock.lap("rules")
+    if request.several:
+        from .gate import diagnose_all
+
+        return diagnose_all(request, rulebook, clock)
     patient = patient or examine(request, rulebook)
     clock.lap("facts")
-    assessment = evaluate(rulebook, patient.facts)
-    watched = (f"{name}.version" for name in rulebook.watched_distributions)
-    if not assessment.findings and not any(key in patient.facts for key in watched):
-        raise NoDiagnosis(
-            "nothing of the attention stack is installed there",
-            "name the training environment with `--python PATH`, `--site-packages DIR` or `--facts FILE`",
-        )
-    found, to_fix, told = foretold(rulebook, assessment), assessment, patient.notes
-    if patient.declaration is not None and patient.declaration.open:
-        from .declared.admitted import judge_open
-
-        assessment, found, to_fix, more = judge_open(rulebook, patient.facts, patient.declaration, assessment)
-        told = (*told, *more)
+    verdict = judged(rulebook, patient)
+    assessment, to_fix = verdict.assessment, verdict.to_fix
+    answerable(rulebook, patient, assessment)
     clock.lap("evaluate")
-    findings, runs, notes, predictions, laps = _confirm(found, assessment, rulebook, patient, request, tell)
+    findings, runs, notes, predictions, laps = _confirm(verdict.found, assessment, rulebook, patient, request, tell)
     clock.lap("kernels")
-    findings, silenced, ignored = _without_ignored(findings, request.defaults)
+    told = settled(request, rulebook, findings, assessment.undetermined)
     fixes: tuple[Fix, ...] = ()
-    limits = _limits(request, assessment)
+    limits = limits_of_request(request, assessment)
     if request.fixes and to_fix.findings:
         from .solve import solve
 
@@ -66,16 +72,38 @@ def diagnose(
         tool=TOOL,
         rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
         facts=patient.facts,
-        findings=findings,
+        findings=told.findings,
         predictions=predictions,
-        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= silenced),
+        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
         undetermined=assessment.undetermined,
         timing={**clock.laps(), **laps},
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
-        notes=(*told, *notes, *ignored, *request.defaults.notes),
+        notes=(*patient.notes, *verdict.notes, *notes, *told.notes),
         unread=patient.unread,
+        known=told.known,
     )
+
+
+def judged(rulebook: Rulebook, patient: Patient, ground: Ground | None = None) -> Verdict:
+    """The rules on these facts, and on every release that declared ranges admit; `ground` is what cases share."""
+    assessment = evaluate(rulebook, patient.facts) if ground is None else ground.evaluate(patient.facts)
+    found = foretold(rulebook, assessment)
+    if patient.declaration is None or not patient.declaration.open:
+        return Verdict(assessment, found, assessment)
+    from .declared.admitted import judge_open
+
+    return Verdict(*judge_open(rulebook, patient.facts, patient.declaration, assessment))
+
+
+def answerable(rulebook: Rulebook, patient: Patient, *assessments: Assessment) -> None:
+    """NoDiagnosis where there is nothing to judge."""
+    watched = (f"{name}.version" for name in rulebook.watched_distributions)
+    if not any(item.findings for item in assessments) and not any(key in patient.facts for key in watched):
+        raise NoDiagnosis(
+            "nothing of the attention stack is installed there",
+            "name the training environment with `--python PATH`, `--site-packages DIR` or `--facts FILE`",
+        )
 
 
 def _confirm(
@@ -118,7 +146,7 @@ def _may_have_gpu(known: Known) -> bool:
     return known.value("driver.version") not in (None, ABSENT)
 
 
-def _limits(request: Request, assessment: Assessment) -> Limits | None:
+def limits_of_request(request: Request, assessment: Assessment) -> Limits | None:
     """What the user wants to keep; a name that is neither installed nor on record is most likely misspelt."""
     if not (request.hold or request.allow or request.constraints):
         return None
@@ -136,15 +164,6 @@ def _limits(request: Request, assessment: Assessment) -> Limits | None:
         hint = nearest(strangers[0], (*installed, *packages))
         raise DoctorError(f"`{strangers[0]}` is neither installed there nor on record", hint)
     return limits
-
-
-def _without_ignored(
-    findings: tuple[Finding, ...], defaults: Defaults
-) -> tuple[tuple[Finding, ...], set[str], list[str]]:
-    """The findings the project does not ignore, the ids of those it does, and a note for each."""
-    silenced = {finding.rule for finding in findings} & set(defaults.ignored)
-    notes = [f"{rule} is ignored by this project: {defaults.ignored[rule]}" for rule in sorted(silenced)]
-    return tuple(finding for finding in findings if finding.rule not in silenced), silenced, notes
 
 
 class Clock:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from doctor.config import read_defaults
-from doctor.errors import DoctorError
 from doctor.model import Fact, Facts
 from doctor.report import Style, renderer
+from doctor.report.places import place_of
 from doctor.session import Patient, Request, diagnose, examine
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "incidents"
@@ -132,7 +132,9 @@ def test_ignored_rules_leave_a_note_and_come_back_when_their_time_is_up(tmp_path
     report = diagnose(Request(**{**request.__dict__, "defaults": defaults}))
     assert [finding.rule for finding in report.findings if finding.rule.startswith("ACME")] == ["ACME002"]
     assert "ACME001 is ignored by this project: known, see ticket 7 (until 2999-01-01)" in report.notes
-    assert "ACME002 was ignored until 2001-01-01 and counts again (known, see ticket 7)" in report.notes
+    (expired,) = [finding for finding in report.findings if finding.rule == "IGNORE_EXPIRED"]
+    assert expired.message == ("ACME002 was ignored until 2001-01-01 (known, see ticket 7); it fires and counts again")
+    assert place_of(report, expired).line == 5
 
 
 def test_project_defaults_yield_to_the_command_line(tmp_path):
@@ -148,29 +150,6 @@ def test_project_defaults_yield_to_the_command_line(tmp_path):
     given = examine(Request(facts=own_gpu, workload=str(job), defaults=defaults), empty_rulebook()).facts
     assert given.value("workload.head_dim_qk") == 128
     assert "workload.dtype" not in given
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[tool.attn-doctor]\nfail_on = 'error'", "no key `fail_on`"),
-        ("[tool.attn-doctor]\nfail-on = 'fatal'", "`fail-on` needs one of error, warning, note, never, found `fatal`"),
-        ("[tool.attn-doctor]\nrules = 'x'", "`rules` needs a list of folders"),
-        ("[tool.attn-doctor]\ngpu = 5", "`gpu` needs a text, found `5`"),
-        ("[tool.attn-doctor]\nignore = ['TE103']", "`ignore` needs tables"),
-        ("[tool.attn-doctor]\nignore = [{rule = 'A', until = '2999-01-01'}]", "lacks `reason`"),
-        ("[tool.attn-doctor]\nignore = [{rule = 'A', reason = 'b', until = 'soon'}]", "found `soon`"),
-        ("[tool.attn-doctor]\nworkload = {head_dim = 64}", "head_dim"),
-        ("[tool.attn-doctor]\nworkload = 5", "`workload` needs a file name or a table"),
-        ("[tool.attn-doctor\n", "not TOML"),
-        ("tool = {attn-doctor = 3}\n", "needs to be a table"),
-    ],
-)
-def test_faulty_defaults_are_told_with_the_file(text, message, tmp_path):
-    with pytest.raises(DoctorError) as caught:
-        read_defaults(tmp_path / "pyproject.toml", text)
-    assert message in caught.value.message
-    assert str(tmp_path / "pyproject.toml") in caught.value.message
 
 
 class TestReplay:

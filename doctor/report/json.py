@@ -6,8 +6,22 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..model import Alternative, Candidate, Confirmation, Fact, Finding, Fix, Prediction, Reason, Report, Undetermined
+from ..model import (
+    Alternative,
+    Candidate,
+    Case,
+    Confirmation,
+    Fact,
+    Facts,
+    Finding,
+    Fix,
+    Prediction,
+    Reason,
+    Report,
+    Undetermined,
+)
 from . import Style
+from .cases import messages, readings
 from .proof import proof_document
 
 _WORKLOAD = "workload."
@@ -50,7 +64,7 @@ def document(report: Report) -> dict[str, Any]:
             for key, fact in sorted(report.facts.items())
             if key.startswith(_WORKLOAD)
         },
-        "findings": [_finding(item) for item in report.findings],
+        "findings": [_finding(item, report) for item in report.findings],
         "backends": [prediction(item) for item in report.predictions],
         "fixes": [_fix(item) for item in report.fixes],
         "undetermined": [_undetermined(item) for item in report.undetermined],
@@ -58,6 +72,8 @@ def document(report: Report) -> dict[str, Any]:
         "runs": [_confirmation(item) for item in report.runs],
         "notes": list(report.notes),
         "timing": dict(report.timing),
+        **({"cases": [_case(item, report.facts) for item in report.cases]} if report.cases else {}),
+        **({"known": [_finding(item, report) for item in report.known]} if report.known else {}),
     }
 
 
@@ -95,7 +111,36 @@ def _fact(fact: Fact) -> dict[str, Any]:
     return content
 
 
-def _finding(item: Finding) -> dict[str, Any]:
+def _case(item: Case, shared: Facts) -> dict[str, Any]:
+    """One of several cases: what it adds to the facts of all, and what is said of it."""
+    own = {key: fact for key, fact in sorted(item.facts.items()) if shared.get(key) != fact}
+    return {
+        "environment": item.environment,
+        "gpu": item.gpu,
+        "workload": item.workload,
+        "findings": list(dict.fromkeys(finding.rule for finding in item.findings)),
+        "backends": [prediction(one) for one in item.predictions],
+        "undetermined": [_undetermined(one) for one in item.undetermined],
+        "facts": {key: _fact(fact) for key, fact in own.items()},
+    }
+
+
+def _finding(item: Finding, report: Report) -> dict[str, Any]:
+    content = _told(item)
+    if not report.cases:
+        return content
+    content["cases"] = list(item.cases)
+    said = messages(report, item)
+    if len(said) > 1:
+        content["messages"] = [{"message": text, "cases": list(numbers)} for text, numbers in said]
+    for shown, evidence in zip(content["evidence"], item.evidence, strict=True):
+        found = readings(report, item, evidence)
+        if len(found) > 1:
+            shown["readings"] = [{"found": _plain(fact.value), "cases": list(numbers)} for fact, numbers in found]
+    return content
+
+
+def _told(item: Finding) -> dict[str, Any]:
     return {
         "id": item.rule,
         "name": item.name,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..model import Change, Finding, Fix, Report
 from . import Style
+from .fingerprint import fingerprint
 from .markdown import rule_help
 from .places import Place, place_of_fact, places_of
 from .text import finding_text
@@ -71,15 +72,6 @@ def _result(report: Report, finding: Finding, index: int) -> dict[str, Any]:
     if fixes:
         content["fixes"] = fixes
     return content
-
-
-def fingerprint(finding: Finding) -> str:
-    """The same for the same trouble: rule, what it is about and what was found, but neither line nor wording."""
-    from hashlib import sha256
-
-    about = [item for item in finding.evidence if item.needs] or list(finding.evidence)
-    parts = [finding.rule, *sorted(f"{item.key}={item.fact.value}" for item in about)]
-    return sha256("\n".join(parts).encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _location(finding: Finding, place: Place | None) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model import ABSENT, Evidence, Facts, Prediction, Reason, Report
+from ..model import ABSENT, Case, Evidence, Facts, Prediction, Reason, Report
+from ..records import replace
 
 #: Shown in the machine line where known: fact key → what people call it.
 _MACHINE = (
@@ -24,7 +25,16 @@ _MACHINE = (
 
 
 def verdict(report: Report) -> tuple[str, str, str]:
-    """(look, word, sentence): what will happen to the job."""
+    """(look, word, sentence): what will happen to the job, or to the jobs of several cases."""
+    if report.known and not any(finding.severity != "note" for finding in report.findings):
+        count = f"{len(report.known)} finding{'s' if len(report.known) > 1 else ''}"
+        return (
+            "unclear",
+            "nothing new",
+            f"{count} of the baseline stand{'' if len(report.known) > 1 else 's'} as before",
+        )
+    if report.cases:
+        return _verdict_of_cases(report)
     errors = [finding for finding in report.findings if finding.severity == "error"]
     warnings = [finding for finding in report.findings if finding.severity == "warning"]
     if errors:
@@ -50,6 +60,31 @@ def verdict(report: Report) -> tuple[str, str, str]:
     return "ok", "healthy", f"no rule has anything against this{runs}"
 
 
+def alone(report: Report, case: Case) -> Report:
+    """The report of one case: what a check of it alone would show, without fixes."""
+    return replace(
+        report, facts=case.facts, findings=case.findings, predictions=case.predictions,
+        undetermined=case.undetermined, fixes=(), notes=(), cases=(), known=(),
+    )  # fmt: skip
+
+
+def _verdict_of_cases(report: Report) -> tuple[str, str, str]:
+    """The worst that happens to any, and to how many."""
+    every = [verdict(alone(report, case)) for case in report.cases]
+    for wanted in ("error", "warning", "unclear"):
+        hit = [sentence for look, _, sentence in every if look == wanted]
+        if not hit:
+            continue
+        word = next(word for look, word, _ in every if look == wanted)
+        told = [finding.summary for finding in report.findings if finding.severity == wanted]
+        more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+        what = f"{told[0]}{more}" if told else hit[0]
+        return wanted, word, f"{len(hit)} of {len(every)} cases: {what}"
+    if any(finding.severity == "warning" for finding in report.findings):  # of the project, not of a case
+        return "warning", "will run, but", next(item.summary for item in report.findings if item.severity == "warning")
+    return "ok", "healthy", f"no rule has anything against any of {len(every)} cases"
+
+
 def certain_failure(prediction: Prediction) -> Reason | None:
     """What stops the library at import or in a step; None also where that could not be told."""
     for reason in (prediction.import_error, prediction.fails_at_run):
@@ -68,7 +103,10 @@ def machine_line(report: Report) -> str:
     facts = report.facts
     parts = []
     gpu, sm = _known(facts, "gpu.name"), _known(facts, "gpu.sm")
-    if gpu or sm:
+    gpus = tuple(dict.fromkeys(case.gpu for case in report.cases if case.gpu))
+    if len(gpus) > 1:
+        parts.append(" | ".join(gpus))
+    elif gpu or sm:
         count = facts.value("gpu.count")
         times = f"{count} × " if isinstance(count, int) and count > 1 else ""
         parts.append(f"{times}{gpu} (sm {sm})" if gpu and sm else f"{times}{gpu or f'sm {sm}'}")
@@ -85,6 +123,9 @@ def machine_line(report: Report) -> str:
 
 def job_line(report: Report) -> str:
     """The workload in a few words."""
+    jobs = tuple(dict.fromkeys(case.workload for case in report.cases if case.workload))
+    if len(jobs) > 1:
+        return " | ".join(jobs)
     job = {
         key.removeprefix("workload."): fact.value for key, fact in report.facts.items() if key.startswith("workload.")
     }

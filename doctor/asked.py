@@ -1,0 +1,64 @@
+"""What a command line asks for, as the session's request: options, and the project's own defaults behind them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .cli_options import TIMEOUT
+from .errors import DoctorError
+
+if TYPE_CHECKING:
+    from .session import Request
+
+
+def request_of(options: argparse.Namespace, *, run: bool = True, fixes: bool = True) -> Request:
+    """The session's request, the project's own defaults included."""
+    from .config import project_defaults, split_names
+    from .session import Request
+
+    gpus = split_names(options.gpu or ())
+
+    return Request(
+        python=options.python,
+        site_packages=options.site_packages,
+        facts=options.facts,
+        declared=tuple(options.requirements),
+        gpu=_one("--gpu", gpus),
+        settings=tuple(options.settings),
+        model=_one("--model", options.model),
+        workload=_one("--workload", options.workload),
+        rules=tuple(options.rules),
+        defaults=project_defaults(),
+        fixes=fixes,
+        run=run and getattr(options, "run", True),
+        timeout=getattr(options, "timeout", TIMEOUT),
+        hold=tuple(getattr(options, "hold", ())),
+        allow=tuple(getattr(options, "allow", ())),
+        constraints=tuple(getattr(options, "constraint", ())),
+    )
+
+
+def gate_of(options: argparse.Namespace) -> Request:
+    """The request of `check`, which judges several GPUs and jobs at once, and the project's own where none is named."""
+    from .config import split_names
+    from .records import replace
+
+    axes = split_names(options.gpu or ()), tuple(dict.fromkeys(options.model)), tuple(dict.fromkeys(options.workload))
+    options.gpu, options.model, options.workload = (axis if len(axis) == 1 else () for axis in axes)
+    request = request_of(options)
+    gpus, models, workloads = (axis if len(axis) > 1 else () for axis in axes)
+    named = request.python or request.site_packages or request.facts or request.declared
+    return replace(
+        request, gpus=gpus, models=models, workloads=workloads, project=True, baseline=options.baseline,
+        declared=request.declared if named else request.defaults.requirements,
+    )  # fmt: skip
+
+
+def _one(option: str, given: Sequence[str] | None) -> str | None:
+    """The value of an option that a command takes once."""
+    if len(dict.fromkeys(given or ())) > 1:
+        told = ", ".join(given or ())
+        raise DoctorError(f"`{option}` takes one here, found {told}", "`attn-doctor check` judges several at once")
+    return given[-1] if given else None

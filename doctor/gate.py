@@ -1,0 +1,215 @@
+"""Many cases judged at once: environments × GPUs × jobs, one report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import DoctorError
+from .ground import VARYING, Ground, ground_of
+from .model import SEVERITIES, Case, Facts, Finding, Fix, Report, Undetermined
+from .patient import Patient, Request, Shelf, environment_of, has_gpu, names_no_job, with_job
+from .records import dataclass, replace
+from .report.fingerprint import fingerprint
+from .rulebook import Rulebook
+
+if TYPE_CHECKING:
+    from .session import Clock, Verdict
+
+MOST_CASES = 10_000
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One case, judged, with what its fixes are worked out from."""
+
+    case: Case
+    patient: Patient
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Ward:
+    """One environment with all its cases."""
+
+    name: str
+    patient: Patient
+    cells: tuple[Cell, ...]
+
+
+def wards(request: Request, rulebook: Rulebook) -> Iterator[Ward]:
+    """Every environment with its cases, judged; what they share is read, and judged, once."""
+    shelf = Shelf(rulebook)
+    for name, own in _environments(request):
+        patient = environment_of(own, rulebook)
+        yield Ward(name, patient, tuple(_cells(name, patient, own, rulebook, shelf)))
+
+
+def _cells(name: str, patient: Patient, request: Request, rulebook: Rulebook, shelf: Shelf) -> Iterator[Cell]:
+    from .session import judged
+
+    ground: Ground | None = None
+    for gpu, workload, asked in _cases(request, patient.facts):
+        whole = with_job(patient, asked, shelf)
+        ground = ground if ground is not None and _stands_on(ground, whole.facts) else ground_of(rulebook, whole.facts)
+        verdict = judged(rulebook, whole, ground)
+        base = verdict.assessment
+        case = Case(name, gpu, workload, whole.facts, verdict.found, base.predictions, base.undetermined)
+        yield Cell(case, whole, verdict)
+
+
+def _stands_on(ground: Ground, facts: Facts) -> bool:
+    """Whether a case differs from the ground in nothing but its GPU and its job."""
+    own = [(key, fact) for key, fact in facts.items() if not key.startswith(VARYING)]
+    return len(own) == len(ground.facts) and all(ground.facts.get(key) == fact for key, fact in own)
+
+
+def _environments(request: Request) -> Iterator[tuple[str, Request]]:
+    named = request.python or request.site_packages or request.facts or ", ".join(request.declared)
+    if request.project and not named and request.defaults.environments:
+        for name, files in request.defaults.environments.items():
+            yield name, replace(request, declared=files)
+    else:
+        yield named or "the active environment", request
+
+
+def _cases(request: Request, facts: Facts) -> Iterator[tuple[str | None, str | None, Request]]:
+    """(GPU, job, the request for this case alone), every combination, in the order in which they were named."""
+    of_project = request.defaults
+    gpus: tuple[str | None, ...] = request.gpus or ((request.gpu,) if request.gpu else ())
+    if not gpus and request.project and not has_gpu(facts):
+        gpus = of_project.gpus
+    models: tuple[str | None, ...] = request.models or ((request.model,) if request.model else ())
+    jobs: tuple[str | None, ...] = request.workloads or ((request.workload,) if request.workload else ())
+    asked = replace(request, gpus=(), models=(), workloads=(), project=False)
+    if models or jobs:
+        made = [(model, job, replace(asked, model=model, workload=job)) for model, job in _pairs(models, jobs)]
+    elif request.project and names_no_job(request, facts):
+        made = [
+            (model, job, replace(asked, defaults=replace(of_project, models=_one(model), workloads=_one(job))))
+            for model, job in _pairs(of_project.models, of_project.workloads)
+        ]
+    else:
+        made = [(None, None, asked)]
+    names = _job_names([(model, job) for model, job, _ in made])
+    if len(made) * max(len(gpus), 1) > MOST_CASES:
+        raise DoctorError(f"{len(made) * len(gpus)} cases are too many", f"at most {MOST_CASES} are judged at once")
+    for gpu in gpus or (None,):
+        for name, (_, _, one) in zip(names, made, strict=True):
+            yield gpu, name, replace(one, gpu=gpu)
+
+
+def _pairs(
+    models: Sequence[str | None], jobs: Sequence[str | None]
+) -> Iterator[tuple[str | None, str | None]]:  # every model with every workload file, which is laid over it
+    yield from product(models or (None,), jobs or (None,))
+
+
+def _one(name: str | None) -> tuple[str, ...]:
+    return (name,) if name is not None else ()
+
+
+def _job_names(pairs: Sequence[tuple[str | None, str | None]]) -> list[str | None]:
+    """What each job is called: what tells it from the others, the files' names where these suffice."""
+    models, jobs = (_names([pair[axis] for pair in pairs]) for axis in (0, 1))
+    told: list[str | None] = []
+    for model, job in pairs:
+        parts = [models[model]] if model is not None and (len(models) > 1 or job is None) else []
+        parts += [jobs[job]] if job is not None and (len(jobs) > 1 or not parts) else []
+        told.append(" + ".join(parts) or None)
+    return told
+
+
+def _names(paths: Sequence[str | None]) -> Mapping[str, str]:
+    """Path → a short name; the path itself where two would be called alike."""
+    short = {path: _short(path) for path in paths if path is not None}
+    return {path: name if list(short.values()).count(name) == 1 else path for path, name in short.items()}
+
+
+def _short(path: str) -> str:
+    """`llama-3-8b` for models/llama-3-8b.json, and for models/llama-3-8b/config.json."""
+    parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
+    last = parts[-1] if parts else path
+    stem = last.rpartition(".")[0] if last.lower().endswith((".json", ".yaml", ".yml")) else last
+    return parts[-2] if stem == "config" and len(parts) > 1 and parts[-2] != ".." else stem or last
+
+
+def merged(cases: Sequence[Case]) -> tuple[Finding, ...]:
+    """What any case shows: one finding for the same rule, cause and grade, with the numbers of its cases."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    first: dict[tuple[object, ...], Finding] = {}
+    environments = len({case.environment for case in cases}) > 1
+    for number, case in enumerate(cases):
+        for finding in case.findings:
+            cause = fingerprint(replace(finding, cases=(number,)))
+            own = case.environment if environments and finding.evidence else None
+            way = tuple(sorted(finding.alternatives[0].require.items())) if finding.alternatives else ()
+            key = (finding.rule, finding.severity, cause, own, way)
+            first.setdefault(key, finding)
+            found.setdefault(key, []).append(number)
+    made = [replace(first[key], cases=tuple(dict.fromkeys(numbers))) for key, numbers in found.items()]
+    return tuple(sorted(made, key=lambda item: (SEVERITIES.index(item.severity), -len(item.cases))))
+
+
+def common(cases: Sequence[Case]) -> Facts:
+    """The facts that are the same in every case."""
+    head, *rest = [case.facts for case in cases]
+    return Facts(fact for key, fact in head.items() if all(other.get(key) == fact for other in rest))
+
+
+def unclear(cases: Sequence[Case]) -> tuple[Undetermined, ...]:
+    """What could not be told in some case, for want of the same facts."""
+    rules: dict[tuple[tuple[str, ...], str], dict[str, None]] = {}
+    for case in cases:
+        for item in case.undetermined:
+            rules.setdefault((item.missing, item.problem), {}).update(dict.fromkeys(item.rules))
+    return tuple(Undetermined(missing, tuple(own), problem) for (missing, problem), own in sorted(rules.items()))
+
+
+def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock) -> Report:
+    """The report of every case of the request."""
+    from .session import TOOL, answerable
+    from .settled import settled
+
+    if request.baseline is not None:
+        from .baseline import read_baseline
+
+        read_baseline(Path(request.baseline))  # a bad one is told before all the work
+    judged = tuple(wards(request, rulebook))
+    for ward in judged:
+        answerable(rulebook, ward.patient, *(cell.verdict.assessment for cell in ward.cells))
+    clock.lap("evaluate")
+    cases = tuple(cell.case for ward in judged for cell in ward.cells)
+    found, undetermined = merged(cases), unclear(cases)
+    told = settled(request, rulebook, found, undetermined, cases)
+    kept = tuple(_without(case, set(request.defaults.ignored)) for case in cases)
+    fixes: tuple[Fix, ...] = ()
+    notes = dict.fromkeys(note for ward in judged for note in _notes(ward))
+    if request.run and any(finding.confirm for finding in found):
+        notes["no kernel was run: several cases were judged at once, and each is asked on its own"] = None
+    return Report(
+        tool=TOOL,
+        rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
+        facts=common(cases),
+        findings=told.findings,
+        predictions=(),
+        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
+        undetermined=undetermined,
+        timing=clock.laps(),
+        notes=(*notes, *told.notes),
+        unread=tuple(dict.fromkeys(fault for ward in judged for fault in ward.patient.unread)),
+        cases=kept,
+        known=told.known,
+    )
+
+
+def _notes(ward: Ward) -> Iterator[str]:
+    yield from ward.patient.notes
+    for cell in ward.cells:
+        yield from cell.verdict.notes
+
+
+def _without(case: Case, ignored: set[str]) -> Case:
+    return replace(case, findings=tuple(finding for finding in case.findings if finding.rule not in ignored))

@@ -1,0 +1,95 @@
+"""What an environment settles whatever the GPU and the job: judged once, so that each case asks only what is left.
+
+Nothing here says which rules those are. The environment is asked every condition with the GPU and the job held back;
+an answer that would need them cannot be had, any other holds in every case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from .backends import Predictor
+from .conditions import All, AnyOf, Condition, Not
+from .evaluate import Assessment, evaluate
+from .known import Implications, Known
+from .model import Fact, Facts
+from .records import dataclass
+from .rulebook import Rulebook
+
+#: What differs from case to case.
+VARYING = ("gpu.", "workload.")
+
+
+class Varies(Exception):
+    """The answer depends on the GPU or on the job."""
+
+
+class _Environment(Known):
+    """The look-up for an environment alone; whoever asks for more hears `Varies`."""
+
+    __slots__ = ("_open",)
+
+    def __init__(
+        self, facts: Facts, implications: Implications, predict: Callable[[Known, str], Fact | None] | None
+    ) -> None:
+        super().__init__(facts, implications, predict)
+        self._open: set[str] = set()
+
+    def look_up(self, key: str) -> Fact:
+        if key.startswith(VARYING) or key in self._open:
+            raise Varies
+        try:
+            return super().look_up(key)
+        except Varies:
+            self._open.add(key)
+            raise
+
+    def with_(self, facts: Facts, predict: Callable[[Known, str], Fact | None] | None) -> Known:
+        raise Varies  # a prediction that changes facts to see what follows: never of the environment alone
+
+    @property
+    def settled(self) -> Mapping[str, Fact]:
+        """Every fact that was asked for and that no GPU and no job changes."""
+        return self._cache
+
+
+@dataclass(frozen=True)
+class Ground:
+    """One environment, as far as it is judged: the rules that some case may still fire, and the facts all share."""
+
+    facts: Facts
+    rulebook: Rulebook
+    settled: Mapping[str, Fact]
+
+    def evaluate(self, facts: Facts) -> Assessment:
+        """What `evaluate` with the whole rulebook says of a case in this environment."""
+        return evaluate(self.rulebook, facts, self.settled)
+
+
+def ground_of(rulebook: Rulebook, facts: Facts) -> Ground:
+    """The ground for every case whose facts are these but for the GPU and the job."""
+    own = Facts(fact for key, fact in facts.items() if not key.startswith(VARYING))
+    known = _Environment(own, rulebook.implications, Predictor(rulebook))
+    left = [rule.id for rule in rulebook.rules.values() if _verdict(rule.when, known) is not False]
+    return Ground(own, rulebook.only(left), known.settled)
+
+
+def _verdict(condition: Condition, known: _Environment) -> bool | None:
+    """True or False where the environment decides it, None where it does not or does not know."""
+    if isinstance(condition, All):
+        return _joined([_verdict(part, known) for part in condition.parts], False)
+    if isinstance(condition, AnyOf):
+        return _joined([_verdict(part, known) for part in condition.parts], True)
+    if isinstance(condition, Not):
+        verdict = _verdict(condition.part, known)
+        return None if verdict is None else not verdict
+    try:
+        return condition.holds(known)
+    except Varies:
+        return None
+
+
+def _joined(verdicts: list[bool | None], decisive: bool) -> bool | None:
+    if decisive in verdicts:
+        return decisive
+    return None if None in verdicts else not decisive
