@@ -13,7 +13,7 @@ from ..evaluate import Assessment, evaluate
 from ..foretold import foretold
 from ..model import SEVERITIES, Alternative, Fact, Facts, Finding, Prediction, Undetermined
 from ..records import dataclass, replace
-from ..release_index import Platform, load_index, needs_of
+from ..release_index import load_index, needs_of
 from ..rulebook import Rulebook
 from ..vocabulary import fact as make_fact
 from .gather import Declaration, Open, fits
@@ -43,14 +43,13 @@ def judge_open(
     watched = [item for item in declaration.open if item.name in rulebook.watched_distributions]
     if not watched:
         return base, found, base, ()
-    platform = declaration.platform
     fired = {finding.rule for finding in found}
     findings: dict[str, Finding] = {finding.rule: finding for finding in found}
     settled: set[str] = set()
     predictions, newest = base.predictions, None
-    rounds = list(_rounds(watched, platform))
+    rounds = list(_rounds(watched, declaration))
     for packages in rounds:
-        cases = [_case(rulebook, facts, choice, packages, platform) for choice in _choices(packages, platform)]
+        cases = [_case(rulebook, facts, choice, packages, declaration) for choice in _choices(packages, declaration)]
         if not cases:
             continue
         for finding in _judged(cases, packages, fired):
@@ -64,8 +63,8 @@ def judge_open(
     if len(rounds) > 1:
         names = ", ".join(item.name for item in watched)
         notes = (f"the ranges of {names} leave too many combinations: each package was judged by itself",)
-        choice = next(_choices([_last(item) for item in watched], platform), None)
-        newest = _case(rulebook, facts, choice, watched, platform) if choice else None
+        choice = next(_choices(watched, declaration, newest_first=True), None)
+        newest = _case(rulebook, facts, choice, watched, declaration) if choice else None
         for finding in newest.findings if newest else ():
             findings.setdefault(finding.rule, _of_today(finding, choice or ()))
     order = sorted(findings.values(), key=lambda finding: SEVERITIES.index(finding.severity))
@@ -73,35 +72,34 @@ def judge_open(
     return sharpened, tuple(order), newest.assessment if newest else base, notes
 
 
-def _rounds(opened: Sequence[Open], platform: Platform) -> Iterator[list[Open]]:
+def _rounds(opened: Sequence[Open], declaration: Declaration) -> Iterator[list[Open]]:
     """The packages judged together: all of them, or each alone."""
     size = 1
     for item in opened:
         size *= len(item.versions)
-    if size <= MOST_TRIED and len(list(islice(_choices(opened, platform), MOST_COMBINATIONS + 1))) <= MOST_COMBINATIONS:
+    few = MOST_COMBINATIONS + 1
+    if size <= MOST_TRIED and len(list(islice(_choices(opened, declaration), few))) < few:
         yield list(opened)
     else:
         yield from ([item] for item in opened)
 
 
-def _last(item: Open) -> Open:
-    return Open(item.name, item.range, item.place, item.versions[-1:])
-
-
-def _choices(packages: Sequence[Open], platform: Platform) -> Iterator[Choice]:
-    """Every combination whose releases admit one another, oldest first."""
+def _choices(packages: Sequence[Open], declaration: Declaration, *, newest_first: bool = False) -> Iterator[Choice]:
+    """Every combination whose releases admit one another, oldest first; newest first, not beyond a bound."""
     index = load_index()
-    for versions in product(*(item.versions for item in packages)):
+    every = product(*(item.versions[:: -1 if newest_first else 1] for item in packages))
+    for versions in islice(every, MOST_TRIED):
         chosen = {
             item.name: Fact(f"{item.name}.version", version, item.place)
             for item, version in zip(packages, versions, strict=True)
         }
         releases = [(name, index.release(name, str(fact.value))) for name, fact in chosen.items()]
-        if all(release is None or fits(name, release, chosen, platform) for name, release in releases):
+        platform, elsewhere = declaration.platform, declaration.other_index
+        if all(release is None or fits(name, release, chosen, platform, elsewhere) for name, release in releases):
             yield tuple((name, str(fact.value)) for name, fact in chosen.items())
 
 
-def _case(rulebook: Rulebook, facts: Facts, choice: Choice, packages: Sequence[Open], platform: Platform) -> Case:
+def _case(rulebook: Rulebook, facts: Facts, choice: Choice, packages: Sequence[Open], declaration: Declaration) -> Case:
     from ..workload import complete_workload
 
     index = load_index()
@@ -112,7 +110,7 @@ def _case(rulebook: Rulebook, facts: Facts, choice: Choice, packages: Sequence[O
         release = index.release(name, version)
         if release is None or name == "torch":
             continue
-        for need in needs_of(release.requires, platform):
+        for need in needs_of(release.requires, declaration.platform):
             if need.pin and need.package in index and f"{need.package}.version" not in facts:
                 source = f"{places[name]}, through {name} {version}"
                 brought.append(make_fact(f"{need.package}.version", need.pin, source))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..errors import DoctorError
 from ..model import ABSENT, Fact, Facts
 from ..records import dataclass, field
-from ..release_index import Platform, Release, ReleaseIndex, admits, load_index, needs_of
+from ..release_index import Need, Platform, Release, ReleaseIndex, admits, load_index, needs_of
 from ..vocabulary import fact as make_fact
 from .interface import Entry, Sheet, fault
 from .markers import judge, platforms
 
-#: What a wheel of these brings depends on where it comes from; releases in the rulebook say it better.
-_BRINGS_BY_BUILD = ("torch",)
 _MOST_ROUNDS = 8
 
 
@@ -34,6 +32,7 @@ class Declaration:
     facts: Facts
     open: tuple[Open, ...] = ()
     platform: Platform = field(default_factory=Platform)
+    other_index: bool = False  # torch does not come from PyPI
     notes: tuple[str, ...] = ()
     faults: tuple[DoctorError, ...] = ()
 
@@ -64,7 +63,8 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
             broken.append(problem)
             pinned[name] = Fact(f"{name}.version", None, entries[0].place, entries[0].raw, problem.message)
     platform = likely[0] if len(likely) == 1 else Platform(None, likely[0].system, likely[0].machine)
-    opened = _follow(pinned, ranges, extras, index, platform, likely)
+    other_index = "torch.cuda" in facts
+    opened = _follow(pinned, ranges, extras, index, platform, likely, other_index)
     for item in opened:
         problem = f"`{item.name}{item.range}` leaves its version open"
         if item.versions:
@@ -78,7 +78,9 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
     told = (f"{problem.message}; the other files were judged" for problem in faults)
     rest = (f"{problem.message}; the other packages were judged" for problem in broken)
     several = tuple(item for item in opened if item.versions)
-    return Declaration(Facts(facts.values()), several, platform, (*notes, *told, *rest), (*faults, *broken))
+    return Declaration(
+        Facts(facts.values()), several, platform, other_index, (*notes, *told, *rest), (*faults, *broken)
+    )
 
 
 def _plain_facts(sheets: Iterable[Sheet]) -> dict[str, Fact]:
@@ -140,23 +142,32 @@ def _join(name: str, entries: Sequence[Entry], pinned: dict[str, Fact], ranges: 
         return
     labelled = exact[0]
     for entry in entries:
-        if entry.range and not admits(entry.range, str(labelled.version)):
+        plain = entry.range == f"=={labelled.version}"  # most lines of a long file
+        if entry.range and not plain and not admits(entry.range, str(labelled.version)):
             raise fault(
                 entry.file, entry.line,
                 f"`{name}{entry.range}` contradicts `{name}=={labelled.version}` of {labelled.place}",
                 "no installer can satisfy both",
             )  # fmt: skip
-    pinned[name] = make_fact(f"{name}.version", labelled.version, labelled.place, raw=labelled.raw)
+    pinned[name] = make_fact(f"{name}.version", _on_record(name, labelled), labelled.place, raw=labelled.raw)
+
+
+def _on_record(name: str, entry: Entry) -> str:
+    """The version as its release is called: `torch==2.2` installs 2.2.0."""
+    version = str(entry.version)
+    release = load_index().release(name, version)
+    public, plus, label = version.partition("+")
+    return (release.version if release is not None else public) + plus + label
 
 
 def _follow(
     pinned: dict[str, Fact], ranges: dict[str, tuple[str, Entry]], extras: Mapping[str, frozenset[str]],
-    index: ReleaseIndex, platform: Platform, likely: Sequence[Platform],
+    index: ReleaseIndex, platform: Platform, likely: Sequence[Platform], other_index: bool,
 ) -> list[Open]:  # fmt: skip
     """Add what pinned releases pin in turn, narrow ranges by what they need; what then stays open."""
     open_: dict[str, Open] = {}
     for _ in range(_MOST_ROUNDS):
-        needs = _needs(pinned, extras, index, platform)
+        needs = _needs(pinned, ranges, extras, index, platform, other_index)
         before = len(pinned)
         for name, (pin, place) in needs[0].items():
             if name not in pinned and (name not in ranges or admits(ranges[name][0], pin)):
@@ -173,7 +184,7 @@ def _follow(
                 and not release.is_prerelease
                 and any(release.installs_on(machine) for machine in likely)
                 and admits(whole, version)
-                and fits(name, release, pinned, platform)
+                and fits(name, release, pinned, platform, other_index)
             )
             if len(versions) == 1:
                 pinned[name] = make_fact(f"{name}.version", versions[0], entry.place, raw=entry.raw)
@@ -184,32 +195,47 @@ def _follow(
     return list(open_.values())
 
 
-def fits(name: str, release: Release, chosen: Mapping[str, Fact], platform: Platform) -> bool:
+def fits(
+    name: str, release: Release, chosen: Mapping[str, Fact], platform: Platform, other_index: bool = False
+) -> bool:
     """Whether a release goes with the versions that are settled, by its own metadata."""
-    if name in _BRINGS_BY_BUILD:
-        return True
-    for need in needs_of(release.requires, platform):
+    for need in _binding(name, release.version, needs_of(release.requires, platform), other_index):
         found = chosen.get(need.package)
         if found is not None and found.value not in (None, ABSENT) and not admits(need.range, str(found.value)):
             return False
     return True
 
 
+def _binding(name: str, version: str, needs: Sequence[Need], other_index: bool) -> Iterator[Need]:
+    """The needs that hold wherever a wheel comes from: another build of torch brings other CUDA wheels than PyPI's."""
+    label = version.partition("+")[2]
+    for need in needs:
+        if name != "torch" or not (label or other_index):
+            yield need
+        elif need.package == "triton" and (not label or label.startswith("cu")):
+            yield need  # every build for CUDA asks for the same
+
+
 def _needs(
-    pinned: Mapping[str, Fact], extras: Mapping[str, frozenset[str]], index: ReleaseIndex, platform: Platform
-) -> tuple[dict[str, tuple[str, str]], dict[str, list[str]]]:
+    pinned: Mapping[str, Fact], ranges: Mapping[str, object], extras: Mapping[str, frozenset[str]],
+    index: ReleaseIndex, platform: Platform, other_index: bool,
+) -> tuple[dict[str, tuple[str, str]], dict[str, list[str]]]:  # fmt: skip
     """(package → the version that a pinned release requires and the source, package → ranges they require)."""
     pins: dict[str, tuple[str, str]] = {}
     wanted: dict[str, list[str]] = {}
     for name, fact in pinned.items():
-        if fact.value in (None, ABSENT) or name in _BRINGS_BY_BUILD or name not in index:
+        if fact.value in (None, ABSENT) or name not in index:
             continue
-        release = index.release(name, str(fact.value))
+        version = str(fact.value)
+        release = index.release(name, version)
         if release is None:
             continue
-        for need in needs_of(release.requires, platform, extras.get(name, frozenset())):
+        needs = needs_of(release.requires, platform, extras.get(name, frozenset()))
+        for need in _binding(name, version, needs, other_index):
             if need.package not in index:
                 continue
+            if name == "torch" and need.package not in ranges:
+                continue  # what nobody names, the rulebook tells of each build
             if need.pin:
                 at = fact.source.partition(", through ")[0]
                 pins.setdefault(need.package, (need.pin, f"{at}, through {name} {fact.value}"))

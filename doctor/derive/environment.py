@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -138,7 +139,12 @@ def _held(found: str, pin: str | None, parts: int) -> bool | None:
         return True
     if pin in (None, ABSENT):
         return None
-    return parse_version(found).release[:parts] == parse_version(str(pin)).release[:parts]
+    return _leading(found, parts) == _leading(str(pin), parts)
+
+
+def _leading(version: str, number: int) -> tuple[int, ...]:
+    """The first parts of a version: 2.2 is 2.2.0."""
+    return (*parse_version(version).release, *([0] * number))[:number]
 
 
 @derived(
@@ -181,6 +187,27 @@ for _package, _parts in (("xformers", 3), ("vllm", 3), ("torchvision", 2)):
         needs=(f"{_package}.version", "torch.version"),
         uses=(f"{_package}.torch_pin",),
     )(_torch_pin_held(_parts))
+
+
+@derived(
+    "flash-attn.wheel_torch",
+    TEXT,
+    "the torch that the label of flash-attn's wheel names: +cu12torch2.8cxx11abiTRUE → 2.8; absent without a label",
+    needs=("flash-attn.version",),
+)
+def _wheel_torch(version: str) -> str:
+    named = re.search(r"torch(\d+\.\d+)", version.partition("+")[2])
+    return named[1] if named else ABSENT
+
+
+@derived(
+    "flash-attn.wheel_torch_held",
+    BOOLEAN,
+    "torch is of the minor release that flash-attn's wheel was built for; true for one without a label",
+    needs=("flash-attn.wheel_torch", "torch.version"),
+)
+def _wheel_torch_held(built_for: str, torch: str) -> bool:
+    return ABSENT in (built_for, torch) or _leading(built_for, 2) == _leading(torch, 2)
 
 
 @derived(

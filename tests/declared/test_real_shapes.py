@@ -2,6 +2,9 @@
 
 import pytest
 
+from doctor import session
+from doctor.patient import Request
+
 
 def pins(declaration):
     return {
@@ -32,3 +35,69 @@ def test_duplicate_pins_of_one_package_do_not_hide_the_others(read):
     declaration = read({"requirements.txt": "pip==23.3.1\npip==24.0\ntorch==2.1.2\n"})
     assert pins(declaration)["torch"] == "2.1.2"
     assert "requirements.txt:2" in declaration.faults[0].message
+
+
+@pytest.fixture
+def struck(write):
+    """The rules that strike what a requirements file declares, for an H100."""
+
+    def struck(text, *settings):
+        path = str(write("requirements.txt", text))
+        report = session.diagnose(Request(declared=(path,), gpu="h100", settings=settings, run=False, fixes=False))
+        return {finding.rule for finding in report.findings}
+
+    return struck
+
+
+def open_versions(declaration, name):
+    return next((item.versions for item in declaration.open if item.name == name), ())
+
+
+def test_what_a_pinned_torch_requires_decides_an_open_triton(read):
+    assert pins(read({"requirements.txt": "torch==2.5.1\ntriton\n"}))["triton"] == "3.1.0"
+
+
+def test_an_old_triton_decides_an_open_torch(read):
+    assert pins(read({"requirements.txt": "torch>=2.0.1\ntriton==2.0.0\n"}))["torch"] == "2.0.1"
+
+
+def test_open_ranges_of_torch_and_triton_are_judged_in_pairs_that_go_together(read, struck):
+    text = "torch>=2.7,<=2.8\ntriton>=3.3.0\n"
+    assert {"2.7.0", "2.7.1", "2.8.0"} == set(open_versions(read({"requirements.txt": text}), "torch"))
+    assert "TRITON001" not in struck(text)
+
+
+def test_a_triton_that_torch_does_not_require_is_still_found(struck):
+    assert "TRITON001" in struck("torch==2.7.0\ntriton==3.4.0\n")
+
+
+def test_a_cpu_build_of_torch_asks_for_no_triton(read):
+    declaration = read({"requirements.txt": "torch==2.5.1+cpu\ntriton\n"})
+    assert len(open_versions(declaration, "triton")) > 1
+
+
+def test_another_index_decides_the_cuda_wheels_but_not_triton(read):
+    index = "--extra-index-url https://download.pytorch.org/whl/cu118\n"
+    declaration = read({"requirements.txt": f"{index}torch==2.5.1\ntriton\nnvidia-cudnn-cu12\n"})
+    assert pins(declaration)["triton"] == "3.1.0"
+    assert len(open_versions(declaration, "nvidia-cudnn-cu12")) > 1
+    plain = read({"requirements.txt": "torch==2.5.1\ntriton\nnvidia-cudnn-cu12\n"})
+    assert pins(plain)["nvidia-cudnn-cu12"] == "9.1.0.70"
+
+
+def test_a_short_pin_is_the_release_it_installs(read, struck):
+    text = "torch==2.2\ntriton==2.2\nxformers==0.0.24\n"
+    assert pins(read({"requirements.txt": text})) == {"torch": "2.2.0", "triton": "2.2.0", "xformers": "0.0.24"}
+    assert not struck(text) & {"XF001", "TRITON001"}
+
+
+WHEEL = "flash-attn @ https://example.org/flash_attn-2.8.3%2Bcu128torch2.11-cp312-cp312-linux_x86_64.whl\n"
+
+
+def test_a_wheel_built_for_this_torch_has_not_to_be_compiled(struck):
+    assert not struck(f"torch==2.11.0\n{WHEEL}") & {"FA007", "FA012"}
+    assert "FA007" in struck("torch==2.11.0\nflash-attn==2.8.3\n")
+
+
+def test_a_wheel_built_for_another_torch_is_found(struck):
+    assert "FA012" in struck(f"torch==2.10.0\n{WHEEL}")
