@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..model import Case, Evidence, Fact, Finding, Report
+from ..model import Case, Evidence, Fact, Facts, Finding, Report
 from ..records import dataclass, replace
 from .subject import alone, title_of, verdict
 
@@ -25,6 +25,11 @@ class Row:
 def label(case: Case) -> str:
     """One case by its name: `h100 · llama-3-8b`."""
     return " · ".join(filter(None, (case.gpu, case.workload))) or case.environment
+
+
+def name_of(case: Case) -> str:
+    """One case with its environment, as no other of the report is called."""
+    return " · ".join(filter(None, (case.environment, case.gpu, case.workload)))
 
 
 def where(report: Report, numbers: Sequence[int]) -> str:
@@ -98,16 +103,19 @@ def rows(report: Report) -> list[Row]:
     """The table of cases: a row for each environment, job and ending, the GPUs that share it in one cell."""
     grouped: dict[tuple[str, ...], list[str]] = {}
     made: dict[tuple[str, ...], Row] = {}
-    for case in report.cases:
-        look, word, _ = verdict(alone(report, case))
+    for number, case in enumerate(report.cases):
+        own = alone(report, number)
+        look, word, _ = verdict(own)
         row = Row(
             case.environment, "", case.workload or "", look, word,
-            tuple(dict.fromkeys(item.rule for item in case.findings)), backends_of(case),
+            tuple(dict.fromkeys(item.rule for item in own.findings)), backends_of(case),
         )  # fmt: skip
         key = (row.environment, row.workload, row.verdict, " ".join(row.findings), row.backends)
         made.setdefault(key, row)
         grouped.setdefault(key, []).append(case.gpu or "")
-    return [replace(row, gpus=", ".join(filter(None, grouped[key]))) for key, row in made.items()]
+    told = [replace(row, gpus=", ".join(filter(None, grouped[key]))) for key, row in made.items()]
+    order = {name: number for number, name in enumerate(dict.fromkeys((row.environment, row.workload) for row in told))}
+    return sorted(told, key=lambda row: order[row.environment, row.workload])
 
 
 def backends_of(case: Case) -> str:
@@ -127,6 +135,6 @@ def backends_of(case: Case) -> str:
     return ", ".join(told)
 
 
-def facts_behind(report: Report, finding: Finding) -> Report:
-    """The report whose facts the finding speaks of: of several cases, the first in which it was found."""
-    return alone(report, report.cases[finding.cases[0]]) if finding.cases else report
+def facts_behind(report: Report, finding: Finding) -> Facts:
+    """The facts that the finding speaks of: of several cases, those of the first in which it was found."""
+    return report.cases[finding.cases[0]].facts if finding.cases else report.facts

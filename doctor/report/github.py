@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..model import Finding, Report
 from . import Style
+from .cases import where
 from .page import printable
 from .places import place_of
 from .subject import verdict
@@ -31,7 +32,8 @@ def _finding(report: Report, finding: Finding) -> str:
     place = place_of(report, finding)
     properties = {"file": place.file, "line": str(place.line)} if place else {}
     properties["title"] = f"{finding.rule}: {finding.summary}"
-    return _command(_COMMANDS[finding.severity], properties, f"{finding.message}\n\n{finding_text(finding)}")
+    on = f"on {where(report, finding.cases)}: " if finding.cases else ""
+    return _command(_COMMANDS[finding.severity], properties, f"{on}{finding.message}\n\n{finding_text(finding)}")
 
 
 def _command(name: str, properties: dict[str, str], message: str) -> str:

@@ -5,57 +5,88 @@ from __future__ import annotations
 import re
 
 from ..model import Finding, Report
+from ..records import replace
 from . import Style
+from .cases import name_of
 from .places import place_of
-from .subject import job_line, machine_line, verdict
+from .subject import alone, job_line, machine_line, verdict
 from .text import finding_text
 
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def diagnosis(report: Report, style: Style) -> str:
-    """One suite: a case for the verdict, one for each finding and each rule that could not be judged."""
-    cases = [_finding(report, finding) for finding in report.findings]
-    cases += [
-        _case(rule, "could not tell", f"<skipped message={_attribute(item.problem or ', '.join(item.missing))}/>")
-        for item in report.undetermined
-        for rule in item.rules
-    ]
+    """A suite, or one for each of several cases: the verdict, each finding, each rule that could not be judged.
+
+    Only what both common schemas allow, that of Ant and that of Jenkins: what is no failure is told in `system-out`.
+    """
+    suites = _suite(report, 0, "attn-doctor")
+    if report.cases:
+        whole = tuple(finding for finding in report.findings if not finding.cases)  # of the project, not of a case
+        reports = [alone(report, case) for case in report.cases]
+        suites = [
+            line
+            for number, (case, one) in enumerate(zip(report.cases, reports, strict=True))
+            for line in _suite(replace(one, findings=one.findings + whole), number, name_of(case))
+        ]
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<testsuites>", *suites, "</testsuites>"]
+    return "\n".join(lines) + "\n"
+
+
+def _suite(report: Report, number: int, name: str) -> list[str]:
     look, word, sentence = verdict(report)
     failed = sum(finding.severity == "error" for finding in report.findings)
     body = ""
     if look == "error" and not failed:  # nothing is left to run on, although no rule says so
         body, failed = f'<failure type="error" message={_attribute(f"{word}: {sentence}")}/>', 1
-    cases.insert(0, _case("verdict", f"{word}: {sentence}", body))
+    cases = [_case("verdict", f"{word}: {sentence}", body)]
+    cases += [_finding(report, finding) for finding in report.findings]
+    cases += [
+        _case(rule, "could not tell", f"<skipped>{_text(item.problem or ', '.join(item.missing))}</skipped>")
+        for item in report.undetermined
+        for rule in item.rules
+    ]
     skipped = sum(len(item.rules) for item in report.undetermined)
     told = [f"on: {machine_line(report)}", f"job: {job_line(report)}", *(f"note: {note}" for note in report.notes)]
-    seconds = f"{report.timing.get('total', 0.0):.3f}"
-    counts = f'tests="{len(cases)}" failures="{failed}" errors="0"'
-    lines = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        f'<testsuites name={_attribute(report.tool)} {counts} time="{seconds}">',
-        f'  <testsuite name="attn-doctor" {counts} skipped="{skipped}" time="{seconds}">',
+    told += [_told(report, finding) for finding in report.findings if finding.severity != "error"]
+    head = {
+        "name": name, "package": "attn-doctor", "id": number, "timestamp": _now(), "hostname": "localhost",
+        "tests": len(cases), "failures": failed, "errors": 0, "skipped": skipped,
+        "time": f"{report.timing.get('total', 0.0):.3f}" if number == 0 else "0",
+    }  # fmt: skip
+    return [
+        f"  <testsuite {' '.join(f'{key}={_attribute(str(value))}' for key, value in head.items())}>",
+        f'    <properties><property name="tool" value={_attribute(report.tool)}/></properties>',
         *(f"    {case}" for case in cases),
         f"    <system-out>{_text(chr(10).join(told))}</system-out>",
+        "    <system-err/>",
         "  </testsuite>",
-        "</testsuites>",
     ]
-    return "\n".join(lines) + "\n"
+
+
+def _now() -> str:
+    import time
+
+    return time.strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _told(report: Report, finding: Finding) -> str:
+    place = place_of(report, finding)
+    return (f"{place.file}:{place.line}: " if place else "") + finding_text(finding)
 
 
 def _finding(report: Report, finding: Finding) -> str:
-    place = place_of(report, finding)
-    at = f"{place.file}:{place.line}: " if place else ""
-    told = _text(at + finding_text(finding))
+    body = ""
     if finding.severity == "error":
-        body = f'<failure type="error" message={_attribute(at + finding.message)}>{told}</failure>'
-    else:
-        body = f"<system-out>{told}</system-out>"
+        place = place_of(report, finding)
+        at = f"{place.file}:{place.line}: " if place else ""
+        text = _text(_told(report, finding))
+        body = f'<failure type="error" message={_attribute(at + finding.message)}>{text}</failure>'
     return _case(finding.rule, f"{finding.severity}: {finding.summary}", body)
 
 
 def _case(rule: str, name: str, body: str) -> str:
-    head = f"<testcase classname={_attribute(f'attn-doctor.{rule}')} name={_attribute(name)}"
+    head = f'<testcase classname={_attribute(f"attn-doctor.{rule}")} name={_attribute(name)} time="0"'
     return f"{head}>{body}</testcase>" if body else f"{head}/>"
 
 

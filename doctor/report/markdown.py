@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from ..model import Evidence, Finding, Fix, Prediction, Report
+from ..model import Evidence, Fact, Finding, Fix, Prediction, Report
 from . import Style
+from .cases import messages, readings, rows, where
 from .page import printable
 from .places import place_of
 from .proof import proof_text
@@ -25,6 +26,7 @@ def diagnosis(report: Report, style: Style) -> str:
     out += [f"- on: {_prose(machine_line(report))}", f"- job: {_prose(job_line(report))}", ""]
     for finding in report.findings:
         out += _finding(report, finding)
+    out += _cases(report)
     out += _fixes(report)
     for prediction in report.predictions:
         out += _backends(prediction)
@@ -67,20 +69,42 @@ def _finding(report: Report, finding: Finding) -> list[str]:
     out = [f"### {_SIGNS[finding.severity]} {finding.rule}: {_prose(finding.summary)}", ""]
     place = place_of(report, finding)
     at = f" ({_code(f'{place.file}:{place.line}')})" if place else ""
-    out += [f"{_prose(finding.message)}{at}", ""]
+    said = messages(report, finding)
+    if finding.cases:
+        out += [f"On {_prose(where(report, finding.cases))}{at}:", ""]
+        at = ""
+    if len(said) > 1:
+        out += [f"- {_prose(where(report, numbers))}: {_prose(text)}" for text, numbers in said] + [""]
+    else:
+        out += [f"{_prose(finding.message)}{at}", ""]
     if finding.evidence:
         out += ["| fact | found | needed | from |", "|---|---|---|---|"]
-        out += [_row(evidence) for evidence in finding.evidence] + [""]
+        out += [_row(evidence, readings(report, finding, evidence)) for evidence in finding.evidence] + [""]
     if finding.confirmation:
         said = finding.confirmation
         out += [f"{said.verdict}: {_code(said.kernel)} {said.outcome}: {_prose(said.reason)}", ""]
     return out + _explained(finding)
 
 
-def _row(evidence: Evidence) -> str:
+def _row(evidence: Evidence, found: list[tuple[Fact, tuple[int, ...]]]) -> str:
     wanted = needed(evidence)
-    cells = (evidence.key, shown(evidence.fact.value), wanted)
-    return f"| {' | '.join(_code(cell) if cell else '' for cell in cells)} | {_prose(evidence.fact.source)} |"
+    cells = (evidence.key, ", ".join(shown(fact.value) for fact, _ in found), wanted)
+    source = evidence.fact.source if len(found) == 1 else "from case to case"
+    return f"| {' | '.join(_code(cell) if cell else '' for cell in cells)} | {_prose(source)} |"
+
+
+def _cases(report: Report) -> list[str]:
+    """The table of cases; GPUs that end alike share a row."""
+    if not report.cases:
+        return []
+    made = rows(report)
+    several = len({row.environment for row in made}) > 1
+    heads = [*(["environment"] if several else []), "job", "GPU", "verdict", "findings", "attention runs on"]
+    out = [f"### {len(report.cases)} cases", "", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    for row in made:
+        cells = [row.workload, row.gpus, f"{_SIGNS[row.look]} {row.verdict}", ", ".join(row.findings), row.backends]
+        out.append(f"| {' | '.join(_prose(cell) for cell in ([row.environment] if several else []) + cells)} |")
+    return [*out, ""]
 
 
 def _explained(finding: Finding) -> list[str]:

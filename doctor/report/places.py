@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..model import Evidence, Fact, Finding, Report
+from ..model import Evidence, Fact, Facts, Finding, Report
 from ..records import dataclass
+from .cases import facts_behind
 
 _FILE_LINE = re.compile(r"(?P<file>[^\n]*?[^\n:]):(?P<line>[1-9]\d*)(?:,.*)?")
 _BRINGS = re.compile(r"what (?P<package>\S+) \S+ brings")
@@ -41,7 +42,7 @@ def places_of(report: Report, finding: Finding) -> list[Place]:
 def _places(report: Report, finding: Finding) -> Iterator[Place]:
     seen = set()
     for evidence in _worth_changing_first(finding.evidence):
-        for fact in _origins(report, evidence.fact, _DEEPEST):
+        for fact in _origins(facts_behind(report, finding), evidence.fact, _DEEPEST):
             place = place_of_fact(fact)
             if place is not None and (place.file, place.line) not in seen:
                 seen.add((place.file, place.line))
@@ -58,7 +59,7 @@ def _worth_changing_first(evidence: tuple[Evidence, ...]) -> list[Evidence]:
     return sorted(evidence, key=lambda item: (not item.needs, item.key.startswith("workload.")))
 
 
-def _origins(report: Report, fact: Fact, depth: int) -> Iterator[Fact]:
+def _origins(facts: Facts, fact: Fact, depth: int) -> Iterator[Fact]:
     """The fact itself, and those that its source says it follows from."""
     yield fact
     if depth == 0:
@@ -68,6 +69,6 @@ def _origins(report: Report, fact: Fact, depth: int) -> Iterator[Fact]:
     if fact.source.startswith("derived from "):
         keys = fact.source.removeprefix("derived from ").split(", ")
     for key in keys:  # one that is derived in turn is no fact of the report: its library's version is
-        behind = report.facts.get(key) or report.facts.get(f"{key.split('.')[0]}.version")
+        behind = facts.get(key) or facts.get(f"{key.split('.')[0]}.version")
         if behind is not None and behind is not fact:
-            yield from _origins(report, behind, depth - 1)
+            yield from _origins(facts, behind, depth - 1)

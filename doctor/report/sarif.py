@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..model import Change, Finding, Fix, Report
+from ..model import Case, Change, Finding, Fix, Report
 from . import Style
+from .cases import where
 from .fingerprint import fingerprint
 from .markdown import rule_help
 from .places import Place, place_of_fact, places_of
@@ -59,10 +60,14 @@ def _result(report: Report, finding: Finding, index: int) -> dict[str, Any]:
         "ruleId": finding.rule,
         "ruleIndex": index,
         "level": finding.severity,
-        "message": {"text": finding.message},
+        "message": {
+            "text": f"on {where(report, finding.cases)}: {finding.message}" if finding.cases else finding.message
+        },
         "locations": [_location(finding, places[0] if places else None)],
         "partialFingerprints": {FINGERPRINT: fingerprint(finding)},
     }
+    if finding.cases:
+        content["properties"] = {"cases": [_case(report.cases[number]) for number in finding.cases]}
     if places[1:]:
         content["relatedLocations"] = [
             {"id": number, **_physical(place), "message": {"text": f"{place.fact.key} comes from here"}}
@@ -72,6 +77,10 @@ def _result(report: Report, finding: Finding, index: int) -> dict[str, Any]:
     if fixes:
         content["fixes"] = fixes
     return content
+
+
+def _case(case: Case) -> dict[str, str | None]:
+    return {"environment": case.environment, "gpu": case.gpu, "workload": case.workload}
 
 
 def _location(finding: Finding, place: Place | None) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from ..model import Candidate, Prediction, Reason
+from ..model import Candidate, Prediction, Reason, Report
+from .cases import rows
 from .page import Page
 from .subject import title_of
 
+_WIDEST = 40  # a cell that is wider pushes its line and no other
 _LIBRARIES = {"transformer_engine": "TransformerEngine", "torch": "torch SDPA"}
 
 
@@ -34,6 +36,23 @@ def backend_table(page: Page, prediction: Prediction) -> None:
             page.say(told_reason(reason), lead="-", look="dim", indent=6, hang=8)
             if reason.source:
                 page.line(f"        {reason.source}", "dim")
+
+
+def case_table(page: Page, report: Report) -> None:
+    """Every case with its verdict and what runs there, GPUs that end alike in one line."""
+    made = rows(report)
+    several = len({row.environment for row in made}) > 1
+    heads = ("environment",) * several + ("job", "GPU", "verdict", "findings")
+    lines = [
+        (*((row.environment,) * several), row.workload, row.gpus, row.verdict, ", ".join(row.findings)) for row in made
+    ]
+    shown = [index for index in range(len(heads)) if any(line[index] for line in lines)]
+    widths = {index: min(max(len(line[index]) for line in (heads, *lines)), _WIDEST) for index in shown}
+    page.line(f"{len(report.cases)} cases:", "label")
+    page.line("  " + "  ".join(f"{heads[index]:<{widths[index]}}" for index in shown) + "  attention runs on", "dim")
+    for row, line in zip(made, lines, strict=True):
+        told = "  ".join(f"{line[index]:<{widths[index]}}" for index in shown)
+        page.line(f"  {told}  {row.backends or '-'}", row.look, lead=0)
 
 
 def _headline(page: Page, prediction: Prediction, told: frozenset[str] = frozenset()) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from ..model import SEVERITIES, Confirmation, Evidence, Finding, Fix, Report, Undetermined
 from . import Style
+from .cases import messages, readings, where
 from .page import Page
 from .proof import proof_lines
 from .remedies import alternative_lines, fix_lines
 from .subject import job_line, machine_line, needed, shown, verdict
-from .tables import backend_lines, backend_table
+from .tables import backend_lines, backend_table, case_table
 
 #: Sources that read as half a sentence already.
 _SENTENCES = ("derived ", "assumed", "predicted ", "default")
+_MOST_MESSAGES = 3  # of one finding, where cases differ
 _RUNS = {"healthy": "ok", "failed": "error", "inconclusive": "dim"}
 _NO_WAY = "no release, variable or setting on record clears it without breaking something else"
 _CONFIRMED = {
@@ -27,7 +29,10 @@ def diagnosis(report: Report, style: Style) -> str:
     _verdict(page, report)
     for finding in report.findings:
         page.gap()
-        _finding(page, finding)
+        _finding(page, finding, report)
+    if report.cases:
+        page.gap()
+        case_table(page, report)
     if report.predictions:
         page.gap()
         told = frozenset(finding.rule for finding in report.findings)
@@ -117,12 +122,15 @@ def _verdict(page: Page, report: Report) -> None:
         page.say(", ".join(counts), lead="found:", look="label")
 
 
-def _finding(page: Page, finding: Finding) -> None:
+def _finding(page: Page, finding: Finding, report: Report | None = None) -> None:
     page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity)
-    if finding.message != finding.summary:
-        page.say(finding.message, indent=2, hang=2)
-    for evidence in finding.evidence:
-        page.say(_evidence(evidence), indent=4, hang=6)
+    if report is not None and finding.cases:
+        _in_cases(page, finding, report)
+    else:
+        if finding.message != finding.summary:
+            page.say(finding.message, indent=2, hang=2)
+        for evidence in finding.evidence:
+            page.say(_evidence(evidence), indent=4, hang=6)
     if finding.why:
         page.say(finding.why, lead="why:", look="label", indent=2, hang=7)
     if finding.confirmation:
@@ -135,6 +143,25 @@ def _finding(page: Page, finding: Finding) -> None:
     for number, source in enumerate(finding.references):
         lead = "sources:" if number == 0 else "        "
         page.line(f"  {lead} {source}", "dim")
+
+
+def _in_cases(page: Page, finding: Finding, report: Report) -> None:
+    """Where it is found, and what it says and found there."""
+    page.say(where(report, finding.cases), lead="on:", look="label", indent=2, hang=6)
+    said = messages(report, finding)
+    for text, numbers in said[:_MOST_MESSAGES]:
+        if text != finding.summary:
+            page.say(text, lead=f"{where(report, numbers)}:" if len(said) > 1 else "", indent=2, hang=4)
+    if len(said) > _MOST_MESSAGES:
+        page.say(f"and {len(said) - _MOST_MESSAGES} more alike (`--format json` lists them all)", indent=2, hang=4)
+    for evidence in finding.evidence:
+        found = readings(report, finding, evidence)
+        if len(found) == 1:
+            page.say(_evidence(evidence), indent=4, hang=6)
+        else:
+            values = ", ".join(shown(fact.value) for fact, _ in found)
+            needs = f", needs {wanted}" if (wanted := needed(evidence)) else ""
+            page.say(f"{evidence.key}: found {values}{needs}, from case to case", indent=4, hang=6)
 
 
 def _evidence(evidence: Evidence) -> str:
