@@ -83,15 +83,14 @@ def apply(
     tell("checking again …")
     began = time.monotonic()
     try:
-        after = judged(python, report, request, fix, tell)
+        after, why_not = judged(python, report, request, fix, tell)
     except DoctorError as problem:
         done.append(Step("check", None, problem.message))
         return Proof("apply", fix.title, tuple(done), tilde(str(kept.path))), None
     step = check_step(after, report, fix, round(time.monotonic() - began, 2))
     old, new = (", ".join(f.rule for f in item.findings if f.severity == "error") or "none" for item in (report, after))
     done.append(replace(step, reason="; ".join(filter(None, (f"errors before: {old}; now: {new}", step.reason)))))
-    why_not = next((note.partition(": ")[2] for note in after.notes if note.startswith("no kernel was run")), "")
-    done.append(kernel_step(after, why_not or ("" if after.kernels_run else "no GPU here, or no kernel for this job")))
+    done.append(kernel_step(after, why_not))
     return Proof("apply", fix.title, tuple(done), tilde(str(kept.path))), after
 
 

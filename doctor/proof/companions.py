@@ -32,6 +32,7 @@ def question_of(
         beside=_beside(report, pins, local, index),
         needs=tuple(text for lines in local.values() for text in lines if _plain(text)),
         built=tuple(line.requirement for line in pins.built if line.package not in local),
+        stays=tuple(line.requirement for line in (*pins.held, *pins.built) if line.held and line.package not in local),
         platform=platform_of(known),
         glibc=None if glibc in (None, ABSENT) else str(glibc),
         index_url=pins.index_url,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DoctorError
-from ..records import dataclass, field, replace
+from ..records import dataclass, replace
 from ..wholefile import write_atomically
 
 SCHEMA = 1
@@ -44,7 +44,7 @@ class Freeze:
     changed: tuple[str, ...] | None = None  # None: it never came to its end
     rebuilt: tuple[str, ...] = ()  # same release, other build
     fix: str = ""
-    path: Path | None = field(default=None, compare=False)
+    path: Path | None = None
 
 
 def packages_of(site_dirs: Iterable[Path]) -> dict[str, Kept]:

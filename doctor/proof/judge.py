@@ -25,8 +25,8 @@ def judged(
     fix: Fix,
     tell: Callable[[str], None],
     assumed: Mapping[str, str] | None = None,
-) -> Report:
-    """The report on the environment of `python`, with the machine, job and settings of the old report.
+) -> tuple[Report, str]:
+    """(the report on the environment of `python`, with machine, job and settings of the old; why no kernel was run).
 
     `assumed` are packages that could not be installed there, as if they were; None: this is the target itself.
     """
@@ -35,7 +35,8 @@ def judged(
     facts = _overlaid(found, report.facts, fix, assumed)
     why_not = _why_no_kernels(found, facts, assumed or {}, request)
     patient = Patient(facts, None if why_not else python, why_not)
-    return diagnose(replace(request, fixes=False, run=True), tell, patient)
+    after = diagnose(replace(request, fixes=False, run=True), tell, patient)
+    return after, why_not or ("" if after.kernels_run else "no kernel fits this job")
 
 
 def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | None) -> Facts:

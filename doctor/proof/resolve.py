@@ -34,6 +34,7 @@ class Question:
     beside: Mapping[str, str] = field(default_factory=dict)  # what else is installed: it may move if it must
     needs: tuple[str, ...] = ()  # requirements of what no registry has, and that is installed all the same
     built: tuple[str, ...] = ()  # pins that are compiled on the spot: no resolver reads them without help
+    stays: tuple[str, ...] = ()  # held or built, and as it is installed: not what the fix is answerable for
     platform: Platform = field(default_factory=Platform)
     glibc: str | None = None
     index_url: str | None = None
@@ -202,11 +203,11 @@ def _unobtainable(ran: Ran, asked: Question) -> list[str]:
 
 def _named(asked: Question, reason: str) -> list[str]:
     """The held requirements that the refusal speaks of."""
-    return [line for line in asked.held if re.search(rf"(?<![\w.-]){re.escape(_package(line))}(?![\w-])", reason)]
+    return [line for line in asked.stays if re.search(rf"(?<![\w.-]){re.escape(_package(line))}(?![\w-])", reason)]
 
 
 def _alone(question: Question, line: str) -> Question:
-    return replace(question, pins=(), held=(line,), beside={}, needs=(), built=())
+    return replace(question, pins=(), held=(line,), beside={}, needs=(), built=(), stays=())
 
 
 def _package(line: str) -> str:
@@ -219,6 +220,8 @@ def _without(question: Question, gone: Collection[str]) -> Question:
     return replace(
         question,
         held=tuple(line for line in question.held if line not in gone),
+        built=tuple(line for line in question.built if line not in gone),
+        stays=tuple(line for line in question.stays if line not in gone),
         beside={name: text for name, text in question.beside.items() if name not in gone},
     )
 

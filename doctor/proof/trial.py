@@ -70,7 +70,7 @@ def _tried(
         found = installed(ran)
         size = _size(Path(python).parent.parent)
         told = f"{size / 2**20:.0f} MiB" if found.outcome else found.reason
-        yield Step("installs", found.outcome, told, _typed(ran.command), ran.seconds)
+        yield Step("installs", found.outcome, told, shown(ran.command), ran.seconds)
         if not found.outcome:
             yield from _untold("the packages are not installed")
             return
@@ -90,7 +90,7 @@ def _told_of(
     began = time.monotonic()
     try:
         with _as_fixed(fix):
-            after = judged(python, report, request, fix, tell, assumed)
+            after, why_not = judged(python, report, request, fix, tell, assumed)
     except DoctorError as problem:
         yield from _untold(problem.message)
         return
@@ -100,8 +100,7 @@ def _told_of(
         why = f"{names} taken as installed"
         step = Step(step.name, step.outcome, "; ".join(filter(None, (step.reason, why))), None, step.seconds)
     yield step
-    why_not = next((note.partition(": ")[2] for note in after.notes if note.startswith("no kernel was run")), "")
-    yield kernel_step(after, why_not or ("" if after.kernels_run else "no GPU here, or no kernel for this job"))
+    yield kernel_step(after, why_not)
 
 
 def _build(line: Line, pins: Pins, installer: Installer, python: str, report: Report, timeout: float) -> Step:
@@ -109,7 +108,7 @@ def _build(line: Line, pins: Pins, installer: Installer, python: str, report: Re
     name = f"installs {line.package}"
     ran = run_first(from_wheel(installer, python, line, pins), timeout)
     if ran is not None and ran.good:
-        return Step(name, True, "from a wheel", _typed(ran.command), ran.seconds)
+        return Step(name, True, "from a wheel", shown(ran.command), ran.seconds)
     sm, cuda = (report.facts.value(key) for key in ("gpu.sm", "torch.cuda"))
     sm, cuda = (None if value in (None, ABSENT) else str(value) for value in (sm, cuda))
     why_not = why_not_built(line, sm, cuda, timeout)
@@ -120,7 +119,7 @@ def _build(line: Line, pins: Pins, installer: Installer, python: str, report: Re
         from_source(installer, python, line), timeout=timeout, env={**os.environ, **build_settings(line, sm, cuda)}
     )
     found = installed(ran)
-    return Step(name, found.outcome, "built" if found.outcome else found.reason, _typed(ran.command), ran.seconds)
+    return Step(name, found.outcome, "built" if found.outcome else found.reason, shown(ran.command), ran.seconds)
 
 
 def _environment(installer: Installer, folder: Path, python: str | None, platform: Platform) -> tuple[Step, str | None]:
@@ -199,7 +198,3 @@ def _size(folder: Path) -> int:
 def _untold(why: str) -> Iterator[Step]:
     yield Step("check", None, why)
     yield Step("kernels", None, why)
-
-
-def _typed(command: tuple[str, ...]) -> str:
-    return shown(command)
