@@ -78,10 +78,17 @@ def backends(report: Report, style: Style) -> str:
 
 
 def fixes(report: Report, style: Style) -> str:
-    """The changes that clear the findings, or why there are none."""
+    """The changes that clear the findings, or why there are none; what was done about them."""
     page = Page(style)
+    done = report.proof.kind if report.proof is not None else ""
+    if done == "apply":
+        page.line("before:", "label")
     _verdict(page, report)
     page.gap()
+    if report.proof is not None and done == "rollback":
+        proof_lines(page, report.proof)
+        _notes(page, report)
+        return page.text()
     if report.fixes:
         _fixes(page, report)
         if any(change.kind == "package" for change in report.fixes[0].changes):
