@@ -103,8 +103,8 @@ def rows(report: Report) -> list[Row]:
     """The table of cases: a row for each environment, job and ending, the GPUs that share it in one cell."""
     grouped: dict[tuple[str, ...], list[str]] = {}
     made: dict[tuple[str, ...], Row] = {}
-    for number, case in enumerate(report.cases):
-        own = alone(report, number)
+    for case in report.cases:
+        own = alone(report, case)
         look, word, _ = verdict(own)
         row = Row(
             case.environment, "", case.workload or "", look, word,

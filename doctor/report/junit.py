@@ -23,7 +23,7 @@ def diagnosis(report: Report, style: Style) -> str:
     suites = _suite(report, 0, "attn-doctor")
     if report.cases:
         whole = tuple(finding for finding in report.findings if not finding.cases)  # of the project, not of a case
-        reports = [alone(report, number) for number in range(len(report.cases))]
+        reports = [alone(report, case) for case in report.cases]
         suites = [
             line
             for number, (case, one) in enumerate(zip(report.cases, reports, strict=True))

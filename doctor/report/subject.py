@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model import ABSENT, Evidence, Facts, Prediction, Reason, Report
+from ..model import ABSENT, Case, Evidence, Facts, Prediction, Reason, Report
 from ..records import replace
 
 #: Shown in the machine line where known: fact key → what people call it.
@@ -60,10 +60,9 @@ def verdict(report: Report) -> tuple[str, str, str]:
     return "ok", "healthy", f"no rule has anything against this{runs}"
 
 
-def alone(report: Report, number: int) -> Report:
+def alone(report: Report, case: Case) -> Report:
     """The report of one of several cases: what a check of it alone would show, without fixes."""
-    case = report.cases[number]
-    known = {finding.rule for finding in report.known if number in finding.cases}
+    known = {item.rule for item in report.known if any(report.cases[number] is case for number in item.cases)}
     return replace(
         report, facts=case.facts, predictions=case.predictions, undetermined=case.undetermined, fixes=(), notes=(),
         cases=(), findings=tuple(finding for finding in case.findings if finding.rule not in known),
@@ -73,7 +72,7 @@ def alone(report: Report, number: int) -> Report:
 
 def _verdict_of_cases(report: Report) -> tuple[str, str, str]:
     """The worst that happens to any, and to how many."""
-    every = [verdict(alone(report, number)) for number in range(len(report.cases))]
+    every = [verdict(alone(report, case)) for case in report.cases]
     for wanted in ("error", "warning", "unclear"):
         hit = [sentence for look, _, sentence in every if look == wanted]
         if not hit:
