@@ -4,6 +4,8 @@ Names in the text are those of `_sweep_text`. A backend is an entry of BACKENDS,
 one's own that is called like torch's scaled_dot_product_attention.
 """
 
+import _sweep_cudnn
+import _sweep_te
 import _sweep_text
 
 SDPA = "from torch.nn.functional import scaled_dot_product_attention as sdpa"
@@ -151,45 +153,6 @@ def _sage(case):
     return {"setup": ["from sageattention import sageattn"], "call": call}
 
 
-TE_CHOICE = {"te.flash": "100", "te.fused": "010", "te.unfused": "001"}
-
-
-def _te(backend):
-    flags = dict(zip(("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"), TE_CHOICE[backend]))  # noqa: B905
-
-    def text(case):
-        form = "sbhd" if case["layout"] == "sbhd" else "bshd"
-        order = (2, 0, 1, 3) if form == "sbhd" else (0, 2, 1, 3)
-        back = (1, 2, 0, 3) if form == "sbhd" else (0, 2, 1, 3)
-        window = _sweep_text.window(case)
-        mask = {"window": "causal_bottom_right", "window_both": "no_mask"}.get(case["mask"], case["mask"])
-        deterministic = "0" if case["deterministic"] else "1"
-        setup = [
-            "import os, transformer_engine.pytorch as te",
-            "os.environ.update({}, NVTE_ALLOW_NONDETERMINISTIC_ALGO={!r})".format(
-                ", ".join("{}={!r}".format(*item) for item in flags.items()), deterministic
-            ),
-            "from transformer_engine.pytorch.attention.dot_product_attention.dot_product_attention"
-            " import _attention_backends",
-            "_attention_backends['backend_selection_requires_update'] = True",
-            "layer = te.DotProductAttention({}, ({}, {}), num_gqa_groups={}, attention_dropout={}, qkv_format={!r},"
-            " attn_mask_type={!r}, window_size={})".format(
-                case["num_heads"], case["head_dim_qk"], case["head_dim_v"], case["num_kv_heads"], case["dropout"],
-                form, mask, window,
-            ),
-        ]  # fmt: skip
-        tensors = ["{}.permute{}".format(t, order) for t in "qkv"]
-        if case["mask"].startswith("additive"):
-            call = _joined("layer", tensors, [("core_attention_bias_type", "'post_scale_bias'"),
-                                              ("core_attention_bias", "bias")])  # fmt: skip
-        else:
-            call = _joined("layer", tensors, [])
-        return {"setup": setup, "call": "{}.unflatten(2, ({}, {})).permute{}".format(
-            call, case["num_heads"], case["head_dim_v"], back)}  # fmt: skip
-
-    return text
-
-
 def _transformers(kind):
     source, function = {
         "sdpa": ("transformers.integrations.sdpa_attention", "sdpa_attention_forward"),
@@ -234,9 +197,8 @@ BACKENDS = {
     "flash3": _flash("flash_attn_interface", "flash_attn_func", "flash_attn_varlen_func"),
     "fa3_fwd": _flash("fa3_fwd_interface", "flash_attn_func", "flash_attn_varlen_func", extra=False),
     "flash4": _flash("flash_attn.cute", "flash_attn_func", "flash_attn_varlen_func"),
-    "te.flash": _te("te.flash"),
-    "te.fused": _te("te.fused"),
-    "te.unfused": _te("te.unfused"),
+    **{name: _sweep_te.backend(name) for name in _sweep_te.CHOICES},
+    "cudnn": _sweep_cudnn.text,
     "xformers": _xformers,
     "sage": _sage,
     "transformers.sdpa": _transformers("sdpa"),

@@ -17,7 +17,8 @@ DECLINES = (
     "No available kernel", "No viable backend", "Invalid backend", "only support", "not support", "unsupported",
     "Unsupported", "unexpected keyword argument", "does not have a deterministic implementation", "must be divisible",
     "No dot product attention", "No operator found", "not implemented", "not yet implemented", "a multiple of",
-    "not correctly aligned", "must have shape", "invalid dtype for bias",
+    "not correctly aligned", "must have shape", "invalid dtype for bias", "GraphNotSupported", "NOT_SUPPORTED",
+    "only supported", "No valid", "no valid", "No engine",
 )  # fmt: skip
 NAMES = ("out", "dq", "dk", "dv")
 _programs = {}

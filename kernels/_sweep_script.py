@@ -29,7 +29,7 @@ def script(case, kinds):
         lines.append("torch.autograd.grad(out, (q, k, v), {})".format(_sweep_text.other_grad(case)))
     if case.get("primed"):  # what the sweep does before each case: the same with -v
         lines += ["v.data.neg_()", *_call(case, made, False)[:-1], "v.data.neg_()"]
-    lines += (["kept = q.detach().clone()"] if changed else []) + body + tail
+    lines += (["kept = [t.detach().clone() for t in (q, k, v)]"] if changed else []) + body + tail
     if device.startswith("cuda") and len(device) > 4:
         lines.insert(1, "torch.cuda.set_device({!r})".format(device))
     return "\n".join(lines) + "\n"
@@ -83,7 +83,11 @@ def _tail(case, kinds, names, bound):
             "raise SystemExit(not all(same))",
         ]
     if "inputs_changed" in kinds and not set(kinds) & set(names):
-        return ["print('inputs as before:', bool((q == kept).all()))", "raise SystemExit(not bool((q == kept).all()))"]
+        return [
+            "same = [bool((now == then).all()) for now, then in zip((q, k, v), kept)]",
+            "print('q, k, v as before:', same)",
+            "raise SystemExit(not all(same))",
+        ]
     if "dropout" in kinds and not set(kinds) & set(names):
         return _scatter(case)
     if "dropout_backward" in kinds and not set(kinds) & set(names):

@@ -2,10 +2,10 @@
 
 import _sweep_text
 
-#: Key → plain values, plainest first. Order of keys: what says most about the cause is tried first.
+#: Key → plain values, plainest first. Order of keys: what says most about the cause is tried first. `before` is not
+#: among them: what went before is still in this process, and a case without it would fail here for that reason alone.
 PLAIN = (
     ("how", ("eager",)),
-    ("before", ("nothing",)),
     ("dropout", (0.0,)),
     ("softcap", (0.0,)),
     ("alibi", (False,)),

@@ -69,6 +69,7 @@ class Domain:
     fits: Callable[[Case], bool] = lambda case: True
     share: float = 1.0  # of the cases that a backend gets; less where one case costs much
     slow: bool = False  # seconds each: after all others
+    compiles: bool = True  # whether torch.compile has anything to do with it
 
     def axes(self, device: str) -> dict[str, tuple[Value, ...]]:
         """The axes as this backend has them on this device."""
@@ -152,9 +153,24 @@ def _longer(case: Case) -> bool:
 
 
 def _te(case: Case) -> bool:
-    return not (case["mask"] == "window" and case["seq_len_q"] != case["seq_len_kv"])
+    """ALiBi and windows are told to it as distances from the bottom right corner or the top left one, by the mask."""
+    if case["mask"] in ("window", "window_both") or case.get("alibi"):
+        return bool(case["seq_len_q"] == case["seq_len_kv"] and not (case.get("alibi") and case["mask"] == "additive"))
+    return True
 
 
+_te_masks = (
+    "no_mask",
+    "causal",
+    "causal_bottom_right",
+    "padding",
+    "padding_causal",
+    "window",
+    "window_both",
+    "additive",
+)
+_te_any = {"mask": _one_of("mask", *_te_masks)}
+_te_flash = {**_te_any, **_half, "mask": _one_of("mask", *_te_masks[:-1])}
 _sdpa = {**_not_varlen, "feature": _only("dropout")}
 DOMAINS: dict[str, Domain] = {
     # cuDNN builds a plan for each new shape, most of a second: where it is asked, fewer cases.
@@ -169,14 +185,14 @@ DOMAINS: dict[str, Domain] = {
     "flash3": Domain({**_half, **_flash_masks, "feature": _only("softcap")}, _top_left_is_square),
     "fa3_fwd": Domain({**_half, **_flash_masks, "feature": _only("softcap")}, _top_left_is_square),
     "flash4": Domain({**_half, **_flash_masks, "feature": _only("softcap")}, _top_left_is_square, share=0.1),
-    "te.flash": Domain({**_not_varlen, **_half, "feature": _only("dropout"),
-                        "mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "window")}, _te),
-    "te.fused": Domain({**_not_varlen, **_half, "feature": _only("dropout"),
-                        "mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "window", "additive")},
-                       _te, share=0.7),
-    "te.unfused": Domain({**_not_varlen, "feature": _only("dropout"),
-                          "mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "additive")},
-                         _te, share=0.4),
+    "te.flash2": Domain(_te_flash, _te),
+    "te.flash3": Domain(_te_flash, _te),
+    "te.flash4": Domain({**_te_flash, "feature": _only()}, _te, share=0.1),
+    "te.fused": Domain({**_te_any, **_half}, _te, share=0.7),
+    "te.unfused": Domain(_te_any, _te, share=0.4),
+    "cudnn": Domain({**_not_varlen, **_half, "feature": _only(),
+                     "mask": lambda v: v["mask"] in (*_te_masks, "additive_low", "additive_inf")}, share=0.4,
+                    compiles=False),
     "xformers": Domain({**_not_varlen, "heads": _mha, "feature": _only("dropout"),
                         "mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "additive")}),
     "sage": Domain({**_not_varlen, **_half, "feature": _only(), "promise": _one_of("deterministic", False),

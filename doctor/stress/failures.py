@@ -150,6 +150,20 @@ def _shrink_inside(faults: Sequence[Failure], worker: Worker, each: float, until
             item.kinds = tuple(told.get("faults") or item.kinds)
 
     worker.run(requests, heard, until)
+    for item in faults:
+        if item.small and item.small.get("before", "nothing") != "nothing" and time.monotonic() < until:
+            _without_before(item, worker)
+
+
+def _without_before(failure: Failure, worker: Worker) -> None:
+    """Whether the fault needs what went before it; asked in a process of its own, where nothing did."""
+    assert failure.small is not None
+    plain = {**failure.small, "before": PLAINEST["before"]}
+    found = set(kinds(worker.ask(plain))) & set(failure.kinds)
+    if found:
+        failure.small, failure.kinds = plain, tuple(kind for kind in failure.kinds if kind in found)
+        answer = worker.ask({"op": "script", "case": plain, "kinds": list(failure.kinds)})
+        failure.script = answer.observed.get("script")
 
 
 def _survives(answer: Answer) -> bool:

@@ -40,7 +40,8 @@ def plan(backends: Sequence[str], device: str, count: int, seed: int = 0, compil
         wanted = max(4, round(count * shares[name] / total))
         queues[name], pairs[name] = _cases(name, device, wanted, seed)
     slow = {name: queues.pop(name) for name in order if domain(name).slow}
-    late = [case for name in queues for case in _compiled(queues[name], device, compiled)]
+    late = [case for name in queues if domain(name).compiles
+            for case in _compiled(queues[name], device, compiled)]  # fmt: skip
     risky = [case for name in queues for case in _risky(name, queues[name])]
     primed = {name: _primed(queue) for name, queue in queues.items()}
     return Plan((*_in_turn(queues), *_in_turn(primed), *_in_turn(slow), *late, *risky), pairs)

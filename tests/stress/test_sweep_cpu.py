@@ -27,6 +27,7 @@ PLANTED = {
     "varying_output": ("not_repeatable", ""),
     "varying_gradient": ("not_repeatable", ""),
     "remembers_layout": ("dq", "other_grad"),
+    "remembers_for_good": ("dq", "other_grad"),
     "writes_input": ("inputs_changed", ""),
     "forgets_dropout": ("dropout", "dropout=0.1"),
     "redraws_dropout": ("dropout_backward", "dropout=0.1"),
