@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def edit(report: Report, options: argparse.Namespace, streams: Streams) -> None:
-    """Show the edits as a diff that `patch` takes, words as comments in front, and make them unless `--diff` is given."""
+    """Show the edits as a diff that `patch` takes, words in front, and make them unless `--diff` is given."""
     names = [name for name in options.write or () if name] or list(options.requirements)
     if not names:
         raise DoctorError("there is no file to edit", "name it: `--write FILE`, or `--requirements FILE`")

@@ -34,6 +34,7 @@ class Goals:
     tag: str | None = None  # of its build: cu126
     index_url: str | None = None
     wheels: Callable[[str, str], str | None] | None = None
+    companions: Callable[[str, str], Goal | None] | None = None
     said: list[str] = field(default_factory=list)  # what the user has to know of what was written
 
     def same(self, written: str, wanted: str) -> bool:
@@ -53,6 +54,17 @@ class Goals:
             self.say(f"`{package}`: the address is expected from the workflow that builds the wheel, and was not asked")
         else:
             self.say(f"`{package}` {version} has no wheel on record for the new torch: it is built from source")
+        return found
+
+    def companion(self, package: str, spec: str) -> Goal | None:
+        """What a package must become that only the file knows; None where it may stay."""
+        found = self.companions(package, spec) if self.companions else None
+        if found is None:
+            return None
+        if found.version is None:
+            self.say(f"`{package}{spec}` stays, and no release of it goes with what the fix brings")
+            return None
+        self.say(f"`{package}{spec}` does not go with what the fix brings; {found.version} does")
         return found
 
     def say(self, text: str) -> None:
@@ -83,6 +95,8 @@ def goals_of(report: Report) -> Goals | None:
     packages = [change for change in fix.changes if change.kind == "package"]
     if not packages:
         return None
+    from .companions import companion
+
     known = Known(report.facts)
     stack = stack_of(report.facts, known, load_index())
     chosen = {change.name: change.after or ABSENT for change in packages}
@@ -105,6 +119,7 @@ def goals_of(report: Report) -> Goals | None:
         torch=torch,
         tag=_tag(torch, brings(stack, torch)) if torch else None,
         index_url=fix.index_url,
+        companions=lambda package, spec: companion(stack, chosen, package, spec),
         wheels=lambda package, version: _wheel(known, torch, package, version),
     )
 

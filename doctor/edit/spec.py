@@ -13,7 +13,7 @@ from .goals import Goal, Goals
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?P<extras>\[[^\]]*\])?")
 _ADDRESS = re.compile(r"\s*@\s*(?P<url>\S+)(?:\s+;\s*(?P<marker>.*?))?\s*", re.DOTALL)
 _RANGE = re.compile(r"\s*\(?\s*(?P<spec>[^;()@]*?)\s*\)?\s*(?:;\s*(?P<marker>.*?))?\s*", re.DOTALL)
-_CLAUSES = re.compile(r"(?:(?:~=|===?|!=|<=|>=|<|>)\s*[^\s,]+\s*(?:,\s*|$))*", re.DOTALL)
+_CLAUSES = re.compile(r"(?:(?:~=|===?|!=|<=|>=|<|>)\s*[^\s,$]+\s*(?:,\s*|$))*", re.DOTALL)
 _EXACT = re.compile(r"===?\s*(?P<version>[^\s,*]+)")
 _BUILT_WITH = re.compile(r"[+.-]?torch(\d+\.\d+)")
 
@@ -77,6 +77,8 @@ def _version_of(name: str, url: str) -> str | None:
 def changes(text: str, parts: Parts, goals: Goals) -> list[Edit] | None:
     """What has to change so that the requirement says what the fix wants; None where it has to go altogether."""
     goal = goals.items.get(parts.name)
+    if goal is None and parts.spec is not None:
+        goal = goals.companion(parts.name, _joined(text[slice(*parts.spec)]))
     if goal is None:
         return _rebuilt(text, parts, goals)
     if goal.version is None:
@@ -98,8 +100,12 @@ def changes(text: str, parts: Parts, goals: Goals) -> list[Edit] | None:
 
 
 def _leaves_room(spec: str, version: str) -> bool:
-    joined = ",".join(part.strip() for part in spec.split(",") if part.strip())
-    return admits(re.sub(r"\s+", "", joined), version)
+    return admits(_joined(spec), version)
+
+
+def _joined(spec: str) -> str:
+    """A range without the spaces, and without the comma that may end it."""
+    return re.sub(r"\s+", "", spec).strip(",")
 
 
 def _extra(text: str, parts: Parts, goal: Goal) -> list[Edit]:
