@@ -17,6 +17,7 @@ RULE_NEEDED = ("id", "name", "summary", "references", "when")
 EFFECTS = ("severity", "disables", "fails_at_run", "import_error")  # one at least, else the rule says nothing
 REMEDIES = ("require", "set_env", "unset_env", "config", "call", "note")  # one at least, else a fix does nothing
 EXPECTATIONS = ("fires", "silent", "undetermined")
+CERTAINTIES = ("published", "seen", "reported")  # by the publisher, in a running container, by others
 _DISTRIBUTION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -173,6 +174,16 @@ def check_library(shape: Shape, content: Any) -> None:
         "cuda": lambda value, at: _version(shape, value, at), "memory_gib": text, "aliases": texts,
     }  # fmt: skip
     driver: dict[str, Check] = dict.fromkeys(("driver", "oldest"), lambda value, at: _version(shape, value, at))
+
+    def image(value: Any, at: At) -> None:
+        shape.mapping(
+            value, at, {**dict.fromkeys(value if isinstance(value, dict) else (), _anything), "source": text,
+                        "certainty": shape.choice(CERTAINTIES)}, ("source", "certainty"),
+        )  # fmt: skip
+        shape.values(shape.fact_key, shape.fact_value)(
+            {key: held for key, held in value.items() if key not in ("source", "certainty")}, at
+        )
+
     names = shape.items(lambda value, at: distribution(shape, value, at))
     checks: dict[str, Check] = {
         "backends": shape.items(backend),
@@ -183,6 +194,7 @@ def check_library(shape: Shape, content: Any) -> None:
         "implies": shape.items(lambda value, at: shape.mapping(value, at, implied, ("when", "facts"))),
         "gpus": shape.values(text, lambda value, at: shape.mapping(value, at, gpu, ("sm",))),
         "cuda_drivers": shape.values(_anything, lambda value, at: shape.mapping(value, at, driver)),
+        "images": shape.values(text, shape.values(text, image)),
     }  # fmt: skip
     if isinstance(content, dict) and isinstance(content.get("backends"), list):  # first: others name them
         checks["backends"](content["backends"], ("backends",))

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ..model import ABSENT, Fact
+from ..records import replace
 from ..yamltext import parse_yaml
 from .interface import Entry, Sheet, fault, normalized, pin_of
 from .requirements import Reader, logical_lines
 
 _SPEC = re.compile(r"(?P<name>[A-Za-z0-9_][\w.-]*)\s*(?:\[(?P<bracket>[^\]]*)\])?\s*(?P<rest>.*)")
-_NAMES = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch", "libtorch": "torch"}
+_NAMES = {
+    "pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch", "libtorch": "torch", "torchtriton": "triton",
+}  # fmt: skip
 _CUDA = ("pytorch-cuda", "cuda-version", "cudatoolkit")  # the first that is there says what torch was built for
 _OPERATORS = re.compile(r"(==|>=|<=|!=|~=|>|<|=)?\s*([\w.*+!-]+)")
 
@@ -47,7 +50,21 @@ def specified(path: Path, said: Sequence[tuple[int, str]], rows: Sequence[str]) 
     for line, text in said:
         name, ranges, build = _spec(text, path, line)
         found[name] = (ranges, line, build)
+    return packages(path, found, rows)
+
+
+def packages(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Sheet:
+    """What these packages are: name → (range as PEP 440 has it, line, build)."""
     return Sheet(tuple(_entries(path, found, rows)), tuple(_facts(path, found)))
+
+
+def locked_packages(path: Path, locked: Sequence[tuple[str, str, str, int]], rows: Sequence[str]) -> Sheet:
+    """What a lock file chose: (name, version, build, line) each."""
+    found = {name: (f"=={version}", line, build) for name, version, build, line in locked}
+    if "pytorch" in found:  # libtorch and pytorch-gpu are parts of it
+        found = {name: value for name, value in found.items() if _NAMES.get(name) != "torch" or name == "pytorch"}
+    entries = (replace(entry, locked=True) for entry in _entries(path, found, rows))
+    return Sheet(tuple(entries), tuple(_facts(path, found)))
 
 
 def _entries(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Iterator[Entry]:
@@ -89,10 +106,10 @@ def _spec(item: Any, path: Path, line: int) -> tuple[str, str, str]:
         inner = re.search(r"version\s*=\s*['\"]?([^'\"]*)", match["bracket"])
         built = re.search(r"build\s*=\s*['\"]?([^'\",]*)", match["bracket"])
         version, build = (inner[1] if inner else version), (built[1] if built else build)
-    return match["name"].lower(), _range(version, path, line), build
+    return match["name"].lower(), specification(version, path, line), build
 
 
-def _range(version: str, path: Path, line: int) -> str:
+def specification(version: str, path: Path, line: int) -> str:
     """conda's `=2.4` and `2.4.0` in the words of PEP 440; alternatives (`|`) are left open."""
     if "|" in version or version.strip() in ("", "*"):
         return ""
@@ -124,7 +141,7 @@ def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
     python = _least(found, "python")
     if python:
         facts.append(Fact("python.version", python, f"{path}:{found['python'][1]}"))
-    torch = next((name for name in _NAMES if name in found), None)
+    torch = next((name for name, own in _NAMES.items() if own == "torch" and name in found), None)
     if torch is None:
         return facts
     _, line, build = found[torch]
@@ -133,6 +150,8 @@ def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
     built = re.search(r"cuda_?(\d+)\.?(\d)", build)
     if built:
         facts.append(Fact("torch.cuda", f"{built[1]}.{built[2]}", at))
+    elif build.startswith("cpu") or torch == "pytorch-cpu":
+        facts.append(Fact("torch.cuda", ABSENT, at))
     elif cuda:
         facts.append(Fact("torch.cuda", cuda[0], f"{path}:{cuda[1]}"))
     else:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 from ..errors import DoctorError
 from ..model import Fact
-from ..records import dataclass
+from ..records import dataclass, replace
 
 MAX_BYTES = 32 * 1024 * 1024  # lock files with hashes are long
 
@@ -47,6 +48,19 @@ class Sheet:
 def normalized(name: str) -> str:
     """A distribution's name in its one PEP 503 form."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def agreed(entries: Iterable[Entry], who: str) -> Iterator[Entry]:
+    """The entries; of a package for which several say something else, one that tells so: which counts is not known."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.name, []).append(entry)
+    for found in groups.values():
+        if len({(entry.version, entry.range) for entry in found if entry.marker is None}) > 1:
+            told = ", ".join(f"{entry.version or entry.range or 'any'} (line {entry.line})" for entry in found[:4])
+            yield replace(found[0], marker=None, problem=f"{who} {found[0].file} ask for different ones: {told}")
+        else:
+            yield from found
 
 
 def fault(file: object, line: int | None, why: str, hint: str | None = None) -> DoctorError:

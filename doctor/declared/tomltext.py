@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from .interface import fault
+
+_HEADER = re.compile(r"\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"""((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
+_TEXT = re.compile(r"\"([^\"\\]*)\"|'([^']*)'")
 
 
 def load_toml(path: Path, text: str) -> dict[str, Any]:
@@ -52,6 +57,50 @@ class Tables:
     def text_of(self, line: int) -> str:
         """A line as it stands."""
         return self.lines[line - 1].rstrip("\r")
+
+
+class Places:
+    """Where in a document keys and texts stand; `tomllib` does not say."""
+
+    def __init__(self, text: str) -> None:
+        self.rows = text.split("\n")
+        self._keys: dict[tuple[str, str], int] = {}
+        self._texts: dict[str, list[int]] = {}
+        table = ""
+        for number, row in enumerate(self.rows, 1):
+            stripped = row.strip()
+            if not stripped or stripped[0] == "#":
+                continue
+            if header := _HEADER.match(stripped):
+                table = _plain(header[1])
+                self._keys.setdefault((table, ""), number)
+            elif key := _KEY.match(stripped):
+                self._keys.setdefault((table, _plain(key[1])), number)
+            if '"' in stripped or "'" in stripped:
+                for found in _TEXT.finditer(stripped):
+                    self._texts.setdefault(found[1] or found[2] or "", []).append(number)
+
+    def key(self, table: str, key: str = "") -> int:
+        """The line of `key = …` in a table, of `[table.key]`, or of the table itself; 1 where it is none of these."""
+        for found in ((table, key), (f"{table}.{key}", ""), (table, "")):
+            if found in self._keys:
+                return self._keys[found]
+        parent, _, last = table.rpartition(".")
+        return self.key(parent, last) if parent else 1
+
+    def text(self, text: str, after: int = 1) -> int:
+        """The first line from `after` on that holds this text in quotes; `after` itself where none does."""
+        lines = self._texts.get(text, [])
+        at = bisect_left(lines, after)
+        return lines[at] if at < len(lines) else after
+
+    def raw(self, line: int) -> str:
+        """A line as it stands."""
+        return self.rows[line - 1].rstrip("\r") if 0 < line <= len(self.rows) else ""
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s\"']", "", name)
 
 
 def tables(path: Path, content: Any, key: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -1,0 +1,229 @@
+"""Shell text taken apart as far as installs and variables need it: commands, words with their lines, substitution.
+
+Nothing is run. What a branch decides is marked as uncertain, what only a running shell knows is unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+Part = tuple[str, str]  # (literal | quoted | plain, text)
+UNKNOWN = "\ufffd"  # stands where a value is only known at run time
+
+_TOKEN = re.compile(
+    r"""(?P<joined>\\\r?\n)
+    | (?P<escaped>\\.)
+    | '(?P<single>[^']*)'
+    | "(?P<double>(?:[^"\\]|\\.|\\\n)*)"
+    | (?P<run>\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`)
+    | (?P<braced>\$\{[^{}]*\}|\$\{[^{}]*\{[^{}]*\}[^{}]*\})
+    | (?P<variable>\$(?:[A-Za-z_]\w*|[0-9@*\#?!$-]))
+    | (?P<heredoc><<-?\s*(?P<q>['"\\]?)(?P<tag>\w+)(?P=q)?)
+    | (?P<redirect>\d*(?:&>>?|>>|>\||<<<|[<>])(?:&[\d-])?)
+    | (?P<operator>&&|\|\||;;|[;|&()])
+    | (?P<newline>\r?\n)
+    | (?P<space>[ \t\f\v\r]+)
+    | (?P<plain>[^\s\\'"$`<>|&;()]+|.)""",
+    re.VERBOSE,
+)
+_SIMPLE = re.compile(r"([^\\'\"$`<>|&;()#\n]*)\n")  # a line of plain words
+_NAME = re.compile(
+    r"\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)(?P<how>:?[-+=?])?(?P<other>.*?)\}|[0-9@*#?$!-])"
+)
+_RUN = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
+_OPENS = {"if": True, "case": True, "while": True, "until": True, "select": True, "for": False}  # whether it branches
+_CLOSES = ("fi", "esac", "done")
+_LEAD = ("then", "else", "elif", "do", "{", "!", "time", "if", "while", "until")
+_TESTS = ("[", "[[", "test", "command", "which", "grep", "type", "true", "false")
+MOST_COMMANDS = 200_000
+
+
+class Word(NamedTuple):
+    """One word as written, in the line where it begins."""
+
+    line: int
+    parts: tuple[Part, ...]
+
+    def said(self, variables: Mapping[str, str | None]) -> list[str]:
+        """What the shell makes of it: no word, one, or several where an unquoted variable holds blanks."""
+        if len(self.parts) == 1 and self.parts[0][0] == "plain" and "$" not in self.parts[0][1]:
+            return [self.parts[0][1]]
+        words, fresh = [""], True
+        for kind, text in self.parts:
+            value = text if kind == "literal" else substituted(text, variables)
+            if kind == "quoted" or kind == "literal" or "$" not in text:
+                words[-1] += value
+                fresh = fresh and kind == "plain" and not value
+                continue
+            pieces = re.split(r"\s+", value)
+            words[-1] += pieces[0]
+            words += pieces[1:]
+        return [word for word in words if word or not fresh]
+
+
+class Command(NamedTuple):
+    """One simple command."""
+
+    line: int
+    words: tuple[Word, ...]
+    certain: bool  # whether it runs whatever the machine is like
+    after: str = ""  # the operator before it
+    heredoc: str | None = None  # what it reads from the text below
+    heredoc_line: int = 0
+    to_file: str | None = None  # where its output goes
+
+
+def substituted(text: str, variables: Mapping[str, str | None]) -> str:
+    """The text with `$NAME` and `${NAME:-default}` filled in; UNKNOWN for what only a running shell knows."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match["plain"] or match["name"]
+        if name is None:
+            return UNKNOWN
+        found = variables.get(name, None if match["how"] is None else "")
+        given = name in variables
+        how, other = match["how"] or "", match["other"] or ""
+        if not how and other:
+            return UNKNOWN  # ${NAME%.*} and its like
+        if how in (":-", "-", ":=", "="):
+            if given and found is None:
+                return UNKNOWN
+            return found if given and (found or ":" not in how) else substituted(other, variables)  # type: ignore[return-value]
+        if how in (":+", "+"):
+            return substituted(other, variables) if given and (found or ":" not in how) else ""
+        return UNKNOWN if found is None else found
+
+    if "$" not in text and "`" not in text:
+        return text
+    return _NAME.sub(value, _RUN.sub(UNKNOWN, text))
+
+
+def commands(text: str, first_line: int = 1) -> Iterator[Command]:
+    """Every simple command of a script, in order."""
+    for count, command in enumerate(_Reader(text, first_line).commands()):
+        if count >= MOST_COMMANDS:
+            return
+        yield command
+
+
+class _Reader:
+    """Walks over the tokens of a script once."""
+
+    def __init__(self, text: str, first_line: int) -> None:
+        self.text, self.line = text, first_line
+        self.open: list[bool] = []  # what is not closed yet: whether it branches
+        self.tested = False  # an earlier command of this chain only asks
+        self.after = ""
+
+    def commands(self) -> Iterator[Command]:
+        words: list[Word] = []
+        parts: list[Part] = []
+        begun = self.line
+        waiting: list[tuple[str, bool]] = []  # tags of texts below
+        target: list[str] | None = None  # a redirection waits for its file
+        to_file: str | None = None
+        position, end = 0, len(self.text)
+        while position <= end:
+            if not parts and not words and not waiting and (simple := _SIMPLE.match(self.text, position)):
+                words = [Word(self.line, (("plain", word),)) for word in simple[1].split()]
+                position = simple.end()
+                if words:
+                    yield from self._command(words, None, None, 0)
+                    self._between("")
+                self.line += 1
+                words, to_file, target = [], None, None
+                continue
+            match = _TOKEN.match(self.text, position) if position < end else None
+            kind = match.lastgroup if match else "newline"
+            kind = "heredoc" if kind in ("q", "tag") else kind
+            whole = match[0] if match else ""
+            position = match.end() if match else end + 1
+            if kind == "plain" and whole[0] == "#" and not parts:
+                skipped = self.text.find("\n", position)
+                position = end if skipped < 0 else skipped
+                continue
+            part = _part(kind, match)
+            if part is not None:
+                if not parts:
+                    begun = self.line
+                parts.append(part)
+                self.line += whole.count("\n")
+                continue
+            if parts:
+                word = Word(begun, tuple(parts))
+                if target is None:
+                    words.append(word)
+                else:
+                    to_file = "".join(text for _, text in parts)
+                    target = None
+                parts = []
+            if kind == "redirect":
+                target = None if re.search(r"&[\d-]$", whole) else []
+            elif kind == "heredoc" and match is not None:
+                waiting.append((match["tag"], bool(match["q"])))
+            elif kind in ("newline", "operator"):
+                body, body_line = None, 0
+                if kind == "newline":
+                    self.line += 1 if whole else 0
+                    for tag, _ in waiting:
+                        body_line = self.line
+                        body, position = self._below(tag, position)
+                        self.line += body.count("\n") + 1
+                    waiting = []
+                spoke = bool(words)  # a line may end in `&&`
+                if spoke:
+                    yield from self._command(words, to_file, body, body_line)
+                words, to_file, target = [], None, None
+                if kind == "operator" or spoke or self.after not in ("&&", "||", "|"):
+                    self._between(whole if kind == "operator" else "")
+            elif kind == "joined":
+                self.line += 1
+
+    def _below(self, tag: str, position: int) -> tuple[str, int]:
+        """(the text up to the line that is the tag, where reading goes on)."""
+        found = re.compile(rf"^[\t ]*{re.escape(tag)}[ \t\r]*$", re.MULTILINE).search(self.text, position)
+        if found is None:
+            return self.text[position:], len(self.text)
+        return self.text[position : found.start()], min(found.end() + 1, len(self.text))
+
+    def _between(self, operator: str) -> None:
+        self.after = operator
+        if operator not in ("&&", "||"):
+            self.tested = False
+
+    def _command(
+        self, words: Sequence[Word], to_file: str | None, heredoc: str | None, heredoc_line: int
+    ) -> Iterator[Command]:
+        words = list(words)
+        while words and len(words[0].parts) == 1 and words[0].parts[0][0] == "plain":
+            first = words[0].parts[0][1]
+            if first in _OPENS:
+                self.open.append(_OPENS[first])
+            elif first in _CLOSES and self.open:
+                self.open.pop()
+            if first not in _LEAD and first not in _CLOSES:
+                break
+            words = words[1:]
+        if not words:
+            return
+        fallback = self.after == "||" and not self.tested
+        yield Command(
+            words[0].line, tuple(words), True not in self.open and not self.tested and not fallback,
+            "||" if fallback else self.after, heredoc, heredoc_line, to_file,
+        )  # fmt: skip
+        first = words[0].parts[0][1]
+        self.tested = self.tested or first in _TESTS
+
+
+def _part(kind: str | None, match: re.Match[str] | None) -> Part | None:
+    if match is None:
+        return None
+    if kind == "single":
+        return "literal", match["single"]
+    if kind == "double":
+        return "quoted", re.sub(r"\\([\"\\`\n])", lambda found: found[1].strip("\n"), match["double"])
+    if kind == "escaped":
+        return "literal", match[0][1]
+    return ("plain", match[0]) if kind in ("plain", "variable", "run", "braced") else None
