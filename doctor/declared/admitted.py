@@ -16,7 +16,8 @@ from ..records import dataclass, replace
 from ..release_index import load_index, needs_of
 from ..rulebook import Rulebook
 from ..vocabulary import fact as make_fact
-from .gather import Declaration, Open, fits
+from .compatible import Open, fits
+from .gather import Declaration
 
 MOST_COMBINATIONS = 160  # judged
 MOST_TRIED = 5_000  # looked at to find those whose releases admit one another

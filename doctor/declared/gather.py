@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import DoctorError
 from ..model import ABSENT, Fact, Facts
 from ..records import dataclass, field
-from ..release_index import Need, Platform, Release, ReleaseIndex, admits, load_index, needs_of
+from ..release_index import Platform, ReleaseIndex, admits, load_index, needs_of
 from ..vocabulary import fact as make_fact
+from .compatible import Open, binding, fits, go_together
 from .interface import Entry, Sheet, fault
 from .markers import judge, platforms
 
 _MOST_ROUNDS = 8
-
-
-@dataclass(frozen=True)
-class Open:
-    """A package whose range leaves several releases open, the newest last."""
-
-    name: str
-    range: str
-    place: str
-    versions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -186,34 +177,16 @@ def _follow(
                 and admits(whole, version)
                 and fits(name, release, pinned, platform, other_index)
             )
-            if len(versions) == 1:
-                pinned[name] = make_fact(f"{name}.version", versions[0], entry.place, raw=entry.raw)
-            else:
-                open_[name] = Open(name, declared, entry.place, versions)
+            open_[name] = Open(name, declared, entry.place, versions)
+        for item in go_together(open_, platform, other_index):
+            open_[item.name] = item
+            if len(item.versions) == 1:
+                entry = ranges[item.name][1]
+                pinned[item.name] = make_fact(f"{item.name}.version", item.versions[0], entry.place, raw=entry.raw)
+                del open_[item.name]
         if len(pinned) == before:
             break
     return list(open_.values())
-
-
-def fits(
-    name: str, release: Release, chosen: Mapping[str, Fact], platform: Platform, other_index: bool = False
-) -> bool:
-    """Whether a release goes with the versions that are settled, by its own metadata."""
-    for need in _binding(name, release.version, needs_of(release.requires, platform), other_index):
-        found = chosen.get(need.package)
-        if found is not None and found.value not in (None, ABSENT) and not admits(need.range, str(found.value)):
-            return False
-    return True
-
-
-def _binding(name: str, version: str, needs: Sequence[Need], other_index: bool) -> Iterator[Need]:
-    """The needs that hold wherever a wheel comes from: another build of torch brings other CUDA wheels than PyPI's."""
-    label = version.partition("+")[2]
-    for need in needs:
-        if name != "torch" or not (label or other_index):
-            yield need
-        elif need.package == "triton" and (not label or label.startswith("cu")):
-            yield need  # every build for CUDA asks for the same
 
 
 def _needs(
@@ -231,7 +204,7 @@ def _needs(
         if release is None:
             continue
         needs = needs_of(release.requires, platform, extras.get(name, frozenset()))
-        for need in _binding(name, version, needs, other_index):
+        for need in binding(name, version, needs, other_index):
             if need.package not in index:
                 continue
             if name == "torch" and need.package not in ranges:

@@ -6,7 +6,7 @@ import pytest
 
 from doctor import session
 from doctor.declared.admitted import narrowed
-from doctor.declared.gather import Open
+from doctor.declared.compatible import Open
 from doctor.patient import Request
 from doctor.release_index import admits
 

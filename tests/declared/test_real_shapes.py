@@ -101,3 +101,14 @@ def test_a_wheel_built_for_this_torch_has_not_to_be_compiled(struck):
 
 def test_a_wheel_built_for_another_torch_is_found(struck):
     assert "FA012" in struck(f"torch==2.10.0\n{WHEEL}")
+
+
+def test_releases_that_go_with_no_release_of_another_open_package_are_not_admitted(read):
+    declaration = read({"requirements.txt": "vllm>=0.10.2\ntransformers>=4.54,<5\n"})
+    assert open_versions(declaration, "vllm")[-1] == "0.23.0"  # 0.24 and later ask for transformers 5.5.3
+    assert open_versions(declaration, "transformers")[0] == "4.55.2"  # what vllm 0.10.2 asks for
+
+
+def test_ranges_none_of_whose_releases_go_together_stay_as_they_were_declared(read):
+    declaration = read({"requirements.txt": "vllm>=0.24,<0.26\ntransformers>=4.54,<5\n"})
+    assert open_versions(declaration, "vllm") and open_versions(declaration, "transformers")
