@@ -57,10 +57,10 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
     other_index = "torch.cuda" in facts
     opened = _follow(pinned, ranges, extras, index, platform, likely, other_index)
     for item in opened:
-        problem = f"`{item.name}{item.range}` leaves its version open"
+        trouble = f"`{item.name}{item.range}` leaves its version open"
         if item.versions:
-            problem = f"`{item.name}{item.range}` admits {item.versions[0]} to {item.versions[-1]}"
-        pinned[item.name] = Fact(f"{item.name}.version", None, item.place, item.range or None, problem)
+            trouble = f"`{item.name}{item.range}` admits {item.versions[0]} to {item.versions[-1]}"
+        pinned[item.name] = Fact(f"{item.name}.version", None, item.place, item.range or None, trouble)
     facts.update({fact.key: fact for fact in pinned.values()})
     if all(sheet.complete for sheet in sheets) and _value(pinned, "torch") not in (None, ABSENT):
         where = ", ".join(dict.fromkeys(entry.file for sheet in sheets for entry in sheet.entries))
