@@ -106,6 +106,11 @@ def render(report: Report, form: str = "text") -> str:
     """A report as `attn-doctor check --format FORM` prints it."""
     from .report import Style, renderer
 
+    if form == "html":
+        from .matrix import with_matrices
+        from .rulebook import load_rulebook
+
+        report = with_matrices(load_rulebook(), report)
     text: str = renderer(form, "diagnosis")(report, Style(False, 100))
     return text
 

@@ -43,6 +43,11 @@ def check(arguments: Sequence[str], streams: Streams) -> int:
     render = renderer_of(options.format, "diagnosis")
     request = gate_of(options)
     report = diagnosis_of(request, streams)
+    if options.format == "html":  # the one format with room for heat maps
+        from .matrix import with_matrices
+        from .rulebook import load_rulebook
+
+        report = with_matrices(load_rulebook((*request.defaults.rules, *request.rules)), report)
     deliver(render, report, options, streams)
     return exit_code(report, options.fail_on or request.defaults.fail_on or "error")
 

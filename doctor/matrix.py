@@ -8,8 +8,8 @@ from typing import Any
 from .errors import NoDiagnosis
 from .evaluate import know
 from .known import Known
-from .model import ABSENT, Candidate, Cell, Facts, Matrix, MatrixRow, Prediction, Reason
-from .records import dataclass
+from .model import ABSENT, Candidate, Cell, Facts, Matrix, MatrixRow, Prediction, Reason, Report
+from .records import dataclass, replace
 from .rulebook import Library, Rulebook
 from .vocabulary import fact
 
@@ -33,6 +33,7 @@ FRAMEWORKS = {
     "torch_sdpa": "torch.version",
     "flash_attn": "flash-attn.version",
 }
+_GPUS_SHOWN = 4  # heat maps on one page; each is some forty rows
 #: Who can be asked for TransformerEngine's layouts, FP8 and context parallelism.
 _TE = ("transformer_engine", "megatron")
 
@@ -66,6 +67,20 @@ def matrices(rulebook: Rulebook, facts: Facts) -> tuple[Matrix, ...]:
             "name the environment with `--python PATH` or `--facts FILE`, and a `workload.framework`",
         )
     return tuple(found.values())
+
+
+def with_matrices(rulebook: Rulebook, report: Report) -> Report:
+    """The report with its heat maps: of the one case, or of the first case on each of the first GPUs."""
+    on = {case.gpu: case.facts for case in reversed(report.cases)}  # the first of a GPU stays
+    grounds = [(gpu, on[gpu]) for gpu in dict.fromkeys(case.gpu for case in report.cases)] or [(None, report.facts)]
+    found: list[Matrix] = []
+    for gpu, facts in grounds[:_GPUS_SHOWN]:
+        try:
+            made = matrices(rulebook, facts)
+        except NoDiagnosis:
+            continue
+        found += [replace(item, title=f"{item.title} on {gpu}") if gpu and len(grounds) > 1 else item for item in made]
+    return replace(report, matrices=tuple(found))
 
 
 def _present(known: Known, key: str) -> bool:

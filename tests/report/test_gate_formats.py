@@ -14,7 +14,8 @@ from doctor.records import replace
 from doctor.report import Style, renderer
 from doctor.report.places import place_of
 
-GATE = ("sarif", "junit", "github", "markdown")
+GATE = ("sarif", "junit", "github", "markdown", "gitlab")
+TELLS_ALL = GATE[:-1]  # GitLab shows findings, and has no place for what could not be told
 EVIL = (
     "x\x1b[2J\u202e%0A::error::owned ::set-output name=a::b\n::error::owned </failure><script> ![p](http://e) @team | `"
 )
@@ -38,7 +39,7 @@ def declared(report, **changes):
     )
 
 
-@pytest.mark.parametrize("name", GATE)
+@pytest.mark.parametrize("name", TELLS_ALL)
 def test_every_finding_with_what_was_found_and_its_fix(name, report):
     text = show(name, report)
     for part in ("TE900", "FA900", "found 9.1.0", "2.7.1", "Two wheels share a folder", "no driver"):
@@ -178,6 +179,25 @@ class TestJunit:
         assert root.find("testsuite/testcase/failure").get("message").startswith("ci/requirements.txt:7: ")
 
 
+class TestGitlab:
+    def test_an_entry_has_what_a_merge_request_needs(self, report):
+        entries = json.loads(show("gitlab", declared(report)))
+        assert len(entries) == len(report.findings)
+        first = entries[0]
+        assert set(first) == {"description", "check_name", "fingerprint", "severity", "location", "content"}
+        assert (first["check_name"], first["severity"]) == ("TE900", "critical")
+        assert first["location"] == {"path": "ci/requirements.txt", "lines": {"begin": 7}}
+        assert {item["severity"] for item in entries} <= {"info", "minor", "major", "critical", "blocker"}
+
+    def test_the_fingerprint_outlives_another_line(self, report):
+        here, there = json.loads(show("gitlab", report)), json.loads(show("gitlab", declared(report)))
+        assert here[0]["fingerprint"] == there[0]["fingerprint"]
+        assert here[0]["location"] == {"path": "pyproject.toml", "lines": {"begin": 1}}
+
+    def test_nothing_found_is_an_empty_list(self, make_report):
+        assert json.loads(show("gitlab", make_report(findings=()))) == []
+
+
 class TestGithub:
     def test_an_annotation_names_file_and_line(self, report):
         first = show("github", declared(report)).splitlines()[0]
@@ -221,7 +241,8 @@ def test_a_hostile_fact_stays_text(name, report):
         json.loads(text)
     if name == "junit":
         assert {item.tag for item in ElementTree.fromstring(text).iter()} <= {
-            "testsuites", "testsuite", "testcase", "failure", "skipped", "system-out",
+            "testsuites", "testsuite", "testcase", "failure", "skipped", "system-out", "system-err", "properties",
+            "property",
         }  # fmt: skip
     if name == "github":
         lines = text.splitlines()

@@ -1,0 +1,37 @@
+"""The findings as GitLab's code quality report, which a merge request shows beside the changed lines."""
+
+from __future__ import annotations
+
+import json
+
+from ..model import Finding, Report
+from . import Style
+from .fingerprint import fingerprint
+from .markdown import rule_help
+from .page import printable
+from .places import place_of
+
+#: Ours → one of GitLab's five.
+_SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}
+_NOWHERE = "pyproject.toml"  # GitLab drops an entry without a file; what no line declares is the project's
+
+
+def diagnosis(report: Report, style: Style) -> str:
+    """A list with an entry for each finding."""
+    entries = [_entry(report, finding) for finding in report.findings]
+    return json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
+
+
+def _entry(report: Report, finding: Finding) -> dict[str, object]:
+    place = place_of(report, finding)
+    return {
+        "description": printable(f"{finding.summary}: {finding.message}" if finding.message else finding.summary),
+        "check_name": finding.rule,
+        "fingerprint": fingerprint(finding),
+        "content": {"body": rule_help(finding)},
+        "severity": _SEVERITIES[finding.severity],
+        "location": {
+            "path": place.file.removeprefix("./") if place else _NOWHERE,
+            "lines": {"begin": place.line if place else 1},
+        },
+    }

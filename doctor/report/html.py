@@ -1,0 +1,162 @@
+"""The report as one self-contained page: nothing is fetched, everything is searchable, any screen and any reader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import DoctorError
+from ..model import SEVERITIES, Case, Cell, Finding, Matrix, MatrixRow, Prediction, Reason, Report
+from . import Style
+from .cases import backends_of, where
+from .page import printable
+from .places import place_of
+from .remedies import alternative_lines, fix_lines
+from .subject import alone, job_line, machine_line, needed, shown, title_of, verdict
+from .tables import told_reason
+
+TEMPLATE = "report.html.j2"
+_CODE = re.compile(r"`([^`\n]+)`")
+_WORDS = {True: "yes", False: "no", None: "?"}
+
+
+def diagnosis(report: Report, style: Style) -> str:
+    """The page; DoctorError where jinja2 is not installed."""
+    try:
+        import jinja2
+    except ImportError:
+        raise DoctorError("format `html` needs jinja2", "pip install 'attn-doctor[html]'") from None
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_plain
+    )
+    environment.filters.update(prose=_prose, shown=shown)
+    template = environment.from_string((Path(__file__).parent / TEMPLATE).read_text("utf-8"))
+    return template.render(_view(report)) + "\n"
+
+
+def _view(report: Report) -> dict[str, Any]:
+    look, word, sentence = verdict(report)
+    counts = {severity: sum(item.severity == severity for item in report.findings) for severity in SEVERITIES}
+    return {
+        "tool": report.tool,
+        "rules": report.rulebook.get("rules"),
+        "seconds": report.timing.get("total"),
+        "verdict": {"look": look, "word": word, "sentence": sentence},
+        "machine": machine_line(report),
+        "job": job_line(report),
+        "counts": {severity: number for severity, number in counts.items() if number},
+        "findings": [_finding(report, number, finding) for number, finding in enumerate(report.findings, 1)],
+        "cases": [_case(report, case) for case in report.cases],
+        "predictions": [_prediction(item) for item in report.predictions],
+        "runs": report.runs,
+        "fixes": [{"fix": fix, "lines": fix_lines(fix)} for fix in report.fixes],
+        "matrices": [_matrix(number, matrix) for number, matrix in enumerate(report.matrices, 1)],
+        "undetermined": report.undetermined,
+        "assumed": [fact for fact in report.facts.values() if fact.source.startswith("assumed:")],
+        "facts": [fact for _, fact in sorted(report.facts.items())],
+        "notes": report.notes,
+    }
+
+
+def _finding(report: Report, number: int, finding: Finding) -> dict[str, Any]:
+    place = place_of(report, finding)
+    return {
+        "number": number,
+        "it": finding,
+        "place": f"{place.file}:{place.line}" if place else "",
+        "evidence": [
+            {"key": item.key, "found": item.fact.value, "needs": needed(item), "source": item.fact.source}
+            for item in finding.evidence
+        ],
+        "cures": [{"lines": alternative_lines(item), "it": item} for item in finding.alternatives],
+        "links": [(source, source.startswith("https://")) for source in finding.references],
+        "where": where(report, finding.cases),
+    }
+
+
+def _case(report: Report, case: Case) -> dict[str, Any]:
+    look, word, sentence = verdict(alone(report, case))
+    return {"it": case, "look": look, "word": word, "sentence": sentence, "runs": backends_of(case)}
+
+
+def _prediction(prediction: Prediction) -> dict[str, Any]:
+    return {
+        "library": prediction.library,
+        "headline": _headline(prediction),
+        "candidates": [
+            {
+                "it": item,
+                "word": "runs" if item.backend == prediction.selected else _WORDS[item.available],
+                "reasons": [(told_reason(reason), reason.source) for reason in item.reasons],
+            }
+            for item in prediction.candidates
+        ],
+    }
+
+
+def _headline(prediction: Prediction) -> str:
+    if prediction.import_error and prediction.import_error.holds:
+        return f"refuses: {told_reason(prediction.import_error)}"
+    if not prediction.could_tell:
+        return "could not tell which backend runs"
+    if prediction.selected is None:
+        return "no attention backend is available"
+    chosen = title_of(prediction, prediction.selected)
+    failing = prediction.fails_at_run
+    return f"{chosen} is selected and fails: {told_reason(failing)}" if failing else f"{chosen} runs"
+
+
+def _matrix(number: int, matrix: Matrix) -> dict[str, Any]:
+    """The heat map: a word in every cell, and the number of the reason below."""
+    reasons: dict[str, tuple[int, Reason]] = {}
+    rows = [
+        {
+            "group": row.group if index == 0 or matrix.rows[index - 1].group != row.group else "",
+            "feature": row.feature,
+            "cells": [_heat(cell, row, reasons) for cell in row.cells],
+        }
+        for index, row in enumerate(matrix.rows)
+    ]
+    return {
+        "id": f"m{number}",
+        "title": matrix.title,
+        "backends": matrix.backends,
+        "rows": rows,
+        "reasons": [(count, told_reason(reason)) for count, reason in reasons.values()],
+    }
+
+
+def _heat(cell: Cell, row: MatrixRow, reasons: dict[str, tuple[int, Reason]]) -> tuple[str, int]:
+    """(word, number of its reason or 0)."""
+    if row.import_error:
+        word, reason = "no", row.import_error
+    elif cell.backend == row.selected:
+        word, reason = ("fails", row.fails_at_run) if row.fails_at_run else ("runs", None)
+    else:
+        word, reason = _WORDS[cell.available], (cell.reasons[0] if cell.reasons else None)
+    if reason is None:
+        return word, 0
+    return word, reasons.setdefault(reason.rule, (len(reasons) + 1, reason))[0]
+
+
+def _plain(value: Any) -> Any:
+    """What goes into the page: without control characters."""
+    return printable(value) if type(value) is str else value
+
+
+def _prose(text: Any) -> Any:
+    """Text as it is, with what stands in backticks as code: a fact from a file must not become markup."""
+    from markupsafe import Markup, escape
+
+    return Markup("").join(_spans(printable(str(text)), Markup, escape))
+
+
+def _spans(text: str, markup: Any, escape: Any) -> Iterator[Any]:
+    last = 0
+    for match in _CODE.finditer(text):
+        yield escape(text[last : match.start()])
+        yield markup("<code>{}</code>").format(match[1])
+        last = match.end()
+    yield escape(text[last:])
