@@ -37,7 +37,7 @@ def timed(torch, device, function, repeat):
 def rate(torch, device, dtype):
     """Operations a second of a plain matrix product in this dtype here: the yardstick for seconds."""
     if (device, dtype) not in _rates:
-        n = 4096 if device.startswith("cuda") else 512
+        n = 4096 if device.startswith("cuda") else 256
         a, b = (torch.ones(n, n, device=device, dtype=getattr(torch, dtype)) for _ in range(2))
         for _ in range(2):
             timed(torch, device, lambda: a @ b, 1)

@@ -20,9 +20,9 @@ def claim(torch, device):
     """Make the context on this device; Unavailable with the reason where that cannot be."""
     if device in _opened:
         return
+    step("cuda context")
     if not torch.cuda.is_available():
         raise Unavailable(_why_not(torch))
-    step("cuda context")
     try:
         torch.zeros(1, device=device)
         torch.cuda.synchronize(device)

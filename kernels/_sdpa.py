@@ -92,13 +92,33 @@ def call(torch, case, q, k, v, keep, gqa="enable"):
     return function(q, k, v, **arguments), how
 
 
+def gradients(torch, out, inputs, dout):
+    """What torch.autograd.grad(out, inputs, dout) gives.
+
+    That call imports sympy to compare two shapes, a second on its first time; a scalar needs no such check, and the
+    hook puts `dout`, as it lies in memory, in the place of the scalar's own gradient.
+    """
+    handle = out.register_hook(lambda _: dout)
+    try:
+        return torch.autograd.grad(out.sum(), inputs)
+    finally:
+        handle.remove()
+
+
+def _watch(torch, device):
+    """The profiler that torch.profiler.profile wraps: the wrapper imports torch._inductor, which takes seconds."""
+    from torch.autograd.profiler import profile
+
+    if not device.startswith("cuda"):
+        return profile(use_kineto=True)
+    release = tuple(int(part) for part in str(torch.__version__).split(".")[:2])
+    return profile(use_kineto=True, **({"use_device": "cuda"} if release >= (2, 3) else {"use_cuda": True}))
+
+
 def profiled(torch, device, function):
     """(result, families that ran, attention kernels by name, why not known)."""
     try:
-        from torch.profiler import ProfilerActivity, profile
-
-        activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.startswith("cuda") else [])
-        context = profile(activities=activities)
+        context = _watch(torch, device)
         context.__enter__()
     except Exception as error:  # CUPTI needs rights that a container may not give
         return function(), [], [], str(error)
@@ -108,7 +128,7 @@ def profiled(torch, device, function):
             torch.cuda.synchronize()
     finally:
         context.__exit__(None, None, None)
-    names = sorted({event.name for event in context.events() if family(event.name)})
+    names = sorted({event.name for event in context.function_events if family(event.name)})
     # Device kernels are the proof; operators (aten::...) stand in where none were recorded, and on a CPU.
     kernels = [name for name in names if not name.startswith("aten::") and "Backward0" not in name]
     ran = sorted({family(name) for name in (kernels or names)})
@@ -154,7 +174,7 @@ def measure(request):
         grads = [None] * 3
         if backward:
             step("{} backward".format(backend))
-            grads = torch.autograd.grad(out, inputs, dout)
+            grads = gradients(torch, out, inputs, dout)
         return out, grads, how
 
     with warnings.catch_warnings(record=True) as caught:

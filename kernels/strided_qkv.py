@@ -41,7 +41,7 @@ def _through_sdpa(torch, backend, case, q, k, v, dout):
                         raise
                     # Not every backend groups heads itself; repeating copies k and v, but q stays a view.
                     out, how = _sdpa.call(torch, case, *inputs, None, "repeat")
-                grads = torch.autograd.grad(out, inputs, dout)
+                grads = _sdpa.gradients(torch, out, inputs, dout)
         except RuntimeError as error:
             reason = _sdpa.refusal(error, caught)
             if reason is None:
@@ -71,7 +71,7 @@ def _through_flash_attn(torch, case, q, k, v, dout):
         raise Unavailable("flash_attn is asked about no_mask and causal only")
     inputs = [t.detach().transpose(1, 2).requires_grad_(True) for t in (q, k, v)]
     out = flash_attn_func(*inputs, causal=case["mask"] == "causal")
-    grads = torch.autograd.grad(out, inputs, dout.transpose(1, 2))
+    grads = _sdpa.gradients(torch, out, inputs, dout.transpose(1, 2))
     got = dict(zip(("out", "dq", "dk", "dv"), (out,) + grads))  # noqa: B905 - Python 3.8
     return {name: t.transpose(1, 2) for name, t in got.items()}, {}
 
