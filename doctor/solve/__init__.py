@@ -32,10 +32,12 @@ def solve(
     limits: Limits | None = None,
     installed: Callable[[], Mapping[str, Sequence[str]]] | None = None,
     index: ReleaseIndex | None = None,
+    deep: bool = True,
 ) -> tuple[Fix, ...]:
     """Up to three fixes for the errors (for the warnings where there is no error), the recommended one first.
 
     `limits` says what stays; `installed` reads the Requires-Dist of installed distributions, once something is to fix.
+    Not `deep`: only the ways that rules name, without a search among all releases, which may take seconds.
     """
     errors = [finding for finding in assessment.findings if finding.severity == "error"]
     targets = errors or [finding for finding in assessment.findings if finding.severity == "warning"]
@@ -54,13 +56,13 @@ def solve(
         outcomes += repair.fixes_for(rulebook.rules[finding.rule])
         if any(not outcome.firing for outcome in outcomes):
             break
-    if not hopeless and all(outcome.firing for outcome in outcomes):
+    if deep and not hopeless and all(outcome.firing for outcome in outcomes):
         from .search import Search
 
         found = Search(repair).best()  # no rule names a way that clears everything: look for one
         outcomes += [found] if found is not None else []
     outcomes = [repair.lean(outcome) for outcome in outcomes]
-    if errors and outcomes:
+    if deep and errors and outcomes:
         from .search import better
 
         smaller = better(repair, min(outcomes, key=lambda outcome: outcome.rank(repair.firing)))
