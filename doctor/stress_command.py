@@ -62,19 +62,21 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
         )  # fmt: skip
     finally:
         bar.end()
-    text = _rendered(outcome, options.format)
+    text = _rendered(outcome, options.format, python)
     write(text, options.output, streams)
     return int(outcome.bad)
 
 
-def _rendered(outcome: Outcome, form: str) -> str:
+def _rendered(outcome: Outcome, form: str, python: str) -> str:
+    from .stress.compared import beside_the_rulebook
     from .stress.report import as_json, as_text
 
+    beside = beside_the_rulebook(outcome, python)
     if form == "text":
-        return as_text(outcome)
+        return as_text(outcome, beside)
     import json
 
-    return json.dumps(as_json(outcome), indent=2) + "\n"
+    return json.dumps(as_json(outcome, beside), indent=2) + "\n"
 
 
 def _journal(python: str) -> Path:

@@ -63,6 +63,14 @@ class Failure:
     said: str = ""
     tried: int = 0
     seen: int = 1
+    rules: tuple[str, ...] | None = None  # those that foretold it; none: unpredicted; None: the rulebook was not asked
+
+    @property
+    def foretold(self) -> str | None:
+        """`foretold by` its rules, `unpredicted`, or None where the rulebook was not asked."""
+        if self.rules is None:
+            return None
+        return f"foretold by {', '.join(self.rules)}" if self.rules else "unpredicted"
 
     def explains(self, case: Mapping[str, Any], found: Sequence[str]) -> bool:
         """Whether a failing case is this fault again: the same kind, with all that the smallest form needs."""

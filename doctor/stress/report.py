@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .failures import Failure
 from .sweep import Outcome, by_backend, margins
 
+if TYPE_CHECKING:
+    from .compared import Comparison
+
 COLUMNS = ("right", "wrong", "failed", "crashed", "timeout", "no memory", "refused", "unavailable")
 
 
-def as_json(outcome: Outcome) -> dict[str, Any]:
-    """One object; `schema` is its version."""
+def as_json(outcome: Outcome, beside: Comparison | None = None) -> dict[str, Any]:
+    """One object; `schema` is its version. `beside` is the sweep compared with the rulebook."""
     return {
         "schema": 1,
         "verdict": "bad" if outcome.bad else "good",
@@ -27,6 +30,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "speed": speeds(outcome),
         "failures": [_failure_json(item) for item in outcome.failures],
         "disagreements": outcome.disagreements,
+        "rulebook": None if beside is None else _beside_json(beside),
         "notes": outcome.notes,
         "seconds": {name: round(value, 2) for name, value in outcome.seconds.items()},
     }
@@ -37,6 +41,21 @@ def _failure_json(item: Failure) -> dict[str, Any]:
         "backend": item.backend, "kinds": list(item.kinds), "seen": item.seen, "first": item.case,
         "smallest": item.small, "errors": item.errors, "reason": item.reason, "script": item.script,
         "script_shows_it": item.shown, "script_said": item.said, "tried": item.tried,
+        "prediction": None if item.rules is None else "foretold" if item.rules else "unpredicted",
+        "rules": list(item.rules or ()),
+    }  # fmt: skip
+
+
+def _beside_json(beside: Comparison) -> dict[str, Any]:
+    return {
+        "asked": beside.asked,
+        "foretold": [{"rule": rule, "became": became, "cases": seen.count, "first": seen.case}
+                     for (rule, became), seen in beside.foretold.items()],
+        "refuted": [{"rule": rule, "backend": backend, "cases": seen.count, "first": seen.case}
+                    for (rule, backend), seen in beside.refuted.items()],
+        "refused_without_rule": [{"backend": backend, "cases": seen.count, "first": seen.case, "reason": seen.reason}
+                                 for backend, seen in beside.unruled.items()],
+        "undetermined": beside.undetermined,
     }  # fmt: skip
 
 
@@ -63,7 +82,7 @@ def speeds(outcome: Outcome) -> dict[str, dict[str, Any]]:
     }
 
 
-def as_text(outcome: Outcome) -> str:
+def as_text(outcome: Outcome, beside: Comparison | None = None) -> str:
     """For reading, complete without colour."""
     lines = [_headline(outcome), ""]
     lines += _table(outcome)
@@ -75,6 +94,8 @@ def as_text(outcome: Outcome) -> str:
         lines += ["", *_failure(number, item)]
     for told in outcome.disagreements[:10]:
         lines += ["", f"GPUs disagree: {' and '.join(told['gpus'])}, {told['difference']}", f"  {short(told['case'])}"]
+    if beside is not None:
+        lines += ["", *_beside(beside)]
     if outcome.notes:
         lines += ["", "notes", *(f"  {note}" for note in outcome.notes)]
     lines += ["", _timing(outcome)]
@@ -126,7 +147,8 @@ def short(case: Mapping[str, Any]) -> str:
 
 
 def _failure(number: int, item: Failure) -> list[str]:
-    lines = [f"fault {number}: `{item.backend}`, {', '.join(item.kinds)}; seen in {item.seen} cases"]
+    told = f"; {item.foretold}" if item.foretold else ""
+    lines = [f"fault {number}: `{item.backend}`, {', '.join(item.kinds)}; seen in {item.seen} cases{told}"]
     if "mask" in item.case:
         lines.append(f"  first seen  {short(item.case)}")
     if item.small:
@@ -144,6 +166,22 @@ def _failure(number: int, item: Failure) -> list[str]:
             None: "not run",
         }
         lines += [f"  reproduction ({state[item.shown]})", *(f"    {line}" for line in item.script.splitlines())]
+    return lines
+
+
+def _beside(beside: Comparison) -> list[str]:
+    """What the rulebook got right, what it does not know, and where the GPU proves it wrong."""
+    foretold = sum(seen.count for seen in beside.foretold.values())
+    lines = [f"beside the rulebook: {beside.asked} answers that rules speak of, {foretold} noes foretold"]
+    for (rule, became), seen in sorted(beside.foretold.items()):
+        lines.append(f"  {rule} foretold: {seen.count} {became}")
+    for (rule, backend), seen in sorted(beside.refuted.items()):
+        lines.append(f"  {rule} refuted: {seen.count} cases ran right on `{backend}`, first {short(seen.case)}")
+    for backend, seen in sorted(beside.unruled.items()):
+        why = " ".join(seen.reason.split())[:160]
+        lines.append(f"  no rule foretold {seen.count} refusals of `{backend}`, first {short(seen.case)}: {why}")
+    if beside.undetermined:
+        lines.append(f"  {beside.undetermined} refusals of which the rules could not tell")
     return lines
 
 

@@ -1,0 +1,117 @@
+"""A sweep beside the rulebook: foretold, unpredicted, refuted; each case in the words of the rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from doctor.model import Facts
+from doctor.rulebook import load_rulebook
+from doctor.stress.axes import DOMAINS
+from doctor.stress.compared import Reader, compare, rules_of
+from doctor.stress.described import SPOKEN_OF, described
+from doctor.stress.failures import Failure
+from doctor.stress.gpus import Lane
+from doctor.stress.plan import Plan, plan
+from doctor.stress.report import as_json, as_text
+from doctor.stress.sweep import Outcome
+from doctor.target import Answer
+from doctor.vocabulary import fact, term
+
+H200 = {
+    "torch.version": "2.11.0+cu130", "torch.cuda": "13.0", "cudnn.version": "9.19.0", "cudnn.te_version": "9.19.0",
+    "gpu.sm": "9.0", "python.version": "3.12.3", "flash-attn.version": "2.8.3.post2", "xformers.version": "0.0.35",
+    "transformer-engine.version": "2.20.2", "distributions.complete": True, "workload.framework": "megatron",
+}  # fmt: skip
+CASE = {
+    "backend": "sdpa.flash", "dtype": "bfloat16", "batch_size": 2, "num_heads": 4, "num_kv_heads": 4, "head_dim_qk": 64,
+    "head_dim_v": 64, "seq_len_q": 300, "seq_len_kv": 100, "mask": "no_mask", "layout": "bshd", "grad": "dense",
+    "how": "eager", "deterministic": False, "seed": 4,
+}  # fmt: skip
+RIGHT, WRONG = Answer("ran", {"verdict": "ok"}), Answer("ran", {"verdict": "wrong", "faults": ["out"]})
+REFUSED = Answer("refused", reason="RuntimeError: No available kernel")
+
+
+@pytest.fixture(scope="module")
+def reader():
+    return Reader(load_rulebook(), Facts(fact(key, value, "test") for key, value in H200.items()))
+
+
+def beside(reader, case, answer):
+    return compare([("gpu0", {**CASE, **case}, answer)], reader)
+
+
+def test_a_refusal_that_a_rule_names_is_foretold(reader):
+    found = beside(reader, {"mask": "boolean"}, REFUSED)  # torch's flash kernel takes no mask tensor
+    assert [key[1] for key in found.foretold] == ["refused"] and not found.unruled and found.asked == 1
+
+
+def test_a_refusal_that_no_rule_names_is_listed_with_its_reason(reader):
+    found = beside(reader, {}, REFUSED)
+    assert not found.foretold and found.unruled["sdpa.flash"].reason == REFUSED.reason
+
+
+def test_what_a_rule_rules_out_and_runs_right_refutes_the_rule(reader):
+    found = beside(reader, {"mask": "boolean"}, RIGHT)
+    ((rule, backend),) = found.refuted
+    assert backend == "sdpa.flash" and rule.startswith("SDPA") and not found.foretold
+
+
+def test_wrong_numbers_that_a_rule_names_are_foretold_and_others_are_not(reader):
+    known = {"backend": "sdpa.efficient", "mask": "causal_bottom_right"}
+    assert ("SDPA401", "wrong") in beside(reader, known, WRONG).foretold
+    assert ("SDPA401", "sdpa.efficient") in beside(reader, known, RIGHT).refuted
+    assert rules_of({**CASE, **known}, reader) == ("SDPA401",)
+    assert rules_of({**CASE, "backend": "sdpa.efficient"}, reader) == ()
+
+
+def test_a_warning_may_explain_a_fault_and_is_not_refuted_by_a_case_without(reader):
+    known = {"backend": "sdpa.cudnn", "mask": "additive_float32", "seq_len_q": 128, "seq_len_kv": 128}
+    assert ("SDPA404", "wrong") in beside(reader, known, WRONG).foretold
+    assert not beside(reader, known, RIGHT).refuted
+    own = {**known, "mask": "additive"}  # in the type of the queries
+    assert rules_of({**CASE, **own}, reader) == ()
+
+
+def test_a_note_explains_only_what_another_call_left_behind(reader):
+    plain = {"backend": "sdpa.cudnn", "seq_len_q": 128, "seq_len_kv": 128}
+    assert rules_of({**CASE, **plain}, reader) == ()
+    assert rules_of({**CASE, **plain, "before": "other_grad"}, reader) == ("SDPA405",)
+
+
+def test_backends_without_rules_are_left_alone(reader):
+    assert beside(reader, {"backend": "varlen"}, REFUSED).asked == 0
+    assert beside(reader, {"backend": "file:x.py:f"}, WRONG).asked == 0
+    assert beside(reader, {}, Answer("unavailable")).asked == 0
+
+
+@pytest.mark.parametrize("backend", sorted(set(SPOKEN_OF) & set(DOMAINS)))
+def test_every_case_can_be_said_in_the_words_of_the_rules(reader, backend):
+    for case in plan([backend], "cuda", 80, seed=5).cases:
+        facts = described(case)
+        for key, told in facts.items():
+            allowed = term(key).values
+            assert not allowed or told.value in (*allowed, "absent"), (key, told.value)
+        assert reader.said(case) is not None
+
+
+def test_every_backend_of_rules_is_one_of_the_sweep():
+    assert set(SPOKEN_OF) <= set(DOMAINS)
+
+
+def test_the_report_says_it_in_both_forms(reader):
+    case = {**CASE, "backend": "sdpa.efficient", "mask": "causal_bottom_right"}
+    other = {**CASE, "backend": "sdpa.efficient"}
+    hello = {"torch": "2.11", "backends": {}, "device": "cuda"}
+    records = [("gpu0", case, WRONG), ("gpu0", other, WRONG), ("gpu0", {**CASE, "mask": "boolean"}, RIGHT),
+               ("gpu0", CASE, REFUSED)]  # fmt: skip
+    outcome = Outcome(hello, Plan((), {}), [Lane("gpu0", "GPU 0")], records)
+    outcome.failures = [Failure("sdpa.efficient", ("out",), each, "", WRONG) for each in (case, other)]
+    for item in outcome.failures:
+        item.rules = rules_of(item.case, reader)
+    found = compare(records, reader)
+    text, told = as_text(outcome, found), as_json(outcome, found)
+    assert "foretold by SDPA401" in text and "; unpredicted" in text and "refuted: 1 cases ran right" in text
+    assert "no rule foretold 1 refusals of `sdpa.flash`" in text
+    assert [item["prediction"] for item in told["failures"]] == ["foretold", "unpredicted"]
+    assert told["rulebook"]["foretold"][0]["rule"] == "SDPA401" and told["rulebook"]["refuted"][0]["cases"] == 1
+    assert as_json(outcome)["rulebook"] is None and "rulebook" not in as_text(outcome)
