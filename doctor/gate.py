@@ -170,7 +170,7 @@ def unclear(cases: Sequence[Case]) -> tuple[Undetermined, ...]:
 
 def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock) -> Report:
     """The report of every case of the request."""
-    from .session import TOOL, answerable
+    from .session import TOOL, answerable, limits_of_request
     from .settled import settled
 
     if request.baseline is not None:
@@ -185,7 +185,14 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock) -> Report:
     found, undetermined = merged(cases), unclear(cases)
     told = settled(request, rulebook, found, undetermined, cases)
     kept = tuple(_without(case, set(request.defaults.ignored)) for case in cases)
-    fixes: tuple[Fix, ...] = ()
+    fixes: list[Fix] = []
+    if request.fixes:
+        from .joint import fixes_for
+
+        for ward in judged:
+            made = fixes_for(rulebook, ward, limits_of_request(request, ward.cells[0].verdict.assessment))
+            fixes += [replace(fix, title=f"in {ward.name}: {fix.title}") if len(judged) > 1 else fix for fix in made]
+        clock.lap("fixes")
     notes = dict.fromkeys(note for ward in judged for note in _notes(ward))
     if request.run and any(finding.confirm for finding in found):
         notes["no kernel was run: several cases were judged at once, and each is asked on its own"] = None
