@@ -76,6 +76,9 @@ def _pinned(report: Report, fix: Fix) -> list[str]:
     out = [f"# first: pip uninstall -y {' '.join(pins.removed)}"] if pins.removed else []
     out += [f"# then:  pip install --force-reinstall --no-deps {text}" for text in pins.again]
     if pins.index_url:
+        out.append(
+            "# with uv add `--index-strategy unsafe-best-match`: this index has old releases of some other packages too"
+        )
         out.append(f"--extra-index-url {_flat(pins.index_url)}")
     out += ["", *(f"{line.requirement}  # {_flat(line.why)}" for line in pins.changed)]
     if pins.held:

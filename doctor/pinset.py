@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from typing import TYPE_CHECKING
 
+from .assets import rules_dir
 from .model import ABSENT, Change, Fix, Report
 from .records import dataclass
 from .release_index import admits, load_index
+from .solve.effects import brings
 from .solve.parts import leader_of
 from .solve.stack import Stack
 from .solve.wording import BUILT_AGAINST_TORCH, orphans
@@ -51,6 +55,8 @@ class Pins:
     moves_torch: bool = False
     index_url: str | None = None
     wheel: Wheel | None = None  # for flash-attn, where its release has one
+    cuda: str | None = None  # that the new torch is built for
+    cudnn: str | None = None  # that it brings
 
 
 def pinnable(report: Report) -> Fix:
@@ -70,6 +76,8 @@ def pins_of(report: Report, fix: Fix) -> Pins:
     built = [line for line in changed + held if line.package in BUILT_AGAINST_TORCH]
     built += _torch_part(stack, chosen, built)
     removed, again = _removals(stack, chosen)
+    torch = chosen.get("torch", ABSENT)
+    brought = brings(stack, torch) if torch != ABSENT else {}
     return Pins(
         changed=tuple(line for line in changed if line.package not in BUILT_AGAINST_TORCH),
         held=tuple(line for line in held if line.package not in BUILT_AGAINST_TORCH),
@@ -80,7 +88,22 @@ def pins_of(report: Report, fix: Fix) -> Pins:
         moves_torch="torch" in chosen,
         index_url=fix.index_url,
         wheel=_wheel(report, chosen, built),
+        cuda=brought.get("torch.cuda"),
+        cudnn=brought.get("cudnn.version"),
     )
+
+
+def published(line: Line) -> tuple[str, ...]:
+    """What the release of a line requires, as the registry tells it; empty where it is not on record."""
+    release = load_index().release(line.package, line.version)
+    return () if release is None else release.requires
+
+
+@functools.cache
+def conda_names() -> dict[str, str]:
+    """What conda-forge calls a distribution; without an entry it does not have it."""
+    names: dict[str, str] = json.loads((rules_dir() / "index" / "conda_forge.json").read_text("utf-8"))["names"]
+    return names
 
 
 def _stack(report: Report) -> Stack:

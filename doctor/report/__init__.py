@@ -15,7 +15,7 @@ from ..records import dataclass
 #: Format → module; imported when asked for.
 FORMATS = {
     "text": "text", "json": "json", "sarif": "sarif", "junit": "junit", "github": "github", "markdown": "markdown",
-    "gitlab": "gitlab", "html": "html", "shell": "shell", "docker": "docker",
+    "gitlab": "gitlab", "html": "html", "shell": "shell", "docker": "docker", "uv": "uv", "conda": "conda",
 }  # fmt: skip
 
 

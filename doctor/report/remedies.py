@@ -14,7 +14,7 @@ _GONE = (None, "", ABSENT)
 #: Compiled on the spot against the torch that is there: pip may not hide it, and it has to be there first.
 _COMPILED = frozenset(("flash-attn", "flash-attn-3", "transformer-engine", "transformer-engine-torch"))
 #: The distribution of this name is only the frame; its extra brings the parts of the same release.
-_EXTRAS = {"transformer-engine": "[pytorch]"}
+EXTRAS = {"transformer-engine": "[pytorch]"}
 
 
 def alternative_lines(item: Alternative) -> list[str]:
@@ -66,7 +66,8 @@ def _typed(call: str) -> list[str]:
 
 def _install(packages: Mapping[str, str], index_url: str | None) -> list[str]:
     """One line, or two where something has to be compiled against what the first one installs."""
-    index = f" --index-url {_quoted(index_url)}" if index_url else ""
+    # Not --index-url: an index of torch builds lacks most other packages, and the next one would not be found.
+    index = f" --extra-index-url {_quoted(index_url)}" if index_url else ""
     plain: list[str] = []
     compiled: list[str] = []
     for name, wanted in packages.items():
@@ -79,7 +80,7 @@ def _install(packages: Mapping[str, str], index_url: str | None) -> list[str]:
 
 def _requirement(name: str, wanted: str, beside: Mapping[str, str]) -> str:
     wanted = str(wanted).strip()
-    extra = "" if "transformer-engine-torch" in beside else _EXTRAS.get(name, "")
+    extra = "" if "transformer-engine-torch" in beside else EXTRAS.get(name, "")
     return name + extra + (wanted if wanted[:1] in _OPERATORS else f"=={wanted}") if wanted else name
 
 

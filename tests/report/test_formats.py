@@ -86,7 +86,7 @@ def test_evidence_names_found_needed_and_source(report):
 def test_lines_to_paste_are_whole_shell_commands(report):
     lines = [line.strip() for line in renderer("text")(report, Style(width=40)).splitlines()]
     assert "pip install 'torch>=2.7.1,<2.9'" in lines
-    assert "pip install --index-url https://example.org/whl nvidia-cudnn-cu12==9.3.0.75" in lines
+    assert "pip install --extra-index-url https://example.org/whl nvidia-cudnn-cu12==9.3.0.75" in lines
     assert "export NVTE_FUSED_ATTN=0" in lines
     assert "unset NVTE_FLASH_ATTN" in lines
     assert "pip uninstall --yes flash-attn-4" in lines

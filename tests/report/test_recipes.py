@@ -1,14 +1,39 @@
-"""A fix as a shell script and as Dockerfile lines: every command one that runs, everything else a comment."""
+"""A fix as a shell script, Dockerfile lines, uv's tables, conda's lines: what is to be done, else a comment."""
 
 from __future__ import annotations
 
+import http.server
+import re
+import shutil
 import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
+from doctor.declared import declare
 from doctor.errors import DoctorError
-from doctor.model import Change, Facts, Finding, Fix, Report
+from doctor.evaluate import evaluate
+from doctor.facts_file import read_facts
+from doctor.model import Alternative, Change, Facts, Finding, Fix, Report
+from doctor.pins import render_pins
 from doctor.report import Style, renderer
+from doctor.report.remedies import alternative_lines, fix_lines
+from doctor.rulebook import load_rulebook
+from doctor.solve import solve
+from doctor.vocabulary import fact
+from doctor.workload import complete_workload, read_workload
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "incidents"
+RECIPES = ["shell", "docker", "uv", "conda"]
+CU126 = "https://download.pytorch.org/whl/cu126"
 
 CHANGES = (
     Change("package", "torch", "2.6.0", "2.7.1", "why", ("X001",)),
@@ -54,7 +79,7 @@ def test_a_dockerfile_has_only_instructions_and_comments():
     assert "# take out the ENV lines of NVTE_UNFUSED_ATTN" in lines
 
 
-@pytest.mark.parametrize("name", ["shell", "docker"])
+@pytest.mark.parametrize("name", RECIPES)
 def test_no_text_breaks_out_of_its_line(name: str):
     evil = "first\nrm -rf /\n\x1b[31mpip install evil"
     call = Change("call", evil, None, evil, evil, ("X001",))
@@ -62,12 +87,211 @@ def test_no_text_breaks_out_of_its_line(name: str):
         assert line.startswith("#"), line
 
 
-@pytest.mark.parametrize("name", ["shell", "docker"])
+@pytest.mark.parametrize("name", RECIPES)
 def test_where_there_is_no_fix_it_says_so_and_does_nothing(name: str):
     assert all(line.startswith("#") for line in show(name).splitlines()) and "no fix for X001" in show(name)
 
 
-@pytest.mark.parametrize("name", ["shell", "docker"])
+@pytest.mark.parametrize("name", RECIPES)
 def test_they_show_fixes_and_nothing_else(name: str):
     with pytest.raises(DoctorError, match="cannot show diagnosis"):
         renderer(name)
+
+
+# --- another build of torch ---------------------------------------------------------------------------------------
+
+
+def test_the_index_of_another_build_is_an_extra_one_everywhere():
+    """As the only index it would hide every package that PyTorch does not mirror."""
+    change = Change("package", "torch", "2.6.0", "2.6.0+cu126", "why", ("X001",))
+    fix = Fix("Do it", (change,), ("X001",), index_url=CU126)
+    report = Report("t", {}, facts_of(torch="2.6.0"), (), (), (fix,), (), {})
+    shown = [renderer(name, "fixes")(report, Style()) for name in ("text", "markdown", "shell", "docker")]
+    shown += [render_pins(report), "\n".join(fix_lines(fix))]
+    shown += ["\n".join(alternative_lines(Alternative({"torch": "==2.6.0+cu126"}, index_url=CU126)))]
+    for text in shown:
+        assert f"--extra-index-url {CU126}" in text and not re.search(r"(?<!extra)-index-url|\s-i\s", text), text
+
+
+# --- uv -----------------------------------------------------------------------------------------------------------
+
+
+def facts_of(**installed: str) -> Facts:
+    known = {"python.version": "3.11.7", "platform.system": "Linux", "platform.machine": "x86_64"}
+    known |= {f"{name.replace('_', '-')}.version": version for name, version in installed.items()}
+    return Facts(fact(key, value, "test") for key, value in known.items())
+
+
+@cache
+def incident(name: str) -> Report:
+    place = EXAMPLES / name
+    facts = complete_workload(read_facts(place / "facts.yaml").with_(*read_workload(place / "workload.yaml").values()))
+    found = evaluate(load_rulebook(), facts)
+    fixes = solve(load_rulebook(), facts, found)
+    return Report("attn-doctor", {}, facts, found.findings, found.predictions, fixes, found.undetermined, {})
+
+
+def tables_of(text: str) -> dict[str, Any]:
+    return pytest.importorskip("tomllib").loads(text).get("tool", {}).get("uv", {})
+
+
+def fragment(name: str, report: Report) -> str:
+    return renderer(name, "fixes")(report, Style())
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c", "d", "e", "f"])
+def test_every_requirement_of_uv_is_exact_and_says_what_it_clears(name: str):
+    text = fragment("uv", incident(name))
+    tables = tables_of(text)
+    for key in ("override-dependencies", "constraint-dependencies"):
+        for item in tables.get(key, ()):
+            assert str(Requirement(item).specifier).startswith("==")
+    for line in text.splitlines():
+        if line.startswith("    "):
+            assert re.search(r"  # .*(clears [A-Z]+\d+|installed|follows)", line), line
+
+
+def test_uv_overrides_what_changes_holds_what_stays_and_builds_what_is_built():
+    tables = tables_of(fragment("uv", incident("b")))
+    assert tables["override-dependencies"] == ["torch==2.7.1"]
+    assert "transformer-engine==2.3.0" in tables["constraint-dependencies"]
+    assert tables["no-build-isolation-package"] == ["flash-attn", "transformer-engine-torch"]
+    assert {"name": "flash-attn", "version": "2.7.4.post1", "requires-dist": ["torch", "einops"]} in tables[
+        "dependency-metadata"
+    ]
+    moved = tables_of(fragment("uv", incident("a")))["override-dependencies"]
+    assert moved == ["transformer-engine[pytorch]==2.1.0", "transformer-engine-torch==2.1.0"]  # it replaces extras too
+
+
+def cu126_fix(**installed: str) -> Report:
+    changes = (Change("package", "torch", "2.6.0", "2.6.0+cu126", "why", ("X001",)),)
+    fix = Fix("Do it", changes, ("X001",), index_url=CU126)
+    return Report("t", {}, facts_of(torch="2.6.0", **installed), (), (), (fix,), (), {})
+
+
+def test_another_build_comes_from_an_index_that_serves_nothing_else():
+    tables = tables_of(fragment("uv", cu126_fix(transformers="4.44.0")))
+    assert tables["index"] == [{"name": "pytorch-cu126", "url": CU126, "explicit": True}]
+    assert tables["sources"] == {"torch": {"index": "pytorch-cu126"}}
+    assert tables["override-dependencies"] == ["torch==2.6.0+cu126"]
+
+
+def test_what_an_override_cannot_do_is_a_command_in_a_comment():
+    changes = (
+        Change("package", "flash-attn", None, "2.8.3", "why", ("X001",)),
+        Change("package", "nvidia-cudnn-cu13", "9.19.0.56", None, "why", ("X001",)),
+    )
+    fix = Fix("Do it", changes, ("X001",))
+    given = facts_of(torch="2.8.0", nvidia_cudnn_cu13="9.19.0.56")
+    text = fragment("uv", Report("t", {}, given, (), (), (fix,), (), {}))
+    assert "`uv add flash-attn`" in text and "`uv remove nvidia-cudnn-cu13`" in text
+    assert "flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp311-cp311-linux_x86_64.whl" in text
+
+
+def uv(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    found = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    if found is None:
+        pytest.skip("uv is not on the path")
+    command = [found, "lock", "--no-progress", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
+
+
+def project(folder: Path, text: str, python: str, names: list[str]) -> None:
+    head = f'[project]\nname = "job"\nversion = "1"\nrequires-python = "=={python}.*"\ndependencies = {names!r}\n'
+    (folder / "pyproject.toml").write_text(head + text)
+
+
+def locked(folder: Path) -> dict[str, Any]:
+    content = pytest.importorskip("tomllib").loads((folder / "uv.lock").read_text())
+    return {package["name"]: package for package in content["package"]}
+
+
+@pytest.fixture
+def indexes(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """Two package indexes on this machine: one with torch 2.6.0 and another package, one with torch 2.6.0+cu126."""
+    root = tmp_path / "indexes"
+    files = (("all", "torch", "2.6.0"), ("all", "other", "1.0"), ("whl/cu126", "torch", "2.6.0+cu126"),
+             ("whl/cu126", "other", "0.1"))  # fmt: skip
+    for place, name, version in files:
+        folder = root / place / name
+        folder.mkdir(parents=True, exist_ok=True)
+        wheel = folder / f"{name}-{version}-py3-none-any.whl"
+        info = f"{name}-{version}.dist-info"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{info}/RECORD", "")
+        link = wheel.name.replace("+", "%2B")
+        (folder / "index.html").write_text(f'<!DOCTYPE html><html><a href="{link}">{wheel.name}</a></html>')
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(root))
+    handler.log_message = lambda *_: None  # type: ignore[attr-defined]
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"{base}/all", f"{base}/whl/cu126"
+        server.shutdown()
+
+
+def test_uv_takes_the_other_build_from_its_index_and_the_rest_from_the_usual_one(tmp_path: Path, indexes):
+    usual, pytorch = indexes
+    text = fragment("uv", cu126_fix()).replace(CU126, pytorch)
+    project(tmp_path, text, "3.11", ["torch==2.6.0", "other"])
+    done = uv(tmp_path, "--default-index", usual, "--cache-dir", str(tmp_path / "cache"))
+    if "No interpreter found" in done.stderr:
+        pytest.skip("no Python 3.11 for uv")
+    assert done.returncode == 0, done.stderr
+    found = locked(tmp_path)
+    assert (found["torch"]["version"], found["torch"]["source"]["registry"]) == ("2.6.0+cu126", pytorch)
+    assert (found["other"]["version"], found["other"]["source"]["registry"]) == ("1.0", usual)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_uv_locks_a_project_with_the_fragment(tmp_path: Path, name: str):
+    text = fragment("uv", incident(name))
+    tables = tables_of(text)
+    wanted = {
+        parsed.name: str(parsed.specifier).removeprefix("==")
+        for key in ("override-dependencies", "constraint-dependencies")
+        for parsed in map(Requirement, tables.get(key, ()))
+    }
+    project(tmp_path, text, "3.11", [*wanted])
+    done = uv(tmp_path)
+    if "No interpreter found" in done.stderr:
+        pytest.skip("no Python 3.11 for uv")
+    assert done.returncode == 0, done.stderr
+    found = locked(tmp_path)
+    assert {package: found[package]["version"] for package in wanted} == wanted
+    assert not {"nvidia-cudnn-cu12", "nvidia-cudnn-cu13"} <= set(found)
+
+
+# --- conda --------------------------------------------------------------------------------------------------------
+
+
+def test_conda_gets_its_own_names_and_pip_the_rest():
+    text = fragment("conda", incident("b"))
+    listed = yaml.safe_load(text)
+    assert listed["channels"] == ["conda-forge"]
+    *conda, pip = listed["dependencies"]
+    assert conda[:3] == ["python =3.11", "pytorch ==2.7.1 cuda*", "transformer-engine-torch ==2.3.0"]
+    assert "cuda-version =12.6" in conda and "cudnn >=9.5.1,<10" in conda and conda[-1] == "pip"
+    assert pip == {"pip": ["megatron-core==0.11.0"]}
+    assert "solver was not asked" in text and "clears TE103" in text
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c", "d"])
+def test_conda_lines_declare_what_the_fix_wants(tmp_path: Path, name: str):
+    path = tmp_path / "environment.yml"
+    path.write_text(fragment("conda", incident(name)))
+    if "dependencies" not in (yaml.safe_load(path.read_text()) or {}):
+        pytest.skip("no package changes")
+    facts = declare([str(path)], Facts()).facts
+    for change in incident(name).fixes[0].changes:
+        if change.kind == "package" and change.name in ("torch", "transformers", "megatron-core"):
+            assert facts.value(f"{change.name}.version") == change.after
+    assert facts.value("torch.version") is not None
+
+
+def test_a_label_is_no_version_of_conda():
+    assert "pytorch ==2.6.0 cuda*" in fragment("conda", cu126_fix())
+    assert "cuda-version =12.6" in fragment("conda", cu126_fix())

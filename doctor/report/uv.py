@@ -1,0 +1,101 @@
+"""The fix as a fragment of pyproject.toml for uv: overrides, constraints, the index of another torch build."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from ..model import Fix, Report
+from . import Style
+from .remedies import EXTRAS
+from .shell import flat, head, plain_commands
+
+if TYPE_CHECKING:
+    from ..pinset import Line, Pins
+
+
+def fixes(report: Report, style: Style) -> str:
+    """`[tool.uv]` tables to merge into the project's pyproject.toml; comments only where no package changes."""
+    from ..pinset import pinnable, pins_of
+
+    fix = pinnable(report) if report.fixes else None
+    lines = head(report, fix)
+    if fix is not None:
+        lines += plain_commands(fix)
+        changes = any(change.kind == "package" for change in fix.changes)
+        lines += _tables(fix, pins_of(report, fix)) if changes else ["# no package changes"]
+    return "\n".join(lines) + "\n"
+
+
+def _tables(fix: Fix, pins: Pins) -> Iterator[str]:
+    new = [change.name for change in fix.changes if change.kind == "package" and not change.before and change.after]
+    if new:
+        yield f"# an override adds nothing; what is not there yet: `uv add {' '.join(new)}`"
+    if pins.removed:
+        yield f"# where the project names them: `uv remove {' '.join(pins.removed)}`"
+    yield from (f"# {flat(text)}" for text in pins.told)
+    yield "# to be merged into pyproject.toml; then run `uv lock`"
+    yield "[tool.uv]"
+    changed = [*pins.changed, *(line for line in pins.built if not line.held)]
+    held = [*pins.held, *(line for line in pins.built if line.held)]
+    yield "# in place of whatever the project and its packages ask for:"
+    yield from _array("override-dependencies", ((_whole(line), line.why) for line in changed))
+    if held:
+        yield "# held, so that the resolver does not move them:"
+        yield from _array("constraint-dependencies", ((f"{line.package}=={line.version}", line.why) for line in held))
+    if pins.built:
+        stale = (
+            "; what was built for the old one is stale: `uv sync --reinstall-package NAME`" if pins.moves_torch else ""
+        )
+        yield f"# compiled against the torch that is there{stale}:"
+        yield f"no-build-isolation-package = [{', '.join(_quoted(line.package) for line in pins.built)}]"
+    yield from _sources(pins, changed)
+    yield from _metadata(pins)
+
+
+def _whole(line: Line) -> str:
+    """An override takes the place of the whole requirement, its extras too."""
+    texts = (EXTRAS.get(line.package, ""), line.extra)
+    wanted = [item for text in texts for item in text.strip("[]").split(",") if item]
+    return f"{line.package}{'[' + ','.join(wanted) + ']' if wanted else ''}=={line.version}"
+
+
+def _array(name: str, items: Iterable[tuple[str, str]]) -> Iterator[str]:
+    yield f"{name} = ["
+    for requirement, why in items:
+        yield f"    {_quoted(requirement)},  # {flat(why)}"
+    yield "]"
+
+
+def _sources(pins: Pins, changed: Iterable[Line]) -> Iterator[str]:
+    """Where another build of torch comes from: an index that serves these packages and no others."""
+    url, wheel = pins.index_url, pins.wheel
+    labelled = [line.package for line in changed if "+" in line.version]
+    if url and labelled:
+        found = re.search(r"cu\d+", url)
+        name = f"pytorch-{found[0] if found else 'build'}"
+        yield from ("", "[[tool.uv.index]]", f"name = {_quoted(name)}", f"url = {_quoted(url)}", "explicit = true")
+        yield from ("", "[tool.uv.sources]", *(f"{package} = {{ index = {_quoted(name)} }}" for package in labelled))
+    if wheel is not None:
+        yield "# instead of building it, if the address answers (expected from the workflow that builds it):"
+        yield f"# tool.uv.sources.flash-attn = {{ url = {_quoted(wheel.url)} }}"
+
+
+def _metadata(pins: Pins) -> Iterator[str]:
+    """What a package requires that uv would have to build to find out."""
+    from ..pinset import published
+
+    for line in pins.built:
+        requires = published(line)
+        if requires:
+            yield from (
+                "", "# so that uv can lock it without building it", "[[tool.uv.dependency-metadata]]",
+                f"name = {_quoted(line.package)}", f"version = {_quoted(line.version)}",
+                f"requires-dist = [{', '.join(_quoted(text) for text in requires)}]",
+            )  # fmt: skip
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(flat(text), ensure_ascii=False)
