@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .errors import DoctorError
 from .ground import VARYING, Ground, ground_of
-from .model import SEVERITIES, Case, Facts, Finding, Fix, Report, Undetermined
+from .model import SEVERITIES, Case, Fact, Facts, Finding, Fix, Report, Undetermined
 from .patient import Patient, Request, Shelf, environment_of, has_gpu, names_no_job, with_job
 from .records import dataclass, replace
 from .report.fingerprint import fingerprint
@@ -63,7 +63,11 @@ def _cells(name: str, patient: Patient, request: Request, rulebook: Rulebook, sh
 def _stands_on(ground: Ground, facts: Facts) -> bool:
     """Whether a case differs from the ground in nothing but its GPU and its job."""
     own = [(key, fact) for key, fact in facts.items() if not key.startswith(VARYING)]
-    return len(own) == len(ground.facts) and all(ground.facts.get(key) == fact for key, fact in own)
+    return len(own) == len(ground.facts) and all(_same(ground.facts.get(key), fact) for key, fact in own)
+
+
+def _same(one: Fact | None, other: Fact) -> bool:
+    return one is other or one == other  # mostly it is the one object that was read once
 
 
 def _environments(request: Request) -> Iterator[tuple[str, Request]]:
@@ -156,7 +160,7 @@ def merged(cases: Sequence[Case]) -> tuple[Finding, ...]:
 def common(cases: Sequence[Case]) -> Facts:
     """The facts that are the same in every case."""
     head, *rest = [case.facts for case in cases]
-    return Facts(fact for key, fact in head.items() if all(other.get(key) == fact for other in rest))
+    return Facts(fact for key, fact in head.items() if all(_same(other.get(key), fact) for other in rest))
 
 
 def unclear(cases: Sequence[Case]) -> tuple[Undetermined, ...]:

@@ -113,7 +113,7 @@ def _fact(fact: Fact) -> dict[str, Any]:
 
 def _case(item: Case, shared: Facts) -> dict[str, Any]:
     """One of several cases: what it adds to the facts of all, and what is said of it."""
-    own = {key: fact for key, fact in sorted(item.facts.items()) if shared.get(key) != fact}
+    own = {key: fact for key, fact in item.facts.items() if (found := shared.get(key)) is not fact and found != fact}
     return {
         "environment": item.environment,
         "gpu": item.gpu,
@@ -121,7 +121,7 @@ def _case(item: Case, shared: Facts) -> dict[str, Any]:
         "findings": list(dict.fromkeys(finding.rule for finding in item.findings)),
         "backends": [prediction(one) for one in item.predictions],
         "undetermined": [_undetermined(one) for one in item.undetermined],
-        "facts": {key: _fact(fact) for key, fact in own.items()},
+        "facts": {key: _fact(fact) for key, fact in sorted(own.items())},
     }
 
 
@@ -160,6 +160,7 @@ def _told(item: Finding) -> dict[str, Any]:
             for evidence in item.evidence
         ],
         "confirmation": _confirmation(item.confirmation),
+        "reproduction": item.reproduction,
         "fixes": [_alternative(alternative) for alternative in item.alternatives],
         "no_pin": item.no_pin,
         "myth": item.myth,
