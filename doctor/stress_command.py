@@ -45,7 +45,8 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     options = made.read(arguments)
     from .commands import write
     from .probes import find_target
-    from .stress.sweep import Options, sweep
+    from .stress.here import Options
+    from .stress.sweep import sweep
 
     python = find_target(options.python, None).python
     if python is None:

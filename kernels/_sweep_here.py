@@ -23,6 +23,8 @@ def describe(request):
     found = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "devices": [], "pid": os.getpid()}
     found["visible"] = os.environ.get("CUDA_VISIBLE_DEVICES")
     device = request.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
+    if torch.version.cuda and not torch.cuda.is_available():
+        found["no_gpu"] = _why_no_gpu(torch)
     if device.startswith("cuda"):
         found["devices"] = [_device(torch, index) for index in range(torch.cuda.device_count())]
     if request.get("context", True) and device.startswith("cuda"):
@@ -36,6 +38,15 @@ def describe(request):
         "backends": round(time.perf_counter() - context, 3),
     }  # fmt: skip
     return found
+
+
+def _why_no_gpu(torch):
+    """What torch says when it is asked for the GPU that it was built for and does not see."""
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        return "{}: {}".format(type(error).__name__, error)[:500]
+    return "torch {} was built for CUDA {} and counts no device".format(torch.__version__, torch.version.cuda)
 
 
 def _device(torch, index):

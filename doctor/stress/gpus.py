@@ -70,7 +70,7 @@ def disagreements(
         by_case[repr(sorted(case.items(), key=str))].append((gpu, case, answer))
     found = []
     for group in by_case.values():
-        for one, two in _pairs(group, names):
+        for one, two in _pairs(sorted(group, key=lambda item: item[0]), names):
             what = _difference(one[2], two[2])
             if what:
                 found.append({"case": dict(one[1]), "gpus": [one[0], two[0]], "difference": what})

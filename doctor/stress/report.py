@@ -30,6 +30,7 @@ def as_json(outcome: Outcome, beside: Comparison | None = None) -> dict[str, Any
         "speed": speeds(outcome),
         "failures": [_failure_json(item) for item in outcome.failures],
         "disagreements": outcome.disagreements,
+        "vanished": [{"gpu": label, "said": said} for label, said in outcome.vanished],
         "rulebook": None if beside is None else _beside_json(beside),
         "notes": outcome.notes,
         "seconds": {name: round(value, 2) for name, value in outcome.seconds.items()},
@@ -92,6 +93,8 @@ def as_text(outcome: Outcome, beside: Comparison | None = None) -> str:
         lines += [f"  {name}: {' '.join(why.split())[:110]}" for name, why in missing.items()]
     for number, item in enumerate(outcome.failures, 1):
         lines += ["", *_failure(number, item)]
+    for label, said in outcome.vanished:
+        lines += ["", f"lost on the way: {label}: {' '.join(said.split())[:300]}"]
     for told in outcome.disagreements[:10]:
         lines += ["", f"GPUs disagree: {' and '.join(told['gpus'])}, {told['difference']}", f"  {short(told['case'])}"]
     if beside is not None:
@@ -111,6 +114,7 @@ def _headline(outcome: Outcome) -> str:
     faults = len(outcome.failures)
     parts = [f"{faults} fault{'s' if faults != 1 else ''}"] if faults else []
     parts += [f"{len(outcome.disagreements)} cases in which GPUs disagree"] if outcome.disagreements else []
+    parts += [f"{len(outcome.vanished)} GPU{'s' if len(outcome.vanished) > 1 else ''} lost"] if outcome.vanished else []
     return f"{' and '.join(parts)} in {asked}{left}"
 
 

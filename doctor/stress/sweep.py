@@ -7,38 +7,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from ..errors import DoctorError, NoDiagnosis
+from ..errors import NoDiagnosis
 from ..target import Answer
 from .failures import BAD, Failure, gather, kinds, verdict
 from .gpus import Lane, disagreements, lanes
+from .here import Options, chosen, look
 from .journal import Journal
 from .plan import Plan, key, plan
 from .worker import Worker
 
 TRIES = 3  # processes a backend may take down on one GPU before the rest of its cases is left out
 IN_A_ROW = 6  # cases that end their process, one after the other, before a GPU is given up
-CPU_BACKENDS = ("sdpa.default", "sdpa.flash", "sdpa.math", "transformers.sdpa", "transformers.eager")
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is asked of a sweep."""
-
-    python: str
-    budget: float | None = None  # seconds for the cases; None: until they are through
-    memory: int | None = None  # bytes on each GPU
-    seed: int = 0
-    cases: int | None = None
-    backends: tuple[str, ...] = ()  # none: all that are there
-    device: str | None = None
-    timeout: float = 60.0
-    shrink: float = 120.0  # seconds for smallest forms
-    journal: Path | None = None
-    restart: bool = False
-    processes: int | None = None  # on each GPU; None: as the host's cores allow
 
 
 @dataclass
@@ -53,13 +34,14 @@ class Outcome:
     disagreements: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    vanished: list[tuple[str, str]] = field(default_factory=list)  # (GPU that was lost on the way, what was said)
     resumed: int = 0
     complete: bool = True
 
     @property
     def bad(self) -> bool:
         """Whether anything is wrong."""
-        return bool(self.failures or self.disagreements)
+        return bool(self.failures or self.disagreements or self.vanished)
 
 
 def sweep(
@@ -69,12 +51,12 @@ def sweep(
 ) -> Outcome:
     """Carry out a sweep. `progress` hears (cases done, cases planned, bad ones)."""
     began = time.monotonic()
-    hello, problems = _hello(options, tell)
+    hello, problems = look(options, tell)
     device = str(hello["device"])
     here, trouble = lanes(hello, options.memory) if device.startswith("cuda") else lanes({}, None)
     if not here:
         raise NoDiagnosis(f"no GPU can be used: {'; '.join(trouble)}")
-    backends = _chosen(options, hello, device)
+    backends = chosen(options, hello, device)
     planned = plan(backends, device, options.cases or (2400 if device.startswith("cuda") else 600), options.seed)
     stack = {name: hello.get(name) for name in ("torch", "cuda", "versions", "device")}
     stack.update(seed=options.seed, cases=len(planned.cases), backends=sorted(backends))
@@ -97,45 +79,6 @@ def sweep(
     finally:
         journal.close()
     return outcome
-
-
-def _hello(options: Options, tell: Callable[[str], None]) -> tuple[Mapping[str, Any], list[str]]:
-    tell("looking at devices and libraries")
-    worker = Worker(options.python, timeout=max(180.0, options.timeout))
-    answer = worker.ask({"op": "hello", "device": options.device})
-    problems = []
-    if answer.outcome in ("crashed", "timeout"):
-        # A library took the process with it: ask for each on its own.
-        problems.append(f"looking at the libraries: {answer.reason}")
-        worker = Worker(options.python, timeout=60.0)
-        answer = worker.ask({"op": "hello", "device": options.device, "backends": list(CPU_BACKENDS[:3])})
-    if answer.outcome != "ran":
-        raise NoDiagnosis(f"torch in `{options.python}` cannot be used: {answer.reason}")
-    return answer.observed, problems
-
-
-def _chosen(options: Options, hello: Mapping[str, Any], device: str) -> list[str]:
-    states = hello.get("backends") or {}
-    own = [name for name in options.backends if name.startswith("file:")]
-    for name in own:
-        if name.count(":") < 2:
-            raise DoctorError(f"`{name}` names no function", "write it as `file:PATH:FUNCTION`")
-        if not Path(name[5:].rpartition(":")[0]).is_file():
-            raise DoctorError(f"there is no file `{name[5:].rpartition(':')[0]}`")
-    wanted = [name for name in options.backends if name not in own]
-    unknown = [name for name in wanted if name not in states]
-    if unknown:
-        raise DoctorError(f"there is no backend `{unknown[0]}`", f"backends are {', '.join(states)}")
-    there = [name for name, problem in states.items() if problem is None]
-    if not device.startswith("cuda"):
-        there = [name for name in there if name in CPU_BACKENDS]
-    if options.backends:
-        missing = [name for name in wanted if name not in there]
-        if missing:
-            why = states[missing[0]] or "it needs a GPU"
-            raise NoDiagnosis(f"`{missing[0]}` cannot be asked here: {why}")
-        return [*wanted, *own]
-    return there
 
 
 def _run_lanes(options: Options, outcome: Outcome, journal: Journal, progress: Callable[[int, int, int], None]) -> bool:
@@ -206,26 +149,36 @@ def _one_lane(
 
     def heard(request: Mapping[str, Any], answer: Answer) -> None:
         nonlocal in_a_row, given_up
+        gone = _gone(lane, answer)
         if answer.outcome in ("crashed", "timeout"):
             killed[str(request["backend"])] += 1
-            in_a_row += 1
-            given_up = in_a_row >= IN_A_ROW
-        else:
-            in_a_row = 0
+        in_a_row = in_a_row + 1 if gone or answer.outcome in ("crashed", "timeout") else 0
+        if in_a_row >= IN_A_ROW and not given_up:
+            given_up = True
+            if gone:
+                outcome.vanished.append((lane.label, answer.reason))
         note(lane, {name: value for name, value in request.items() if name != "memory_bytes"}, answer)
 
     def skip(request: Mapping[str, Any]) -> bool:
         return given_up or killed[str(request["backend"])] >= TRIES
 
-    finished = worker.run(left, heard, until, skip)
+    finished = worker.run(left, heard, until, skip, lambda: given_up)
     for backend, count in killed.items():
         if count >= TRIES:
             outcome.notes.append(
                 f"{lane.label}: `{backend}` ended its process {count} times; its other cases were left out"
             )
     if given_up:
-        outcome.notes.append(f"{lane.label}: given up after {IN_A_ROW} processes in a row ended before they answered")
+        outcome.notes.append(f"{lane.label}: given up after {IN_A_ROW} cases in a row that could not be asked")
     return finished and not given_up
+
+
+def _gone(lane: Lane, answer: Answer) -> bool:
+    """Whether this reads as if the device were no longer there: no case is to blame for that alone."""
+    if lane.name == "cpu":
+        return False
+    lost = answer.outcome == "failed" and "CUDA error" in answer.reason
+    return lost or (answer.outcome == "unavailable" and "sees no CUDA device" in answer.reason)
 
 
 def _look_into_failures(options: Options, outcome: Outcome, tell: Callable[[str], None]) -> None:

@@ -22,8 +22,10 @@ class TimeIsUp(Exception):
 class _Listening(Process):
     """A process whose answers are passed on one by one."""
 
-    def __init__(self, heard: Callable[[Answer], None], until: float, *arguments: Any) -> None:
-        self.heard, self.until, self.passed = heard, until, 0
+    def __init__(
+        self, heard: Callable[[Answer], None], until: float, stop: Callable[[], bool], *arguments: Any
+    ) -> None:
+        self.heard, self.until, self.stop, self.passed = heard, until, stop, 0
         super().__init__(*arguments)
 
     def _record(self, line: bytes) -> None:
@@ -31,7 +33,7 @@ class _Listening(Process):
         while self.passed < len(self.answers):
             self.passed += 1
             self.heard(self.answers[self.passed - 1])
-        if time.monotonic() > self.until:
+        if time.monotonic() > self.until or self.stop():
             raise TimeIsUp
 
 
@@ -48,10 +50,11 @@ class Worker:
         heard: Heard,
         until: float | None = None,
         skip: Callable[[Mapping[str, Any]], bool] = lambda request: False,
+        stop: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Ask all requests in order, `heard` getting each with its answer; False if time ran out before the end.
+        """Ask all requests in order, `heard` getting each with its answer; False if it ended before they were through.
 
-        After a crash, requests that `skip` names by then are left out.
+        After a crash, requests that `skip` names by then are left out; where `stop` says so, the rest is given up.
         """
         limit = float("inf") if until is None else until
         left = list(requests)
@@ -60,16 +63,19 @@ class Worker:
             for source in [kernels_dir() / "sweep.py", *kernels_dir().glob("_*.py")]:
                 (directory / source.name).write_bytes(source.read_bytes())
             while left:
-                if time.monotonic() > limit:
+                if time.monotonic() > limit or stop():
                     return False
-                if not self._once(directory, left, heard, limit):
+                if not self._once(directory, left, heard, limit, stop):
                     return False
                 left = [request for request in left if not skip(request)]
         finally:
             shutil.rmtree(directory, ignore_errors=True)
         return True
 
-    def _once(self, directory: pathlib.Path, left: list[Mapping[str, Any]], heard: Heard, limit: float) -> bool:
+    def _once(
+        self, directory: pathlib.Path, left: list[Mapping[str, Any]], heard: Heard, limit: float,
+        stop: Callable[[], bool],
+    ) -> bool:  # fmt: skip
         """One start of the program; takes off `left` what was answered. False if time ran out."""
         self.starts += 1
         done = 0
@@ -80,7 +86,7 @@ class Worker:
             done += 1
             heard(request, answer)
 
-        process = _Listening(pass_on, limit, self.python, "sweep.py", directory, left, self.env)
+        process = _Listening(pass_on, limit, stop, self.python, "sweep.py", directory, left, self.env)
         try:
             # A hang must not outlive the budget by much, nor a slow start be taken for one.
             patience = min(self.timeout, max(5.0, limit - time.monotonic()))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from doctor.stress.here import Options
 from doctor.stress.report import as_text
-from doctor.stress.sweep import Options, by_backend, sweep
+from doctor.stress.sweep import by_backend, sweep
 
 pytestmark = pytest.mark.gpu
 FAULTS = Path(__file__).parents[1] / "stress" / "faults.py"

@@ -9,6 +9,7 @@ import pytest
 from doctor.errors import DoctorError
 from doctor.stress.failures import Failure, kinds, verdict
 from doctor.stress.gpus import disagreements, lanes
+from doctor.stress.here import Options
 from doctor.stress.journal import Journal
 from doctor.target import Answer, run_program
 
@@ -121,7 +122,7 @@ def test_triton_that_breaks_is_a_fault_and_one_that_runs_a_note(monkeypatch):
         monkeypatch.setattr(module.Worker, "ask", lambda self, request: answer)
         hello = {"torch": "2.11", "backends": {}}
         outcome = module.Outcome(hello, Plan((), {}), [Lane("gpu0", "GPU 0")], [])
-        module._triton(module.Options("python"), outcome)
+        module._triton(Options("python"), outcome)
         return outcome
 
     good = outcome_of(Answer("ran", {"verdict": "ok", "faults": []}))

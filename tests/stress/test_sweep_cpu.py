@@ -9,8 +9,9 @@ import pytest
 
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.stress.failures import verdict
+from doctor.stress.here import Options
 from doctor.stress.report import as_json, as_text, short
-from doctor.stress.sweep import Options, by_backend, sweep
+from doctor.stress.sweep import by_backend, sweep
 
 FAULTS = Path(__file__).parent / "faults.py"
 
