@@ -88,5 +88,5 @@ def pin_of(ranges: str, file: object, line: int) -> str | None:
 
 def cuda_of_index(url: str) -> str | None:
     """The CUDA of torch builds that a package index of PyTorch carries: `…/whl/cu124` → 12.4."""
-    match = re.search(r"pytorch.*/(?:whl|wheels)/(?:test/|nightly/)?cu(\d+)(\d)(?:[/?#]|$)", url)
+    match = re.search(r"pytorch.*(?:whl|wheels)/(?:test/|nightly/)?cu(\d+)(\d)(?:[/?#]|$)", url)
     return f"{match[1]}.{match[2]}" if match else None

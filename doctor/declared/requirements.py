@@ -204,7 +204,7 @@ def _address(
     """A wheel, a source archive or a repository: the version is in the file's name or in the tag."""
     from urllib.parse import unquote
 
-    url, _, condition = url.partition(" ;")
+    url, condition = split_marker(url)
     bare, _, fragment = url.strip().partition("#")
     egg = re.search(r"egg=([A-Za-z0-9._-]+)", fragment)
     archive = unquote(bare).partition("?")[0]
@@ -238,6 +238,12 @@ def address_entry(text: str, file: str, number: int) -> Entry | None:
         return _address(text, None, file, number, text, False)
     except DoctorError:
         return None
+
+
+def split_marker(address: str) -> tuple[str, str]:
+    """(address, marker): `;` is part of an address unless a space stands before or behind it."""
+    url, *rest = re.split(r"\s+;\s*|;\s+", address, maxsplit=1)
+    return url, rest[0] if rest else ""
 
 
 def version_of_address(url: str, name: str) -> str | None:

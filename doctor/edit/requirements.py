@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..declared.interface import Entry, cuda_of_index, fault, normalized
 from ..declared.markers import judge
-from ..declared.requirements import address_entry, project_top
+from ..declared.requirements import address_entry, project_top, split_marker
 from ..errors import DoctorError
 from .files import SourceFile
 from .goals import Goal, Goals
@@ -165,8 +165,7 @@ class RequirementsFile:
 
 def _bare_changes(body: str, entry: Entry, goals: Goals) -> list[Edit] | None:
     """`https://…/torch-2.6.0….whl` in the words of `torch @ https://…`, edited, and written bare again if it can be."""
-    address, _, _ = body.partition(" ;")
-    address = address.rstrip()
+    address = split_marker(body)[0]
     prefix = f"{entry.name} @ "
     if address.startswith("-"):
         return []

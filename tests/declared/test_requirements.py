@@ -198,3 +198,10 @@ def test_many_includes_end(read):
     files = {f"r{number}.txt": f"-r r{number + 1}.txt\n" for number in range(400)} | {"r400.txt": "torch==2.6.0"}
     with pytest.raises(DoctorError, match="more than 200 files"):
         read(files, only=["r0.txt"])
+
+
+def test_a_marker_behind_an_address_needs_one_space_only(read):
+    wheel = "https://example.org/flash_attn-2.7.4+torch2.6.0cxx11abiFALSE-cp311-cp311-{}.whl; platform_system == '{}'"
+    lines = [wheel.format("win_amd64", "Windows"), wheel.format("linux_x86_64", "Linux")]
+    found = read({"requirements.txt": "\n".join(lines)}).facts["flash-attn.version"]
+    assert found.value == "2.7.4+torch2.6.0cxx11abiFALSE" and found.source.endswith(":2")

@@ -125,6 +125,11 @@ def test_a_wheel_for_the_old_torch_becomes_the_one_for_the_new(rewrite: Rewrite)
         f"torch==2.8.0\nflash-attn @ {after}\n"
     )
     assert rewrite(f"{before}\ntorch==2.6.0", moved, flash_attn="2.8.3") == f"{after}\ntorch==2.8.0"
+    marked = '{}; platform_system == "Linux" and python_version == "3.11"\ntorch==2.6.0'
+    there = "https://example.org/x-1.0+torch2.6.0-cp311-cp311-win_amd64.whl; platform_system == 'Windows'\n"
+    assert rewrite(there + marked.format(before), moved, flash_attn="2.8.3") == (
+        there + marked.format(after).replace("2.6.0", "2.8.0")
+    )
     older = WHEEL.format("2.5.6", "2.1", "FALSE")
     assert rewrite(f"flash-attn @ {older}\ntorch", moved, flash_attn="2.5.6") == "flash-attn==2.5.6\ntorch==2.8.0"
     other = (
