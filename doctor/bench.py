@@ -56,10 +56,10 @@ def groups(cases: Cases) -> list[tuple[tuple[tuple[str, str | None], ...], list[
     cases, wherever there are any, apart from those about torch.
     """
     made: dict[tuple[Any, bool], list[tuple[str, int]]] = {}
-    te = {_environment(request) for request in cases.get(_BRINGS_TE, ())}
+    te = {environment_of(request) for request in cases.get(_BRINGS_TE, ())}
     for kernel in sorted(cases, key=lambda name: (name != _BRINGS_TE, name == _EITHER)):
         for index, request in enumerate(cases[kernel]):
-            environment = _environment(request)
+            environment = environment_of(request)
             with_te = kernel == _BRINGS_TE or (kernel == _EITHER and environment in te)
             made.setdefault((environment, with_te), []).append((kernel, index))
     return [(environment, places) for (environment, _), places in made.items()]
@@ -75,7 +75,7 @@ def spent(answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
     return total
 
 
-def _environment(request: Mapping[str, Any]) -> tuple[tuple[str, str | None], ...]:
+def environment_of(request: Mapping[str, Any]) -> tuple[tuple[str, str | None], ...]:
     """The variables that a request wants set (or, with null, unset) before anything is imported."""
     wanted = request.get("env")
     if not isinstance(wanted, Mapping):

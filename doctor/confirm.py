@@ -11,6 +11,7 @@ from .known import Known
 from .model import ABSENT, SEVERITIES, Confirmation, Finding, Prediction
 from .process import Answer
 from .records import replace
+from .reproduce import reproduction
 from .versions import split_clauses
 from .vocabulary import TERMS, parse
 
@@ -81,7 +82,12 @@ def confirm(
             said = foretold_failure(finding, predictions, runs)
             settled.append(_settle(finding, _about_the_job(said, finding, again(said))) if said else finding)
     foreseen = any(finding.severity == "error" for finding in settled)
-    settled += [found for run in runs if (found := unpredicted(run, foreseen)) is not None]
+    for run, (kernel, index) in zip(runs, own, strict=True):
+        surprise = unpredicted(run, foreseen)
+        if surprise is not None:
+            tell(f"writing down how to see again what `{kernel}` saw …")
+            script = reproduction(bench, kernel, cases[kernel][index], answers[kernel][index], run.reason)
+            settled.append(replace(surprise, reproduction=script))
     settled.sort(key=lambda finding: SEVERITIES.index(finding.severity))  # stable: the order within stays
     notes = list(dict.fromkeys(busy for several in answers.values() for answer in several for busy in _busy(answer)))
     if foreseen and any(run.verdict == "failed" for run in runs):

@@ -81,8 +81,10 @@ def _finding(report: Report, finding: Finding) -> list[str]:
         out += ["| fact | found | needed | from |", "|---|---|---|---|"]
         out += [_row(evidence, readings(report, finding, evidence)) for evidence in finding.evidence] + [""]
     if finding.confirmation:
-        said = finding.confirmation
-        out += [f"{said.verdict}: {_code(said.kernel)} {said.outcome}: {_prose(said.reason)}", ""]
+        ran = finding.confirmation
+        out += [f"{ran.verdict}: {_code(ran.kernel)} {ran.outcome}: {_prose(ran.reason)}", ""]
+    if finding.reproduction:
+        out += ["To see it again:", *_block(finding.reproduction.rstrip("\n").split("\n"), "python")]
     return out + _explained(finding)
 
 
@@ -166,7 +168,7 @@ def _headline(prediction: Prediction) -> str:
 
 
 def _runs(report: Report) -> list[str]:
-    out = [f"- {_code(run.kernel)}: {run.verdict}: {_prose(run.reason)} ({run.seconds:.1f} s)" for run in report.runs]
+    out = [f"- {_code(run.kernel)}: {run.verdict} in {run.seconds:.1f} s: {_prose(run.reason)}" for run in report.runs]
     return [*out, ""] if out else []
 
 
@@ -192,13 +194,13 @@ def _assumed(report: Report) -> list[str]:
     return [f"Assumed, as the workload does not say: {told}", ""]
 
 
-def _block(lines: list[str]) -> list[str]:
+def _block(lines: list[str], language: str = "sh") -> list[str]:
     """Lines to paste; the fence is longer than any run of backticks in them."""
     if not lines:
         return [""]
     longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
-    return ["", f"{fence}sh", *(printable(line) for line in lines), fence, ""]
+    return ["", f"{fence}{language}", *(printable(line) for line in lines), fence, ""]
 
 
 def _code(text: object) -> str:

@@ -66,6 +66,8 @@ def _result(report: Report, finding: Finding, index: int) -> dict[str, Any]:
         "locations": [_location(finding, places[0] if places else None)],
         "partialFingerprints": {FINGERPRINT: fingerprint(finding)},
     }
+    if finding.reproduction:
+        content["properties"] = {"reproduction": finding.reproduction}
     if finding.cases:
         content["properties"] = {"cases": [_case(report.cases[number]) for number in finding.cases]}
     if places[1:]:

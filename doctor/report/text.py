@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from ..model import SEVERITIES, Confirmation, Evidence, Finding, Fix, Report, Undetermined
+from ..model import SEVERITIES, Evidence, Finding, Fix, Report, Undetermined
 from . import Style
 from .cases import messages, readings, where
 from .page import Page
 from .proof import proof_lines
 from .remedies import alternative_lines, fix_lines
+from .runs import confirmation_lines, run_lines, timing_line
 from .subject import job_line, machine_line, needed, shown, verdict
 from .tables import backend_lines, backend_table, case_table
 
 #: Sources that read as half a sentence already.
 _SENTENCES = ("derived ", "assumed", "predicted ", "default")
 _MOST_MESSAGES = 3  # of one finding, where cases differ
-_RUNS = {"healthy": "ok", "failed": "error", "inconclusive": "dim"}
 _NO_WAY = "no release, variable or setting on record clears it without breaking something else"
-_CONFIRMED = {
-    "confirmed": ("error", "confirmed by a run"),
-    "refuted": ("ok", "a run says otherwise"),
-    "inconclusive": ("dim", "a run told nothing"),
-}
 
 
 def diagnosis(report: Report, style: Style) -> str:
@@ -38,13 +33,7 @@ def diagnosis(report: Report, style: Style) -> str:
         told = frozenset(finding.rule for finding in report.findings)
         for prediction in report.predictions:
             backend_lines(page, prediction, told)
-    if report.runs:
-        page.gap()
-        for run in report.runs:
-            reason = f": {run.reason}" if run.reason else ""
-            page.say(
-                f"{run.verdict}{reason} ({run.seconds:.1f} s)", lead=f"ran `{run.kernel}`:", look=_RUNS[run.verdict]
-            )
+    run_lines(page, report)
     if report.fixes:
         page.gap()
         _fixes(page, report)
@@ -56,7 +45,7 @@ def diagnosis(report: Report, style: Style) -> str:
         page.gap()
         _notes(page, report)
     page.gap()
-    _timing(page, report)
+    timing_line(page, report)
     return page.text()
 
 
@@ -140,8 +129,7 @@ def _finding(page: Page, finding: Finding, report: Report | None = None) -> None
             page.say(_evidence(evidence), indent=4, hang=6)
     if finding.why:
         page.say(finding.why, lead="why:", look="label", indent=2, hang=7)
-    if finding.confirmation:
-        _confirmation(page, finding.confirmation)
+    confirmation_lines(page, finding)
     _ways_out(page, finding)
     if finding.no_pin:
         page.say(finding.no_pin, lead="no package version cures it:", look="label", indent=2, hang=4)
@@ -177,15 +165,6 @@ def _evidence(evidence: Evidence) -> str:
     wanted = needed(evidence)
     needs = f", needs {wanted}" if wanted else ""
     return f"{evidence.key}: found {shown(evidence.fact.value)}{needs}, {origin}"
-
-
-def _confirmation(page: Page, item: Confirmation) -> None:
-    look, words = _CONFIRMED[item.verdict]
-    reason = f": {item.reason}" if item.reason else ""
-    page.say(
-        f"`{item.kernel}` {item.outcome} in {item.seconds:.1f} s{reason}",
-        lead=f"{words}:", look=look, indent=2, hang=4,
-    )  # fmt: skip
 
 
 def _ways_out(page: Page, finding: Finding) -> None:
@@ -279,18 +258,3 @@ def _assumed(page: Page, report: Report) -> None:
 def _notes(page: Page, report: Report) -> None:
     for note in report.notes:
         page.say(note, lead="note:", look="note")
-
-
-def _timing(page: Page, report: Report) -> None:
-    total = report.timing.get("total")
-    if total is not None:
-        kernels = report.timing.get("kernels")
-        detail = (
-            f", {kernels:.1f} s of it in kernels"
-            if kernels
-            else ", no kernel was run"
-            if not report.kernels_run
-            else ""
-        )
-        rules = report.rulebook.get("rules")
-        page.line(f"{rules} rules in {total:.2f} s{detail}" if rules else f"took {total:.2f} s{detail}", "dim")
