@@ -76,7 +76,8 @@ def main() -> int:
     result = {
         "environments": broken, "outcome": dict(outcomes), "asked": asked,
         "accepted_share": round(outcomes["accepted"] / asked, 4) if asked else None,
-        "withdrawn": dict(withdrawn), "resolver": installer.title, "median_s": round(statistics.median(seconds), 2) if seconds else None,
+        "withdrawn": dict(withdrawn), "resolver": installer.title,
+        "median_s": round(statistics.median(seconds), 2) if seconds else None,
     }  # fmt: skip
     for key, value in result.items():
         print(f"{key:16} {value}")

@@ -69,7 +69,8 @@ def _tried(
     if ran is not None:
         found = installed(ran)
         size = _size(Path(python).parent.parent)
-        told = f"{size / 2**20:.0f} MiB" if found.outcome else found.reason
+        count = len(list(Path(python).parent.parent.glob("lib*/python*/site-packages/*.dist-info")))
+        told = f"{count} packages, {size / 2**20:.1f} MiB" if found.outcome else found.reason
         yield Step("installs", found.outcome, told, shown(ran.command), ran.seconds)
         if not found.outcome:
             yield from _untold("the packages are not installed")
