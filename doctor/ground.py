@@ -61,17 +61,46 @@ class Ground:
     rulebook: Rulebook
     settled: Mapping[str, Fact]
 
+    def carries(self, facts: Facts) -> bool:
+        """Whether these facts differ from the environment's in nothing but the GPU and the job."""
+        own = [(key, fact) for key, fact in facts.items() if not key.startswith(VARYING)]
+        return len(own) == len(self.facts) and all(same(self.facts.get(key), fact) for key, fact in own)
+
     def evaluate(self, facts: Facts) -> Assessment:
         """What `evaluate` with the whole rulebook says of a case in this environment."""
         return evaluate(self.rulebook, facts, self.settled)
+
+
+class Grounds:
+    """The grounds of one environment: as it is declared, and with each choice of releases that its ranges admit."""
+
+    def __init__(self, rulebook: Rulebook) -> None:
+        self._rulebook = rulebook
+        self._made: dict[object, Ground] = {}
+
+    def evaluate(self, name: object, facts: Facts) -> Assessment:
+        """What the whole rulebook says of a case on the ground of that name."""
+        ground = self._made.get(name)
+        if ground is None or not ground.carries(facts):
+            ground = self._made[name] = ground_of(self._rulebook, facts)
+        return ground.evaluate(facts)
 
 
 def ground_of(rulebook: Rulebook, facts: Facts) -> Ground:
     """The ground for every case whose facts are these but for the GPU and the job."""
     own = Facts(fact for key, fact in facts.items() if not key.startswith(VARYING))
     known = _Environment(own, rulebook.implications, Predictor(rulebook))
-    left = [rule.id for rule in rulebook.rules.values() if _verdict(rule.when, known) is not False]
+    left = [
+        rule.id
+        for rule in rulebook.rules.values()
+        if rule.severity is not None and _verdict(rule.when, known) is not False
+    ]
     return Ground(own, rulebook.only(left), known.settled)
+
+
+def same(one: Fact | None, other: Fact) -> bool:
+    """Whether two facts are alike."""
+    return one is other or one == other  # mostly it is the one object that was read once
 
 
 def _verdict(condition: Condition, known: _Environment) -> bool | None:

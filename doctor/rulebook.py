@@ -176,11 +176,11 @@ class Rulebook:
         return table
 
     def only(self, ids: Iterable[str]) -> Rulebook:
-        """The same with these rules alone, and of the parts of each library's backends one rule that says when."""
-        told = {rule.id for index in self.support.values() if (rule := index.any_of(parts=True)) is not None}
-        kept = told.union(ids)
+        """The same with these rules alone to be judged; what backends are predicted by stays, and is shared."""
+        kept = set(ids)
         made = Rulebook({name: rule for name, rule in self.rules.items() if name in kept}, self.libraries, self.version)
-        vars(made).update(implications=self.implications, by_prefix=self.by_prefix)  # the same, and dear to make
+        tables = ("implications", "support", "runtime", "by_prefix")  # dear to make, and the same
+        vars(made).update({name: getattr(self, name) for name in tables})
         return made
 
     @cached_property

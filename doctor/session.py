@@ -17,7 +17,8 @@ from .rulebook import Rulebook, load_rulebook
 from .settled import settled
 
 if TYPE_CHECKING:
-    from .ground import Ground
+    from .declared.admitted import Ranges
+    from .ground import Grounds
     from .known import Known
     from .solve.limits import Limits
 
@@ -85,15 +86,21 @@ def diagnose(
     )
 
 
-def judged(rulebook: Rulebook, patient: Patient, ground: Ground | None = None) -> Verdict:
-    """The rules on these facts, and on every release that declared ranges admit; `ground` is what cases share."""
-    assessment = evaluate(rulebook, patient.facts) if ground is None else ground.evaluate(patient.facts)
+def judged(
+    rulebook: Rulebook, patient: Patient, grounds: Grounds | None = None, ranges: Ranges | None = None
+) -> Verdict:
+    """The rules on these facts, and on every release that declared ranges admit.
+
+    `grounds` and `ranges` are what the cases of one environment share.
+    """
+    facts = patient.facts
+    assessment = evaluate(rulebook, facts) if grounds is None else grounds.evaluate(None, facts)
     found = foretold(rulebook, assessment)
     if patient.declaration is None or not patient.declaration.open:
         return Verdict(assessment, found, assessment)
     from .declared.admitted import judge_open
 
-    return Verdict(*judge_open(rulebook, patient.facts, patient.declaration, assessment))
+    return Verdict(*judge_open(rulebook, facts, patient.declaration, assessment, ranges, grounds))
 
 
 def answerable(rulebook: Rulebook, patient: Patient, *assessments: Assessment) -> None:

@@ -6,8 +6,9 @@ less and claims nothing that is not so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, product
+from typing import TYPE_CHECKING
 
 from ..evaluate import Assessment, evaluate
 from ..foretold import foretold
@@ -19,11 +20,15 @@ from ..vocabulary import fact as make_fact
 from .compatible import Open, fits
 from .gather import Declaration
 
+if TYPE_CHECKING:
+    from ..ground import Grounds
+
 MOST_COMBINATIONS = 160  # judged
 MOST_TRIED = 5_000  # looked at to find those whose releases admit one another
 _SHOWN = 4
 
 Choice = tuple[tuple[str, str], ...]  # (package, release), in the order of the open packages
+Ask = Callable[[Choice, Facts], Assessment]
 
 
 @dataclass(frozen=True)
@@ -35,22 +40,51 @@ class Case:
     findings: tuple[Finding, ...]
 
 
+@dataclass(frozen=True)
+class Ranges:
+    """What is to be judged of the ranges of one environment: packages, together with the choices they admit."""
+
+    watched: tuple[Open, ...]
+    rounds: tuple[tuple[tuple[Open, ...], tuple[Choice, ...]], ...]
+
+    @property
+    def count(self) -> int:
+        """How often the rulebook is asked."""
+        return sum(len(choices) for _, choices in self.rounds)
+
+
+def ranges_of(rulebook: Rulebook, declaration: Declaration) -> Ranges:
+    """The choices that the ranges of watched packages leave, worked out once for all GPUs and jobs."""
+    watched = tuple(item for item in declaration.open if item.name in rulebook.watched_distributions)
+    rounds = _rounds(watched, declaration) if watched else ()
+    return Ranges(watched, tuple((tuple(some), tuple(_choices(some, declaration))) for some in rounds))
+
+
 def judge_open(
-    rulebook: Rulebook, facts: Facts, declaration: Declaration, base: Assessment
+    rulebook: Rulebook,
+    facts: Facts,
+    declaration: Declaration,
+    base: Assessment,
+    ranges: Ranges | None = None,
+    grounds: Grounds | None = None,
 ) -> tuple[Assessment, tuple[Finding, ...], Assessment, tuple[str, ...]]:
     """(the base assessment, in which open versions are unknown, sharpened by what their releases have in common;
-    the findings; what an installer would take today, judged; notes)."""
+    the findings; what an installer would take today, judged; notes).
+
+    `ranges` without rounds has only the last of these judged; `grounds` share work between GPUs and jobs.
+    """
     found = foretold(rulebook, base)
-    watched = [item for item in declaration.open if item.name in rulebook.watched_distributions]
+    ranges = ranges or ranges_of(rulebook, declaration)
+    watched, rounds = ranges.watched, ranges.rounds
     if not watched:
         return base, found, base, ()
+    ask = grounds.evaluate if grounds else lambda choice, whole: evaluate(rulebook, whole)
     fired = {finding.rule for finding in found}
     findings: dict[str, Finding] = {finding.rule: finding for finding in found}
     settled: set[str] = set()
     predictions, newest = base.predictions, None
-    rounds = list(_rounds(watched, declaration))
-    for packages in rounds:
-        cases = [_case(rulebook, facts, choice, packages, declaration) for choice in _choices(packages, declaration)]
+    for packages, choices in rounds:
+        cases = [_case(rulebook, facts, choice, packages, declaration, ask) for choice in choices]
         if not cases:
             continue
         for finding in _judged(cases, packages, fired):
@@ -61,11 +95,12 @@ def judge_open(
         if len(rounds) == 1:
             predictions, newest = _agreed(base, cases), cases[-1]
     notes: tuple[str, ...] = ()
-    if len(rounds) > 1:
+    if len(rounds) != 1:
         names = ", ".join(item.name for item in watched)
-        notes = (f"the ranges of {names} leave too many combinations: each package was judged by itself",)
+        if rounds:
+            notes = (f"the ranges of {names} leave too many combinations: each package was judged by itself",)
         choice = next(_choices(watched, declaration, newest_first=True), None)
-        newest = _case(rulebook, facts, choice, watched, declaration) if choice else None
+        newest = _case(rulebook, facts, choice, watched, declaration, ask) if choice else None
         for finding in newest.findings if newest else ():
             findings.setdefault(finding.rule, _of_today(finding, choice or ()))
     order = sorted(findings.values(), key=lambda finding: SEVERITIES.index(finding.severity))
@@ -100,7 +135,9 @@ def _choices(packages: Sequence[Open], declaration: Declaration, *, newest_first
             yield tuple((name, str(fact.value)) for name, fact in chosen.items())
 
 
-def _case(rulebook: Rulebook, facts: Facts, choice: Choice, packages: Sequence[Open], declaration: Declaration) -> Case:
+def _case(
+    rulebook: Rulebook, facts: Facts, choice: Choice, packages: Sequence[Open], declaration: Declaration, ask: Ask
+) -> Case:
     from ..workload import complete_workload
 
     index = load_index()
@@ -116,7 +153,7 @@ def _case(rulebook: Rulebook, facts: Facts, choice: Choice, packages: Sequence[O
                 source = f"{places[name]}, through {name} {version}"
                 brought.append(make_fact(f"{need.package}.version", need.pin, source))
     whole = complete_workload(facts.with_(*brought, *chosen))
-    assessment = evaluate(rulebook, whole)
+    assessment = ask(choice, whole)
     return Case(choice, assessment, foretold(rulebook, assessment))
 
 
