@@ -18,6 +18,7 @@ COMMANDS = {
     "wheels": "the official flash-attn wheel that fits, or the nearest, or how to build it",
     "stress": "is every attention here right? the whole sweep on the GPUs, minutes",
     "snapshot": "the facts of this machine as a file that every command takes back",
+    "init": "write the project's GPUs, jobs and files into pyproject.toml, for `check` in CI",
     "rules": "list, show, test and start rules",
 }
 

@@ -188,6 +188,13 @@ def rules(arguments: Sequence[str], streams: Streams) -> int:
     return run(arguments, streams)
 
 
+def init(arguments: Sequence[str], streams: Streams) -> int:
+    """Set up."""
+    from .init_command import run
+
+    return run(arguments, streams)
+
+
 def diagnosis_of(request: Request, streams: Streams) -> Report:
     """The report of one request."""
     from .session import diagnose

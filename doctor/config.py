@@ -178,6 +178,29 @@ def _ignored(page: _Page, items: Any) -> tuple[dict[str, str], tuple[Ignore, ...
     return ignored, tuple(entry for entry in expired if entry.rule not in ignored)
 
 
+def section_of(path: Path, text: str) -> Any:
+    """What stands under `tool.attn-doctor`, None where nothing does; DoctorError for what is no TOML."""
+    from importlib import import_module
+
+    name = _near(path)
+    try:
+        tomllib = import_module("tomllib")
+    except ModuleNotFoundError:  # Python 3.10
+        try:
+            tomllib = import_module("tomli")
+        except ModuleNotFoundError:
+            raise DoctorError(
+                f"{name} has a `[{SECTION}]` section, and Python 3.10 cannot read it",
+                "install `tomli` beside attn-doctor, or run it with Python 3.11 or newer",
+            ) from None
+    try:
+        return (tomllib.loads(text).get("tool") or {}).get("attn-doctor")
+    except (tomllib.TOMLDecodeError, AttributeError, RecursionError) as problem:
+        line = re.search(r"at line (\d+)", str(problem))
+        at = line[1] if line else text.rstrip().count("\n") + 1
+        raise DoctorError(f"{name}:{at}: not TOML: {problem}") from None
+
+
 class _Page:
     """One pyproject.toml: its section, and the lines of its keys, which no TOML reader tells."""
 
@@ -187,24 +210,7 @@ class _Page:
 
     def section(self) -> Mapping[str, Any]:
         """The table `[tool.attn-doctor]`."""
-        from importlib import import_module
-
-        try:
-            tomllib = import_module("tomllib")
-        except ModuleNotFoundError:  # Python 3.10
-            try:
-                tomllib = import_module("tomli")
-            except ModuleNotFoundError:
-                raise DoctorError(
-                    f"{self.name} has a `[{SECTION}]` section, and Python 3.10 cannot read it",
-                    "install `tomli` beside attn-doctor, or run it with Python 3.11 or newer",
-                ) from None
-        try:
-            found = (tomllib.loads(self._text).get("tool") or {}).get("attn-doctor") or {}
-        except (tomllib.TOMLDecodeError, AttributeError, RecursionError) as problem:
-            line = re.search(r"at line (\d+)", str(problem))
-            at = line[1] if line else self._text.rstrip().count("\n") + 1
-            raise DoctorError(f"{self.name}:{at}: not TOML: {problem}") from None
+        found = section_of(self._path, self._text) or {}
         if not isinstance(found, dict):
             raise DoctorError(f"{self.name}: `[{SECTION}]` needs to be a table")
         return found
