@@ -41,7 +41,7 @@ def solve(
     """
     errors = [finding for finding in assessment.findings if finding.severity == "error"]
     targets = errors or [finding for finding in assessment.findings if finding.severity == "warning"]
-    hopeless = not errors or any(finding.no_pin for finding in errors)  # says the author: no release cures it
+    hopeless = all(finding.no_pin for finding in errors)  # says the author: no release cures it
     if not any(finding.alternatives for finding in targets) and hopeless:
         return ()
     from .repair import Repair, best_of
@@ -56,18 +56,22 @@ def solve(
         outcomes += repair.fixes_for(rulebook.rules[finding.rule])
         if any(not outcome.firing for outcome in outcomes):
             break
-    if deep and not hopeless and all(outcome.firing for outcome in outcomes):
-        from .search import Search
+    if deep and errors and all(outcome.firing for outcome in outcomes):
+        from .search import completed
 
-        found = Search(repair).best()  # no rule names a way that clears everything: look for one
+        found = completed(repair, outcomes)  # no rule names a way that clears everything: look for one
         outcomes += [found] if found is not None else []
     outcomes = [repair.lean(outcome) for outcome in outcomes]
-    if deep and errors and outcomes:
+    best = best_of(outcomes, repair.firing, MOST_FIXES)
+    if deep and errors and best:
         from .search import better
 
-        smaller = better(repair, min(outcomes, key=lambda outcome: outcome.rank(repair.firing)))
-        outcomes += [smaller] if smaller is not None else []
-    best = best_of(outcomes, repair.firing, MOST_FIXES)
+        smaller = better(
+            repair, best
+        )  # recommended only if it is worse in nothing that matters, else one way of several
+        if smaller is not None:
+            best = [smaller, *best] if smaller.dominates(best[0]) else [*best[: MOST_FIXES - 1], smaller]
+        best = best[:MOST_FIXES]
     fixes = (as_fix(repair, outcome, first=outcome is best[0]) for outcome in best)
     return tuple(fix for fix in fixes if fix.changes)
 

@@ -20,6 +20,8 @@ from .stack import Stack
 _EVALUATIONS = 240  # of the rulebook, per call of `solve`
 _VERSIONS = 24  # sets of releases tried per plan
 _DEPTH = 4  # findings cured one after the other
+#: Place in a rule's list of a way that is not on it: after all that are.
+UNNAMED = 99
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Outcome:
     def rank(self, target: frozenset[str]) -> tuple[Any, ...]:
         """Order among outcomes: what stays broken, unsafe ways, the rule authors' order, then the cost."""
         unsafe = any(not pick.alternative.safe for pick in self.plan.picks)
-        return len(self.firing), unsafe, self.plan.order, self.cost
+        return len(self.firing), unsafe, self.plan.order or (UNNAMED,), self.cost
 
     def dominates(self, other: Outcome) -> bool:
         """Whether it changes fewer packages, and is no worse in torch's line, CUDA's, bounds and downgrades."""
@@ -164,10 +166,14 @@ class Repair:
         value = self.base.known.value
         return {key: value(text[1:-1]) if str(text).startswith("{") else text for key, text in plan.then.items()}
 
+    def facts_after(self, plan: Plan, chosen: Mapping[str, str]) -> Facts:
+        """The facts with these releases, variables and settings, and what follows from them."""
+        settings = {**plan.config, **self._consequences(plan)}
+        return changed_facts(self.rulebook, self.facts, self.base.known, self.stack, chosen, plan.env, settings)
+
     def asked(self, plan: Plan, chosen: Mapping[str, str]) -> Outcome | None:
         """What the rulebook says of the changed facts; None when no usable backend would remain."""
-        settings = {**plan.config, **self._consequences(plan)}
-        facts = changed_facts(self.rulebook, self.facts, self.base.known, self.stack, chosen, plan.env, settings)
+        facts = self.facts_after(plan, chosen)
         known, predictions = know(self.rulebook, facts)
         firing, unclear = set(), set()
         for rule in self.rules:
@@ -184,9 +190,13 @@ class Repair:
         for prediction in predictions.values():
             if prediction.could_tell and prediction.selected is None and prediction.library in self.usable:
                 return None
-        by_hand = len(plan.config) + len(plan.env) + sum(bool(pick.alternative.call) for pick in plan.picks)
-        costs = (*cost(self.stack, chosen), by_hand)
+        costs = (*cost(self.stack, chosen), by_hand(plan))
         return Outcome(plan, chosen, facts, known, frozenset(firing), frozenset(unclear), costs)
+
+
+def by_hand(plan: Plan) -> int:
+    """How many variables, settings and lines of code a plan changes."""
+    return len(plan.config) + len(plan.env) + sum(bool(pick.alternative.call) for pick in plan.picks)
 
 
 def best_of(outcomes: Sequence[Outcome], firing: frozenset[str], most: int) -> list[Outcome]:

@@ -1,61 +1,31 @@
-"""A way out that no rule names: releases searched with package metadata and the rulebook as the only judges.
+"""A way out that no rule names: releases, variables and settings searched with metadata and rulebook as only judges.
 
 Depth-first with iterative deepening on the number of changed packages. What a broken requirement or a firing rule
-does not depend on cannot mend it: every look-up of a judgement is traced, and only packages that feed one of these
-facts are moved. Releases that no rule, release table or requirement tells apart are tried once, nearest first.
-Both prunings lose no solution (docs/adr/0006-fix-by-asking-again.md).
+does not depend on cannot mend it: every look-up of a judgement is traced, and only what feeds one of these facts is
+moved: packages, variables that are set, and the settings the rule puts before any release. Releases that nothing
+tells apart are tried once (`kinds`). No pruning loses a solution (docs/adr/0006-fix-by-asking-again.md).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..backends import Predictor
-from ..conditions import Leaf
 from ..evaluate import rule_holds
-from ..known import Known
-from ..model import ABSENT, Fact, Facts
-from ..release_index import admits
-from ..rulebook import Rulebook
-from ..vocabulary import parse_version
-from .cost import series
-from .effects import changed_facts
-from .packages import pressing, ways_out
-from .parts import leader_of
-from .plan import Plan
-from .repair import Outcome, Repair
-from .stack import Stack
+from ..model import ABSENT, Alternative
+from ..rulebook import Rule
+from .causes import Causes, traced
+from .cost import cost
+from .kinds import Kinds
+from .packages import met, pressing, ways_out
+from .plan import Pick, Plan
+from .repair import UNNAMED, Outcome, Repair, by_hand
 
-_MOST = 3  # packages changed; what goes along because of metadata counts
-_EVALUATIONS, _NODES = 700, 4000
-_SMALL = 150, 600  # the same, where a rule's way is there already
-_OF_TORCH = re.compile(r"torch\.|cudnn\.")
-
-
-class _Traced(Known):
-    """A look-up that remembers every key it was asked for, directly or on the way."""
-
-    __slots__ = ("reads",)
-    reads: set[str]
-
-    def look_up(self, key: str) -> Fact:
-        """The fact of `key`, which is remembered."""
-        self.reads.add(key)
-        return super().look_up(key)
-
-    def with_(self, facts: Facts, predict: Any) -> Known:
-        """The same with some facts replaced; it goes on remembering in the same place."""
-        changed = _Traced(self.given.with_(*facts.values()), self._implications, predict)
-        changed.reads = self.reads
-        return changed
-
-
-def _traced(rulebook: Rulebook, facts: Facts) -> _Traced:
-    known = _Traced(facts, rulebook.implications, Predictor(rulebook))
-    known.reads = set()
-    return known
+_MOST = 6  # packages changed; what goes along because of metadata counts
+_SETTINGS = 3  # variables and settings changed besides
+_EVALUATIONS, _NODES = 500, 4000
+_SMALL = 80, 800  # the same, where a rule's way is there already
 
 
 class Search:
@@ -64,169 +34,177 @@ class Search:
     def __init__(self, repair: Repair, most: int = _MOST, evaluations: int = _EVALUATIONS, nodes: int = _NODES) -> None:
         self.repair, self.stack, self.rulebook = repair, repair.stack, repair.rulebook
         self.left, self.nodes, self.most = evaluations, nodes, most
-        self._seen: set[frozenset[tuple[str, str]]] = set()
-        self._memo: dict[Any, Any] = {}
+        self.kinds = Kinds(repair.rulebook, repair.stack)
+        self._seen: set[Any] = set()
+        self._cheapest: Outcome | None = None
+        self._verdicts: dict[Any, tuple[Outcome | None, list[Rule], Causes]] = {}
 
     @property
     def exhausted(self) -> bool:
         """Whether it ended before everything was tried: then an empty answer proves nothing."""
         return self.left <= 0 or self.nodes <= 0
 
-    def best(self) -> Outcome | None:
-        """The cheapest set of releases that clears every error; None when there is none within the bounds."""
-        for size in range(1, self.most + 1):
+    def best(self, begun: Outcome | None = None) -> Outcome | None:
+        """The cheapest change that clears every error, fewest packages first; None when there is none within the bounds.
+
+        `begun` is a way that leaves errors behind: what it changes is taken as it is.
+        """
+        chosen = {} if begun is None else dict(begun.chosen)
+        plan = Plan() if begun is None else begun.plan
+        for size in range(len(chosen), len(chosen) + self.most + 1):
             self._seen.clear()
-            found = list(self._extend({}, size, min(self.repair.firing, default=None)))
-            if found:
-                return min(found, key=lambda outcome: outcome.cost)
+            for outcome in self._extend(chosen, plan, size, None):
+                if self._cheapest is None or outcome.cost < self._cheapest.cost:
+                    self._cheapest = outcome
+            if self._cheapest is not None:
+                return self._cheapest
             if self.exhausted:
                 return None
         return None
 
-    def _extend(self, chosen: dict[str, str], size: int, target: str | None) -> Iterator[Outcome]:
+    def _extend(self, chosen: dict[str, str], plan: Plan, size: int, target: str | None) -> Iterator[Outcome]:
         """Everything of this size that begins with `chosen`; `target` is the error to be mended first."""
-        key = frozenset(chosen.items())
+        key = (
+            frozenset(chosen.items()),
+            frozenset(plan.env.items()),
+            frozenset((k, str(v)) for k, v in plan.config.items()),
+        )
         if key in self._seen or self.exhausted:
             return
         self._seen.add(key)
         self.nodes -= 1
         versions = self.stack.completed(chosen)
-        if not self.stack.keeps(versions):
+        if not self.stack.keeps(versions) or self._too_dear(chosen, plan, size):
             return
         clash = next(iter(pressing(self.stack, chosen)), None)
         if clash is not None:
             for package, spec in ways_out(self.stack, clash, versions, chosen) if len(chosen) < size else ():
-                yield from self._with(chosen, package, spec, size, target)
+                yield from self._with(chosen, plan, package, spec, size, target)
             return
-        outcome, reads = self._judged(chosen, target, len(chosen) < size)
-        if outcome is not None and len(chosen) == size:
-            yield outcome
-        elif outcome is None and reads is not None and len(chosen) < size:
-            for package in sorted(self._movers(reads) - set(chosen)):
-                yield from self._with(chosen, package, "", size, None if target not in self.repair.firing else target)
+        if key not in self._verdicts:
+            self._verdicts[key] = self._judged(chosen, plan, target)
+        outcome, rules, causes = self._verdicts[key]
+        if outcome is not None:
+            if len(chosen) == size:
+                yield outcome
+            return
+        step = self._next(rules, causes, plan, chosen, size)
+        if step is None:
+            return
+        rule, packages, picks = step
+        after = rule.id if rule is not None else None
+        yield from self._set(chosen, plan, picks, size, after)
+        for package in packages:
+            yield from self._with(chosen, plan, package, "", size, after)
+
+    def _too_dear(self, chosen: dict[str, str], plan: Plan, size: int) -> bool:
+        """Whether it cannot become cheaper than what was found: no part of the cost falls when more is changed."""
+        if self._cheapest is None:
+            return False
+        return (size, *cost(self.stack, chosen)[1:], by_hand(plan)) >= self._cheapest.cost
+
+    def _next(
+        self, rules: Sequence[Rule], causes: Causes, plan: Plan, chosen: dict[str, str], size: int
+    ) -> tuple[Rule | None, list[str], list[Pick]] | None:
+        """(the error with the fewest ways, packages that may mend it, settings); None where one has no way at all."""
+        found: list[tuple[Rule | None, list[str], list[Pick]]] = []
+        stuck = False
+        for rule in rules:
+            reads = causes.of(rule)
+            packages = causes.movers(reads) - set(chosen)
+            if len(chosen) >= size or _no_release(rule):
+                packages = set()
+            picks = list(self._settings(rule, causes.switches(reads), plan))
+            stuck = stuck or not (packages or picks)
+            found.append((rule, sorted(packages), picks))
+        if not rules:  # no error, but a library has lost its last backend
+            reads = causes.of_libraries(self.repair.usable)
+            packages = causes.movers(reads) - set(chosen) if len(chosen) < size else set()
+            found.append((None, sorted(packages), []))
+            stuck = not packages
+        set_first = [step for step in found if any(pick.alternative.config for pick in step[2])]
+        if stuck and not set_first:  # a setting changes the job, and with it what the others depend on
+            return None
+        return min(set_first or found, key=lambda step: len(step[2]) + sum(self._width(name) for name in step[1]))
+
+    def _width(self, package: str) -> int:
+        return len(self.kinds.releases(package, ""))
 
     def _with(
-        self, chosen: dict[str, str], package: str, spec: str, size: int, target: str | None
+        self, chosen: dict[str, str], plan: Plan, package: str, spec: str, size: int, target: str | None
     ) -> Iterator[Outcome]:
-        for version in self.releases(package, spec):
+        for version in self.kinds.releases(package, spec):
             if self.stack.fits(package, version, chosen) and not self.stack.outdated(package, version, chosen):
-                yield from self._extend({**chosen, package: version}, size, target)
+                yield from self._extend({**chosen, package: version}, plan, size, target)
+
+    def _set(
+        self, chosen: dict[str, str], plan: Plan, picks: Sequence[Pick], size: int, target: str | None
+    ) -> Iterator[Outcome]:
+        """The same with one more variable or setting, or a removal that the rule names."""
+        for pick in picks:
+            joined = plan.joined(pick)
+            if joined is None:
+                continue
+            moved = {name: spec.removeprefix("==") for name, spec in pick.alternative.require.items()}
+            if len(chosen) + len(moved) > size or any(name in chosen or not self.stack.free(name) for name in moved):
+                continue
+            yield from self._extend({**chosen, **moved}, joined, size, target)
+
+    def _settings(self, rule: Rule, switches: set[str], plan: Plan) -> Iterator[Pick]:
+        """What the rule puts before any release, removals and foreign builds it names, and set variables it reads."""
+        if len(plan.env) + len(plan.config) >= _SETTINGS:
+            return
+        named = False
+        for order, way in enumerate(rule.alternatives):
+            exact = [spec for spec in way.require.values() if spec == ABSENT or re.fullmatch(r"==[^,]*\+[^,]*", spec)]
+            named = named or bool(way.require)
+            pick = Pick(rule.id, order, way)
+            joined = plan.joined(pick)
+            if way.call or way.then or pick.trusted or not way.safe or len(exact) < len(way.require):
+                continue
+            if way.require and all(met(self.stack, name, spec) for name, spec in way.require.items()):
+                continue
+            same = joined is None or (joined.env == plan.env and joined.config == plan.config)
+            if (way.require or not same) and not (named and way.config):
+                yield pick
+        for name in sorted(switches - set(plan.env)):
+            yield Pick(rule.id, UNNAMED, Alternative(unset_env=(name,)))
 
     def _judged(
-        self, chosen: Mapping[str, str], target: str | None, go_on: bool
-    ) -> tuple[Outcome | None, set[str] | None]:
-        """(the outcome if nothing is left, else what the first error depends on)."""
+        self, chosen: Mapping[str, str], plan: Plan, target: str | None
+    ) -> tuple[Outcome | None, list[Rule], Causes]:
+        """(the outcome if nothing is left; else the errors that fire, and what they depend on)."""
         repair = self.repair
-        facts = changed_facts(self.rulebook, repair.facts, repair.base.known, self.stack, chosen, {}, {})
-        if target is not None:  # the cheap question first
-            known = _traced(self.rulebook, facts)
-            if rule_holds(self.rulebook, self.rulebook.rules[target], known) is not False:
-                return None, known.reads
         self.left -= 1
-        outcome = repair.asked(Plan(), chosen)
+        facts = repair.facts_after(plan, chosen)
+        causes = Causes(self.rulebook, self.stack, facts)
+        if target is not None and target not in plan.trusted:  # the cheap question first
+            rule = self.rulebook.rules[target]
+            if rule_holds(self.rulebook, rule, traced(self.rulebook, facts)) is not False:
+                return None, [rule], causes
+        outcome = repair.asked(plan, chosen)
         if outcome is not None and not outcome.firing:
-            return outcome, None
-        if not go_on:
-            return None, None
-        known = _traced(self.rulebook, facts)
-        if outcome is None:  # no usable backend
-            for library in self.rulebook.libraries.values():
-                if library.prefix and library.name in repair.usable:
-                    known.look_up(f"{library.prefix}.selected")
-        else:
-            rule_holds(self.rulebook, self.rulebook.rules[min(outcome.firing)], known)
-        return None, known.reads
-
-    def _movers(self, reads: set[str]) -> set[str]:
-        """The packages whose release decides one of these facts."""
-        found = {"torch"} if any(_OF_TORCH.match(key) for key in reads) else set()
-        for key in reads:
-            if key.endswith(".version"):
-                name = key.removesuffix(".version")
-                found.add(leader_of(name) or name)
-        here = self.stack.installed
-        return {name for name in found if here.get(name, ABSENT) != ABSENT and self.stack.movable(name)}
-
-    def releases(self, package: str, spec: str) -> list[str]:
-        """The releases within the range, one of each kind that anything tells apart: the nearest."""
-        key = (package, spec)
-        if key not in self._memo:
-            kinds: dict[Any, str] = {}
-            for version in self.stack.domain(package, spec):
-                kinds.setdefault(self._kind(package, version), version)
-            self._memo[key] = list(kinds.values())
-        found: list[str] = self._memo[key]
-        return found
-
-    def _kind(self, package: str, version: str) -> Any:
-        """Everything that tells a release from another: rules, release tables, requirements both ways, and the cost."""
-        release = self.stack.index.release(package, version)
-        if release is None or package == "torch":
-            return version
-        torch = self.stack.installed.get("torch")
-        needs = frozenset(
-            (need.package, need.range)
-            for need in self.stack.needs(package, version, torch)
-            if need.package in self.stack.installed
-        )
-        leaves, tables, ranges = self._distinctions(package)
-        present = self.stack.installed.get(package, ABSENT)
-        return (
-            needs,
-            tuple(self.stack.parts(package, version, torch).items()) if package == "transformer-engine" else (),
-            tuple(leaf.test(version) for leaf in leaves),
-            tuple(repr(table.get(version)) for table in tables),
-            tuple(admits(spec, version) for spec in ranges),
-            release.has_wheel(self.stack.platform),
-            present != ABSENT and parse_version(version) < parse_version(present),
-            series(version) == series(present) if present != ABSENT else None,
-        )
-
-    def _distinctions(self, package: str) -> tuple[list[Leaf], list[Mapping[str, Any]], list[str]]:
-        """The conditions, release tables and requirements that speak of a package."""
-        key = ("distinctions", package)
-        if key not in self._memo:
-            name = f"{package}.version"
-            parts = {name, *(f"{part}.version" for part in self.stack.installed if leader_of(part) == package)}
-            leaves = {(leaf.key, leaf.text): leaf for leaf in self._leaves() if leaf.key in parts}
-            tables = [
-                table for sources in self.rulebook.implications.values() for source, table in sources if source == name
-            ]
-            self._memo[key] = list(leaves.values()), tables, sorted(requirements_on(self.stack, package))
-        found: tuple[list[Leaf], list[Mapping[str, Any]], list[str]] = self._memo[key]
-        return found
-
-    def _leaves(self) -> list[Leaf]:
-        if "leaves" not in self._memo:
-            conditions = [rule.when for rule in self.rulebook.rules.values()]
-            for library in self.rulebook.libraries.values():
-                orders = (*library.preferences, *(order for orders in library.variants.values() for order in orders))
-                conditions += [when for when in (library.applies, *(when for when, _ in orders)) if when is not None]
-            for sources in self.rulebook.implications.values():
-                conditions += [source for source, _ in sources if not isinstance(source, str)]
-            self._memo["leaves"] = [leaf for condition in conditions for leaf in condition.leaves()]
-        found: list[Leaf] = self._memo["leaves"]
-        return found
+            return outcome, [], causes
+        return None, [self.rulebook.rules[name] for name in sorted(outcome.firing)] if outcome else [], causes
 
 
-def better(repair: Repair, outcome: Outcome) -> Outcome | None:
-    """A way that needs fewer packages and is worse in nothing that matters: torch's and CUDA's line, downgrades."""
-    size = len(outcome.chosen)
-    if size < 2 or outcome.firing:
+def _no_release(rule: Rule) -> bool:
+    """Whether the author says that no release cures it: silence about some old one is no proof."""
+    return "no_pin" in rule.body and not any(way.require for way in rule.alternatives)
+
+
+def better(repair: Repair, offered: Sequence[Outcome]) -> Outcome | None:
+    """A way that needs fewer packages than all that are offered, where there is one."""
+    if offered[0].firing:
         return None
-    found = Search(repair, min(size - 1, _MOST), *_SMALL).best()
-    if found is None or not found.dominates(outcome):
-        return None
+    size = min(len(outcome.chosen) for outcome in offered if not outcome.firing)
+    return Search(repair, min(size - 1, _MOST), *_SMALL).best() if size > 1 else None
+
+
+def completed(repair: Repair, outcomes: Sequence[Outcome]) -> Outcome | None:
+    """A way that clears everything where those that rules name leave errors: searched anew, then from the best of them."""
+    found = Search(repair).best()
+    if found is None and outcomes:
+        begun = min(outcomes, key=lambda outcome: outcome.rank(repair.firing))
+        found = Search(repair, 2, *_SMALL).best(begun)
     return found
-
-
-def requirements_on(stack: Stack, package: str) -> set[str]:
-    """Every range that a release of an installed package puts on this one."""
-    found = set()
-    for other, version in stack.installed.items():
-        if version == ABSENT or other == package:
-            continue
-        candidates = stack.index.releases(other) if stack.index.mentions(other, package) else ()
-        for release in {version, *candidates}:
-            found |= {need.range for need in stack.needs(other, release, None) if need.package == package}
-    return found - {""}

@@ -1,0 +1,96 @@
+"""Releases that nothing tells apart: no condition, release table, requirement or cost. One of each kind is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..conditions import Leaf
+from ..model import ABSENT
+from ..release_index import admits
+from ..rulebook import Rulebook
+from ..vocabulary import parse_version
+from .cost import series
+from .parts import leader_of
+from .stack import Stack
+
+
+class Kinds:
+    """Package and range → the nearest release of each kind; torch's are all different."""
+
+    def __init__(self, rulebook: Rulebook, stack: Stack) -> None:
+        self.rulebook, self.stack = rulebook, stack
+        self._memo: dict[Any, Any] = {}
+
+    def releases(self, package: str, spec: str) -> list[str]:
+        """The releases within the range, one of each kind that anything tells apart: the nearest."""
+        key = (package, spec)
+        if key not in self._memo:
+            kinds: dict[Any, str] = {}
+            for version in self.stack.domain(package, spec):
+                kinds.setdefault(self._kind(package, version), version)
+            self._memo[key] = list(kinds.values())
+        found: list[str] = self._memo[key]
+        return found
+
+    def _kind(self, package: str, version: str) -> Any:
+        """Everything that tells a release from another: rules, release tables, requirements both ways, and the cost."""
+        release = self.stack.index.release(package, version)
+        if release is None or package == "torch":
+            return version
+        torch = self.stack.installed.get("torch")
+        needs = frozenset(
+            (need.package, need.range)
+            for need in self.stack.needs(package, version, torch)
+            if need.package in self.stack.installed
+        )
+        leaves, tables, ranges = self._distinctions(package)
+        present = self.stack.installed.get(package, ABSENT)
+        return (
+            needs,
+            tuple(self.stack.parts(package, version, torch).items()) if package == "transformer-engine" else (),
+            tuple(leaf.test(version) for leaf in leaves),
+            tuple(repr(table.get(version)) for table in tables),
+            tuple(admits(spec, version) for spec in ranges),
+            release.has_wheel(self.stack.platform),
+            present != ABSENT and parse_version(version) < parse_version(present),
+            series(version) == series(present) if present != ABSENT else None,
+        )
+
+    def _distinctions(self, package: str) -> tuple[list[Leaf], list[Mapping[str, Any]], list[str]]:
+        """The conditions, release tables and requirements that speak of a package."""
+        key = ("distinctions", package)
+        if key not in self._memo:
+            name = f"{package}.version"
+            parts = {name, *(f"{part}.version" for part in self.stack.installed if leader_of(part) == package)}
+            leaves = {(leaf.key, leaf.text): leaf for leaf in self._leaves() if leaf.key in parts}
+            tables = [
+                table for sources in self.rulebook.implications.values() for source, table in sources if source == name
+            ]
+            self._memo[key] = list(leaves.values()), tables, sorted(requirements_on(self.stack, package))
+        found: tuple[list[Leaf], list[Mapping[str, Any]], list[str]] = self._memo[key]
+        return found
+
+    def _leaves(self) -> list[Leaf]:
+        if "leaves" not in self._memo:
+            conditions = [rule.when for rule in self.rulebook.rules.values()]
+            for library in self.rulebook.libraries.values():
+                orders = (*library.preferences, *(order for orders in library.variants.values() for order in orders))
+                conditions += [when for when in (library.applies, *(when for when, _ in orders)) if when is not None]
+            for sources in self.rulebook.implications.values():
+                conditions += [source for source, _ in sources if not isinstance(source, str)]
+            self._memo["leaves"] = [leaf for condition in conditions for leaf in condition.leaves()]
+        found: list[Leaf] = self._memo["leaves"]
+        return found
+
+
+def requirements_on(stack: Stack, package: str) -> set[str]:
+    """Every range that a release of an installed package puts on this one."""
+    found = set()
+    for other, version in stack.installed.items():
+        if version == ABSENT or other == package:
+            continue
+        candidates = stack.index.releases(other) if stack.index.mentions(other, package) else ()
+        for release in {version, *candidates}:
+            found |= {need.range for need in stack.needs(other, release, None) if need.package == package}
+    return found - {""}
