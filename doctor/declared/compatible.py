@@ -22,9 +22,14 @@ class Open:
 
 
 def binding(name: str, version: str, needs: Sequence[Need], other_index: bool) -> Iterator[Need]:
-    """The needs that hold wherever a wheel comes from: another build of torch brings other CUDA wheels than PyPI's."""
+    """The needs that hold wherever a wheel comes from: another build of torch brings other CUDA wheels than PyPI's.
+
+    transformer-engine-torch is built on the spot and asks for the core of whichever torch it is built with.
+    """
     label = version.partition("+")[2]
     for need in needs:
+        if name == "transformer-engine-torch" and need.package.startswith("transformer-engine-cu"):
+            continue
         if name != "torch" or not (label or other_index):
             yield need
         elif need.package == "triton" and (not label or label.startswith("cu")):

@@ -112,3 +112,10 @@ def test_releases_that_go_with_no_release_of_another_open_package_are_not_admitt
 def test_ranges_none_of_whose_releases_go_together_stay_as_they_were_declared(read):
     declaration = read({"requirements.txt": "vllm>=0.24,<0.26\ntransformers>=4.54,<5\n"})
     assert open_versions(declaration, "vllm") and open_versions(declaration, "transformers")
+
+
+def test_the_core_of_a_transformer_engine_that_is_built_on_the_spot_is_not_guessed(read, struck):
+    text = "--index-url https://download.pytorch.org/whl/cu126\ntorch==2.12.1\ntransformer-engine[pytorch]==2.17.0\n"
+    assert "transformer-engine-cu13" not in pins(read({"requirements.txt": text}))
+    assert "TE160" not in struck(text)
+    assert "TE160" in struck(text + "transformer-engine-cu13==2.17.0\n")
