@@ -208,8 +208,8 @@ BACKENDS = {
 
 #: Those that compute no gradient.
 FORWARD_ONLY = ("fa3_fwd", "sage")
-#: Quantized or in the storage type by design: how much further from the truth than the dtype's bound is healthy.
-LOOSER = {"sage": 20.0, "transformers.eager": 2.5, "te.unfused": 2.5}
+#: Quantized, or in the storage type by design: how much further from the truth than the bound is healthy.
+LOOSER = {"sage": 25.0, "transformers.eager": 1.5, "te.unfused": 1.5}
 
 
 def text(case):

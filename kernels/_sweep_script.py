@@ -7,11 +7,11 @@ import _sweep_truth
 BOUND = "raise SystemExit(not all(e <= {:g} for e in errors.values()))"
 
 
-def script(case, kinds):
-    """The program; it prints what it measured and ends with 1 where the fault shows."""
+def script(case, kinds, bounds=None):
+    """The program; it prints what it measured and ends with 1 where the fault shows. `bounds` are those it broke."""
     made = _sweep_backends.text(case)
     device = str(case["device"])
-    bound = _bound(case, kinds)
+    bound = _bound(case, kinds, bounds)
     grads = case["training"] and not case["dropout"]
     changed = "inputs_changed" in kinds
     names = ["out", "dq", "dk", "dv"] if grads else ["out"]
@@ -35,9 +35,10 @@ def script(case, kinds):
     return "\n".join(lines) + "\n"
 
 
-def _bound(case, kinds):
-    factor = _sweep_backends.LOOSER.get(case["backend"], 1.0)
-    _, bound = _sweep_truth.faults(case, {}, str(case["device"]), factor)
+def _bound(case, kinds, bound):
+    if not bound:
+        factor = _sweep_backends.LOOSER.get(case["backend"], 1.0)
+        _, bound = _sweep_truth.faults(case, {}, str(case["device"]), factor)
     kinds = _tensors(kinds)
     return max([bound[kind] for kind in kinds if kind in bound] or bound.values())
 

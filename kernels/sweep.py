@@ -58,7 +58,8 @@ def _shrunk(request):
     found = _sweep_run.measure(small) if not any(k.startswith("failed:") for k in wanted) else {}
     return {
         "reproduced": True, "case": small, "tried": tried, "faults": found.get("faults", sorted(wanted)),
-        "errors": found.get("errors"), "script": _sweep_script.script(small, found.get("faults") or sorted(wanted)),
+        "errors": found.get("errors"), "bound": found.get("bound"),
+        "script": _sweep_script.script(small, found.get("faults") or sorted(wanted), found.get("bound")),
     }  # fmt: skip
 
 
@@ -75,7 +76,8 @@ def run(request):
         return _sweep_triton.smoke(request)
     _cap(request)
     if op == "script":
-        return {"script": _sweep_script.script(_sweep_text.filled(request["case"]), request.get("kinds") or [])}
+        case = _sweep_text.filled(request["case"])
+        return {"script": _sweep_script.script(case, request.get("kinds") or [], request.get("bound"))}
     if op == "shrink":
         step("shrink")
         return _shrunk(dict(request["case"], kinds=request.get("kinds"), seconds=request.get("seconds", 60)))

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+HEAD = "dtype      tensor   cases  median    99 %  largest   3x own  3x median"
 LOOSE = ("sage", "transformers.eager", "te.unfused")  # with bounds of their own
 
 
@@ -53,9 +54,7 @@ def main() -> int:
         for name, error in (seen.get("errors") or {}).items():
             ratios[case["dtype"], name].append(float(error["rel"]) / float(seen["bound"][name]))
     print(", ".join(f"{count} {outcome}" for outcome, count in counts.most_common()))
-    print(
-        f"{'dtype':<10} {'tensor':<7} {'cases':>6} {'median':>7} {'99 %':>7} {'largest':>8} {'3x own':>8} {'3x median':>10}"
-    )
+    print(HEAD)
     for (dtype, name), found in sorted(ratios.items()):
         found.sort()
         middle = statistics.median(found)

@@ -58,6 +58,7 @@ class Failure:
     answer: Answer
     small: dict[str, Any] | None = None
     errors: Mapping[str, Any] | None = None
+    bound: Mapping[str, float] | None = None  # what the errors of the smallest form were held to
     script: str | None = None
     shown: bool | None = None  # whether the script, run on its own, ends with 1
     said: str = ""
@@ -155,6 +156,7 @@ def _shrink_inside(faults: Sequence[Failure], worker: Worker, each: float, until
         if answer.outcome == "ran" and told.get("reproduced"):
             item.small, item.script = dict(told["case"]), told["script"]
             item.errors, item.tried = told.get("errors") or item.errors, int(told.get("tried") or 0)
+            item.bound = told.get("bound")
             item.kinds = tuple(told.get("faults") or item.kinds)
 
     worker.run(requests, heard, until)
@@ -170,8 +172,7 @@ def _without_before(failure: Failure, worker: Worker) -> None:
     found = set(kinds(worker.ask(plain))) & set(failure.kinds)
     if found:
         failure.small, failure.kinds = plain, tuple(kind for kind in failure.kinds if kind in found)
-        answer = worker.ask({"op": "script", "case": plain, "kinds": list(failure.kinds)})
-        failure.script = answer.observed.get("script")
+        failure.script = _script(failure, plain, worker)
 
 
 def _survives(answer: Answer) -> bool:
@@ -194,8 +195,13 @@ def _shrink_from_outside(failure: Failure, worker: Worker, case: dict[str, Any],
                 small, moved = candidate, True
                 break
     failure.small = small
-    answer = worker.ask({"op": "script", "case": small, "kinds": list(failure.kinds)})
-    failure.script = answer.observed.get("script")
+    failure.script = _script(failure, small, worker)
+
+
+def _script(failure: Failure, case: Mapping[str, Any], worker: Worker) -> str | None:
+    request = {"op": "script", "case": case, "kinds": list(failure.kinds), "bound": failure.bound}
+    text = worker.ask(request).observed.get("script")
+    return None if text is None else str(text)
 
 
 def _show_all(faults: Sequence[Failure], worker: Worker) -> None:
@@ -213,7 +219,7 @@ def _show(failure: Failure, worker: Worker) -> None:
     if failure.shown is False and failure.small:  # a fault of state: it needs a call before
         plain = failure.script
         case = {**failure.small, "primed": True}
-        failure.script = worker.ask({"op": "script", "case": case, "kinds": list(failure.kinds)}).observed.get("script")
+        failure.script = _script(failure, case, worker)
         _try(failure, worker)
         if not failure.shown:
             failure.script = plain
