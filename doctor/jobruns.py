@@ -95,7 +95,7 @@ def _wrong(observed: Mapping[str, Any]) -> str:
     for name in observed.get("offenders") or errors:
         error = errors.get(name)
         if isinstance(error, Mapping):
-            limit = bound.get("out" if name == "out" else "grad")
+            limit = bound.get(name, bound.get("grad"))
             parts.append(f"{name} is off by {_number(error.get('rel'))} (bound {_number(limit)})")
     return "the result is wrong: " + ", ".join(parts or ["see `observed`"])
 
@@ -106,6 +106,10 @@ def _healthy(answer: Answer) -> str:
     chosen = observed.get("selected") or ", ".join(map(str, observed.get("ran") or ()))
     if chosen:
         parts.append(f"on {chosen}")
+    backends = observed.get("backends")
+    if isinstance(backends, Mapping):
+        names = [str(name) for name, told in backends.items() if isinstance(told, Mapping) and _all_ran(told)]
+        parts.append(f"views of one projection are read right by {', '.join(names)}" if names else "no backend ran")
     errors = observed.get("errors")
     if isinstance(errors, Mapping):
         worst = [
@@ -116,6 +120,12 @@ def _healthy(answer: Answer) -> str:
     if observed.get("executed") is False:
         parts.append(f"only asked, not run: {observed.get('not_executed_because')}")
     return ", ".join(parts)
+
+
+def _all_ran(layouts: Mapping[str, Any]) -> bool:
+    """Whether a backend ran every layout that it was asked about."""
+    results = [result for result in layouts.values() if isinstance(result, Mapping)]
+    return bool(results) and all(result.get("outcome") == "ran" for result in results)
 
 
 def cost(observed: Mapping[str, Any]) -> str:

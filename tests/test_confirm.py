@@ -5,13 +5,13 @@ import sys
 import pytest
 
 from doctor.bench import Bench
-from doctor.confirm import confirm, job_of, matches, typed, verdict_of
+from doctor.confirm import Judged, confirm, job_of, matches, typed, verdict_of
 from doctor.known import Known
-from doctor.model import Candidate, Fact, Facts, Finding, Prediction
+from doctor.model import Candidate, Fact, Facts, Finding, Prediction, Reason
 from doctor.target import Answer
 
 PROGRAM = """
-from _probe import Refused, Unavailable, main
+from _probe import Refused, Unavailable, main, step
 def run(request):
 {body}
 if __name__ == "__main__":
@@ -136,9 +136,69 @@ class TestTheJobItself:
         )
         result = ask(bench, framework="torch_sdpa", head_dim_qk=128)
         (found,) = result.findings
-        assert (found.rule, found.severity) == ("UNPREDICTED", "error")
+        assert (found.rule, found.severity, found.verdict) == ("UNPREDICTED", "error", "unpredicted")
+        assert found.confirmation.verdict == "unpredicted"
         assert found.message == "the result is wrong: dq is off by 3.7 (bound 0.009)"
         assert found.confirmation.kernel == "sdpa"
+
+    def test_what_no_rule_foresaw_comes_with_a_script(self, bench):
+        bench.add("sdpa", "raise RuntimeError('boom')")
+        (found,) = ask(bench, framework="torch_sdpa", head_dim_qk=128, num_heads=8).findings
+        head, told, *script = found.reproduction.splitlines()
+        assert head == "# attn-doctor, kernel sdpa: RuntimeError: boom"
+        assert told.startswith("# run on its own here, it ")
+        compile("\n".join(script), "script", "exec")
+        assert script[0] == "import torch" and any("torch.randn(2, 512, 8, 128, **opts)" in line for line in script)
+
+    def test_a_broken_import_is_shown_by_the_import_alone(self, bench):
+        bench.add("te_attention", "step('import nothing_of_that_name')\nimport nothing_of_that_name")
+        (found,) = ask(bench, framework="transformer_engine", head_dim_qk=128).findings
+        script = [line for line in found.reproduction.splitlines() if not line.startswith("#")]
+        assert script == ["import torch", "import nothing_of_that_name"]
+        assert "it showed the same" in found.reproduction
+
+    @pytest.mark.parametrize(
+        "observed",
+        [
+            "{'wrong': True, 'errors': 'garbage', 'bound': 3}",
+            "{'wrong': True, 'errors': {'out': 5}, 'bound': {}, 'offenders': ['out']}",
+            "{'wrong': False, 'ran': 'flash', 'errors': {'out': {'rel': 'nan'}}, 'seconds': 'x', 'peak_bytes': []}",
+            "{'wrong': False, 'ran': [], 'gpu': 'none', 'shrunk': [1], 'backends': {'a': 1}}",
+            "[1, 2]",
+        ],
+    )
+    def test_garbage_that_a_kernel_observed_ends_nothing(self, bench, observed):
+        bench.add("sdpa", f"return {observed}")
+        (run,) = ask(bench, framework="torch_sdpa", head_dim_qk=128).runs
+        assert run.verdict == ("failed" if "'wrong': True" in observed else "healthy")
+
+    def test_time_and_memory_stand_beside_what_is_needed(self, bench):
+        bench.add(
+            "sdpa",
+            "return {'wrong': False, 'ran': ['math'], 'seconds': 0.0123, 'peak_bytes': 640 << 20,"
+            " 'times_flops': 41.3, 'times_bytes': 63.9}",
+        )
+        (run,) = ask(bench, framework="torch_sdpa", head_dim_qk=128).runs
+        assert run.reason == "on math, 12.3 ms (41× a matrix product of its FLOPs), 640 MiB (64× its tensors)"
+
+    def test_want_of_memory_says_nothing_of_the_job(self, bench):
+        bench.add("sdpa", "raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')")
+        result = ask(bench, finding("sdpa", bad=({"outcome": ["failed"]},)), framework="torch_sdpa", head_dim_qk=128)
+        assert [run.verdict for run in result.runs] == ["inconclusive"]
+        assert [(item.rule, item.confirmation.verdict) for item in result.findings] == [("X001", "inconclusive")]
+
+    def test_a_busy_gpu_is_said_once(self, bench):
+        seen = "{'wrong': False, 'gpu': {'busy': 'NVIDIA H200 is busy: 120.0 of 139.8 GiB are in use'}}"
+        for name in ("sdpa", "strided_qkv"):
+            bench.add(name, f"return {seen}")
+        result = ask(bench, framework="torch_sdpa", head_dim_qk=128, qkv_interleaved=True)
+        busy = "NVIDIA H200 is busy: 120.0 of 139.8 GiB are in use; times and memory say little"
+        assert result.notes == (busy,)
+
+    def test_time_by_stage_comes_along(self, bench):
+        bench.add("sdpa", "step('import torch')\nstep('cuda context')\nstep('go')\nreturn {'wrong': False}")
+        told = ask(bench, framework="torch_sdpa", head_dim_qk=128).spent
+        assert set(told) == {"kernels.start", "kernels.import", "kernels.context", "kernels.case"}
 
     def test_a_foreseen_failure_is_not_a_second_finding(self, bench):
         bench.add("sdpa", "raise RuntimeError('boom')")
@@ -158,6 +218,31 @@ class TestTheJobItself:
         assert found.message == "transformer_engine took te.unfused, where te.fused was predicted"
         agreeing = Prediction("transformer_engine", "te.unfused", True, (candidate,))
         assert ask(bench, predictions=(agreeing,), framework="transformer_engine", head_dim_qk=128).findings == ()
+
+    @pytest.mark.parametrize(
+        ("ran", "selected", "says"),
+        [
+            (["cudnn"], "te.fused", None),
+            (["flash"], "te.fused", "the kernels that ran are of flash: te.fused was predicted"),
+            (["flash"], "te.flash3", None),
+            (["cudnn"], "te.flash2", "the kernels that ran are of cudnn: te.flash2 was predicted"),
+            ([], "te.fused", None),
+            (["cudnn"], "te.unfused", None),
+        ],
+    )
+    def test_the_kernels_names_are_held_against_the_choice(self, bench, ran, selected, says):
+        bench.add("te_attention", f"return {{'selected': {selected!r}, 'ran': {ran!r}, 'wrong': False}}")
+        predicted = Prediction("transformer_engine", selected, True, (Candidate(selected, "x", True, ()),))
+        result = ask(bench, predictions=(predicted,), framework="transformer_engine", head_dim_qk=128)
+        assert [item.message.partition(", but ")[2] for item in result.findings] == ([says] if says else [])
+
+    def test_a_fall_back_to_math_is_a_finding_with_its_price(self, bench):
+        bench.add("sdpa", "return {'wrong': False, 'ran': ['math'], 'seconds': 0.04, 'times_flops': 40.0}")
+        predicted = Prediction("torch", "sdpa.cudnn", True, (Candidate("sdpa.cudnn", "cuDNN", True, ()),))
+        (found,) = ask(bench, predictions=(predicted,), framework="torch_sdpa", head_dim_qk=128).findings
+        took = "torch took sdpa.math, where sdpa.cudnn was predicted"
+        assert found.message == f"{took}, 40 ms (40× a matrix product of its FLOPs)"
+        assert found.severity == "warning" and "torch.profiler" in found.reproduction
 
     def test_a_refusal_that_no_rule_foresaw_is_a_finding(self, bench):
         bench.add("te_attention", "raise Refused('No dot product attention backend is available')")
@@ -191,6 +276,70 @@ class TestTheJobItself:
     def test_a_job_without_a_shape_is_not_made_up(self, bench):
         bench.add("sdpa", "raise RuntimeError('must not run')")
         assert ask(bench, framework="torch_sdpa").runs == ()
+
+
+def foretelling(rule, *, at_import=False):
+    reason = Reason(rule, "m", True)
+    candidate = Candidate("te.fused", "FusedAttention", True, ())
+    more = {"import_error": reason} if at_import else {"fails_at_run": reason}
+    return Prediction("transformer_engine", "te.fused", True, (candidate,), **more)
+
+
+class TestForecasts:
+    """A finding that names no kernel, but says that the library fails, is held against the job's own run."""
+
+    FORECAST = Finding("X002", "n", "error", "fires", "s", "m", "", (), ())
+
+    def ask(self, bench, body, *, at_import=False, reassess=None):
+        bench.add("te_attention", body)
+        facts = known(framework="transformer_engine", head_dim_qk=128)
+        job = {"framework": "transformer_engine", "head_dim_qk": 128}
+        predictions = (foretelling("X002", at_import=at_import),)
+        return confirm([self.FORECAST], facts, predictions, job, bench, reassess=reassess)
+
+    @pytest.mark.parametrize(
+        ("body", "at_import", "verdict", "severity"),
+        [
+            ("return {'selected': 'te.fused', 'wrong': False}", False, "refuted", "note"),
+            ("return {'selected': 'te.fused', 'executed': False}", False, "inconclusive", "error"),
+            ("return {'selected': 'te.fused', 'executed': False}", True, "refuted", "note"),
+            ("raise Refused('no backend')", True, "refuted", "note"),
+            ("raise Refused('no backend')", False, "confirmed", "error"),
+            ("raise ImportError('undefined symbol')", True, "confirmed", "error"),
+            ("raise Unavailable('no GPU')", False, "inconclusive", "error"),
+        ],
+    )
+    def test_verdicts(self, bench, body, at_import, verdict, severity):
+        result = self.ask(bench, body, at_import=at_import)
+        found = next(item for item in result.findings if item.rule == "X002")
+        assert (found.confirmation.verdict, found.severity) == (verdict, severity)
+        reason = result.predictions[0].import_error or result.predictions[0].fails_at_run
+        assert (reason is None) == (verdict == "refuted"), "what a run refuted is predicted no more"
+
+    def test_refuted_and_yet_failing_is_unpredicted(self, bench):
+        result = self.ask(bench, "raise Refused('no backend')", at_import=True)
+        assert [(item.rule, item.severity) for item in result.findings] == [("UNPREDICTED", "error"), ("X002", "note")]
+
+    SMALLER = "return {'selected': 'te.fused', 'wrong': False, 'shrunk': {'seq_len_q': [131072, 8192]}}"
+
+    def test_a_healthy_run_of_a_smaller_job_refutes_nothing_that_only_befalls_the_big_one(self, bench):
+        asked = []
+
+        def silent(changes):
+            asked.append(changes)
+            return Judged(frozenset(), (foretelling("X002"),))
+
+        (found,) = self.ask(bench, self.SMALLER, reassess=silent).findings
+        assert asked == [{"seq_len_q": 8192}]
+        assert (found.confirmation.verdict, found.severity) == ("inconclusive", "error")
+        assert (
+            found.confirmation.reason == "it was run smaller, with seq_len_q 8192 for 131072, where the rule is silent"
+        )
+
+    def test_it_refutes_what_befalls_the_small_one_too(self, bench):
+        fires = lambda changes: Judged(frozenset({"X002"}), (foretelling("X002"),))  # noqa: E731
+        (found,) = self.ask(bench, self.SMALLER, reassess=fires).findings
+        assert (found.confirmation.verdict, found.severity) == ("refuted", "note")
 
 
 @pytest.mark.parametrize(

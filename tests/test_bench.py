@@ -1,0 +1,173 @@
+"""Many kernels, few processes: whatever one case does, the others get their answers, and time is told by stage."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from doctor.bench import Bench, groups, spent
+
+HEAD = "import os\nfrom _probe import Refused, Unavailable, main, step\n"
+TAIL = "\nif __name__ == '__main__':\n    main(run)\n"
+PID = "def run(request): return {'pid': os.getpid(), 'got': request}"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(sys.executable, 20.0, tmp_path)
+
+
+def add(bench: Bench, name: str, body: str) -> None:
+    (bench.kernels / f"{name}.py").write_text(HEAD + body + TAIL)
+
+
+def pids(*answers: object) -> list[int]:
+    return [answer.observed["pid"] for answer in answers]  # type: ignore[attr-defined]
+
+
+def test_all_kernels_share_one_process(bench: Bench) -> None:
+    for name in ("one", "two"):
+        add(bench, name, PID)
+    got = bench.run({"one": [{"a": 1}, {"a": 2}], "two": [{"a": 3}]})
+    assert len(set(pids(*got["one"], *got["two"]))) == 1
+    assert [answer.observed["got"] for answer in (*got["one"], *got["two"])] == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+CRASHES = {
+    "segfault": ("import ctypes; step('jump'); ctypes.string_at(0)", "crashed", "killed by SIGSEGV at step `jump`"),
+    "os._exit": ("step('leave'); os._exit(0)", "crashed", "exited with status 0 without an answer at step `leave`"),
+    "hang": ("import time; step('wait'); time.sleep(600)", "timeout", "no answer within 2 s at step `wait`"),
+    "lost device": ("raise RuntimeError('CUDA error: an illegal memory access')", "failed", "RuntimeError: CUDA error"),
+}
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_death_in_the_middle_costs_one_case(bench: Bench, crash: str) -> None:
+    body, outcome, reason = CRASHES[crash]
+    add(bench, "one", PID)
+    add(bench, "two", f"def run(request):\n    if request['die']: {body}\n    return {{'pid': os.getpid()}}")
+    add(bench, "zed", PID)
+    quick = Bench(bench.python, 2.0, bench.kernels)
+    got = quick.run({"one": [{}], "two": [{"die": False}, {"die": True}, {"die": False}], "zed": [{}]})
+    first, dead, last = got["two"]
+    assert (dead.outcome, dead.reason[: len(reason)]) == (outcome, reason)
+    assert pids(first) == pids(*got["one"]) != pids(last) == pids(*got["zed"])
+
+
+def test_os_exit_when_a_program_is_imported_costs_that_program(bench: Bench) -> None:
+    add(bench, "one", PID)
+    add(bench, "two", "os._exit(7)\n" + PID)
+    add(bench, "zed", PID)
+    got = bench.run({"one": [{}], "two": [{}], "zed": [{}]})
+    assert got["two"][0].reason == "exited with status 7 without an answer at step `load two`"
+    assert [answer.outcome for answer in (*got["one"], *got["zed"])] == ["ran", "ran"]
+
+
+@pytest.mark.parametrize(("dies", "outcome"), [("os._exit(1)", "crashed"), ("time.sleep(600)", "timeout")])
+def test_what_ends_in_the_import_of_torch_is_not_waited_for_again(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str, outcome: str
+) -> None:
+    log = tmp_path / "log"
+    (tmp_path / "torch.py").write_text(f"import os, time\nopen({str(log)!r}, 'a').write('x')\n{dies}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for name in ("one", "two"):
+        add(bench, name, "def run(request):\n    step('import torch'); import torch")
+    began = time.monotonic()
+    got = Bench(bench.python, 2.0, bench.kernels).run({"one": [{}, {"a": 1}], "two": [{}]})
+    assert {answer.outcome for answer in (*got["one"], *got["two"])} == {outcome}
+    assert log.read_text() == "x" and time.monotonic() - began < 6
+
+
+NOISE = {
+    "prints": "print('noise', end='')\n" + PID,
+    "fd 1": 'os.write(1, b\'\\xff{"contract": 1, "case": 0, "outcome": "refused"}\\n\')\n' + PID,
+    "fork that goes on": "if os.fork() == 0: os.write(1, b'child')\n" + PID,
+    "fork in the case": "def run(request):\n    os.fork()\n    return {'pid': 1, 'got': request}",
+    "threads and children": "import subprocess\nsubprocess.Popen(['sleep', '600'])\n" + PID,
+    "warnings": "import warnings\n[warnings.warn('w' * 99 + str(i)) for i in range(5000)]\n" + PID,
+}
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_noise_reaches_no_answer(bench: Bench, noise: str) -> None:
+    add(bench, "one", PID)
+    add(bench, "two", NOISE[noise])
+    add(bench, "zed", PID)
+    got = bench.run({"one": [{"a": 1}], "two": [{"a": 2}, {"a": 3}], "zed": [{"a": 4}]})
+    answers = [*got["one"], *got["two"], *got["zed"]]
+    assert [(answer.outcome, answer.observed["got"]["a"]) for answer in answers] == [("ran", i) for i in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("answer", ["[1, 2]", "'text'", "None", "{'errors': 'nan', 'ran': 5}", "{1: {2: object()}}"])
+def test_an_answer_of_garbage_is_data(bench: Bench, answer: str) -> None:
+    add(bench, "one", f"def run(request): return {answer}")
+    add(bench, "two", PID)
+    got = bench.run({"one": [{}], "two": [{}]})
+    assert (got["one"][0].outcome, got["two"][0].outcome) == ("ran", "ran")
+
+
+def test_a_broken_program_costs_itself(bench: Bench) -> None:
+    add(bench, "one", "def run(request) return 1")
+    add(bench, "two", PID)
+    got = bench.run({"one": [{}], "two": [{}], "nowhere": [{}, {}], "several": [{}]})
+    assert got["one"][0].outcome == "failed" and got["one"][0].reason.startswith("File")
+    assert got["two"][0].outcome == "ran"
+    assert [answer.reason for answer in got["nowhere"]] == ["there is no kernel `nowhere`"] * 2
+    assert got["several"][0].reason == "there is no kernel `several`"
+
+
+def test_a_program_shadows_no_library_of_the_patient(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "facts.py").write_text("x = 7")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
+    add(bench, "facts", "def run(request):\n    import facts\n    return {'x': facts.x}")
+    assert bench.run({"facts": [{}]})["facts"][0].observed == {"x": 7}
+
+
+def test_each_environment_has_a_process_of_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NVTE_FLASH_ATTN", "0")
+    add(
+        bench,
+        "one",
+        "SEEN = os.environ.get('NVTE_FLASH_ATTN')\ndef run(request): return {'seen': SEEN, 'got': request}",
+    )
+    asked = [{"a": 1}, {"env": {"NVTE_FLASH_ATTN": 1}}, {"env": {"NVTE_FLASH_ATTN": None}}, {"a": 2}]
+    got = bench.run({"one": asked})["one"]
+    assert [answer.observed["seen"] for answer in got] == ["0", "1", None, "0"]
+    assert got[1].observed["got"] == {}, "the environment is no part of the question"
+
+
+def test_transformer_engine_keeps_to_itself() -> None:
+    def shared(*kernels: str) -> list[list[str]]:
+        return [[kernel for kernel, _ in places] for _, places in groups({name: [{}] for name in kernels})]
+
+    assert shared("sdpa", "strided_qkv", "cudnn_sdpa") == [["sdpa", "cudnn_sdpa", "strided_qkv"]]
+    assert shared("cudnn_sdpa", "strided_qkv", "te_attention") == [["te_attention", "strided_qkv"], ["cudnn_sdpa"]]
+
+
+def test_time_is_split_by_stage(bench: Bench) -> None:
+    body = (
+        "import time\ndef run(request):\n    if request['first']:\n"
+        "        step('import torch'); time.sleep(0.4); step('torch imported')\n"
+        "        step('cuda context'); time.sleep(0.2); step('cuda context made')\n"
+        "    time.sleep(0.1); return {}"
+    )
+    add(bench, "one", body)
+    got = bench.run({"one": [{"first": True}, {"first": False}]})
+    first, second = got["one"]
+    assert first.spent["import"] >= 0.4 and first.spent["context"] >= 0.2
+    assert set(second.spent) == {"case"}
+    total = spent(got)
+    assert set(total) == {"kernels.start", "kernels.import", "kernels.context", "kernels.case"}
+    assert total["kernels.case"] >= 0.2 and total["kernels.start"] > 0
+
+
+def test_the_time_of_a_death_is_told_too(bench: Bench) -> None:
+    add(bench, "one", "import time\ndef run(request):\n    step('import torch'); time.sleep(0.3); os._exit(1)")
+    (answer,) = bench.run({"one": [{}]})["one"]
+    assert answer.spent["import"] >= 0.3
