@@ -6,6 +6,7 @@ One module per format, each a function `read(path, text)` that gives a `Sheet`; 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -25,16 +26,18 @@ __all__ = ["FORMATS", "Declaration", "Discovered", "declare", "discover"]
 def declare(names: Sequence[str], said: Facts) -> Declaration:
     """What these files declare together; `said` are facts that decide markers. A bad file does not hide the others.
 
-    A folder stands for what `discover` finds in it.
+    A folder stands for what `discover` finds in it; `pyproject.toml[train]` adds an extra or a group.
     """
     sheets: list[Sheet] = []
     faults: list[DoctorError] = []
     notes: list[str] = []
     for name in dict.fromkeys(names):
+        chosen: tuple[str, ...] = ()
         try:
-            paths = [(Path(name), ENVIRONMENT)]
-            if Path(name).is_dir():
-                found = _found(Path(name))
+            path, chosen = _named(name)
+            paths = [(path, ENVIRONMENT)]
+            if path.is_dir():
+                found = _found(path)
                 notes += told(found)
                 paths = [(item.path, item.role) for item in found if item.used]
         except DoctorError as fault:
@@ -42,7 +45,7 @@ def declare(names: Sequence[str], said: Facts) -> Declaration:
             continue
         for path, role in paths:
             try:
-                sheet = _read(path)
+                sheet = _read(path, chosen)
             except DoctorError as fault:
                 faults.append(fault)
             else:
@@ -62,7 +65,25 @@ def _found(folder: Path) -> Sequence[Discovered]:
     return found
 
 
-def _read(path: Path) -> Sheet:
+def _named(name: str) -> tuple[Path, tuple[str, ...]]:
+    """A file, and the extras and groups of `pyproject.toml[train,gpu]`."""
+    match = re.fullmatch(r"(.+)\[([^\[\]]*)\]", name)
+    try:
+        if match is None or Path(name).exists():
+            return Path(name), ()
+    except (OSError, ValueError):
+        return Path(name), ()
+    return Path(match[1]), tuple(filter(None, re.split(r"[\s,]+", match[2])))
+
+
+def _read(path: Path, chosen: tuple[str, ...]) -> Sheet:
     text = read_text(path, "declared environment", MAX_BYTES)
-    reader: Callable[[Path, str], Sheet] = import_module(f".{kind_of(path, text)}", __package__).read
+    kind = kind_of(path, text)
+    if chosen:
+        if kind != "pyproject":
+            raise DoctorError(f"`{path}` has no extras to choose", "those of a pyproject.toml can be chosen")
+        from .pyproject import read_project
+
+        return read_project(path, text, chosen)
+    reader: Callable[[Path, str], Sheet] = import_module(f".{kind}", __package__).read
     return reader(path, text)

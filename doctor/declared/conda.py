@@ -10,7 +10,7 @@ from typing import Any
 from ..model import ABSENT, Fact
 from ..records import replace
 from ..yamltext import parse_yaml
-from .interface import Entry, Sheet, fault, normalized, pin_of
+from .interface import PLAIN_RANGE, Entry, Sheet, fault, normalized, pin_of
 from .requirements import Reader, logical_lines
 
 _SPEC = re.compile(r"(?P<name>[A-Za-z0-9_][\w.-]*)\s*(?:\[(?P<bracket>[^\]]*)\])?\s*(?P<rest>.*)")
@@ -127,6 +127,8 @@ def specification(version: str, path: Path, line: int) -> str:
 
 def _is_range(ranges: str) -> bool:
     """Whether the bounds are versions that Python packages can have: `tzdata=2023c` and `openssl=1.1.1k` are not."""
+    if PLAIN_RANGE.fullmatch(ranges):
+        return True
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:

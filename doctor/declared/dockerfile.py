@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, MutableMapping
 from pathlib import Path
 
 from ..records import dataclass, field
@@ -30,7 +30,7 @@ _PACKAGES = re.compile(
 _PREDEFINED = ("TARGETARCH", "TARGETPLATFORM", "TARGETOS", "BUILDPLATFORM", "BUILDARCH")
 MAX_STAGES = 200
 
-Variables = dict[str, str | None]
+Variables = MutableMapping[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -153,19 +153,14 @@ class _File:
             if joined:
                 line += 1
                 text = text[joined.end() :]
-        exported = set(script.exported)
-        kept = {name: script.variables.get(name) for name in script.variables}
-        environment = dict(script.environment)
         if text.lstrip().startswith("[") and not instruction.heredocs:
-            script.run(_exec_form(text), line)
+            script.apart(_exec_form(text), line)
         elif instruction.heredocs and not _HEREDOC.sub("", text).strip():
             for _, body, first in instruction.heredocs:
-                script.run(body, first)
+                script.apart(body, first)
         else:
             whole = "".join(f"\n{body}{tag}" for tag, body, _ in instruction.heredocs)
-            script.run(text + whole, line)
-        # What a RUN exports ends with it.
-        script.variables, script.exported, script.environment = kept, exported, environment
+            script.apart(text + whole, line)
 
     def _copy(self, instruction: Instruction, script: Script, number: int) -> None:
         words = substituted(_flat(instruction.rest), script.variables).split()
@@ -265,7 +260,7 @@ def _arguments(
                     variables[name] = None
 
 
-def _pairs(instruction: Instruction, variables: dict[str, str | None]) -> Iterator[tuple[str, str, int]]:
+def _pairs(instruction: Instruction, variables: Variables) -> Iterator[tuple[str, str, int]]:
     """(name, value, line) of `ENV A=1 B=2` and of the old `ENV A 1`."""
     text = instruction.rest
     old = re.match(r"\s*([^\s=]+)[ \t]+(.*)", text, re.DOTALL)

@@ -10,6 +10,7 @@ from ..records import dataclass, field
 from ..release_index import Platform, ReleaseIndex, admits, load_index, needs_of
 from ..vocabulary import fact as make_fact
 from .compatible import Open, binding, fits, go_together
+from .displaced import LOOSE_FROM_SOURCE
 from .interface import Entry, Sheet, fault
 from .markers import judge, platforms
 
@@ -39,6 +40,9 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
     extras: dict[str, frozenset[str]] = {}
     broken: list[DoctorError] = []
     for name, entries in groups.items():
+        if name not in index and (plain := _plain_pin(entries)) is not None:
+            pinned[name] = plain  # most lines of a long file
+            continue
         try:
             holding, unsure = _holding(entries, likely)
             wanted = [entry for entry in holding if not entry.constraint]
@@ -55,13 +59,17 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
             pinned[name] = Fact(f"{name}.version", None, entries[0].place, entries[0].raw, problem.message)
     platform = likely[0] if len(likely) == 1 else Platform(None, likely[0].system, likely[0].machine)
     other_index = "torch.cuda" in facts
-    opened = _follow(pinned, ranges, extras, index, platform, likely, other_index)
+    sources = frozenset(name for name in LOOSE_FROM_SOURCE if any(entry.source for entry in groups.get(name, ())))
+    opened = _follow(pinned, ranges, extras, index, platform, likely, other_index, sources)
     for item in opened:
         trouble = f"`{item.name}{item.range}` leaves its version open"
         if item.versions:
             trouble = f"`{item.name}{item.range}` admits {item.versions[0]} to {item.versions[-1]}"
         pinned[item.name] = Fact(f"{item.name}.version", None, item.place, item.range or None, trouble)
     facts.update({fact.key: fact for fact in pinned.values()})
+    for name in sources:
+        place = f"{groups[name][0].place}, compiled against the torch that is there"
+        facts[f"{name}.torch_pin"] = Fact(f"{name}.torch_pin", ABSENT, place)
     if all(sheet.complete for sheet in sheets) and _value(pinned, "torch") not in (None, ABSENT):
         where = ", ".join(dict.fromkeys(entry.file for sheet in sheets for entry in sheet.entries))
         facts["distributions.complete"] = Fact("distributions.complete", True, where)
@@ -92,6 +100,14 @@ def _groups(sheets: Iterable[Sheet]) -> dict[str, list[Entry]]:
     for entry in (entry for sheet in sheets for entry in sheet.entries):
         groups.setdefault(entry.name, []).append(entry)
     return groups
+
+
+def _plain_pin(entries: Sequence[Entry]) -> Fact | None:
+    """The fact of a package that one line pins without any condition."""
+    entry = entries[0]
+    if len(entries) > 1 or entry.version is None or entry.marker or entry.problem or entry.constraint:
+        return None
+    return Fact(f"{entry.name}.version", entry.version, entry.place, entry.raw)
 
 
 def _holding(entries: Sequence[Entry], likely: Sequence[Platform]) -> tuple[list[Entry], list[Entry]]:
@@ -153,12 +169,12 @@ def _on_record(name: str, entry: Entry) -> str:
 
 def _follow(
     pinned: dict[str, Fact], ranges: dict[str, tuple[str, Entry]], extras: Mapping[str, frozenset[str]],
-    index: ReleaseIndex, platform: Platform, likely: Sequence[Platform], other_index: bool,
+    index: ReleaseIndex, platform: Platform, likely: Sequence[Platform], other_index: bool, sources: frozenset[str],
 ) -> list[Open]:  # fmt: skip
     """Add what pinned releases pin in turn, narrow ranges by what they need; what then stays open."""
     open_: dict[str, Open] = {}
     for _ in range(_MOST_ROUNDS):
-        needs = _needs(pinned, ranges, extras, index, platform, other_index)
+        needs = _needs(pinned, ranges, extras, index, platform, other_index, sources)
         before = len(pinned)
         for name, (pin, place) in needs[0].items():
             if name not in pinned and (name not in ranges or admits(ranges[name][0], pin)):
@@ -191,13 +207,13 @@ def _follow(
 
 def _needs(
     pinned: Mapping[str, Fact], ranges: Mapping[str, object], extras: Mapping[str, frozenset[str]],
-    index: ReleaseIndex, platform: Platform, other_index: bool,
+    index: ReleaseIndex, platform: Platform, other_index: bool, sources: frozenset[str],
 ) -> tuple[dict[str, tuple[str, str]], dict[str, list[str]]]:  # fmt: skip
     """(package → the version that a pinned release requires and the source, package → ranges they require)."""
     pins: dict[str, tuple[str, str]] = {}
     wanted: dict[str, list[str]] = {}
     for name, fact in pinned.items():
-        if fact.value in (None, ABSENT) or name not in index:
+        if fact.value in (None, ABSENT) or name not in index or name in sources:
             continue
         version = str(fact.value)
         release = index.release(name, version)

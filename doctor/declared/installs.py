@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import DoctorError
 from ..model import Fact
 from ..records import replace
+from .displaced import displaced
 from .interface import Entry, Sheet, cuda_of_index, normalized
 from .requirements import Reader
 from .shell import UNKNOWN
@@ -55,10 +56,10 @@ class Installs:
         """A line of the file as it stands."""
         return self.rows[line - 1].strip() if 0 < line <= len(self.rows) else ""
 
-    def pip(self, words: Sequence[Said], variables: dict[str, str | None], *, certain: bool = True) -> None:
+    def pip(self, words: Sequence[Said], variables: Mapping[str, str | None], *, certain: bool = True) -> None:
         """The words after `pip install`."""
         reader = Reader(self.top)
-        upgrade = False
+        upgrade, alone = False, False
         indexes = [(0, value) for name in _INDEX_VARIABLES if (value := variables.get(name))]
         torch_backend = variables.get("UV_TORCH_BACKEND")
         at = words[0][0] if words else 1
@@ -74,6 +75,9 @@ class Installs:
                 name, value, equals = name[:2], word[2:].lstrip("="), "="
             if name in ("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--reinstall"):
                 upgrade = True
+                continue
+            if name == "--no-deps":
+                alone = True
                 continue
             takes = name in _VALUED or name in _INDEXES or name in (
                 "-r", "--requirement", "--requirements", "-c", "--constraint", "--constraints", "-e", "--editable",
@@ -94,6 +98,8 @@ class Installs:
                 self._word(value, line, reader)
         self.notes += reader.notes
         self.add(reader.entries, upgrade=upgrade, certain=certain, facts=reader.facts)
+        if certain and not alone:
+            self.remove(displaced(self.entries, {entry.name for entry in reader.entries if not entry.constraint}))
         if any(entry.name == "torch" for entry in reader.entries):
             built = [(line, cuda) for line, url in indexes if (cuda := cuda_of_index(url))]
             match = re.fullmatch(r"cu(\d+)(\d)", torch_backend or "")

@@ -9,6 +9,9 @@ from ..errors import DoctorError
 from ..model import Fact
 from ..records import dataclass, replace
 
+#: A single bound of plain numbers, which needs no parser to be known for a range of versions.
+PLAIN_RANGE = re.compile(r"(?:==|!=|>=|<=|>|<)\d{1,9}(?:\.\d{1,9}){0,6}")
+_PLAIN_PIN = re.compile(r"==(\d{1,9}(?:\.\d{1,9}){0,6})")  # needs no parser
 MAX_BYTES = 32 * 1024 * 1024  # lock files with hashes are long
 
 
@@ -27,6 +30,7 @@ class Entry:
     constraint: bool = False  # binds only what something else asks for
     locked: bool = False  # a resolver chose it; of several the markers or the extras decide
     problem: str | None = None  # why its version cannot be told
+    source: bool = False  # compiled from a repository where it is installed
 
     @property
     def place(self) -> str:
@@ -70,6 +74,8 @@ def fault(file: object, line: int | None, why: str, hint: str | None = None) -> 
 
 def pin_of(ranges: str, file: object, line: int) -> str | None:
     """The version that `==` leaves as the only one; DoctorError for what is none, which `===` lets pass."""
+    if (plain := _PLAIN_PIN.fullmatch(ranges)) is not None:
+        return plain[1]
     from packaging.version import InvalidVersion
 
     from ..vocabulary import parse_version

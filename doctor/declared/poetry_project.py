@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model import Fact
-from .interface import Entry, cuda_of_index, fault, normalized, pin_of
+from .interface import PLAIN_RANGE, Entry, cuda_of_index, fault, normalized, pin_of
 from .requirements import Reader
 from .tomltext import Places
 
@@ -85,6 +85,8 @@ def _address(table: Table) -> str | None:
 def pep440(text: str) -> str | None:
     """poetry's `^2.4`, `~2.4`, `2.4.*` and `2.4.0` in the words of PEP 440; alternatives (`||`) are left open."""
     text = text.strip()
+    if PLAIN_RANGE.fullmatch(text):
+        return text
     if text in ("", "*") or "|" in text:
         return ""
     clauses: list[str] = []
@@ -101,6 +103,8 @@ def pep440(text: str) -> str | None:
             clauses += [f">={bound}", f"<{_next([int(number) for number in numbers[0].split('.')], operator)}"]
         else:
             clauses.append(("==" if operator == "=" else operator) + bound)
+    if len(clauses) == 1 and PLAIN_RANGE.fullmatch(clauses[0]):
+        return clauses[0]
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:

@@ -38,6 +38,7 @@ class _Project:
 
     def __init__(self, path: Path, text: str, content: Table) -> None:
         self.path, self.content, self.places = path, content, Places(text)
+        self.folder = path.resolve().parent
         self.project = self._table(content, "project")
         self.tool = self._table(content, "tool")
         self.poetry = self._table(self.tool, "poetry", "tool.poetry")
@@ -171,7 +172,7 @@ class _Project:
     def _requirement(self, text: str, line: int) -> Entry:
         if not text.strip() or text.lstrip().startswith("-"):
             raise fault(self.path, line, f"`{text[:60]}` is no requirement")
-        reader = Reader(self.path.resolve().parent)
+        reader = Reader(self.folder)
         reader.line(text.strip(), self.path, line, self.places.raw(line))
         self.notes += reader.notes
         if not reader.entries:

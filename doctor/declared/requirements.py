@@ -24,6 +24,7 @@ _ADDRESS = re.compile(rf"(?!{_NAMED})(?:[a-z+]+://|git\+|\.{{0,2}}/|file:|.*\.(?
 #: A project in a folder, as pip takes it: `.`, `./server[gpu]`, `libs/kernels`.
 _FOLDER = re.compile(r"(?:\.{1,2}|(?:file:)?[\w.~+-]*/[\w./~+-]*)(?:\[[\w,. -]*\])?(?:\s*;.*)?")
 _FILE = re.compile(r"\.(?:whl|tar\.gz|zip|txt)\b")
+_PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(\d{1,9}(?:\.\d{1,9}){0,6})")
 _PLAIN = re.compile(r"(?:(?:>=|<=|>|<|==|!=)\d+(?:\.\d+)*(?:\.post\d+|rc\d+)?|(?:==|!=)\d+(?:\.\d+)*\.\*)")
 #: Repositories whose distribution is called otherwise.
 _REPOSITORIES = {
@@ -152,6 +153,8 @@ def logical_lines(text: str) -> Iterator[tuple[int, str, str]]:
 
 def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Entry:
     """A requirement or an address."""
+    if (bare := _PIN.fullmatch(text)) is not None:  # most lines of a long file
+        return Entry(normalized(bare[1]), file, number, f"=={bare[2]}", bare[2], (), None, raw, constraint)
     plain = read_line(text)
     if plain is not None and plain.name and not _ADDRESS.match(text):
         ranges = ",".join(plain.clauses)
@@ -226,7 +229,7 @@ def _address(
     problem = None if version else f"`{_safe(url)}` does not say which version it is"
     return Entry(
         normalized(called), file, number, f"=={version}" if version else "", version, extras,
-        marker or condition.strip() or None, raw, constraint, False, problem,
+        marker or condition.strip() or None, raw, constraint, False, problem, bare.startswith("git+"),
     )  # fmt: skip
 
 

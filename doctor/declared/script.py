@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from ..errors import DoctorError
@@ -40,9 +41,9 @@ class Script:
 
         self.path, self.top = path, project_top(path)
         self.rows = text.split("\n")
-        self.variables: dict[str, str | None] = {}
-        self.exported: set[str] = set()
-        self.environment: dict[str, Fact] = {}
+        self.variables: MutableMapping[str, str | None] = {}
+        self.exported: MutableMapping[str, bool] = {}
+        self.environment: MutableMapping[str, Fact] = {}
         self.copied: dict[str, str] = {}  # name in the image → path in the project
         self.written: dict[str, str] = {}  # files that the script itself writes, with lines kept
         self.installs = Installs(path, self.top, self.find, self.rows)
@@ -51,7 +52,7 @@ class Script:
         """The same state, to go on from."""
         other = Script(self.path, "")
         other.rows = self.rows
-        other.variables, other.exported = dict(self.variables), set(self.exported)
+        other.variables, other.exported = dict(self.variables), dict(self.exported)
         other.environment, other.copied = dict(self.environment), dict(self.copied)
         other.written = dict(self.written)
         other.installs = self.installs.copy()
@@ -63,10 +64,20 @@ class Script:
         for command in commands(text, first_line):
             self._command(command)
 
+    def apart(self, text: str, first_line: int) -> None:
+        """The same for a shell of its own: what it sets ends with it, what it installs stays."""
+        kept = self.variables, self.exported, self.environment
+        self.variables, self.exported = ChainMap({}, kept[0]), ChainMap({}, kept[1])
+        self.environment = ChainMap({}, kept[2])
+        try:
+            self.run(text, first_line)
+        finally:
+            self.variables, self.exported, self.environment = kept
+
     def set(self, name: str, value: str | None, line: int, *, certain: bool = True) -> None:
         """A variable that the job will see."""
         self.variables[name] = value if certain else None
-        self.exported.add(name)
+        self.exported[name] = True
         if watched(name):
             fact = variable(name, value, f"{self.path}:{line}", certain=certain)
             self.environment[fact.key] = fact
@@ -193,7 +204,7 @@ class Script:
                 after = words[index + 2 + verb :]
                 if rest[verb] == "install":
                     self.installs.pip(
-                        after, {**self.variables, **{key: value for _, key, value in own}}, certain=certain
+                        after, ChainMap({key: value for _, key, value in own}, self.variables), certain=certain
                     )
                 elif rest[verb] == "uninstall" and certain:
                     self.installs.remove(word for _, word in after if not word.startswith("-"))
