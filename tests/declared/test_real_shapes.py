@@ -119,3 +119,25 @@ def test_the_core_of_a_transformer_engine_that_is_built_on_the_spot_is_not_guess
     assert "transformer-engine-cu13" not in pins(read({"requirements.txt": text}))
     assert "TE160" not in struck(text)
     assert "TE160" in struck(text + "transformer-engine-cu13==2.17.0\n")
+
+
+def test_pip_replaces_the_torch_of_an_image_where_a_package_asks_for_another(read):
+    text = "FROM nvcr.io/nvidia/pytorch:24.07-py3\nRUN pip uninstall -y transformer_engine flash_attn\n"
+    found = pins(read({"Dockerfile": text + "RUN pip install vllm==0.7.2\n"}))
+    assert (found["torch"], found["xformers"]) == ("2.5.1", "0.0.28.post3")
+    assert found.get("cudnn") is None  # that of the image went with its torch
+
+
+def test_pip_leaves_an_image_alone_where_nothing_asks_for_another_torch(read):
+    text = "FROM nvcr.io/nvidia/pytorch:24.07-py3\nRUN pip install transformers==4.48.2\n"
+    assert pins(read({"Dockerfile": text}))["torch"].startswith("2.4.0a0")
+    assert pins(read({"Dockerfile": text + "RUN pip install --no-deps vllm==0.7.2\n"}))["torch"].startswith("2.4.0a0")
+
+
+def test_what_is_compiled_from_a_repository_suits_the_torch_that_is_there(read):
+    image = "FROM nvcr.io/nvidia/pytorch:25.01-py3\n"
+    compiled = "RUN pip install -v git+https://github.com/facebookresearch/xformers.git@v0.0.29.post1#egg=xformers\n"
+    declaration = read({"Dockerfile": image + compiled})
+    assert pins(declaration)["torch"].startswith("2.6.0a0")
+    assert declaration.facts.value("xformers.torch_pin") == "absent"
+    assert pins(read({"Dockerfile": image + "RUN pip install xformers==0.0.29.post1\n"}))["torch"] == "2.5.1"
