@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,22 +45,34 @@ class Ward:
     cells: tuple[Cell, ...]
 
 
-def wards(request: Request, rulebook: Rulebook) -> Iterator[Ward]:
-    """Every environment with its cases, judged; what they share is read, and judged, once."""
-    shelf = Shelf(rulebook)
-    for name, own in _environments(request):
-        patient = environment_of(own, rulebook)
-        yield Ward(name, patient, tuple(_cells(name, patient, own, rulebook, shelf)))
+@dataclass(frozen=True)
+class Plan:
+    """One environment, and what is asked of it: GPU, job and the request for each case alone."""
+
+    name: str
+    patient: Patient
+    cases: tuple[tuple[str | None, str | None, Request], ...]
 
 
-def _cells(name: str, patient: Patient, request: Request, rulebook: Rulebook, shelf: Shelf) -> Iterator[Cell]:
+def plans(request: Request, rulebook: Rulebook) -> tuple[Plan, ...]:
+    """Every environment, read once, with its cases."""
+    read = ((name, own, environment_of(own, rulebook)) for name, own in _environments(request))
+    return tuple(Plan(name, patient, tuple(_cases(own, patient.facts))) for name, own, patient in read)
+
+
+def ward_of(plan: Plan, rulebook: Rulebook, shelf: Shelf) -> Ward:
+    """The cases of one environment, judged; what they share is judged once."""
+    return Ward(plan.name, plan.patient, tuple(_cells(plan, rulebook, shelf)))
+
+
+def _cells(plan: Plan, rulebook: Rulebook, shelf: Shelf) -> Iterator[Cell]:
     from .session import judged
 
     grounds = Grounds(rulebook)
-    cases = list(_cases(request, patient.facts))
-    ranges, whole_in = _ranges(rulebook, patient, cases)
+    name, cases = plan.name, plan.cases
+    ranges, whole_in = _ranges(rulebook, plan.patient, cases)
     for number, (gpu, workload, asked) in enumerate(cases):
-        whole = with_job(patient, asked, shelf)
+        whole = with_job(plan.patient, asked, shelf)
         own = ranges if ranges is None or number in whole_in else replace(ranges, rounds=())
         verdict = judged(rulebook, whole, grounds, own)
         if own is not ranges:
@@ -199,16 +211,21 @@ def unclear(cases: Sequence[Case]) -> tuple[Undetermined, ...]:
     return tuple(Undetermined(missing, tuple(own), problem) for (missing, problem), own in sorted(rules.items()))
 
 
-def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock) -> Report:
-    """The report of every case of the request."""
-    from .session import TOOL, answerable, limits_of_request
+def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Callable[[str], None]) -> Report:
+    """The report of every case of the request; of a single one, that of a check of it."""
+    from .session import TOOL, answerable, diagnose, limits_of_request
     from .settled import settled
 
     if request.baseline is not None:
         from .baseline import read_baseline
 
         read_baseline(Path(request.baseline))  # a bad one is told before all the work
-    judged = tuple(wards(request, rulebook))
+    asked, shelf = plans(request, rulebook), Shelf(rulebook)
+    clock.lap("facts")
+    if sum(len(plan.cases) for plan in asked) == 1:  # the project's matrix shrinks where there is a GPU
+        (_, _, one), patient = asked[0].cases[0], asked[0].patient
+        return diagnose(one, tell, with_job(patient, one, shelf))
+    judged = tuple(ward_of(plan, rulebook, shelf) for plan in asked)
     for ward in judged:
         answerable(rulebook, ward.patient, *(cell.verdict.assessment for cell in ward.cells))
     clock.lap("evaluate")

@@ -48,8 +48,14 @@ class Request:
     @property
     def several(self) -> bool:
         """Whether this may ask for more than one case."""
-        own, all_ = (self.gpus, self.models, self.workloads), self.defaults
-        more = (all_.gpus, all_.models, all_.workloads, all_.environments) if self.project else ()
+        own, of_project = (self.gpus, self.models, self.workloads), self.defaults
+        more: list[Sequence[str]] = []
+        if self.project:
+            job = self.model or self.workload or self.models or self.workloads
+            target = self.python or self.site_packages or self.facts or self.declared
+            more += [] if self.gpu or self.gpus else [of_project.gpus]
+            more += [] if job else [of_project.models, of_project.workloads]
+            more += [] if target else [tuple(of_project.environments)]
         return any(len(axis) > 1 for axis in (*own, *more))
 
 

@@ -208,8 +208,8 @@ def _own_lines(lines: list[str]) -> set[int]:
 
 
 def _without_tail(lines: list[str], numbers: list[int]) -> set[int]:
-    """Blank lines and comments right before the next table belong to that one."""
+    """Comments right before the next table belong to that one."""
     kept = list(numbers)
-    while kept and (not lines[kept[-1]].strip() or lines[kept[-1]].lstrip().startswith("#")):
+    while kept and lines[kept[-1]].lstrip().startswith("#"):
         kept.pop()
     return set(kept)

@@ -10,7 +10,7 @@ from . import __version__
 from .errors import DoctorError, NoDiagnosis
 from .evaluate import Assessment, evaluate
 from .foretold import foretold
-from .model import ABSENT, Confirmation, Fact, Finding, Fix, Prediction, Report
+from .model import ABSENT, Confirmation, Fact, Finding, Fix, NoFix, Prediction, Report
 from .patient import Patient, Request, examine
 from .records import dataclass
 from .rulebook import Rulebook, load_rulebook
@@ -52,7 +52,7 @@ def diagnose(
     if request.several:
         from .gate import diagnose_all
 
-        return diagnose_all(request, rulebook, clock)
+        return diagnose_all(request, rulebook, clock, tell)
     patient = patient or examine(request, rulebook)
     clock.lap("facts")
     verdict = judged(rulebook, patient)
@@ -63,11 +63,14 @@ def diagnose(
     clock.lap("kernels")
     told = settled(request, rulebook, findings, assessment.undetermined)
     fixes: tuple[Fix, ...] = ()
+    hopeless: tuple[NoFix, ...] = ()
     limits = limits_of_request(request, assessment)
     if request.fixes and to_fix.findings:
-        from .solve import solve
+        from .solve import no_fix, solve
 
-        fixes = tuple(solve(rulebook, to_fix.known.given, to_fix, limits=limits, installed=patient.requirements))
+        given, requires = to_fix.known.given, patient.requirements
+        fixes = solve(rulebook, given, to_fix, limits=limits, installed=requires)
+        hopeless = no_fix(rulebook, given, to_fix, fixes, limits=limits, installed=requires)
         clock.lap("fixes")
     return Report(
         tool=TOOL,
@@ -76,6 +79,7 @@ def diagnose(
         findings=told.findings,
         predictions=predictions,
         fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
+        no_fix=tuple(item for item in hopeless if item.rule not in told.silent),
         undetermined=assessment.undetermined,
         timing={**clock.laps(), **laps},
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
