@@ -38,7 +38,7 @@ from doctor.release_index import Platform, load_index, normalized  # noqa: E402
 from doctor.rulebook import Rulebook, load_rulebook  # noqa: E402
 from doctor.vocabulary import parse_version  # noqa: E402
 
-PYTHONS = ("3.11", "3.10", "3.12", "3.9")  # the first for which uv finds a solution counts
+PYTHONS = ("3.11", "3.10", "3.12")  # the first for which uv finds a solution counts
 RETRIES = 12  # of one file, each with one more source described to uv
 PLATFORM = "x86_64-unknown-linux-gnu"
 #: What no index serves, and options that change where packages come from.
