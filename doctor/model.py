@@ -1,7 +1,4 @@
-"""The nouns of a diagnosis, all frozen: facts go in, a report comes out.
-
-Nothing here reads a file, runs a program or knows a rule.
-"""
+"""The nouns of a diagnosis, all frozen: facts go in, a report comes out; none reads a file or knows a rule."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from .records import dataclass, field
 
 #: Value of a key that is known not to be there: a package that is not installed, a variable that is not set.
 ABSENT = "absent"
-
 SEVERITIES = ("error", "warning", "note")  # worst first
 
 
@@ -132,6 +128,16 @@ class Fix:
     safe: bool = True
     note: str | None = None
     index_url: str | None = None
+
+
+@dataclass(frozen=True)
+class NoFix:
+    """Why nothing clears an error: which rule excludes which releases, and what would help instead."""
+
+    rule: str
+    because: tuple[str, ...]
+    instead: str | None = None  # another GPU or another setting of the job
+    proved: bool = False  # every case was judged; else the sentences say what is known
 
 
 @dataclass(frozen=True)
@@ -283,6 +289,7 @@ class Report:
     runs: tuple[Confirmation, ...] = ()  # the job's own attention, run on this machine
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()  # declared files that could not be read, each with line and reason
+    no_fix: tuple[NoFix, ...] = ()  # for every error that no fix clears, where that was asked
     cases: tuple[Case, ...] = ()  # where several were judged at once; the other fields then say what they share
     known: tuple[Finding, ...] = ()  # findings that the baseline has already, and that are not among `findings`
     proof: Proof | None = None

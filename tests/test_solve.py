@@ -16,7 +16,7 @@ from doctor.facts_file import read_facts
 from doctor.model import ABSENT, Alternative, Facts, Fix
 from doctor.release_index import Platform, ReleaseIndex, admits
 from doctor.rulebook import Rulebook, load_rulebook
-from doctor.solve import solve, stack_of, why_no_fix
+from doctor.solve import no_fix, solve, stack_of
 from doctor.solve.cost import cost
 from doctor.solve.limits import Limits
 from doctor.solve.packages import choices
@@ -228,8 +228,8 @@ def test_a_cuda_major_change_names_the_orphans_no_installer_removes(own_rules):
 def test_nothing_is_offered_where_every_way_is_held():
     facts = facts_of({"torch.version": "2.7.1", "gpu.sm": "10.0", "gpu.name": "B200"})
     assert fixes(facts, limits=Limits(hold=frozenset({"torch"}))) == ()
-    told = why_no_fix(evaluate(rulebook(), facts), ())
-    assert told and told[0].startswith("TORCH001: ")
+    told = no_fix(rulebook(), facts, evaluate(rulebook(), facts), (), limits=Limits(hold=frozenset({"torch"})))
+    assert told[0].rule == "TORCH001" and told[0].because
 
 
 def test_a_cure_that_makes_another_error_fire_is_none(own_rules):

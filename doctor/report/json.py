@@ -45,7 +45,13 @@ def fixes(report: Report, style: Style) -> str:
     """The change sets alone."""
     content = _head(report)
     content["findings"] = [
-        {"id": finding.rule, "severity": finding.severity, "message": finding.message, "no_pin": finding.no_pin}
+        {
+            "id": finding.rule,
+            "severity": finding.severity,
+            "message": finding.message,
+            "no_pin": finding.no_pin,
+            "no_fix": _no_fix(report, finding),
+        }
         for finding in report.findings
     ]
     content["fixes"] = [_fix(item) for item in report.fixes]
@@ -126,7 +132,7 @@ def _case(item: Case, shared: Facts) -> dict[str, Any]:
 
 
 def _finding(item: Finding, report: Report) -> dict[str, Any]:
-    content = _told(item)
+    content = {**_told(item), "no_fix": _no_fix(report, item)}
     if not report.cases:
         return content
     content["cases"] = list(item.cases)
@@ -167,6 +173,13 @@ def _told(item: Finding) -> dict[str, Any]:
         "references": list(item.references),
         "backends": list(item.backends),
     }
+
+
+def _no_fix(report: Report, finding: Finding) -> dict[str, Any] | None:
+    found = next((item for item in report.no_fix if item.rule == finding.rule), None)
+    if found is None:
+        return None
+    return {"because": list(found.because), "instead": found.instead, "proved": found.proved}
 
 
 def _confirmation(item: Confirmation | None) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from .page import printable
 from .places import place_of
 from .proof import proof_text
 from .remedies import alternative_lines, fix_lines
-from .subject import job_line, machine_line, needed, shown, title_of, verdict
+from .subject import job_line, machine_line, needed, shown, title_of, verdict, why_not
 from .tables import told_reason
 
 _SIGNS = {"error": "❌", "warning": "⚠️", "note": "ℹ️", "ok": "✅", "unclear": "❔"}
@@ -52,7 +52,7 @@ def fixes(report: Report, style: Style) -> str:
     look, word, sentence = verdict(report)
     out = [f"## {_SIGNS[look]} {_prose(word)}: {_prose(sentence)}", "", *_fixes(report)]
     for finding in report.findings:
-        told = [text for text in (finding.no_pin, finding.myth and f"not this: {finding.myth}") if text]
+        told = [text for text in (why_not(report, finding), finding.myth and f"not this: {finding.myth}") if text]
         out += [f"- {finding.rule}: {_prose(text)}" for text in told]
     if report.proof is not None:
         out += ["```", proof_text(report.proof).rstrip(), "```", ""]

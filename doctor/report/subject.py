@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model import ABSENT, Case, Evidence, Facts, Prediction, Reason, Report
+from ..model import ABSENT, Case, Evidence, Facts, Finding, Prediction, Reason, Report
 from ..records import replace
 
 #: Shown in the machine line where known: fact key → what people call it.
@@ -40,13 +40,15 @@ def verdict(report: Report) -> tuple[str, str, str]:
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return "error", "will fail", f"{errors[0].summary}{more}"
-    broken = next((reason for item in report.predictions if (reason := certain_failure(item)) is not None), None)
+    had = any(finding.severity == "error" for finding in report.known)  # the baseline has what breaks the predictions
+    asked = () if had else report.predictions
+    broken = next((reason for item in asked if (reason := certain_failure(item)) is not None), None)
     if broken is not None:
         return "error", "will fail", broken.message
-    none_left = next((item for item in report.predictions if item.could_tell and item.selected is None), None)
+    none_left = next((item for item in asked if item.could_tell and item.selected is None), None)
     if none_left is not None:
         return "error", "will fail", f"no attention backend of {none_left.library} serves this job"
-    runs_on = ", ".join(title_of(item, item.selected) for item in report.predictions if item.selected)
+    runs_on = ", ".join(title_of(item, item.selected) for item in asked if item.selected)
     runs = f"; attention runs on {runs_on}" if runs_on else ""
     if warnings:
         more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
@@ -178,3 +180,11 @@ def needed(evidence: Evidence) -> str:
 def _known(facts: Facts, key: str) -> Any:
     value = facts.value(key)
     return None if value == ABSENT else value
+
+
+def why_not(report: Report, finding: Finding) -> str | None:
+    """Why nothing clears an error, in sentences, and what would help instead; None where a fix does."""
+    found = next((item for item in report.no_fix if item.rule == finding.rule), None)
+    if found is None:
+        return finding.no_pin
+    return " ".join((*found.because, found.instead or "")).strip()

@@ -9,7 +9,7 @@ from .page import Page
 from .proof import proof_lines
 from .remedies import alternative_lines, fix_lines
 from .runs import confirmation_lines, run_lines, timing_line
-from .subject import job_line, machine_line, needed, shown, verdict
+from .subject import job_line, machine_line, needed, shown, verdict, why_not
 from .tables import backend_lines, backend_table, case_table
 
 #: Sources that read as half a sentence already.
@@ -85,7 +85,7 @@ def fixes(report: Report, style: Style) -> str:
     cleared = {rule for item in report.fixes for rule in item.resolves}
     for finding in report.findings:
         if finding.severity == "error" and finding.rule not in cleared:
-            page.say(finding.no_pin or _NO_WAY, lead=f"no fix for {finding.rule}:", look="error")
+            page.say(why_not(report, finding) or _NO_WAY, lead=f"no fix for {finding.rule}:", look="error")
         elif finding.no_pin:
             page.say(finding.no_pin, lead=f"{finding.rule}:", look="label")
         if finding.myth:

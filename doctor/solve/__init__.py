@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..model import ABSENT, Fact, Facts, Fix
+from ..model import ABSENT, Fact, Facts, Fix, NoFix
 from ..release_index import Platform, ReleaseIndex, load_index, normalized
 from ..vocabulary import TERMS
 from .limits import Limits
@@ -121,12 +121,23 @@ def platform_of(known: Known) -> Platform:
     )
 
 
-def why_no_fix(assessment: Assessment, fixes: Sequence[Fix]) -> tuple[str, ...]:
-    """For every error that no fix clears: why no package version cures it, in the rule's words."""
+def no_fix(
+    rulebook: Rulebook,
+    facts: Facts,
+    assessment: Assessment,
+    fixes: Sequence[Fix],
+    *,
+    limits: Limits | None = None,
+    installed: Callable[[], Mapping[str, Sequence[str]]] | None = None,
+    index: ReleaseIndex | None = None,
+) -> tuple[NoFix, ...]:
+    """For every error that no fix clears: why no release cures it, in sentences, and what would help instead."""
     cleared = {rule for fix in fixes for rule in fix.resolves}
-    told = []
-    for finding in assessment.findings:
-        if finding.severity == "error" and finding.rule not in cleared:
-            reason = finding.no_pin or "no release or setting on record clears it without breaking something else"
-            told.append(f"{finding.rule}: {reason}")
-    return tuple(told)
+    if not assessment.errors - cleared:
+        return ()
+    from .proof import proofs
+    from .repair import Repair
+
+    requires = installed() if installed is not None else None
+    stack = stack_of(facts, assessment.known, index or load_index(), limits, requires)
+    return proofs(Repair(rulebook, facts, assessment, stack, ("error",)), cleared)

@@ -113,6 +113,11 @@ class Causes:
             found |= known.reads
         return found
 
+    def selection(self, rule: Rule) -> Library | None:
+        """The library whose backends are all out, where that is what the rule says."""
+        whole = rule.when.parts if isinstance(rule.when, All) else (rule.when,)
+        return next(filter(None, map(self._selection, whole)), None)
+
     def _selection(self, part: Condition) -> Library | None:
         """The library whose backends are all out, where that is what the condition says."""
         if not isinstance(part, Leaf) or part.text != ABSENT:

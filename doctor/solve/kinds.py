@@ -33,6 +33,11 @@ class Kinds:
         found: list[str] = self._memo[key]
         return found
 
+    def alike(self, package: str, version: str) -> list[str]:
+        """All releases that nothing tells from this one, itself included."""
+        kind = self._kind(package, version)
+        return [version, *(other for other in self.stack.domain(package, "") if self._kind(package, other) == kind)]
+
     def _kind(self, package: str, version: str) -> Any:
         """Everything that tells a release from another: rules, release tables, requirements both ways, and the cost."""
         release = self.stack.index.release(package, version)

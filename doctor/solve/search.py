@@ -45,7 +45,7 @@ class Search:
         return self.left <= 0 or self.nodes <= 0
 
     def best(self, begun: Outcome | None = None) -> Outcome | None:
-        """The cheapest change that clears every error, fewest packages first; None when there is none within the bounds.
+        """The cheapest change that clears every error, fewest packages first; None where the bounds hold none.
 
         `begun` is a way that leaves errors behind: what it changes is taken as it is.
         """
@@ -202,7 +202,7 @@ def better(repair: Repair, offered: Sequence[Outcome]) -> Outcome | None:
 
 
 def completed(repair: Repair, outcomes: Sequence[Outcome]) -> Outcome | None:
-    """A way that clears everything where those that rules name leave errors: searched anew, then from the best of them."""
+    """A way that clears all where those that rules name leave errors: searched anew, then from the best of them."""
     found = Search(repair).best()
     if found is None and outcomes:
         begun = min(outcomes, key=lambda outcome: outcome.rank(repair.firing))

@@ -251,6 +251,7 @@ class Stack:
             version
             for version, item in releases.items()
             if not item.yanked
+            and any(parse_version(version).release)  # 0.0.0 only holds a name
             and not (final and item.is_prerelease)
             and not (present and _same(version, present))
             and admits(wanted, version)
