@@ -96,7 +96,8 @@ def readings(report: Report, finding: Finding, evidence: Evidence) -> list[tuple
 
 
 def _same(report: Report, number: int, finding: Finding) -> list[Finding]:
-    return [item for item in report.cases[number].findings if item.rule == finding.rule]
+    own = report.cases[number].findings
+    return [item for item in own if (item.rule, item.severity) == (finding.rule, finding.severity)]
 
 
 def rows(report: Report) -> list[Row]:
