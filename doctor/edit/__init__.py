@@ -16,7 +16,7 @@ from ..records import dataclass
 from .files import Edited, SourceFile
 from .goals import Goal, Goals, goals_of
 from .pyproject import Pyproject
-from .requirements import RequirementsFile, family
+from .requirements import RequirementsFile, anchors_of, family
 
 __all__ = ["Edits", "edits_of"]
 
@@ -61,8 +61,11 @@ def edits_of(report: Report, names: Sequence[str]) -> Edits:
     projects = [Pyproject(SourceFile.read(Path(name))) for name in editable if _is_pyproject(name)]
     requirements = _families([name for name in editable if not _is_pyproject(name)])
     files: list[RequirementsFile | Pyproject] = [*requirements, *projects]
-    for file in files:
-        file.edit(goals)
+    anchors = anchors_of(requirements)
+    for file in requirements:
+        file.edit(goals, anchors)
+    for project in projects:
+        project.edit(goals)
     _add_missing(goals, requirements, projects)
     _add_index(goals, requirements, projects)
     changed = [Edited(file.source, file.text) for file in files if file.text != file.source.text]
@@ -128,7 +131,7 @@ def _add_missing(goals: Goals, requirements: Sequence[RequirementsFile], project
                     file.add(goal, after, goals)
                 return
         for project in projects:
-            name = next((name for name in project.named if name in kin and project.named[name]), None)
+            name = project.beside(kin)
             if name and project.can_take():
                 project.add(missing, name)
                 return

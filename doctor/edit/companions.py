@@ -24,5 +24,9 @@ def companion(stack: Stack, chosen: Mapping[str, str], package: str, spec: str) 
     if not admitted or any(stack.fits(package, version, chosen) for version in admitted):
         return None
     beside = replace(stack, installed={**stack.installed, package: admitted[-1]}, memo={})
-    fitting = (version for version in beside.domain(package) if beside.fits(package, version, chosen))
+    fitting = (
+        version
+        for version in beside.domain(package)
+        if beside.fits(package, version, chosen) and not beside.outdated(package, version, chosen)
+    )
     return Goal(package, next(fitting, None), "goes with what the fix brings", False)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from ..model import ABSENT, Facts, Report
 from ..records import dataclass, field
 from ..release_index import Platform
 from ..vocabulary import parse_version
 
+K = TypeVar("K")
 _TAG = re.compile(r"(?<=/)cu\d+(?=[/?#]|$)")
 
 
@@ -72,13 +74,24 @@ class Goals:
         if text not in self.said:
             self.said.append(text)
 
-    def index(self, url: str) -> str:
-        """The same index for the build that was judged, where the address is PyTorch's and for another CUDA."""
+    def indexes(self, urls: Mapping[K, str], where: str) -> dict[K, str]:
+        """The addresses to replace, by their keys: PyTorch's for another CUDA than that of the build which was judged.
+
+        None where one is right already, nor where there are several of them and nobody says which is meant.
+        """
         from ..declared.interface import cuda_of_index
 
-        if self.tag is None or cuda_of_index(url) is None:
-            return url
-        return _TAG.sub(self.tag, url, count=1)
+        cudas = {key: cuda for key, url in urls.items() if (cuda := cuda_of_index(url))}
+        tags = {f"cu{cuda.replace('.', '')}" for cuda in cudas.values()}
+        if self.tag is None or not tags or self.tag in tags:
+            return {}
+        if len(tags) > 1:
+            self.say(
+                f"{where}: it has indexes for {', '.join(sorted(tags))}, and what was judged is {self.tag}: see to it"
+            )
+            return {}
+        self.say(f"{where}: the index is that of the build which was judged, {self.tag}")
+        return {key: _TAG.sub(self.tag, urls[key], count=1) for key in cudas}
 
 
 def goals_of(report: Report) -> Goals | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..declared.interface import Entry, cuda_of_index, fault, normalized
@@ -13,11 +13,15 @@ from ..errors import DoctorError
 from .files import SourceFile
 from .goals import Goal, Goals
 from .lines import Line, compiled_by, newline_of, read_lines
-from .spec import Edit, Parts, apply, changes, take_apart
+from .spec import Edit, Parts, apply, changes, is_exact, take_apart
 
 _INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)(?:\s+|\s*=\s*|(?<=^-[rc]))(?P<file>.+)")
 _INDEX = re.compile(r"(?:-i|--index-url|--extra-index-url)(?:\s+|\s*=\s*|(?<=^-i))(?P<url>\S+)")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+#: (0 exact or 1 open, file, where the line begins)
+Anchor = tuple[int, Path, int]
 
 
 class RequirementsFile:
@@ -30,18 +34,20 @@ class RequirementsFile:
         self.edits: list[Edit] = []
         self.named: dict[str, list[Line]] = {}  # package → lines that count here, the last one last
         self.elsewhere: set[str] = set()  # named for other machines only
+        self.anchors: Mapping[str, Anchor] = {}
 
     @property
     def text(self) -> str:
         """What it is to become."""
         return apply(self.source.text, self.edits)
 
-    def edit(self, goals: Goals) -> None:
-        """Every line that the fix changes."""
+    def edit(self, goals: Goals, anchors: Mapping[str, Anchor]) -> None:
+        """Every line that the fix changes; what an anchor says need not be said again."""
+        self.anchors = anchors
+        self._indexes(goals)
         touched: list[tuple[Line, str]] = []
         for line in self.lines:
             if line.is_option:
-                self._index(line, goals)
                 self._refuse_checkout(line, goals)
             elif line.body:
                 before = len(self.edits)
@@ -88,7 +94,9 @@ class RequirementsFile:
     def _changes(self, line: Line, parts: Parts | None, bare: Entry | None, goals: Goals) -> list[Edit] | None:
         try:
             if parts is not None:
-                return changes(line.body, parts, goals)
+                anchor = self.anchors.get(parts.name)
+                loose = anchor is not None and anchor[1:] != (self.source.path, line.start)
+                return changes(line.body, parts, goals, loose)
             assert bare is not None
             return _bare_changes(line.body, bare, goals)
         except DoctorError as problem:
@@ -119,14 +127,14 @@ class RequirementsFile:
                 "check that release out, or put it there instead of the checkout",
             )  # fmt: skip
 
-    def _index(self, line: Line, goals: Goals) -> None:
-        match = _INDEX.fullmatch(line.body)
-        if match is None:
-            return
-        url = goals.index(match["url"])
-        if url != match["url"]:
-            self.edits.append(Edit(line.at + match.start("url"), line.at + match.end("url"), url))
-            goals.say(f"{self.source.path}:{line.number}: the index is that of the build which was judged, {goals.tag}")
+    def _indexes(self, goals: Goals) -> None:
+        urls = {
+            (line.at + match.start("url"), line.at + match.end("url")): match["url"]
+            for line in self.lines
+            if (match := _INDEX.fullmatch(line.body))
+        }
+        changed = goals.indexes(urls, str(self.source.path))
+        self.edits += [Edit(*span, url) for span, url in changed.items()]
 
     @property
     def has_index(self) -> bool:
@@ -161,6 +169,20 @@ class RequirementsFile:
             self.edits.append(Edit(at, at, newline + block))  # the last line has no end, and the new last one has none
         else:
             self.edits.append(Edit(at, at, block + newline))
+
+
+def anchors_of(files: Iterable[RequirementsFile]) -> dict[str, Anchor]:
+    """Package → the line that says its version for all of these files: one that always counts, an exact one rather."""
+    found: dict[str, Anchor] = {}
+    for file in files:
+        for line in file.lines if not file.constraint else ():
+            parts = None if line.is_option or not line.body else take_apart(line.body)
+            if parts is None or parts.marker is not None or parts.spec is None:
+                continue
+            rank = 0 if is_exact(line.body, parts) else 1
+            if parts.name not in found or rank < found[parts.name][0]:
+                found[parts.name] = rank, file.source.path, line.start
+    return found
 
 
 def _bare_changes(body: str, entry: Entry, goals: Goals) -> list[Edit] | None:

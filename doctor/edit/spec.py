@@ -74,8 +74,11 @@ def _version_of(name: str, url: str) -> str | None:
     return version_of_address(url, name)
 
 
-def changes(text: str, parts: Parts, goals: Goals) -> list[Edit] | None:
-    """What has to change so that the requirement says what the fix wants; None where it has to go altogether."""
+def changes(text: str, parts: Parts, goals: Goals, loose: bool = False) -> list[Edit] | None:
+    """What has to change so that the requirement says what the fix wants; None where it has to go altogether.
+
+    A `loose` one need not say the version, since another does; it must only admit it.
+    """
     goal = goals.items.get(parts.name)
     if goal is None and parts.spec is not None:
         goal = goals.companion(parts.name, _joined(text[slice(*parts.spec)]))
@@ -89,7 +92,7 @@ def changes(text: str, parts: Parts, goals: Goals) -> list[Edit] | None:
     exact = _EXACT.fullmatch(spec)
     if exact and goals.same(exact["version"], goal.version):
         return _extra(text, parts, goal)
-    if not goal.named and _leaves_room(spec, goal.version):
+    if (loose or not goal.named) and _leaves_room(spec, goal.version):
         return []
     start = parts.spec[0]
     if exact:
@@ -97,6 +100,11 @@ def changes(text: str, parts: Parts, goals: Goals) -> list[Edit] | None:
     else:
         made = Edit(*parts.spec, f"=={goal.version}")
     return [made, *_extra(text, parts, goal)]
+
+
+def is_exact(text: str, parts: Parts) -> bool:
+    """Whether the requirement admits one version only."""
+    return parts.spec is not None and _EXACT.fullmatch(text[slice(*parts.spec)]) is not None
 
 
 def _leaves_room(spec: str, version: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ class Token:
 
 
 class Places:
-    """The spans of values in one document."""
+    """The spans of values in one document: found all at once, since to read TOML with its places is slow."""
 
-    def __init__(self, path: Path, text: str) -> None:
+    def __init__(self, path: Path, text: str, keys: Iterable[Key]) -> None:
         self.path, self.text = path, text
-        if self._parsed().as_string() != text:
+        document = self._parsed()
+        if document.as_string() != text:
             raise DoctorError(f"`{path}` cannot be edited without touching other lines", "edit it by hand")
+        self._spans = self._found(document, list(dict.fromkeys(keys)))
 
     def _parsed(self) -> Any:
         try:
@@ -40,18 +43,32 @@ class Places:
             ) from None
         return tomlkit.parse(self.text)
 
+    def _found(self, document: Any, keys: list[Key]) -> dict[Key, tuple[int, int]]:
+        """A mark takes the place of every value; where the marks then stand tells where the values stood."""
+        shown: list[str] = []
+        for number, key in enumerate(keys):
+            table = document
+            for name in key[:-1]:
+                table = table[name]
+            shown.append(table[key[-1]].as_string())
+            table[key[-1]] = f"{_MARK} {number}."
+        spans: dict[Key, tuple[int, int]] = {}
+        longer = 0  # by how much the marked text is ahead
+        for match in re.finditer(rf'"{_MARK} (\d+)\."', document.as_string()):
+            number = int(match[1])
+            start = match.start() - longer
+            end = start + len(shown[number])
+            if self.text[start:end] != shown[number]:
+                break
+            spans[keys[number]] = start, end
+            longer += len(match[0]) - len(shown[number])
+        return spans
+
     def span(self, key: Key) -> tuple[int, int]:
         """Where the value of a key stands."""
-        document = self._parsed()
-        table = document
-        for name in key[:-1]:
-            table = table[name]
-        shown = table[key[-1]].as_string()
-        table[key[-1]] = _MARK
-        start = document.as_string().find(f'"{_MARK}"')
-        if start < 0 or self.text[start : start + len(shown)] != shown:
+        if key not in self._spans:
             raise DoctorError(f"`{self.path}`: `{'.'.join(map(str, key))}` cannot be edited alone", "edit it by hand")
-        return start, start + len(shown)
+        return self._spans[key]
 
     def row(self, at: int) -> tuple[int, int]:
         """The physical line around a place, its break included."""

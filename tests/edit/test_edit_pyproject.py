@@ -145,6 +145,29 @@ def test_an_index_of_uv_moves_with_every_name_of_it(toml: Rewrite):
     assert after == wanted.replace("2.6.0", "2.7.1").replace("0.21.0", "0.22.1")
 
 
+def test_only_the_index_that_serves_torch_moves_and_of_several_none(tmp_path: Path):
+    other = UV.replace('name = "mine"\nurl = "https://example.org/cu124"',
+                       'name = "flash-cu124"\nurl = "https://download.pytorch.org/whl/test/cu124"')  # fmt: skip
+    path = tmp_path / "pyproject.toml"
+    path.write_text(other)
+    (file,) = edited(path).files
+    assert "pytorch-cu126" in file.text and "whl/test/cu124" in file.text and "flash-cu124" in file.text
+    several = (
+        UV.replace('torchvision = { index = "pytorch-cu124" }', "torch-x = 1")
+        .replace("torch = [", 'torch = [{ index = "mine", extra = "old" }, ')
+        .replace("example.org/cu124", "download.pytorch.org/whl/cu118")
+    )
+    path.write_text(several)
+    edits = edited(path)
+    assert "pytorch-cu124" in edits.files[0].text and "whl/cu118" in edits.files[0].text
+    assert any("it has indexes for cu118, cu124, and what was judged is cu126" in note for note in edits.notes)
+
+
+def test_a_dependency_of_the_project_is_the_neighbour_of_choice(toml: Rewrite):
+    text = '[dependency-groups]\nbuild = ["transformers"]\n' + HEAD + 'dependencies = ["transformers==4.44.0"]\n'
+    assert toml(text) == text.replace('4.44.0"', '4.44.0", "torch==2.7.1"')
+
+
 def test_another_build_gets_an_explicit_index_for_what_comes_from_it(toml: Rewrite):
     url = "https://download.pytorch.org/whl/cu126"
     moved = (change("torch", "2.6.0+cu126", "2.6.0"),)
@@ -172,6 +195,8 @@ def test_poetry_where_it_is_plain(toml: Rewrite):
         .replace("3.2.0", "3.3.1")
         .replace("4.44.0", "4.45.2")
     )
+    added = '[tool.poetry.dependencies]\npython = "^3.10"\n# attn-doctor: clears X001\ntorch = "2.7.1"\n'
+    assert toml('[tool.poetry.dependencies]\npython = "^3.10"\n') == added
     with pytest.raises(DoctorError, match="cannot be edited here"):
         toml('[tool.poetry.dependencies]\ntorch = {path = "../torch"}\n')
 
@@ -218,18 +243,21 @@ MARKER = st.sampled_from(["", "; python_version >= '3.9'", " ; os_name == 'posix
 
 
 @st.composite
-def array(draw) -> tuple[str, str]:
-    """An array of strings as people lay them out, before and after."""
+def array(draw) -> tuple[str, str, str, bool]:
+    """An array of strings as people lay them out: before, after, after where another says it, no marker."""
     items = []
     for _ in range(draw(st.integers(0, 4))):
         other = draw(OTHER)
-        items.append((other, other))
+        items.append((other, other, other))
     spec, extras, marker = draw(SPEC), draw(st.sampled_from(["", "[opt-einsum]"])), draw(MARKER)
-    items.insert(draw(st.integers(0, len(items))), tuple(f"torch{extras}{text}{marker}" for text in spec))
+    items.insert(
+        draw(st.integers(0, len(items))),
+        tuple(f"torch{extras}{text}{marker}" for text in (*spec, spec[1] if spec[0] else "")),
+    )
     wide, trailing, comment = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     quote = draw(st.sampled_from(['"', '"""']))
     texts = []
-    for index in (0, 1):
+    for index in (0, 1, 2):
         rows = [f"{quote}{item[index]}{quote}" for item in items]
         if wide:
             note = '  # "torch==2.6.0", no item' if comment else ""
@@ -237,7 +265,7 @@ def array(draw) -> tuple[str, str]:
             texts.append("[\n" + "\n".join(rows) + "\n]")
         else:
             texts.append("[" + ", ".join(rows) + ("," if trailing else "") + "]")
-    return texts[0], texts[1]
+    return texts[0], texts[1], texts[2], not marker
 
 
 @settings(max_examples=60, deadline=None)
@@ -248,10 +276,11 @@ def array(draw) -> tuple[str, str]:
 def test_nothing_but_the_intended_strings_changes(tmp_path_factory, first, extra, group, newline, end, bom, order):
     texts = []
     for index in (0, 1):
+        other = index + (index and first[3])  # what the project's dependencies say need not be said by an extra
         tables = [
             f'[project] # p\nname = "job"\nclassifiers = ["torch==2.6.0"]\ndependencies = {first[index]}  # "torch"\n',
-            f"[project.optional-dependencies]\ngpu={extra[index]}\n'all' = [\"numpy\"]\n",
-            f'[dependency-groups]\ndev = [{{include-group = "t"}}]\nt   =   {group[index]}\n',
+            f"[project.optional-dependencies]\ngpu={extra[other]}\n'all' = [\"numpy\"]\n",
+            f'[dependency-groups]\ndev = [{{include-group = "t"}}]\nt   =   {group[other]}\n',
             "[tool.black]\nline-length = 100\n# torch==2.6.0\ntext = '''\ndependencies = [\"torch==2.6.0\"]\n'''\n",
             '[[tool.mypy.overrides]]\nmodule = "torch.*"\n',
         ]

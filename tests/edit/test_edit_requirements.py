@@ -98,6 +98,12 @@ def test_a_companion_only_the_file_knows_moves_along(rewrite: Rewrite):
     assert rewrite("torch==2.6.0\ntorchvision>=0.15\n") == "torch==2.7.1\ntorchvision>=0.15\n"
 
 
+def test_no_release_from_before_the_torch_it_would_meet_is_put_in(rewrite: Rewrite):
+    """vllm 0.2.5 names no upper bound; that is no reason to go back to it."""
+    text = "torch==2.6.0\nvllm>=0.26.0\n"
+    assert "\nvllm>=0.26.0\n" in rewrite(text, TORCH, change("transformers", "4.51.3", "4.44.0"))
+
+
 def test_an_index_for_another_cuda_becomes_that_of_the_build_judged(rewrite: Rewrite):
     text = "--index-url https://download.pytorch.org/whl/cu124\n--extra-index-url=https://${USER}@example.org/cu124\ntorch==2.6.0+cu124"
     assert rewrite(text) == text.replace("whl/cu124", "whl/cu126").replace("2.6.0+cu124", "2.7.1")
@@ -150,6 +156,16 @@ def test_the_extra_that_brings_the_core_is_asked_for(rewrite: Rewrite):
     assert rewrite("transformer_engine==2.3.0", moved, **known) == "transformer_engine[core-cu12]==2.13.0"
     text = "transformer-engine[core_cu12,pytorch]==2.3.0"
     assert rewrite(text, moved, **known) == text.replace("2.3.0", "2.13.0")
+
+
+def test_what_one_line_says_another_need_not_repeat(tmp_path: Path):
+    (tmp_path / "requirements.txt").write_text("-c limits.txt\ntorch>=2\ntorch==2.6.0\ntorch<2.7\n")
+    (tmp_path / "limits.txt").write_text("torch<3\ntorch!=2.7.1\n")
+    texts = {file.source.path.name: file.text for file in edited(tmp_path / "requirements.txt").files}
+    assert texts == {
+        "requirements.txt": "-c limits.txt\ntorch>=2\ntorch==2.7.1\ntorch==2.7.1\n",
+        "limits.txt": "torch<3\ntorch==2.7.1\n",
+    }
 
 
 # --- what the file does not name ----------------------------------------------------------------------------------
@@ -256,6 +272,8 @@ class Piece(NamedTuple):
 
     before: str
     after: str
+    form: str = ""
+    always: bool = False  # a version, or none, for every machine
 
 
 SPACE = st.sampled_from(["", " ", "  ", "\t"])
@@ -297,7 +315,18 @@ def torch_line(draw) -> Piece:
         gap = ""
         before, after = "", "==2.7.1"
     rest = f"{tail}{marker}{comment}"
-    return Piece(f"{lead}{name}{extras}{before}{rest}", f"{lead}{name}{extras}{after}{rest}")
+    always = form != "address" and not marker
+    return Piece(f"{lead}{name}{extras}{before}{rest}", f"{lead}{name}{extras}{after}{rest}", form, always)
+
+
+def anchored(pieces: list[Piece]) -> list[Piece]:
+    """A line without a version stays as it is where another one, which always counts, says the version."""
+    always = [number for number, piece in enumerate(pieces) if piece.always]
+    anchor = next((number for number in always if pieces[number].form == "exact"), always[0] if always else None)
+    return [
+        Piece(piece.before, piece.before) if piece.form == "none" and anchor not in (None, number) else piece
+        for number, piece in enumerate(pieces)
+    ]
 
 
 @settings(max_examples=250, deadline=None)
@@ -308,6 +337,7 @@ def torch_line(draw) -> Piece:
 )  # fmt: skip
 def test_nothing_but_the_intended_lines_changes(tmp_path_factory, pieces, target, at, newline, end, bom):
     pieces.insert(min(at, len(pieces)), target)
+    pieces = anchored(pieces)
     if pieces[-1].before.endswith("\\"):
         end = True
     before, after = (
