@@ -60,7 +60,7 @@ def apply(
     plan = plan_of(report, pins, resolution, before)
     folder = _folder(place)
     work = Work(installer, place, pins, options.proof_timeout, options.break_system_packages)
-    if not ask(_told(plan, work, folder, report)):
+    if not ask(_told(plan, work, folder, before)):
         return Proof("apply", fix.title, (*steps, Step("applied", None, "not agreed to: nothing was changed"))), None
     kept = frozen.save(frozen.Freeze(python, frozen.now(), before, fix=fix.title), folder)
     done: list[Step] = list(steps)
@@ -226,7 +226,7 @@ def state(before: Mapping[str, frozen.Kept], now: Mapping[str, frozen.Kept]) -> 
     return f"changed so far: {', '.join(shown_[:12])}{more}"
 
 
-def _told(plan: Plan, work: Work, folder: Path, report: Report) -> str:
+def _told(plan: Plan, work: Work, folder: Path, before: Mapping[str, frozen.Kept]) -> str:
     lines = [f"the environment of `{tilde(work.place.python)}` will change:"]
     lines += [f"  {text}" for text in plan.changes[:_SHOWN]]
     if len(plan.changes) > _SHOWN:
@@ -235,6 +235,10 @@ def _told(plan: Plan, work: Work, folder: Path, report: Report) -> str:
     lines += [f"  {tilde(shown(command))}" for _, command in work.commands(plan)]
     for line in plan.built:
         lines.append(f"  {tilde(shown(from_source(work.installer, work.place.python, line)))}")
+    moved = {text.partition(" ")[0] for text in plan.changes}
+    by_conda = sorted(name for name in moved if name in before and before[name].by == "conda")
+    if by_conda:
+        lines.append(f"conda installed {', '.join(by_conda)}, and will not know of the change")
     lines.append(f"what is there now is remembered in `{tilde(str(folder))}` for `attn-doctor fix --rollback`")
     return "\n".join(lines) + "\n"
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ..model import ABSENT, Report
+from ..patient import Request
 from ..pinset import Pins
-from ..release_index import ReleaseIndex, load_index
+from ..records import dataclass, field
+from ..release_index import Platform, ReleaseIndex, admits, load_index, needs_of, normalized
 from ..requirement_lines import read_line
 from ..solve import distributions, platform_of
 from ..solve.parts import leader_of
@@ -16,35 +19,80 @@ from .resolve import Question
 _TOOLS = frozenset({"pip", "uv", "setuptools", "wheel", "attn-doctor"})
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What is known of an environment beyond the versions in it."""
+
+    local: Mapping[str, Sequence[str]] = field(default_factory=dict)  # from no registry → what it requires
+    broken: Mapping[str, str] = field(default_factory=dict)  # breaks its own requirements already → which
+
+
+def surroundings_of(python: str) -> Surroundings:
+    """Packages of an interpreter that came from elsewhere, and those whose requirements are not met as it is."""
+    from ..probes import find_target
+    from ..probes.distributions import installed_requirements
+    from .freeze import packages_of
+
+    target = find_target(python, None)
+    packages = packages_of(target.site_dirs)
+    requires = installed_requirements(target)
+    platform = Platform(target.version, target.system or "Linux", target.machine or "x86_64")
+    broken = {}
+    for name, lines in requires.items():
+        for need in needs_of(tuple(lines), platform):
+            found = packages.get(need.package)
+            if found is None or not admits(need.range, found.version):
+                what = "is not there" if found is None else f"is {found.version}"
+                broken[name] = f"{name} needs {need.package}{need.range}, which {what}"
+                break
+    local = {name: requires.get(name, ()) for name, kept in packages.items() if kept.origin}
+    return Surroundings(local, broken)
+
+
 def question_of(
-    report: Report, pins: Pins, local: Mapping[str, Sequence[str]] | None = None, index: ReleaseIndex | None = None
+    report: Report,
+    pins: Pins,
+    around: Surroundings | None = None,
+    request: Request | None = None,
+    index: ReleaseIndex | None = None,
 ) -> Question:
-    """The pins, what else is installed, and where; `local` is what came from no registry → what it requires."""
+    """The pins, what else is installed, what the user keeps, and where."""
     from ..known import Known
 
-    local = local or {}
+    around = around or Surroundings()
+    local = around.local
     known = Known(report.facts)
     index = index or load_index()
     glibc = known.value("platform.glibc")
+    beside = _beside(report, pins, around, index)
+    firm = set(map(normalized, request.hold)) if request is not None else set()
+    if request is not None and request.allow:
+        firm = set(beside) - set(map(normalized, request.allow))
     return Question(
         pins=tuple(line.requirement for line in pins.changed if line.package not in local),
         held=tuple(line.requirement for line in pins.held if line.package not in local),
-        beside=_beside(report, pins, local, index),
-        needs=tuple(text for lines in local.values() for text in lines if _plain(text)),
+        beside=beside,
+        needs=tuple(
+            text for name, lines in local.items() if name not in around.broken for text in lines if _plain(text)
+        ),
         built=tuple(line.requirement for line in pins.built if line.package not in local),
         stays=tuple(line.requirement for line in (*pins.held, *pins.built) if line.held and line.package not in local),
+        firm=frozenset(firm),
+        constraints=tuple(str(Path(path).absolute()) for path in request.constraints) if request is not None else (),
         platform=platform_of(known),
         glibc=None if glibc in (None, ABSENT) else str(glibc),
         index_url=pins.index_url,
     )
 
 
-def _beside(report: Report, pins: Pins, local: Mapping[str, Sequence[str]], index: ReleaseIndex) -> dict[str, str]:
+def _beside(report: Report, pins: Pins, around: Surroundings, index: ReleaseIndex) -> dict[str, str]:
     """Installed packages that are no part of the stack: they stay, unless the fix needs them to move."""
     stack = {line.package for line in (*pins.changed, *pins.held, *pins.built)}
     found = {}
     for name, fact in distributions(report.facts).items():
-        if name in stack or name in pins.removed or name in local or name in _TOOLS:
+        if name in stack or name in pins.removed or name in around.local or name in _TOOLS:
+            continue
+        if name in around.broken:  # no resolver accepts it, with the fix or without
             continue
         if leader_of(name) or name in index:  # a part follows its leader; what cannot be held is told with the pins
             continue

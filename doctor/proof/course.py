@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 from ..model import Proof, Report, Step
 from ..patient import Request
 from ..pinset import Pins, pinnable, pins_of
 from ..release_index import load_index
-from .companions import question_of
+from .companions import Surroundings, question_of, surroundings_of
 from .installers import Installer, find_installer
 from .resolve import Resolution, resolve
 
+_TOLD = 6  # packages named of each kind
 Ask = Callable[[str], bool]  # shows a plan and hears whether it may be carried out
 Tell = Callable[[str], None]
 
@@ -38,8 +39,8 @@ def prove(
         return Proof(kind, fix.title, tuple(steps)), None
     pins = pins_of(report, fix)
     tell(f"asking {installer.title} whether it resolves …")
-    resolution = asked(report, pins, installer, python, options.proof_timeout)
-    steps = [resolve_step(resolution, pins, installer)]
+    resolution, around = asked(report, request, pins, installer, python, options.proof_timeout)
+    steps = [resolve_step(resolution, pins, installer, around)]
     if resolution.outcome is False:
         if kind != "dry-run":
             steps.append(Step("installs", None, "not tried, as it does not resolve"))
@@ -68,33 +69,26 @@ def interpreter_of(request: Request) -> str | None:
     return find_target(request.python, None).python
 
 
-def asked(report: Report, pins: Pins, installer: Installer, python: str | None, timeout: float) -> Resolution:
+def asked(
+    report: Report, request: Request, pins: Pins, installer: Installer, python: str | None, timeout: float
+) -> tuple[Resolution, Surroundings]:
     """The resolver's answer about these pins and everything that stays."""
-    question = question_of(report, pins, _local(python))
-    return resolve(question, installer, load_index(), timeout=timeout, python=python)
+    around = surroundings_of(python) if python is not None else Surroundings()
+    question = question_of(report, pins, around, request)
+    return resolve(question, installer, load_index(), timeout=timeout, python=python), around
 
 
-def _local(python: str | None) -> Mapping[str, Sequence[str]]:
-    """Packages of the environment that came from no registry → what they require."""
-    if python is None:
-        return {}
-    from ..probes import find_target
-    from ..probes.distributions import installed_requirements
-    from .freeze import packages_of
-
-    target = find_target(python, None)
-    local = [name for name, kept in packages_of(target.site_dirs).items() if kept.origin]
-    if not local:
-        return {}
-    requires = installed_requirements(target)
-    return {name: requires.get(name, ()) for name in local}
-
-
-def resolve_step(resolution: Resolution, pins: Pins, installer: Installer) -> Step:
+def resolve_step(resolution: Resolution, pins: Pins, installer: Installer, around: Surroundings) -> Step:
     """The answer as a step of the proof."""
     parts = [resolution.reason] if resolution.reason else []
     if resolution.left_out:
         parts.append(f"not asked about, as the registry no longer has it: {', '.join(resolution.left_out)}")
+    mended = {line.package for line in pins.changed}
+    broken = [text for name, text in around.broken.items() if name not in mended]
+    if broken:
+        parts.append(f"not asked about, as it is broken already: {'; '.join(broken[:_TOLD])}")
+    if around.local:
+        parts.append(f"from no registry, and kept as it is: {', '.join(list(around.local)[:_TOLD])}")
     if installer.kind == "pip" and pins.built:
         names = ", ".join(line.requirement for line in pins.built)
         parts.append(f"pip cannot be asked about what is compiled: {names}")

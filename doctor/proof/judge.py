@@ -47,6 +47,9 @@ def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | N
         kept += [old[key] for key in ("cudnn.version", "cudnn.path") if key in old]
     if assumed is None:
         return Facts([*here, *kept, *_settings(fix)])
+    # Only the stack was put there: what else the target has, or lacks, is as little known as before.
+    here = [fact for fact in here if fact.key != "distributions.complete"]
+    kept += [old["distributions.complete"]] if "distributions.complete" in old else []
     removed = {change.name for change in fix.changes if change.kind == "package" and change.after is None}
     beside = [
         fact
@@ -54,8 +57,10 @@ def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | N
         if key.endswith(".version") and key not in found and key not in ("cudnn.version", "driver.version")
         and _is_package(key) and not leader_of(key[:-8]) and key[:-8] not in removed
     ]  # fmt: skip
+    if "torch" in assumed:  # another build stands for it there
+        kept += [fact for key, fact in old.items() if key.startswith(("torch.", "cudnn."))]
     facts = Facts([*beside, *here, *kept, *_settings(fix)])
-    why = "would be built; taken as installed"
+    why = "not to be had for this trial; taken as installed"
     return facts.with_(*(Fact(f"{name}.version", version, why) for name, version in assumed.items()))
 
 

@@ -35,6 +35,8 @@ class Question:
     needs: tuple[str, ...] = ()  # requirements of what no registry has, and that is installed all the same
     built: tuple[str, ...] = ()  # pins that are compiled on the spot: no resolver reads them without help
     stays: tuple[str, ...] = ()  # held or built, and as it is installed: not what the fix is answerable for
+    firm: frozenset[str] = frozenset()  # of those beside, what may not move at all
+    constraints: tuple[str, ...] = ()  # files of the user's own ranges
     platform: Platform = field(default_factory=Platform)
     glibc: str | None = None
     index_url: str | None = None
@@ -71,7 +73,7 @@ def resolve(
         if found.outcome is not False:
             break
         gone = _unobtainable(ran, asked)
-        if not gone and held and asked.beside:
+        if not gone and held and set(asked.beside) - asked.firm:
             held = False
             continue
         if not gone:
@@ -112,7 +114,9 @@ def _ask(
         lines = [*question.pins, *question.held, *question.needs]
         if installer.kind == UV:
             lines += question.built
-        lines += [f"{name}=={version}" if held else name for name, version in question.beside.items()]
+        lines += [
+            f"{name}=={version}" if held or name in question.firm else name for name, version in question.beside.items()
+        ]
         (folder / "pins.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
         if installer.kind == UV:
             kept = "".join(f"{name}=={version}\n" for name, version in question.beside.items())
@@ -136,11 +140,14 @@ def _compile(question: Question, installer: Installer) -> list[str]:
     command += ["--python-platform", platform_tag(question.platform, question.glibc)]
     if question.index_url:
         command += ["--extra-index-url", question.index_url, "--index-strategy", "unsafe-best-match"]
-    return command
+    return command + [word for path in question.constraints for word in ("--constraint", path)]
 
 
 def _dry_run(question: Question, installer: Installer, python: str | None, folder: Path) -> list[str]:
-    arguments = ["--dry-run", "--ignore-installed", "--report", str(folder / "report.json"), "-r", "pins.txt"]
+    arguments = ["--dry-run", "--report", str(folder / "report.json"), "-r", "pins.txt"]
+    if python is None:
+        arguments.append("--ignore-installed")  # what is installed with pip itself is another environment's
+    arguments += [word for path in question.constraints for word in ("--constraint", path)]
     if question.index_url:
         arguments += ["--extra-index-url", question.index_url]
     return installer.install(python or installer.program[0], arguments)

@@ -75,7 +75,8 @@ def _tried(
         if not found.outcome:
             yield from _untold("the packages are not installed")
             return
-    assumed: dict[str, str] = {}
+    stand_ins = (line for line in lines.plain if line.why.startswith("installed: "))
+    assumed = {line.package: line.why.removeprefix("installed: ") for line in stand_ins}  # 2.6.0 for 2.6.0+cu126
     for line in (*lines.sources, *lines.compiled):
         step = _build(line, pins, installer, python, report, timeout)
         if not step.outcome:
