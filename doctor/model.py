@@ -128,6 +128,8 @@ class Fix:
     safe: bool = True
     note: str | None = None
     index_url: str | None = None
+    costs: tuple[str, ...] = ()  # another torch, a downgrade, a build
+    loses: tuple[str, ...] = ()  # features that some backend served before
 
 
 @dataclass(frozen=True)

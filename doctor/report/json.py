@@ -230,6 +230,8 @@ def _fix(item: Fix) -> dict[str, Any]:
         "safe": item.safe,
         "note": item.note,
         "index_url": item.index_url,
+        "costs": list(item.costs),
+        "loses": list(item.loses),
     }
 
 

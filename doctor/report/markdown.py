@@ -138,6 +138,8 @@ def _fix(fix: Fix) -> list[str]:
         clears = f" (clears {', '.join(change.resolves)})" if change.resolves else ""
         out.append(f"- {_code(change.name)} {_prose(swap)}: {_prose(change.why)}{clears}")
     out += ["", f"Clears {', '.join(fix.resolves)}." + (f" Leaves {', '.join(fix.leaves)}." if fix.leaves else ""), ""]
+    for lead, told in (("Costs", fix.costs), ("Loses", fix.loses)):
+        out += [f"{lead}: {_prose('; '.join(told))}.", ""] if told else []
     return out + ([_prose(fix.note), ""] if fix.note else [])
 
 

@@ -44,6 +44,7 @@ def solve(
     hopeless = all(finding.no_pin for finding in errors)  # says the author: no release cures it
     if not any(finding.alternatives for finding in targets) and hopeless:
         return ()
+    from .losses import Losses
     from .repair import Repair, best_of
     from .wording import as_fix
 
@@ -72,7 +73,8 @@ def solve(
         if smaller is not None:
             best = [smaller, *best] if smaller.dominates(best[0]) else [*best[: MOST_FIXES - 1], smaller]
         best = best[:MOST_FIXES]
-    fixes = (as_fix(repair, outcome, first=outcome is best[0]) for outcome in best)
+    losses = Losses(repair) if deep else None
+    fixes = (as_fix(repair, outcome, outcome is best[0], losses) for outcome in best)
     return tuple(fix for fix in fixes if fix.changes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..evaluate import evaluate
 from ..model import ABSENT, Change, Fix
@@ -13,6 +13,9 @@ from ..vocabulary import parse_version
 from .effects import brings
 from .parts import leader_of
 from .repair import Outcome, Repair, is_change
+
+if TYPE_CHECKING:
+    from .losses import Losses
 
 #: Compiled against one torch (its C++ ABI and CUDA): another torch needs another build of the same release.
 BUILT_AGAINST_TORCH = (
@@ -23,8 +26,8 @@ BUILT_AGAINST_TORCH = (
 _MOST = 4  # keys named where a rule cannot be judged for want of many
 
 
-def as_fix(repair: Repair, outcome: Outcome, first: bool = True) -> Fix:
-    """The outcome in words; the first also says what was passed over."""
+def as_fix(repair: Repair, outcome: Outcome, first: bool = True, losses: Losses | None = None) -> Fix:
+    """The outcome in words; the first also says what was passed over, and with `losses` each what it costs."""
     after = evaluate(repair.rulebook, outcome.facts)
     verdicts = {finding.rule for finding in after.findings}
     unclear = {rule for group in after.undetermined for rule in group.rules}
@@ -46,6 +49,8 @@ def as_fix(repair: Repair, outcome: Outcome, first: bool = True) -> Fix:
         safe=all(pick.alternative.safe for pick in outcome.plan.picks),
         note=_note(repair, outcome, after, repair.passed_over if first else ()) or None,
         index_url=outcome.plan.index_url,
+        costs=losses.costs(outcome) if losses is not None else (),
+        loses=losses.of(outcome) if losses is not None else (),
     )
 
 
