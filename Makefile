@@ -20,6 +20,7 @@ lint: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/backends.py
+	$(BIN)/python bench/gate.py
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[docs]'
