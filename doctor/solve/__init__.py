@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .stack import Stack
 
 MOST_FIXES = 3
+_SEARCHED = 3  # warnings
 
 
 def solve(
@@ -62,6 +63,13 @@ def solve(
 
         found = completed(repair, outcomes)  # no rule names a way that clears everything: look for one
         outcomes += [found] if found is not None else []
+    if deep and not errors and not outcomes:
+        from .search import Search
+
+        for finding in targets[:_SEARCHED]:  # a warning whose cure the index knows: a part that strayed from its pin
+            rule = rulebook.rules[finding.rule]
+            found = Search(repair.of_one(rule), 1, 60, 200).best() if not finding.no_pin else None
+            outcomes += [repair.asked(found.plan, found.chosen) or found] if found is not None else []
     outcomes = [repair.lean(outcome) for outcome in outcomes]
     best = best_of(outcomes, repair.firing, MOST_FIXES)
     if deep and errors and best:

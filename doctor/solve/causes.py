@@ -86,9 +86,20 @@ class Causes:
                 name = key.removesuffix(".version")
                 found.add(leader_of(name) or name)
         here = self.stack.installed
-        return {
-            name for name in found if self.stack.movable(name) and (here.get(name, ABSENT) != ABSENT or name in ADDABLE)
-        }
+        moved = {n for n in found if self.stack.movable(n) and (here.get(n, ABSENT) != ABSENT or n in ADDABLE)}
+        return moved | {name for name in self._strayed() if f"{name}.version" in reads}
+
+    def _strayed(self) -> set[str]:
+        """Installed parts that are not at the version their leader pins: they can be put back."""
+        if "strayed" not in self.stack.memo:
+            found = set()
+            for name, version in self.stack.installed.items():
+                own = self.stack.own_pin(name) if version != ABSENT and self.stack.free(name) else None
+                if own is not None and own != version:
+                    found.add(name)
+            self.stack.memo["strayed"] = found
+        strayed: set[str] = self.stack.memo["strayed"]
+        return strayed
 
     def switches(self, reads: Iterable[str]) -> set[str]:
         """The variables among these that are set and can be unset."""

@@ -65,6 +65,13 @@ class Repair:
         )
         self.usable = {p.library for p in assessment.predictions if p.selected is not None}
 
+    def of_one(self, rule: Rule) -> Repair:
+        """A repair of this finding alone, which may bring no error."""
+        errors = [item for item in self.rules if item.severity == "error" and item is not rule]
+        alone = Repair(self.rulebook, self.facts, self.base, self.stack, ("error",))
+        alone.rules, alone.firing = [*errors, rule], frozenset({rule.id})
+        return alone
+
     def fixes_for(self, rule: Rule, plan: Plan | None = None, depth: int = 0) -> Iterator[Outcome]:
         """The best outcome of each alternative of the rule, in the rule's own order."""
         for order, alternative in enumerate(rule.alternatives):
