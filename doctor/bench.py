@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .records import dataclass
+from .records import dataclass, replace
 from .target import Answer, run_program
 
 Cases = Mapping[str, Sequence[Mapping[str, Any]]]
+Environment = tuple[tuple[str, "str | None"], ...]
 
 #: The program that holds others, and those that it cannot hold together with just any.
 _HOST = "several"
@@ -40,16 +41,35 @@ class Bench:
             got = run_program(
                 self.python, _HOST, asked, timeout=self.timeout, env=dict(environment), beside=programs
             )  # fmt: skip
-            for (kernel, index), answer in zip(places, got, strict=True):
+            for position, (kernel, index) in enumerate(places):
+                answer = got[position]
+                if position and _suspect(answer):
+                    answer = self._alone(asked[position], answer, environment, programs)
                 answers[kernel][index] = answer
         return answers
+
+    def _alone(
+        self, asked: Mapping[str, Any], before: Answer, environment: Environment, programs: Sequence[Path]
+    ) -> Answer:
+        """The case once more with a process to itself: what others left behind is no fault of its own."""
+        (again,) = run_program(
+            self.python, _HOST, [asked], timeout=self.timeout, env=dict(environment), beside=programs
+        )  # fmt: skip
+        if _suspect(again):
+            return again
+        return replace(again, observed={**again.observed, "behind_others": before.reason or "a wrong result"})
 
     def _has(self, kernel: str) -> bool:
         named = kernel.isidentifier() and not kernel.startswith("_") and kernel != _HOST
         return named and (self.kernels / f"{kernel}.py").is_file()
 
 
-def groups(cases: Cases) -> list[tuple[tuple[tuple[str, str | None], ...], list[tuple[str, int]]]]:
+def _suspect(answer: Answer) -> bool:
+    """Whether something went wrong that cases before it in the process may have had a part in."""
+    return answer.outcome == "failed" or (answer.outcome == "ran" and bool(answer.observed.get("wrong")))
+
+
+def groups(cases: Cases) -> list[tuple[Environment, list[tuple[str, int]]]]:
     """(environment, places) for each process: a place is a kernel and the number of its case.
 
     One process per environment, as libraries read their variables when they are imported; and TransformerEngine's
@@ -75,7 +95,7 @@ def spent(answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
     return total
 
 
-def environment_of(request: Mapping[str, Any]) -> tuple[tuple[str, str | None], ...]:
+def environment_of(request: Mapping[str, Any]) -> Environment:
     """The variables that a request wants set (or, with null, unset) before anything is imported."""
     wanted = request.get("env")
     if not isinstance(wanted, Mapping):

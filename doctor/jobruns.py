@@ -119,6 +119,8 @@ def _healthy(answer: Answer) -> str:
             parts.append(f"right to {_number(max(worst))}")
     if observed.get("executed") is False:
         parts.append(f"only asked, not run: {observed.get('not_executed_because')}")
+    if observed.get("behind_others"):
+        parts.append(f"in a process of its own; behind other cases it showed: {observed['behind_others']}")
     return ", ".join(parts)
 
 

@@ -171,3 +171,14 @@ def test_the_time_of_a_death_is_told_too(bench: Bench) -> None:
     add(bench, "one", "import time\ndef run(request):\n    step('import torch'); time.sleep(0.3); os._exit(1)")
     (answer,) = bench.run({"one": [{}]})["one"]
     assert answer.spent["import"] >= 0.3
+
+
+def test_what_fails_behind_others_is_asked_again_alone(bench: Bench) -> None:
+    body = "import sys\ndef run(request):\n    sys.asked = getattr(sys, 'asked', 0) + 1\n"
+    add(bench, "one", body + "    return {'wrong': False}")
+    add(bench, "two", body + "    return {'wrong': sys.asked > 1, 'pid': os.getpid()}")
+    add(bench, "zed", "def run(request): raise RuntimeError('always')")
+    got = bench.run({"one": [{}], "two": [{}], "zed": [{}]})
+    assert got["two"][0].observed["wrong"] is False and got["two"][0].observed["behind_others"] == "a wrong result"
+    assert (got["zed"][0].outcome, got["zed"][0].reason) == ("failed", "RuntimeError: always")
+    assert "behind_others" not in got["one"][0].observed
