@@ -14,7 +14,8 @@ from .interface import MAX_BYTES, Entry, Sheet, cuda_of_index, fault, normalized
 
 MAX_FILES = 200
 _OPTION = re.compile(r"(--?[A-Za-z][A-Za-z-]*)(?:\s*=\s*|\s+|(?<=^-[a-z]))?(.*)", re.DOTALL)
-_TRAILING = re.compile(r"\s(--(?:hash|config-settings?|global-option|install-option|no-deps)\b.*)$", re.DOTALL)
+_TRAILING = re.compile(r"\s(--?[A-Za-z][\w-]*(?:[\s=].*)?)$", re.DOTALL)  # pip's requirement ends with the first option
+_IGNORED = re.compile(r"(?<!\S)(-i|-f|--(?:extra-)?index-url|--find-links)(?=[\s=])")  # they need a line
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _WHEEL = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.]+)-(?P<version>\d[^-/]*)(-\d[^-/]*)?-[^-/]+-[^-/]+-[^-/]+\.whl")
 _SDIST = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.-]+?)-(?P<version>\d[^-/]*)\.(?:tar\.gz|zip)")
@@ -81,6 +82,9 @@ class Reader:
         if trailing:
             line = line[: trailing.start(1) - 1].strip()
             self.hashed += int("--hash" in trailing[1] and not constraint)
+            ignored = _IGNORED.search(trailing[1])
+            if ignored:
+                self.notes.append(f"{path}:{number}: pip ignores `{ignored[1]}` behind a requirement")
         if _FOLDER.fullmatch(line) and not _FILE.search(line):
             self.notes.append(f"{path}:{number}: what the project in `{_safe(line)}` needs was not read")
             return

@@ -141,3 +141,11 @@ def test_what_is_compiled_from_a_repository_suits_the_torch_that_is_there(read):
     assert pins(declaration)["torch"].startswith("2.6.0a0")
     assert declaration.facts.value("xformers.torch_pin") == "absent"
     assert pins(read({"Dockerfile": image + "RUN pip install xformers==0.0.29.post1\n"}))["torch"] == "2.5.1"
+
+
+def test_options_behind_a_requirement_are_read_as_pip_reads_them(read):
+    text = "torch==2.3.0 --index-url https://download.pytorch.org/whl/cu118\nxformers==0.0.26.post1 -i https://e.org\n"
+    declaration = read({"requirements.txt": text})
+    assert pins(declaration) == {"torch": "2.3.0", "xformers": "0.0.26.post1"}
+    assert "torch.cuda" not in declaration.facts  # so PyPI's build is installed
+    assert "requirements.txt:1: pip ignores `--index-url`" in declaration.notes[0]
