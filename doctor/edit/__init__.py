@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,21 +14,11 @@ from ..model import Report
 from ..records import dataclass
 from .files import Edited, SourceFile
 from .goals import Goal, Goals, goals_of
+from .kinds import sorted_out
 from .pyproject import Pyproject
 from .requirements import RequirementsFile, anchors_of, family
 
 __all__ = ["Edits", "edits_of"]
-
-#: Files that a tool writes: name → (what it is made from, the command that makes it anew).
-_MADE = (
-    (r"uv\.lock", "pyproject.toml", "uv lock"),
-    (r"poetry\.lock", "pyproject.toml", "poetry lock"),
-    (r"pdm\.lock", "pyproject.toml", "pdm lock"),
-    (r"pylock(\.[^.]+)?\.toml", "pyproject.toml", "uv export --format pylock.toml -o {name}"),
-    (r"Pipfile(\.lock)?", "Pipfile", "pipenv lock"),
-    (r"conda-lock\.ya?ml", "environment.yml", "conda-lock"),
-)
-_EDITABLE = "requirements.txt and pyproject.toml are"
 
 
 @dataclass(frozen=True)
@@ -51,15 +40,14 @@ class Edits:
 
 def edits_of(report: Report, names: Sequence[str]) -> Edits:
     """The edits that a report's fix asks for in these files; DoctorError where one must not be edited by hand."""
-    editable = [name for name in dict.fromkeys(names) if _refusal(name) is None]
-    refusals = [problem for name in dict.fromkeys(names) if (problem := _refusal(name)) is not None]
+    editable, refusals = sorted_out(names)
     if not editable:
         raise refusals[0] if refusals else DoctorError("there is no file to edit", "name it: `--write FILE`")
     goals = goals_of(report)
     if goals is None:
         return Edits(())
-    projects = [Pyproject(SourceFile.read(Path(name))) for name in editable if _is_pyproject(name)]
-    requirements = _families([name for name in editable if not _is_pyproject(name)])
+    projects = [Pyproject(SourceFile.read(path)) for path in editable if path.suffix == ".toml"]
+    requirements = _families([path for path in editable if path.suffix != ".toml"])
     files: list[RequirementsFile | Pyproject] = [*requirements, *projects]
     anchors = anchors_of(requirements)
     for file in requirements:
@@ -75,41 +63,13 @@ def edits_of(report: Report, names: Sequence[str]) -> Edits:
     return Edits(tuple(changed), (*notes, *_to_run(changed)))
 
 
-def _families(names: Sequence[str]) -> list[RequirementsFile]:
+def _families(paths: Sequence[Path]) -> list[RequirementsFile]:
     """Every requirements file with those it includes, each once."""
     found: dict[Path, RequirementsFile] = {}
-    for name in names:
-        for file in family(SourceFile.read(Path(name))):
+    for path in paths:
+        for file in family(SourceFile.read(path)):
             found.setdefault(file.source.path.resolve(), file)
     return list(found.values())
-
-
-def _is_pyproject(name: str) -> bool:
-    return Path(name).suffix == ".toml"
-
-
-def _refusal(name: str) -> DoctorError | None:
-    """Why a file is not edited by hand, and what to run instead."""
-    path = Path(name)
-    for pattern, source, command in _MADE:
-        if re.fullmatch(pattern, path.name):
-            again = command.format(name=path.name)
-            hint = f"then run `{again}`"
-            if source == "pyproject.toml":
-                hint = f"`--write {path.with_name(source)}` edits what it is made from; {hint}"
-            else:
-                hint = f"put the pins of `--pin` into `{source}`; {hint}"
-            return DoctorError(f"`{path}` is not edited by hand: `{again}` makes it", hint)
-    if path.suffix in (".yml", ".yaml"):
-        hint = "`--format conda` gives its lines; then run `conda env update`"
-        return DoctorError(f"`{path}` is not edited: conda's solver has to choose its builds", hint)
-    if path.suffix == ".toml" and path.name != "pyproject.toml":
-        return DoctorError(
-            f"`{path}` is not edited: it is no pyproject.toml", "requirements.txt and pyproject.toml are"
-        )
-    if path.suffix in (".py", ".cfg", ".json", ".lock", ".whl", ".gz", ".zip"):
-        return DoctorError(f"`{path}` is not edited: this kind of file is not known", _EDITABLE)
-    return None
 
 
 def _add_missing(goals: Goals, requirements: Sequence[RequirementsFile], projects: Sequence[Pyproject]) -> None:

@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..declared.interface import MAX_BYTES
 from ..errors import DoctorError
 from ..records import dataclass
 from ..wholefile import write_atomically
 from ..yamltext import read_text
 
-MAX_BYTES = 8 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _MOST_BACKUPS = 1000
 

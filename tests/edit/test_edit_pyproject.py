@@ -213,14 +213,31 @@ def test_lock_files_are_left_to_their_tools(tmp_path: Path):
     project.write_text(HEAD + 'dependencies = ["torch==2.6.0"]\n')
     lock.write_text("version = 1\n")
     assert any("run `uv lock`" in note for note in edited(project).notes)
-    for name, command in (("uv.lock", "uv lock"), ("poetry.lock", "poetry lock"), ("pylock.toml", "uv export"),
-                          ("environment.yml", "conda env update"), ("Pipfile.lock", "pipenv lock"),
-                          ("setup.py", "pyproject.toml are")):  # fmt: skip
+    others = {
+        "uv.lock": ("version = 1\n", "uv lock"), "poetry.lock": ("", "poetry lock"), "pylock.toml": ("", "uv export"),
+        "environment.yml": ("dependencies:\n- pytorch\n", "--format conda"), "Pipfile.lock": ("{}", "pipenv lock"),
+        "Dockerfile": ("FROM x\nRUN pip install torch\n", "--format docker"), "setup.py": ("", "pyproject.toml are"),
+        "job.sh": ("pip install torch==2.6.0\n", "--format shell"), "pixi.lock": ("version: 6\n", "pixi lock"),
+        "ci.yml": ("jobs:\n  a: {}\n", "--format shell"), "pixi.toml": ("[project]\n", "pixi lock"),
+    }  # fmt: skip
+    for name, (text, command) in others.items():
+        (tmp_path / name).write_text(text)
         with pytest.raises(DoctorError, match="is not edited") as caught:
             edits_of(report(change("torch", "2.7.1", "2.6.0")), [str(tmp_path / name)])
         assert command in (caught.value.hint or "")
+        assert (tmp_path / name).read_text() == text
     both = edits_of(report(change("torch", "2.7.1", "2.6.0")), [str(lock), str(project)])
     assert [file.source.path for file in both.files] == [project] and any("uv.lock" in note for note in both.notes)
+
+
+def test_of_a_folder_what_declares_its_environment_is_edited(tmp_path: Path):
+    (tmp_path / "pyproject.toml").write_text(HEAD + 'dependencies = ["torch==2.6.0"]\n')
+    (tmp_path / "uv.lock").write_text('version = 1\n[[package]]\nname = "torch"\nversion = "2.6.0"\n')
+    edits = edits_of(report(change("torch", "2.7.1", "2.6.0")), [str(tmp_path)])
+    assert [file.source.path.name for file in edits.files] == ["pyproject.toml"]
+    assert any("run `uv lock`" in note for note in edits.notes)
+    extra = edits_of(report(change("torch", "2.7.1", "2.6.0")), [f"{tmp_path}/pyproject.toml[gpu]"])
+    assert [file.source.path.name for file in extra.files] == ["pyproject.toml"]
 
 
 def test_without_tomlkit_one_line_says_what_to_install(tmp_path: Path, monkeypatch):
