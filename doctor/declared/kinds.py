@@ -19,7 +19,7 @@ FORMATS = (
     (r"pipfile", "pipfile"),
     (r"pyproject\.toml", "pyproject"),
     (r"(.*[._-])?conda-lock(\.[^.]+)?\.ya?ml", "conda_lock"),
-    (r"(.*[._-])?(docker|container)file([._-].*)?", "dockerfile"),
+    (r"(?!.*\.(py|sh|rst|md|json|txt|ya?ml|png|svg)$)(.*[._-])?(docker|container)file([._-].*)?", "dockerfile"),
     (r".*\.(sh|bash|zsh|sbatch|slurm|pbs|job|srun|sub)", "jobscript"),
     (r".*\.ya?ml", "conda"),
 )

@@ -1,8 +1,12 @@
 """Shapes met in the declared environments of public training projects, each of which was once misread or refused."""
 
+from pathlib import Path
+
 import pytest
 
 from doctor import session
+from doctor.declared.kinds import kind_of
+from doctor.errors import DoctorError
 from doctor.patient import Request
 
 
@@ -149,3 +153,11 @@ def test_options_behind_a_requirement_are_read_as_pip_reads_them(read):
     assert pins(declaration) == {"torch": "2.3.0", "xformers": "0.0.26.post1"}
     assert "torch.cuda" not in declaration.facts  # so PyPI's build is installed
     assert "requirements.txt:1: pip ignores `--index-url`" in declaration.notes[0]
+
+
+@pytest.mark.parametrize("name", ["test_dockerfile_replay.py", "update-dockerfile-graph.sh", "dockerfile_page.rst"])
+def test_a_file_about_dockerfiles_is_none(name):
+    try:
+        assert kind_of(Path(name), "#!/bin/bash\n") != "dockerfile"
+    except DoctorError as refusal:
+        assert "this kind of file is not known" in refusal.message
