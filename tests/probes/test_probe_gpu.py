@@ -279,3 +279,17 @@ def test_the_table_is_sound() -> None:
 )
 def test_newest_cuda_of_a_driver(driver: str, cuda: str | None) -> None:
     assert newest_cuda(driver) == cuda
+
+
+@pytest.mark.parametrize(
+    ("name", "sm"),
+    [
+        ("v100", "7.0"), ("t4", "7.5"), ("rtx 2080 ti", "7.5"), ("a100", "8.0"), ("a10", "8.6"), ("a40", "8.6"),
+        ("rtx a6000", "8.6"), ("rtx3090", "8.6"), ("orin", "8.7"), ("l4", "8.9"), ("l40s", "8.9"),
+        ("rtx 6000 ada", "8.9"), ("rtx4090", "8.9"), ("h100", "9.0"), ("h200", "9.0"), ("gh200", "9.0"),
+        ("b200", "10.0"), ("gb200", "10.0"), ("b300", "10.3"), ("gb300", "10.3"), ("thor", "11.0"),
+        ("rtx pro 6000", "12.0"), ("rtx5090", "12.0"), ("rtx5050", "12.0"), ("gb10", "12.1"),
+    ],
+)  # fmt: skip
+def test_every_generation_from_volta_on_is_known(name: str, sm: str) -> None:
+    assert Facts(gpu_facts(name)).value("gpu.sm") == sm
