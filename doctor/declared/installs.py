@@ -60,8 +60,8 @@ class Installs:
         """The words after `pip install`."""
         reader = Reader(self.top)
         upgrade, alone = False, False
-        indexes = [(0, value) for name in _INDEX_VARIABLES if (value := variables.get(name))]
-        torch_backend = variables.get("UV_TORCH_BACKEND")
+        indexes: list[Said] = []
+        torch_backend = ""
         at = words[0][0] if words else 1
         index = 0
         while index < len(words):
@@ -101,8 +101,10 @@ class Installs:
         if certain and not alone:
             self.remove(displaced(self.entries, {entry.name for entry in reader.entries if not entry.constraint}))
         if any(entry.name == "torch" for entry in reader.entries):
+            told = (variables.get(name) or "" for name in _INDEX_VARIABLES)
+            indexes = [*((0, url) for url in told if url), *indexes]
             built = [(line, cuda) for line, url in indexes if (cuda := cuda_of_index(url))]
-            match = re.fullmatch(r"cu(\d+)(\d)", torch_backend or "")
+            match = re.fullmatch(r"cu(\d+)(\d)", torch_backend or variables.get("UV_TORCH_BACKEND") or "")
             if match:
                 built.append((at, f"{match[1]}.{match[2]}"))
             if built and certain:

@@ -32,6 +32,7 @@ KNOWN = (
 #: What the text of a workflow of GitHub holds at its top level.
 _WORKFLOW = re.compile(r"^(jobs|runs):", re.MULTILINE)
 _CONDA_LOCK = re.compile(r"^package:", re.MULTILINE)
+_EXPLICIT = re.compile(r"^@EXPLICIT\s*$", re.MULTILINE)
 _CONDA = re.compile(r"^dependencies:", re.MULTILINE)
 _SHEBANG = re.compile(r"#!.*\b(ba|z|k|da)?sh\b|#SBATCH\b", re.ASCII)
 
@@ -47,6 +48,8 @@ def kind_of(path: Path, text: str) -> str:
             return "conda_lock"
     if found is not None:
         return found
+    if _EXPLICIT.search(text):
+        return "conda_lock"
     if _NOT_READ.fullmatch(name):
         raise DoctorError(f"cannot read `{path}`: this kind of file is not known", KNOWN)
     return "jobscript" if _SHEBANG.match(text) else "requirements"

@@ -121,7 +121,7 @@ def _versions(rows: list[str]) -> Iterator[tuple[str, int]]:
     for number, row in enumerate(rows, 1):
         stripped = row.strip()
         if stripped.endswith("{"):
-            match = re.match(r'"([^"]*)"\s*:', stripped)
+            match = re.match(r'\{?\s*"([^"]*)"\s*:', stripped)
             key = match[1] if match else ""
             if key in ("_meta", "default", "develop") and len(row) - len(row.lstrip()) <= 4:
                 section, name = key, ""

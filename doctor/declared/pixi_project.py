@@ -20,7 +20,8 @@ def read(path: Path, text: str) -> Sheet:
     """What the default environment holds."""
     content = load_toml(path, text)
     if not ({"workspace", "project", "dependencies", "pypi-dependencies", "feature"} & content.keys()):
-        raise fault(path, None, "it has no `[workspace]` and no `[dependencies]`", "is this a pixi.toml?")
+        hint = "name the pixi.lock or the pyproject.toml instead"
+        raise fault(path, None, "it has no `[workspace]` and no `[dependencies]`", hint)
     return tables(path, content, "", Places(text))
 
 

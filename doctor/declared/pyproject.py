@@ -52,7 +52,7 @@ class _Project:
         self.facts: list[Any] = []
 
     def sheet(self, chosen: tuple[str, ...], everything: bool, unasked: Sequence[str] | None) -> Sheet:
-        if not (self.project or self.poetry or self.groups or self.pixi):
+        if "project" not in self.content and not (self.poetry or self.groups or self.pixi):
             raise fault(self.path, None, "it has no `[project]`", "name the lock file or the requirements instead")
         optional = dict(self._optional())
         strangers = [name for name in chosen if name not in optional]

@@ -128,7 +128,7 @@ class Script:
                 else:
                     self.variables[name] = value if command.certain and UNKNOWN not in value else None
             return
-        name = PurePosixPath(words[0][1]).name
+        name = words[0][1].rpartition("/")[2]
         if self._shell_builtin(name, words, command):
             return
         if name in _QUIET:
@@ -195,7 +195,7 @@ class Script:
     def _install(self, words: list[Said], own: list[tuple[int, str, str]], *, certain: bool) -> bool:
         texts = [text for _, text in words]
         for index, text in enumerate(texts[:12]):
-            base = PurePosixPath(text).name
+            base = text.rpartition("/")[2]
             rest = texts[index + 1 :]
             if _PIP.fullmatch(base):
                 verb = next((at for at, word in enumerate(rest) if not word.startswith("-")), None)

@@ -37,7 +37,6 @@ _OPENS = {"if": True, "case": True, "while": True, "until": True, "select": True
 _CLOSES = ("fi", "esac", "done")
 _LEAD = ("then", "else", "elif", "do", "{", "!", "time", "if", "while", "until")
 _TESTS = ("[", "[[", "test", "command", "which", "grep", "type", "true", "false")
-MOST_COMMANDS = 200_000
 
 
 class Word(NamedTuple):
@@ -48,7 +47,7 @@ class Word(NamedTuple):
 
     def said(self, variables: Mapping[str, str | None]) -> list[str]:
         """What the shell makes of it: no word, one, or several where an unquoted variable holds blanks."""
-        if len(self.parts) == 1 and self.parts[0][0] == "plain" and "$" not in self.parts[0][1]:
+        if len(self.parts) == 1 and self.parts[0][0] == "plain" and not re.search(r"[$`]", self.parts[0][1]):
             return [self.parts[0][1]]
         words, fresh = [""], True
         for kind, text in self.parts:
@@ -102,10 +101,7 @@ def substituted(text: str, variables: Mapping[str, str | None]) -> str:
 
 def commands(text: str, first_line: int = 1) -> Iterator[Command]:
     """Every simple command of a script, in order."""
-    for count, command in enumerate(_Reader(text, first_line).commands()):
-        if count >= MOST_COMMANDS:
-            return
-        yield command
+    yield from _Reader(text, first_line).commands()
 
 
 class _Reader:
@@ -121,12 +117,12 @@ class _Reader:
         words: list[Word] = []
         parts: list[Part] = []
         begun = self.line
-        waiting: list[tuple[str, bool]] = []  # tags of texts below
+        below: tuple[str, int] | None = None  # the text of a heredoc, and where reading goes on after this line
         target: list[str] | None = None  # a redirection waits for its file
         to_file: str | None = None
         position, end = 0, len(self.text)
         while position <= end:
-            if not parts and not words and not waiting and (simple := _SIMPLE.match(self.text, position)):
+            if not parts and not words and below is None and (simple := _SIMPLE.match(self.text, position)):
                 words = [Word(self.line, (("plain", word),)) for word in simple[1].split()]
                 position = simple.end()
                 if words:
@@ -162,19 +158,18 @@ class _Reader:
             if kind == "redirect":
                 target = None if re.search(r"&[\d-]$", whole) else []
             elif kind == "heredoc" and match is not None:
-                waiting.append((match["tag"], bool(match["q"])))
+                line_end = self.text.find("\n", position)
+                below = self._below(match["tag"], below[1] if below else end if line_end < 0 else line_end + 1)
             elif kind in ("newline", "operator"):
-                body, body_line = None, 0
-                if kind == "newline":
-                    self.line += 1 if whole else 0
-                    for tag, _ in waiting:
-                        body_line = self.line
-                        body, position = self._below(tag, position)
-                        self.line += body.count("\n") + 1
-                    waiting = []
                 spoke = bool(words)  # a line may end in `&&`
                 if spoke:
-                    yield from self._command(words, to_file, body, body_line)
+                    body = below[0] if below else None
+                    yield from self._command(words, to_file, body, self.line + 1)
+                if kind == "newline":
+                    self.line += 1 if whole else 0
+                    if below is not None:
+                        self.line += self.text.count("\n", position, below[1])
+                        position, below = below[1], None
                 words, to_file, target = [], None, None
                 if kind == "operator" or spoke or self.after not in ("&&", "||", "|"):
                     self._between(whole if kind == "operator" else "")

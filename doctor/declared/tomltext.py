@@ -34,6 +34,8 @@ def load_toml(path: Path, text: str) -> dict[str, Any]:
         raise fault(path, line, f"not TOML: {re.sub(r' *[(]at .*', '', str(problem)).lower()}") from None
     except RecursionError:
         raise fault(path, None, "nested too deeply") from None
+    except ValueError:  # more digits than Python makes a number of
+        raise fault(path, None, "a number in it is too long") from None
     return content
 
 

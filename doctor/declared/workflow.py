@@ -50,7 +50,8 @@ def _job(path: Path, text: str, content: dict[str, Any], job: Any, at: tuple[str
     if isinstance(container, dict):
         _variables(script, container.get("env"), (*at, "container", "env"), lines)
     _variables(script, job.get("env"), (*at, "env"), lines)
-    steps = job.get("steps") or []
+    steps = job.get("steps")
+    steps = [] if steps is None else steps
     if not isinstance(steps, list):
         raise fault(path, lines.get((*at, "steps"), 1), "`steps` needs a list")
     for number, step in enumerate(steps):
