@@ -267,9 +267,13 @@ def _repository(url: str) -> str | None:
 
 
 def project_top(path: Path) -> Path:
-    """The folder that includes must not leave: the checkout around the file, else the file's own."""
+    """The folder that includes must not leave: the checkout around the file, else the project, else the file's own."""
     folder = path.resolve().parent
-    return next((parent for parent in (folder, *folder.parents) if (parent / ".git").exists()), folder)
+    for marks in ((".git",), ("pyproject.toml", "setup.py", "setup.cfg")):
+        for parent in (folder, *folder.parents):
+            if any((parent / mark).exists() for mark in marks):
+                return parent
+    return folder
 
 
 def _safe(text: str) -> str:

@@ -161,3 +161,13 @@ def test_a_file_about_dockerfiles_is_none(name):
         assert kind_of(Path(name), "#!/bin/bash\n") != "dockerfile"
     except DoctorError as refusal:
         assert "this kind of file is not known" in refusal.message
+
+
+def test_an_unpacked_project_without_a_checkout_includes_across_its_folders(read):
+    files = {
+        "pyproject.toml": "[build-system]\n", "requirements/common.txt": "torch==2.6.0\n",
+        "requirements/build/cuda.txt": "-r ../common.txt\n",
+    }  # fmt: skip
+    assert pins(read(files, only=["requirements/build/cuda.txt"])) == {"torch": "2.6.0"}
+    with pytest.raises(DoctorError, match="leads out of the project"):
+        read({"requirements/x.txt": "-r ../../../x.txt\n"}, only=["requirements/x.txt"])
