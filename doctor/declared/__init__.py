@@ -43,13 +43,17 @@ def declare(names: Sequence[str], said: Facts) -> Declaration:
         except DoctorError as fault:
             faults.append(fault)
             continue
+        included: set[str] = set()
         for path, role in paths:
+            if str(path.resolve()) in included:
+                continue  # an image was read before, with all that it installs, in the order in which it does
             try:
                 sheet = _read(path, chosen)
             except DoctorError as fault:
                 faults.append(fault)
             else:
                 sheets.append(replace(sheet, entries=()) if role == VARIABLES else sheet)
+                included |= set(sheet.included)
     if not sheets:
         raise faults[0]
     declaration = gather(sheets, said, faults)

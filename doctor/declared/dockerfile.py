@@ -60,7 +60,8 @@ def read(path: Path, text: str) -> Sheet:
     installs = script.installs
     entries: list[Entry] = [entry for found in installs.entries.values() for entry in found]
     facts = (*installs.facts.values(), *script.environment.values())
-    return Sheet(tuple(entries), facts, False, "", tuple(dict.fromkeys(installs.notes)))
+    notes = tuple(dict.fromkeys(installs.notes))
+    return Sheet(tuple(entries), facts, False, "", notes, tuple(sorted(installs.included)))
 
 
 class _File:

@@ -44,12 +44,14 @@ class Installs:
         self.entries: dict[str, list[Entry]] = {}
         self.facts: dict[str, Fact] = {}
         self.notes: list[str] = []
+        self.included: set[str] = set()
 
     def copy(self) -> Installs:
         """The same, to go on from."""
         other = Installs(self.path, self.top, self.find, self.rows)
         other.entries = {name: list(entries) for name, entries in self.entries.items()}
         other.facts, other.notes = dict(self.facts), list(self.notes)
+        other.included = set(self.included)
         return other
 
     def raw(self, line: int) -> str:

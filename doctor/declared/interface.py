@@ -47,6 +47,7 @@ class Sheet:
     complete: bool = False  # it lists everything that will be installed
     requires_python: str = ""
     notes: tuple[str, ...] = ()
+    included: tuple[str, ...] = ()  # files of the project that it was found to install, by their whole path
 
 
 def normalized(name: str) -> str:

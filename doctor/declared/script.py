@@ -110,7 +110,9 @@ class Script:
             if not real.is_file():
                 return None
             shown = path if ".." not in path.parts else Path(re.sub(r"[^/]+/\.\./", "", str(path), count=1))
-            return shown, read_text(path, "named file", MAX_BYTES)
+            text = read_text(path, "named file", MAX_BYTES)
+            self.installs.included.add(str(real))
+            return shown, text
         except (OSError, ValueError, RuntimeError, DoctorError):
             return None
 

@@ -122,3 +122,11 @@ def test_the_command_line_takes_a_folder(write, tmp_path, capsys):
     )
     out = capsys.readouterr().out
     assert code == 1 and "TE103" in out and "requirements.txt" in out
+
+
+def test_what_an_image_installs_is_read_in_its_order(read, values):
+    image = "FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\nRUN pip install torch==2.6.0\n"
+    declaration = read({"Dockerfile": image, "requirements.txt": "torch==2.5.1\nflash-attn==2.7.3\n"}, only=["."])
+    found = values(declaration)
+    assert (found["torch.version"], found["flash-attn.version"]) == ("2.6.0", "2.7.3")
+    assert not declaration.faults
