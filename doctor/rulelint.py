@@ -170,9 +170,9 @@ def _places(source: Source, libraries: Rulebook) -> Iterator[Fault]:
             at = source.line("confirm", "kernel")
             yield Fault(source.path, at, f"there is no kernel `{kernel}`", nearest(kernel, kernels))
     for other in as_tuple(source.content.get("yields_to")):
-        if not (Path(source.path).parent / f"{other}.yaml").is_file():
+        if not any(Path(source.path).parent.parent.glob(f"*/{other}.yaml")):  # a library's rule may yield to another's
             yield Fault(
-                source.path, source.line("yields_to"), f"`yields_to`: there is no `{other}.yaml` beside this file"
+                source.path, source.line("yields_to"), f"`yields_to`: there is no `{other}.yaml` among these rules"
             )
 
 

@@ -53,7 +53,7 @@ class World:
         self.settings = list(self._settings(before))
 
     def _settings(self, before: Assessment) -> Iterator[Plan]:
-        """Every joint choice of variables unset and of configuration that a rule which fires puts before any release."""
+        """Every joint choice of variables unset and of settings that a rule which fires puts before any release."""
         ways: list[Alternative] = []
         for rule in sorted(before.errors):
             for way in rulebook_ways(self.rulebook, rule):
@@ -111,7 +111,7 @@ class World:
         return found_ranges
 
     def solved(self, most: int, least: int = 0) -> tuple[dict[str, str], Plan] | None:
-        """Some set of at least and at most so many packages, with settings, after which no error is left; None: none."""
+        """Some set of so many packages, with settings, after which no error is left; None where there is none."""
         for size in range(least, most + 1):
             for names in itertools.combinations(sorted(self.classes), size):
                 for chosen in self._assigned({}, names):
@@ -122,9 +122,10 @@ class World:
 
     def _assigned(self, chosen: dict[str, str], names: tuple[str, ...]) -> Iterator[dict[str, str]]:
         left = names[len(chosen) :]
-        if any(not {clash.package, leader_of(clash.package)} & set(left) and not {clash.needs, leader_of(clash.needs)} & set(left)
-               for clash in pressing(self.stack, chosen)):  # fmt: skip
-            return
+        for clash in pressing(self.stack, chosen):
+            ends = {clash.package, leader_of(clash.package), clash.needs, leader_of(clash.needs)}
+            if not ends & set(left):
+                return  # nothing chosen later mends it
         if not left:
             if self.stack.keeps(self.stack.completed(chosen)):
                 yield chosen
