@@ -54,7 +54,7 @@ def fixes_for(rulebook: Rulebook, ward: Ward, limits: Limits | None) -> tuple[Fi
         if any(not item.left and rules <= set(item.fix.resolves) for item in found.values()):
             continue  # something clears everything already, and this with it
         base = groups[rules].verdict.to_fix
-        requires = ward.patient.requirements
+        requires = ward.cells[0].patient.requirements  # without those of packages that the user sets otherwise
         for fix in solve(rulebook, base.known.given, base, limits=limits, installed=requires, deep=False):
             key = tuple(replace(change, why="", resolves=()) for change in fix.changes)
             if key not in found:

@@ -168,6 +168,12 @@ class TestTheMatrixOfAProject:
         assert "cases" not in one
         assert one["facts"]["torch.version"]["source"].startswith("requirements.txt:")
 
+    def test_of_the_examples(self, monkeypatch, capsys):
+        code, report = self.run(monkeypatch, capsys, ROOT / "examples" / "project")
+        assert (code, len(report["cases"])) == (1, 9)
+        assert report["facts"]["torch.version"]["source"] == "../declared/b.txt:2"
+        assert any(note.startswith("TE142 is ignored") for note in report["notes"])
+
     def test_has_several_environments_by_name(self, project, monkeypatch, capsys):
         (project / "pyproject.toml").write_text(
             "[tool.attn-doctor]\ngpu = 'h100'\n[tool.attn-doctor.environments]\n"
