@@ -71,6 +71,10 @@ def _kind(path: Path) -> str:
 
 
 def _refusal(path: Path) -> DoctorError | None:
+    """Why a file is not edited; raised where there is no such file at all."""
+    if not path.is_file():
+        what = "it is no regular file" if path.exists() else "there is no such file"
+        raise DoctorError(f"cannot edit `{path}`: {what}", "`--pin FILE` writes a new one")
     try:
         kind = _kind(path)
     except DoctorError as problem:

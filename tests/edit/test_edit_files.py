@@ -83,6 +83,14 @@ def test_one_file_that_cannot_be_edited_keeps_all_from_being_written(tmp_path: P
     assert names(tmp_path) == ["a.txt", "b.txt"]
 
 
+@pytest.mark.parametrize("name", ["/dev/null", "missing.txt", "no/folder.txt"])
+def test_only_what_is_a_file_is_edited(tmp_path: Path, name: str):
+    with pytest.raises(DoctorError, match="cannot edit") as caught:
+        edited(tmp_path / name)
+    assert "--pin FILE" in (caught.value.hint or "") and names(tmp_path) == []
+    assert not Path("/dev/null.bak").exists()
+
+
 @pytest.mark.parametrize("tool", ["patch", "git"])
 @pytest.mark.parametrize("text", ["torch==2.6.0\nnumpy\n", "numpy\ntorch==2.6.0", "numpy\r\ntorch==2.6.0\r\n"])
 def test_the_diff_applies(tmp_path: Path, monkeypatch, tool: str, text: str):
