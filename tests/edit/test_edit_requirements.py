@@ -329,7 +329,7 @@ def anchored(pieces: list[Piece]) -> list[Piece]:
     ]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     pieces=st.lists(st.one_of(torch_line(), NEUTRAL.map(lambda text: Piece(text, text))), max_size=12),
     target=torch_line(), at=st.integers(0, 12), newline=st.sampled_from(["\n", "\r\n"]), end=st.booleans(),
