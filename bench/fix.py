@@ -1,10 +1,11 @@
 """Seconds to a fix, how many broken environments get one, and whether a smaller one exists.
 
-    python bench/fix.py [--environments N] [--seed N] [--sample N] [--uv PATH] [--accepted N] [--json FILE]
+    python bench/fix.py [--environments N] [--seed N] [--brute N] [--hopeless N] [--uv PATH] [--accepted N]
 
-Made-up environments (tests/made_up.py) are drawn until N of them have an error. Each is solved; the pins of each fix
-are judged again from facts written down anew. For a sample, a search over all releases says whether a smaller set of
-packages would do. With uv, `uv pip compile` resolves the pins of a few, which is also timed.
+Made-up environments (tests/made_up.py) are drawn until N of them have an error. Each is solved. For `--brute` of them
+that have a fix, brute force (tests/brute_force.py) tries every smaller set of packages; for `--hopeless` of those
+without one, every choice of releases and settings that the remaining error can depend on. With uv, `uv pip compile`
+resolves the pins of a few; both are timed on the same environments.
 """
 
 from __future__ import annotations
@@ -23,16 +24,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from brute_force import World  # noqa: E402
 from made_up import environment  # noqa: E402
 
 from doctor.evaluate import Assessment, evaluate  # noqa: E402
 from doctor.model import Facts, Fix, Report  # noqa: E402
 from doctor.pins import render_pins  # noqa: E402
-from doctor.release_index import load_index  # noqa: E402
 from doctor.rulebook import Rulebook, load_rulebook  # noqa: E402
-from doctor.solve import solve, stack_of  # noqa: E402
-from doctor.solve.repair import Repair  # noqa: E402
-from doctor.solve.search import Search  # noqa: E402
+from doctor.solve import no_fix, solve  # noqa: E402
 
 MEDIAN, WORST = 0.5, 3.0  # seconds
 
@@ -44,6 +43,8 @@ def main() -> int:
     times: list[float] = []
     kinds: Counter[str] = Counter()
     smaller: Counter[str] = Counter()
+    hopeless: Counter[str] = Counter()
+    solved_too: list[float] = []
     accepted: Counter[str] = Counter()
     compiled: list[float] = []
     seed = options.seed
@@ -58,18 +59,24 @@ def main() -> int:
         times.append(time.process_time() - began)
         clear = [fix for fix in fixes if not fix.leaves]
         kinds[_kind(before, fixes, clear)] += 1
-        packaged = [fix for fix in clear if _packages(fix) and len(_packages(fix)) == len(fix.changes)]
-        if packaged and sum(smaller.values()) < options.sample:
-            smaller[_smaller(rulebook, facts, before, min(len(_packages(fix)) for fix in packaged))] += 1
+        size = min((len(_packages(fix)) for fix in clear), default=0)
+        if size and sum(smaller.values()) < options.brute:
+            smaller[f"{size} packages: {_smaller(rulebook, facts, before, size)}"] += 1
+        if not clear and sum(hopeless.values()) < options.hopeless:
+            hopeless[_hopeless(rulebook, facts, before, fixes)] += 1
         if options.uv and clear and _packages(clear[0]) and sum(accepted.values()) < options.accepted:
             verdict, seconds = _compile(options.uv, facts, before, fixes)
             accepted[verdict] += 1
-            compiled.append(seconds)
+            if seconds:
+                compiled.append(seconds)
+                solved_too.append(times[-1])
     result: dict[str, Any] = {
         "environments": len(times), "drawn": seed - options.seed, "median_s": round(statistics.median(times), 4),
-        "worst_s": round(max(times), 3), "outcome": dict(kinds), "smaller_set": dict(smaller),
+        "worst_s": round(max(times), 3), "outcome": dict(kinds), "smaller_set": dict(sorted(smaller.items())),
+        "without_a_fix": dict(hopeless),
         "uv_pip_compile": dict(accepted),
         "uv_median_s": round(statistics.median(compiled), 3) if compiled else None,
+        "solved_to_uv": round(statistics.median(solved_too) / statistics.median(compiled), 4) if compiled else None,
     }  # fmt: skip
     for key, value in result.items():
         print(f"{key:16} {value}")
@@ -82,7 +89,8 @@ def _options() -> argparse.Namespace:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--environments", type=int, default=300)
     made.add_argument("--seed", type=int, default=1000)
-    made.add_argument("--sample", type=int, default=50, help="fixes for which a smaller set is searched")
+    made.add_argument("--brute", type=int, default=0, help="fixes for which every smaller set is tried")
+    made.add_argument("--hopeless", type=int, default=0, help="environments without a fix that are tried in full")
     made.add_argument("--uv", help="uv's program; without it no pins are resolved")
     made.add_argument("--accepted", type=int, default=20, help="pins that uv resolves")
     made.add_argument("--json", metavar="FILE")
@@ -103,11 +111,26 @@ def _kind(before: Assessment, fixes: tuple[Fix, ...], clear: list[Fix]) -> str:
 
 def _smaller(rulebook: Rulebook, facts: Facts, before: Assessment, size: int) -> str:
     """Whether fewer packages would do, whatever rules recommend."""
-    repair = Repair(rulebook, facts, before, stack_of(facts, before.known, load_index()), ("error",))
-    search = Search(repair, size - 1, 4000)
-    if size > 1 and search.best() is not None:
-        return "exists"
-    return "not known" if search.exhausted else "none"
+    found = World(rulebook, facts, before).solved(size - 1)
+    if found is not None:
+        sys.stderr.write(f"smaller: {facts.value('torch.version')} {sorted(before.errors)} {found[0]} {found[1].env}\n")
+    return "no smaller set" if found is None else f"{len(found[0])} would do"
+
+
+def _hopeless(rulebook: Rulebook, facts: Facts, before: Assessment, fixes: tuple[Fix, ...]) -> str:
+    """Whether brute force agrees that the errors no fix clears cannot be cleared."""
+    cleared = {rule for fix in fixes for rule in fix.resolves}
+    world = World(rulebook, facts, before)
+    proved = all(item.proved for item in no_fix(rulebook, facts, before, fixes))
+    told = "proved in sentences" if proved else "not proved in sentences"
+    left = sorted(before.errors - cleared) or sorted({rule for fix in fixes for rule in fix.leaves})
+    for rule in left:
+        if not world.curable(rule):
+            return f"{rule} has no cure, {told}"
+    chosen = world.completes(left)
+    if chosen is not None:
+        sys.stderr.write(f"missed: {facts.value('torch.version')} {sorted(before.errors)} {chosen}\n")
+    return f"no set clears {', '.join(left)} and all else, {told}" if chosen is None else "a cure was missed"
 
 
 def _compile(uv: str, facts: Facts, before: Assessment, fixes: tuple[Fix, ...]) -> tuple[str, float]:

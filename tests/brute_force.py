@@ -18,7 +18,7 @@ from doctor.model import ABSENT, Alternative, Facts
 from doctor.release_index import admits, load_index
 from doctor.rulebook import Rulebook
 from doctor.solve import stack_of
-from doctor.solve.packages import pressing
+from doctor.solve.packages import choices, pressing
 from doctor.solve.parts import leader_of
 from doctor.solve.plan import LOADER_VARIABLES, Pick, Plan
 from doctor.solve.repair import Repair
@@ -159,6 +159,15 @@ class World:
                 if self._silent(rule, facts):
                     found.append((chosen, plan))
         return found
+
+    def completes(self, rules: list[str]) -> tuple[dict[str, str], Plan] | None:
+        """Some cure of the first of these errors that requirements and all other rules admit once it is completed."""
+        for chosen, plan in self.curable(rules[0]):
+            wanted = {name: f"=={version}" for name, version in chosen.items() if version != ABSENT}
+            for whole in itertools.islice(choices(self.stack, wanted), 8):
+                if self.clear({**whole, **{n: v for n, v in chosen.items() if v == ABSENT}}, plan):
+                    return whole, plan
+        return None
 
     def _silent(self, rule: str, facts: Facts) -> bool:
         self.judged += 1

@@ -12,7 +12,7 @@ from ..model import ABSENT, Fact, Facts
 from ..rulebook import Rulebook
 from ..vocabulary import fact, parse_version
 from .cost import series
-from .parts import leader_of
+from .parts import leader_of, other_build
 from .stack import Stack
 
 SOURCE = "the proposed fix"
@@ -69,7 +69,8 @@ def _stale(facts: Facts, known: Known, stack: Stack, chosen: Mapping[str, str]) 
     if torch:
         stale |= {key for key in facts if key.startswith("torch.") and key != "torch.version"}
     if "+" in chosen.get("torch", ""):  # another index's build brings its own libraries; which is not all on record
-        stale |= {f"{name}.version" for name in stack.installed if leader_of(name) == "torch"}
+        brought = (name for name in stack.installed if leader_of(name) == "torch")
+        stale |= {f"{name}.version" for name in brought if other_build(chosen["torch"], name)}  # a stray one stays
     if torch or wheels:
         stale |= {version for version, path in _LOADED if _of_wheel(facts, known, stack, version, path)}
         stale.add("cudnn.copies")
