@@ -63,8 +63,9 @@ def declare(names: Sequence[str], said: Facts) -> Declaration:
 def _found(folder: Path) -> Sequence[Discovered]:
     found = discover(folder)
     if not any(item.role == ENVIRONMENT for item in found):
+        hint = "its `setup.py` is code, which is not run: " if (folder / "setup.py").is_file() else ""
         raise DoctorError(
-            f"no file in `{folder}` declares an environment of the attention stack", "name the files themselves"
+            f"no file in `{folder}` declares an environment of the attention stack", f"{hint}name the files themselves"
         )
     return found
 

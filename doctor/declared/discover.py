@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..errors import DoctorError
 from ..records import dataclass
+from .variables import watched
 
 ENVIRONMENT, VARIABLES, LEFT_OUT = "environment", "variables", "left out"
 
@@ -42,7 +43,7 @@ _STACK = re.compile(
 _PROJECT = re.compile(r"^\s*\[(project|dependency-groups|tool\.(poetry|pixi|pdm))\b", re.MULTILINE)
 _DYNAMIC = re.compile(r"""^dynamic\s*=[^\]]*['"]dependencies['"]""", re.MULTILINE)
 _FROM_FILE = re.compile(r"^dependencies\s*=\s*\{\s*file\b", re.MULTILINE)
-_SET = re.compile(r"\b(NVTE|TORCH|PYTORCH|CUDA|CUDNN|NCCL|FLASH_ATTENTION|FLASH_ATTN|XFORMERS|VLLM)_[A-Z0-9_]+\s*[:= ]")
+_SET = re.compile(r"\b([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\s*[:= ]")
 #: Words in a file's name that speak of another environment than the one that trains on NVIDIA GPUs.
 _OTHER = {
     "cpu": "for machines without a GPU", "rocm": "for AMD GPUs", "amd": "for AMD GPUs", "hip": "for AMD GPUs",
@@ -81,7 +82,7 @@ def discover(folder: Path) -> tuple[Discovered, ...]:
     told = list(_environments(folder, environments, kinds, texts))
     for path, kind in kinds.items():
         if kind in ("workflow", "jobscript"):
-            sets = _SET.search(texts[path])
+            sets = any(watched(name) for name in set(_SET.findall(texts[path])))
             if kind == "workflow" and path.parent.name != "workflows":
                 continue
             if sets:

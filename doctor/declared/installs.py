@@ -208,11 +208,12 @@ class Installs:
             return
         path, text = found
         if path.name == "pyproject.toml":
-            from .pyproject import read
-
-            reader.entries += read(path, text).entries
+            self._project(".", "", line, reader)
             return
-        reader.file(path, text, (self.path.resolve(),), constraint=constraint)
+        try:
+            reader.file(path, text, (self.path.resolve(),), constraint=constraint)
+        except DoctorError as fault:  # the command would fail; what else the file says counts all the same
+            self.notes.append(f"{self.path}:{line}: {fault.message}")
 
     def sheet_of(self, sheet: Sheet, *, certain: bool = True) -> None:
         """All that another file declares, installed by one command."""

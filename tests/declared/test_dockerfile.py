@@ -233,3 +233,11 @@ def test_stages_that_name_each_other_end(docker):
     assert docker("FROM b AS a\nFROM a AS b\nRUN pip install torch==2.6.0\n").facts.value("torch.version") == "2.6.0"
     chain = "FROM python:3.11 AS s0\n" + "".join(f"FROM s{n} AS s{n + 1}\n" for n in range(150))
     assert docker(chain + "RUN pip install torch==2.6.0\n").facts.value("torch.version") == "2.6.0"
+
+
+def test_a_faulty_file_that_a_command_names_does_not_hide_the_rest(docker):
+    found = docker(
+        "FROM python:3.11\nRUN pip install torch==2.6.0\nRUN pip install -r requirements.txt\n",
+        requirements_txt="???\n",
+    )
+    assert found.facts.value("torch.version") == "2.6.0" and "requirements.txt:1" in found.notes[0]
