@@ -129,7 +129,9 @@ def _confirm(
     known = assessment.known
     if not request.run or not patient.python or not _may_have_gpu(known):
         callers = any(finding.confirm for finding in found)
-        why = patient.why_not or "no GPU was found"
+        gpu = patient.facts.get("gpu.sm")
+        hidden = f": {gpu.problem}" if gpu is not None and gpu.problem else ""
+        why = patient.why_not or f"no GPU was found{hidden}"
         notes = (f"no kernel was run: {why}",) if request.run and callers else ()
         return found, (), notes, assessment.predictions, {}
     from .assets import kernels_dir

@@ -124,6 +124,31 @@ def test_findings_of_a_live_target_are_confirmed_in_its_interpreter(tmp_path, ru
     assert diagnose(Request(rules=(rules,), run=False)).kernels_run is False
 
 
+@pytest.mark.parametrize(
+    ("told", "asked"),
+    [
+        ({"gpu.sm": None, "gpu.count": 2}, True),  # of several kinds, or the driver does not tell
+        ({"gpu.sm": None, "gpu.count": None, "driver.version": "580.1"}, True),  # no permission for NVML, say
+        ({"gpu.sm": None, "gpu.count": 0, "driver.version": "580.1"}, False),  # CUDA_VISIBLE_DEVICES hides them
+        ({"gpu.sm": None, "gpu.count": None, "driver.version": None}, False),
+        ({"gpu.sm": "absent"}, False),
+    ],
+)
+def test_kernels_are_asked_wherever_there_may_be_a_gpu(rules, monkeypatch, told, asked):
+    from doctor import session
+
+    made = [Fact(key, value, "NVML", problem=None if value is not None else "the driver does not tell")
+            for key, value in told.items()]  # fmt: skip
+    facts = Facts([Fact("acme.version", "1.0", "dist-info"), *made])
+    monkeypatch.setattr(session, "examine", lambda request, rulebook: Patient(facts, sys.executable))
+    report = diagnose(Request(rules=(rules,)))
+    assert report.kernels_run is asked
+    assert ("kernels.case" in report.timing) is asked
+    said = [note for note in report.notes if note.startswith("no kernel was run: no GPU was found")]
+    assert len(said) == (0 if asked else 1)
+    assert asked or told["gpu.sm"] == "absent" or said[0].endswith(": the driver does not tell")
+
+
 def test_ignored_rules_leave_a_note_and_come_back_when_their_time_is_up(tmp_path, rules):
     path = tmp_path / "pyproject.toml"
     table = '[[tool.attn-doctor.ignore]]\nrule = "{}"\nreason = "known, see ticket 7"\nuntil = "{}"\n'
