@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from ..pinset import Line, Pins
 from ..privacy import tilde
 from ..probes import find_target
 from ..records import dataclass, replace
-from ..release_index import load_index
+from ..release_index import load_index, normalized
 from ..solve import platform_of
 from ..solve.parts import leader_of
 from . import freeze as frozen
@@ -60,6 +61,8 @@ def apply(
     plan = plan_of(report, pins, resolution, before)
     folder = _folder(place)
     work = Work(installer, place, pins, options.proof_timeout, options.break_system_packages)
+    tell("looking what would change …")
+    plan = work.foreseen(plan, before)
     if not ask(_told(plan, work, folder, before)):
         return Proof("apply", fix.title, (*steps, Step("applied", None, "not agreed to: nothing was changed"))), None
     kept = frozen.save(frozen.Freeze(python, frozen.now(), before, fix=fix.title), folder)
@@ -107,11 +110,12 @@ def plan_of(report: Report, pins: Pins, resolution: Resolution, before: Mapping[
         if name in before and name not in stack | local and not leader_of(name)
         and before[name].version.partition("+")[0] != version
     ]  # fmt: skip
+    plain = [line.requirement for line in lines.plain if not line.held]
     left_out = set(resolution.left_out)
-    plain = [
-        line.requirement
+    kept = [  # as constraints: what is there stays, and what it lacks is no part of this change
+        f"{line.package}=={line.version}"
         for line in lines.plain
-        if not (line.held and (line.package in local or line.requirement in left_out))
+        if line.held and line.package not in local and line.requirement not in left_out
     ]
     sources = [line for line in lines.sources if not line.held]
     compiled = [line for line in lines.compiled if not line.held or pins.moves_torch]
@@ -120,16 +124,17 @@ def plan_of(report: Report, pins: Pins, resolution: Resolution, before: Mapping[
         for name, version in sorted(resolution.versions.items())
         if not leader_of(name) and name not in local and name not in stack
     ]
-    versions = {**resolution.versions, **{line.package: line.version for line in (*pins.changed, *sources, *compiled)}}
+    versions = {name: version for name, version in resolution.versions.items() if name in before}
+    versions |= {line.package: line.version for line in (*pins.changed, *sources, *compiled)}
     changes = [_change(name, before.get(name), version) for name, version in sorted(versions.items())]
     gone = tuple(name for name in pins.removed if name in before)
     again = [line for line in compiled if line.package in before and before[line.package].version == line.version]
     return Plan(
         removed=gone,
-        requirements=tuple([*plain, *moved] if lines.plain or moved else []),
+        requirements=tuple([*plain, *moved]),
         again=pins.again if gone else (),
         built=tuple([*sources, *compiled]),
-        constraints=tuple(constraints),
+        constraints=tuple([*kept, *constraints]),
         changes=(
             *filter(None, changes),
             *(f"{name} {before[name].version} → gone" for name in gone),
@@ -178,6 +183,27 @@ class Work:
             arguments = ["--no-deps", self.installer.anew, *self.options, *plan.again]
             yield "lays down anew", self.installer.install(python, arguments)
 
+    def foreseen(self, plan: Plan, before: Mapping[str, frozen.Kept]) -> Plan:
+        """The plan with what the installer itself says it would change, dependencies included, where it says so."""
+        if not plan.requirements:
+            return plan
+        with tempfile.TemporaryDirectory(prefix="attn-doctor-") as folder:
+            path = Path(folder) / "constraints.txt"
+            path.write_text("".join(f"{line}\n" for line in plan.constraints), "utf-8")
+            options = [*self.options, "--dry-run"]
+            ran = run_child(
+                first_step(self.installer, self.place.python, plan.requirements, self.pins, path, options),
+                timeout=self.timeout,
+            )
+        coming = would_install(ran.said) if ran.good else {}
+        if not coming:
+            return plan
+        named = {text.partition(" ")[0] for text in plan.changes}
+        more = [_change(name, before.get(name), version) for name, version in coming.items() if name not in named]
+        stale = {name for name in named if name in before and name not in coming and _moves(plan, name)}
+        kept = [text for text in plan.changes if text.partition(" ")[0] not in stale]
+        return replace(plan, changes=tuple(sorted([*kept, *filter(None, more)])))
+
     def steps(self, plan: Plan, report: Report, tell: Callable[[str], None]) -> Iterator[Step]:
         """Do it; the first failure ends it."""
         with tempfile.TemporaryDirectory(prefix="attn-doctor-") as folder:
@@ -210,6 +236,21 @@ class Work:
         ran = run_child(command, timeout=self.timeout, env={**os.environ, **build_settings(line, sm, cuda)})
         found = installed(ran)
         return Step(name, found.outcome, "built" if found.outcome else found.reason, shown(command), ran.seconds)
+
+
+def would_install(said: str) -> dict[str, str]:
+    """Package → version out of uv's ` + six==1.16.0` or pip's `Would install six-1.16.0 …`."""
+    found = dict(re.findall(r"^\s*\+ ([A-Za-z0-9][\w.-]*)==(\S+)", said, re.MULTILINE))
+    for line in re.findall(r"^Would install (.+)$", said, re.MULTILINE):
+        found |= dict(word.rsplit("-", 1) for word in line.split() if "-" in word)
+    return {normalized(name): version for name, version in found.items()}
+
+
+def _moves(plan: Plan, name: str) -> bool:
+    """Whether this name stands in the plan only because a resolver had to consider it."""
+    built = {line.package for line in plan.built}
+    asked = {normalized(re.split(r"[\[=]", text)[0]) for text in plan.requirements}
+    return name not in asked | built | set(plan.removed)
 
 
 def state(before: Mapping[str, frozen.Kept], now: Mapping[str, frozen.Kept]) -> str:

@@ -60,7 +60,7 @@ def question_of(
     from ..known import Known
 
     around = around or Surroundings()
-    local = around.local
+    local, apart = around.local, {*around.local, *around.broken}
     known = Known(report.facts)
     index = index or load_index()
     glibc = known.value("platform.glibc")
@@ -70,13 +70,13 @@ def question_of(
         firm = set(beside) - set(map(normalized, request.allow))
     return Question(
         pins=tuple(line.requirement for line in pins.changed if line.package not in local),
-        held=tuple(line.requirement for line in pins.held if line.package not in local),
+        held=tuple(line.requirement for line in pins.held if line.package not in apart),
         beside=beside,
         needs=tuple(
             text for name, lines in local.items() if name not in around.broken for text in lines if _plain(text)
         ),
-        built=tuple(line.requirement for line in pins.built if line.package not in local),
-        stays=tuple(line.requirement for line in (*pins.held, *pins.built) if line.held and line.package not in local),
+        built=tuple(line.requirement for line in pins.built if line.package not in (apart if line.held else local)),
+        stays=tuple(line.requirement for line in (*pins.held, *pins.built) if line.held and line.package not in apart),
         firm=frozenset(firm),
         constraints=tuple(str(Path(path).absolute()) for path in request.constraints) if request is not None else (),
         platform=platform_of(known),

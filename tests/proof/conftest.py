@@ -17,11 +17,12 @@ import json, os, pathlib, re, shutil, subprocess, sys, time
 HERE = pathlib.Path(__file__).parent
 args = sys.argv[1:]
 verb = "version" if args == ["--version"] else args[1] if args[0] == "pip" else args[0]
+verb = "foresee" if verb == "install" and "--dry-run" in args else verb
 with (HERE / "log").open("a") as log:
-    log.write(json.dumps(args) + "\n")
+    log.write(json.dumps([verb, *args]) + "\n")
     log.flush()
 plan = json.loads((HERE / "plan.json").read_text()).get(verb, [{{}}])
-number = sum(1 for line in (HERE / "log").read_text().splitlines() if verb in json.loads(line)[:2]) - 1
+number = sum(1 for line in (HERE / "log").read_text().splitlines() if verb == json.loads(line)[0]) - 1
 step = plan[min(max(number, 0), len(plan) - 1)]
 if verb == "version":
     print("uv 0.9.9 (fake)")
@@ -100,7 +101,7 @@ class FakeUv:
 
     def calls(self, verb: str) -> list[list[str]]:
         lines = [json.loads(line) for line in (self.folder / "log").read_text().splitlines()]
-        return [words for words in lines if verb in words[:2]]
+        return [words[1:] for words in lines if words[0] == verb]
 
 
 @pytest.fixture

@@ -204,3 +204,51 @@ def test_facts_from_a_file_cannot_be_changed(uv, tmp_path, capsys):
     path.write_text("facts: {torch.version: 2.6.0}\n")
     assert run(["fix", "--facts", str(path), "--apply", "--yes"]) == 2
     assert "needs an interpreter" in capsys.readouterr().err
+
+
+def test_the_plan_is_what_the_installer_says_it_would_do(uv, old, fix, capsys):
+    """Dependencies that come along are told before; what only a resolver had to consider is not."""
+    said = "Would uninstall 1 package\n - six==1.15.0\n + six==1.16.0\n + iniconfig==2.0.0\n + Some.Dependency==3.1\n"
+    uv.plan(foresee=[{"err": said}], compile=[{"resolved": "six==1.16.0\niniconfig==2.0.0\nattrs==99.0\nother==1\n"}])
+    assert run(fix("--apply", "--yes")) == 0
+    err = capsys.readouterr().err
+    assert "some-dependency nothing → 3.1" in err and "six 1.15.0 → 1.16.0" in err and "other" not in err
+    words = uv.calls("foresee")[0]
+    assert "--dry-run" in words and "six==1.16.0" in words
+
+
+def test_the_installers_forecast_is_read():
+    from doctor.proof.apply import would_install
+
+    assert would_install("Resolved 3\n - six==1.15.0\n + six==1.16.0\n ~ local==1\n") == {"six": "1.16.0"}
+    assert would_install("noise\nWould install huggingface-hub-0.30.1 torch-2.6.0+cu126\n") == {
+        "huggingface-hub": "0.30.1", "torch": "2.6.0+cu126",
+    }  # fmt: skip
+    assert would_install("Would make no changes") == {}
+
+
+def test_what_is_held_is_a_constraint_and_no_order_to_install_it():
+    from doctor.model import Facts, Report
+    from doctor.pinset import Line, Pins
+    from doctor.proof.apply import plan_of
+    from doctor.proof.freeze import Kept
+    from doctor.proof.resolve import Resolution
+
+    report = Report("t", {}, Facts(), (), (), (), (), {})
+    held = (Line("torch", "2.4.0", "installed", True), Line("xtuner", "0.2.0", "installed", True))
+    pins = Pins(changed=(Line("transformers", "4.48.0", "why"),), held=held, built=(
+        Line("flash-attn", "2.6.3", "installed", True),))  # fmt: skip
+    before = {name: Kept(version) for name, version in
+              {"torch": "2.4.0", "xtuner": "0.2.0", "transformers": "4.44.2", "tokenizers": "0.19.1",
+               "mine": "1.0", "flash-attn": "2.6.3"}.items()}  # fmt: skip
+    before["mine"] = Kept("1.0", "file:///src/mine", True)
+    resolved = {"transformers": "4.48.0", "tokenizers": "0.21.4", "torch": "2.4.0", "xtuner": "0.2.0", "mine": "2.0",
+                "bitsandbytes": "0.45.0", "nvidia-cudnn-cu12": "9.1.0.70"}  # fmt: skip
+    plan = plan_of(report, pins, Resolution(True, "", versions=resolved), before)
+    assert plan.requirements == ("transformers==4.48.0", "tokenizers==0.21.4")
+    assert {"torch==2.4.0", "xtuner==0.2.0"} <= set(plan.constraints)
+    assert not any(line.startswith(("mine", "nvidia-")) for line in plan.constraints)
+    assert plan.built == ()  # torch stays: what was built against it does too
+    moved = plan_of(report, replace(pins, moves_torch=True), Resolution(True, "", versions=resolved), before)
+    assert [line.package for line in moved.built] == ["flash-attn"]
+    assert "flash-attn 2.6.3, built again" in moved.changes
