@@ -19,7 +19,8 @@ def request_of(options: argparse.Namespace, *, run: bool = True, fixes: bool = T
     from .session import Request
 
     gpus = split_names(options.gpu or ())
-
+    if options.gpu and not gpus:
+        raise DoctorError("`--gpu` names no GPU", "for example `--gpu h100`, or `--gpu sm90`")
     return Request(
         python=options.python,
         site_packages=options.site_packages,
@@ -45,8 +46,11 @@ def gate_of(options: argparse.Namespace) -> Request:
     from .config import split_names
     from .records import replace
 
-    axes = split_names(options.gpu or ()), tuple(dict.fromkeys(options.model)), tuple(dict.fromkeys(options.workload))
-    options.gpu, options.model, options.workload = (axis if len(axis) == 1 else () for axis in axes)
+    axes = split_names(options.gpu), tuple(dict.fromkeys(options.model)), tuple(dict.fromkeys(options.workload))
+    options.gpu, options.model, options.workload = (
+        () if len(axis) > 1 else given
+        for axis, given in zip(axes, (options.gpu, options.model, options.workload), strict=True)
+    )
     request = request_of(options)
     gpus, models, workloads = (axis if len(axis) > 1 else () for axis in axes)
     named = request.python or request.site_packages or request.facts or request.declared

@@ -150,7 +150,7 @@ class TestFiles:
 
     def test_a_bad_line_of_pyproject(self, refused, tmp_path):
         (tmp_path / "pyproject.toml").write_text("[tool.attn-doctor]\nfail-on = error\n")
-        assert "pyproject.toml: not TOML" in refused("check", "--no-run", code=2)
+        assert "pyproject.toml:2: not TOML" in refused("check", "--no-run", code=2)
 
 
 class TestTargets:

@@ -27,12 +27,9 @@ _MACHINE = (
 def verdict(report: Report) -> tuple[str, str, str]:
     """(look, word, sentence): what will happen to the job, or to the jobs of several cases."""
     if report.known and not any(finding.severity != "note" for finding in report.findings):
-        count = f"{len(report.known)} finding{'s' if len(report.known) > 1 else ''}"
-        return (
-            "unclear",
-            "nothing new",
-            f"{count} of the baseline stand{'' if len(report.known) > 1 else 's'} as before",
-        )
+        one = len(report.known) == 1
+        before = "1 finding of the baseline stands" if one else f"{len(report.known)} findings of the baseline stand"
+        return "unclear", "nothing new", f"{before} as before"
     if report.cases:
         return _verdict_of_cases(report)
     errors = [finding for finding in report.findings if finding.severity == "error"]
