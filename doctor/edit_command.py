@@ -44,6 +44,10 @@ def _why_nothing(report: Report, names: Sequence[str]) -> str:
 
 def _head(report: Report) -> Iterator[str]:
     """What the edits are, and what a requirements file cannot say: variables, settings, code, what stays broken."""
+    if not report.fixes:
+        rules = ", ".join(finding.rule for finding in report.findings if finding.severity == "warning")
+        yield f"{report.tool}: ranges narrowed to the releases that no finding strikes ({rules})"
+        return
     fix = pinnable(report)
     yield f"{report.tool}: {fix.title} (clears {', '.join(fix.resolves)})"
     if fix is not report.fixes[0]:

@@ -78,6 +78,20 @@ def test_a_file_that_is_named_is_edited_instead(run: Run, tmp_path: Path):
     assert "what the fix wants stands there already" in run("--write", "other.in")[1]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("torch>=2.5,<2.8", "torch>=2.7.0,<2.8"), ("torch >= 2.5, < 2.8 ; os_name == 'posix'  # c",
+                                               "torch >=2.7.0, <2.8 ; os_name == 'posix'  # c")],
+)  # fmt: skip
+def test_a_range_that_is_partly_good_is_narrowed_to_that(run: Run, tmp_path: Path, before: str, after: str):
+    text = f"{before}\ntransformer-engine[pytorch]==2.3.0\n"
+    (tmp_path / "requirements.txt").write_text(text)
+    code, out, _ = run("--write")
+    assert code == 0 and "ranges narrowed" in out and "TE103" in out
+    assert (tmp_path / "requirements.txt").read_text() == text.replace(before, after)
+    assert run("--write")[1].startswith("# nothing to change")
+
+
 def test_variables_are_told_since_no_file_can_say_them(run: Run, tmp_path: Path):
     code, out, _ = run("--hold", "torch", "--hold", "transformer-engine", "--diff")
     assert code == 1 and (tmp_path / "requirements.txt").read_text() == NEEDS

@@ -12,6 +12,8 @@ from ..release_index import Platform
 from ..vocabulary import parse_version
 
 K = TypeVar("K")
+#: The note of a way out that only leaves releases out of a range.
+NARROWS = "narrows the range"
 _TAG = re.compile(r"(?<=/)cu\d+(?=[/?#]|$)")
 
 
@@ -24,6 +26,7 @@ class Goal:
     why: str
     named: bool = True  # the fix names it; what only comes along with another needs no line of its own
     extra: str = ""  # such as `[core-cu12]`
+    range: str | None = None  # instead of a version: what a range is narrowed to
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Goals:
 
 
 def goals_of(report: Report) -> Goals | None:
-    """The packages of the fix that the pins write out; None where no fix changes any."""
+    """The packages of the fix that the pins write out, or ranges to narrow; None where neither changes any."""
     from ..known import Known
     from ..pinset import pinnable, pins_of
     from ..release_index import load_index
@@ -103,7 +106,7 @@ def goals_of(report: Report) -> Goals | None:
     from ..solve.effects import brings
 
     if not report.fixes:
-        return None
+        return _narrowings(report)
     fix = pinnable(report)
     packages = [change for change in fix.changes if change.kind == "package"]
     if not packages:
@@ -135,6 +138,21 @@ def goals_of(report: Report) -> Goals | None:
         companions=lambda package, spec: companion(stack, chosen, package, spec),
         wheels=lambda package, version: _wheel(known, torch, package, version),
     )
+
+
+def _narrowings(report: Report) -> Goals | None:
+    """Ranges that admit releases with findings beside good ones, and what would be left of them."""
+    items: dict[str, Goal] = {}
+    for finding in report.findings:
+        way = finding.alternatives[0] if finding.alternatives else None
+        if finding.severity != "warning" or way is None or way.note != NARROWS:
+            continue
+        for package, wanted in way.require.items():
+            before = items.get(package)
+            clauses = [*(before.range or "").split(","), *wanted.split(",")] if before else wanted.split(",")
+            why = f"{before.why}, {finding.rule}" if before else f"leaves out what {finding.rule} strikes"
+            items[package] = Goal(package, None, why, False, range=",".join(dict.fromkeys(clauses)))
+    return Goals(items, _platforms(report.facts)) if items else None
 
 
 def _platforms(facts: Facts) -> tuple[Platform, ...]:

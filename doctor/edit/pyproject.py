@@ -53,7 +53,7 @@ class Pyproject:
             if any(isinstance(item, str) for item in items):
                 self._list(key, goals)
         for key, name, value in poetry_of(self.content):
-            if name in goals.items:
+            if name in goals.items and goals.items[name].range is None:
                 self._poetry(key, goals.items[name], value, goals)
         self._indexes(goals)
         self._check_python(goals)

@@ -202,8 +202,13 @@ def _bare_changes(body: str, entry: Entry, goals: Goals) -> list[Edit] | None:
 
 
 def _want(goals: Goals) -> str:
-    named = [goal for goal in goals.items.values() if goal.named]
-    return ", ".join(f"`{g.package}=={g.version}`" if g.version else f"no `{g.package}`" for g in named)
+    wanted = []
+    for goal in goals.items.values():
+        if goal.range is not None:
+            wanted.append(f"`{goal.package}{goal.range}`")
+        elif goal.named:
+            wanted.append(f"`{goal.package}=={goal.version}`" if goal.version else f"no `{goal.package}`")
+    return ", ".join(wanted)
 
 
 def family(source: SourceFile) -> list[RequirementsFile]:

@@ -84,6 +84,8 @@ def changes(text: str, parts: Parts, goals: Goals, loose: bool = False) -> list[
         goal = goals.companion(parts.name, _joined(text[slice(*parts.spec)]))
     if goal is None:
         return _rebuilt(text, parts, goals)
+    if goal.range is not None:
+        return _narrowed(text, parts, goal.range)
     if goal.version is None:
         return None
     if parts.spec is None:
@@ -100,6 +102,17 @@ def changes(text: str, parts: Parts, goals: Goals, loose: bool = False) -> list[
     else:
         made = Edit(*parts.spec, f"=={goal.version}")
     return [made, *_extra(text, parts, goal)]
+
+
+def _narrowed(text: str, parts: Parts, wanted: str) -> list[Edit]:
+    """A range in place of a wider one, the lower bound first, spaced as the old one is."""
+    if parts.spec is None or is_exact(text, parts):
+        return []
+    spec = text[slice(*parts.spec)]
+    clauses = sorted(wanted.split(","), key=lambda clause: ">~=<!".find(clause[0]))
+    if set(clauses) == set(_joined(spec).split(",")):
+        return []
+    return [Edit(*parts.spec, (", " if ", " in spec else ",").join(clauses))]
 
 
 def is_exact(text: str, parts: Parts) -> bool:
