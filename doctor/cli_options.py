@@ -91,8 +91,8 @@ def _target(made: Parser) -> None:
     only.add_argument("--facts", metavar="FILE", help="facts from `snapshot` or written by hand; no machine needed")
     only.add_argument(
         "--requirements", action="append", default=[], metavar="FILE",
-        help="a declared environment: requirements, lock or project file, environment.yml, Dockerfile, job script, or a "
-        "project's folder; repeatable",
+        help="a declared environment: requirements, lock or project file, environment.yml, Dockerfile, job script, or "
+        "a project's folder; repeatable",
     )  # fmt: skip
     group.add_argument(
         "--gpu", action="append", default=[], metavar="NAME",

@@ -20,14 +20,15 @@ LAYERS = (
     {"vocabulary", "privacy", "requirement_lines", "yamltext", "assets", "versions", "regexsafety", "wholefile"},
     {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "ruleindex", "wording", "process",
      "target", "release_index"},
-    {"backends", "foretold", "evaluate", "ground", "ruletests", "rulenew", "rulelint", "probes", "workload", "facts_file",
-     "solve", "pinset", "pins", "edit", "confirm", "jobruns", "bench", "reproduce", "config", "project", "batch", "matrix", "patient",
-     "declared", "wheels", "building"},
+    {"backends", "foretold", "evaluate", "ground", "ruletests", "rulenew", "rulelint", "probes", "workload",
+     "facts_file", "solve", "pinset", "pins", "edit", "confirm", "jobruns", "bench", "reproduce", "config", "project",
+     "batch", "matrix", "patient", "declared", "wheels", "building"},
     {"report"},
     {"session", "stress", "gate", "joint", "settled", "baseline"},
     {"api", "ranks"},
     {"proof"},
-    {"rulepage", "cli_options", "asked", "rule_commands", "stress_command", "wheel_commands", "fix_command", "init_command", "proof_command", "edit_command", "commands", "cli", "__main__"},
+    {"rulepage", "cli_options", "asked", "rule_commands", "stress_command", "wheel_commands", "fix_command",
+     "init_command", "proof_command", "edit_command", "commands", "cli", "__main__"},
 )  # fmt: skip
 #: The table of GPUs is data, and lies in the rulebook; `--gpu` reads it there.
 READS_ITS_TABLE = ("doctor.probes.gpu_table", "rulebook")
