@@ -26,7 +26,8 @@ __all__ = ["FORMATS", "Declaration", "Discovered", "declare", "discover"]
 def declare(names: Sequence[str], said: Facts) -> Declaration:
     """What these files declare together; `said` are facts that decide markers. A bad file does not hide the others.
 
-    A folder stands for what `discover` finds in it; `pyproject.toml[train]` adds an extra or a group.
+    A folder stands for what `discover` finds in it; `pyproject.toml[train]` adds an extra or a group,
+    `Dockerfile[train]` means that stage.
     """
     sheets: list[Sheet] = []
     faults: list[DoctorError] = []
@@ -84,9 +85,14 @@ def _named(name: str) -> tuple[Path, tuple[str, ...]]:
 def _read(path: Path, chosen: tuple[str, ...]) -> Sheet:
     text = read_text(path, "declared environment", MAX_BYTES)
     kind = kind_of(path, text)
+    if chosen and kind == "dockerfile" and len(chosen) == 1:
+        from .dockerfile import read_stage
+
+        return read_stage(path, text, chosen[0])
     if chosen:
         if kind != "pyproject":
-            raise DoctorError(f"`{path}` has no extras to choose", "those of a pyproject.toml can be chosen")
+            hint = "extras and groups of a pyproject.toml can be chosen, and one stage of a Dockerfile"
+            raise DoctorError(f"`{path}` has no extras to choose", hint)
         from .pyproject import read_project
 
         return read_project(path, text, chosen)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import DoctorError
-from ..model import Fact
+from ..model import ABSENT, Fact
 from ..records import replace
 from .displaced import displaced
 from .interface import Entry, Sheet, cuda_of_index, normalized
@@ -142,10 +142,13 @@ class Installs:
                 self.entries[name] = found
         self.facts.update({fact.key: fact for fact in facts})
 
-    def remove(self, names: Iterable[str]) -> None:
-        """`pip uninstall`."""
+    def remove(self, names: Iterable[str], line: int | None = None) -> None:
+        """Packages that go; by `pip uninstall` in that line, they are known not to be there."""
         for name in names:
             self.entries.pop(normalized(name), None)
+            if line is not None and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+                key = f"{normalized(name).strip('-')}.version"
+                self.facts[key] = Fact(key, ABSENT, f"{self.path}:{line}")
             if normalized(name) == "torch":
                 self._forget()
 

@@ -209,7 +209,7 @@ class Script:
                         after, ChainMap({key: value for _, key, value in own}, self.variables), certain=certain
                     )
                 elif rest[verb] == "uninstall" and certain:
-                    self.installs.remove(word for _, word in after if not word.startswith("-"))
+                    self.installs.remove((word for _, word in after if not word.startswith("-")), words[index][0])
                 return True
             if base in _CONDA and rest:
                 return self._conda(words[index + 1 :], certain=certain)

@@ -133,7 +133,9 @@ def test_the_last_install_of_a_package_counts(docker):
     kept = docker("FROM python:3.11\nRUN pip install torch==2.5.1\nRUN pip install 'torch>=2.2' torch\n")
     assert told(kept, "torch.version") == ("2.5.1", 2)
     gone = docker("FROM python:3.11\nRUN pip install torch==2.5.1 xformers==0.0.29\nRUN pip uninstall -y xformers\n")
-    assert "xformers.version" not in gone.facts
+    assert told(gone, "xformers.version") == ("absent", 3)
+    back = docker("FROM python:3.11\nRUN pip uninstall -y torch\nRUN pip install torch==2.6.0\n")
+    assert told(back, "torch.version") == ("2.6.0", 3)
 
 
 def test_what_a_branch_installs_is_not_certain(docker):
@@ -241,3 +243,14 @@ def test_a_faulty_file_that_a_command_names_does_not_hide_the_rest(docker):
         requirements_txt="???\n",
     )
     assert found.facts.value("torch.version") == "2.6.0" and "requirements.txt:1" in found.notes[0]
+
+
+def test_a_stage_by_name_and_an_empty_last_one(read):
+    text = (
+        "FROM python:3.11 AS train\nRUN pip install torch==2.6.0\n"
+        "FROM python:3.11 AS serve\nRUN pip install torch==2.5.1\nFROM scratch AS export\nCOPY --from=serve /x /x\n"
+    )
+    assert read({"Dockerfile": text}).facts.value("torch.version") == "2.5.1"
+    assert read({"Dockerfile": text}, ["Dockerfile[train]"]).facts.value("torch.version") == "2.6.0"
+    with pytest.raises(DoctorError, match="no stage `nope`"):
+        read({"Dockerfile": text}, ["Dockerfile[nope]"])
