@@ -104,7 +104,7 @@ def _environments(
 ) -> Iterator[Discovered]:
     images = [path for path in paths if kinds[path] == "dockerfile"]
     rest = [path for path in paths if path not in images]
-    silent = [path for path in rest if not _STACK.search(texts[path])]
+    silent = [path for path in rest if not _speaks(path, texts)]
     speaking = [path for path in rest if path not in silent]
     chosen, verdicts = _choose(folder, speaking, kinds, texts)
     image, passed = _image(images, texts)
@@ -200,6 +200,18 @@ def _installs(image: str, path: Path, kind: str) -> bool:
         "pyproject": r"\bpip3?\s+install\s[^\n]*(-e\s*|\s)\.(\[|\s|$)",
     }.get(kind)  # fmt: skip
     return bool(command and re.search(command, image, re.MULTILINE))
+
+
+def _speaks(path: Path, texts: dict[Path, str], behind: tuple[Path, ...] = ()) -> bool:
+    """Whether the file or one that it includes names something of the stack."""
+    if _STACK.search(texts[path]):
+        return True
+    if "-r" not in texts[path]:
+        return False
+    behind = (*behind, path)
+    return any(
+        _includes(texts[path], other, path) and _speaks(other, texts, behind) for other in texts if other not in behind
+    )
 
 
 def _includes(text: str, path: Path, by: Path) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from doctor import session
+from doctor.declared import discover
 from doctor.declared.kinds import kind_of
 from doctor.errors import DoctorError
 from doctor.patient import Request
@@ -171,3 +172,12 @@ def test_an_unpacked_project_without_a_checkout_includes_across_its_folders(read
     assert pins(read(files, only=["requirements/build/cuda.txt"])) == {"torch": "2.6.0"}
     with pytest.raises(DoctorError, match="leads out of the project"):
         read({"requirements/x.txt": "-r ../../../x.txt\n"}, only=["requirements/x.txt"])
+
+
+def test_a_list_that_only_includes_others_speaks_with_their_words(write, tmp_path):
+    write("requirements.txt", "-r requirements/chat.txt\n-r requirements/demo.txt\n")
+    write("requirements/chat.txt", "torch==2.6.0\n")
+    write("requirements/demo.txt", "-r chat.txt\nstreamlit\n")
+    write("requirements/bench.txt", "torch\n")
+    used = [item.path.relative_to(tmp_path).as_posix() for item in discover(tmp_path) if item.used]
+    assert used == ["requirements.txt"]
