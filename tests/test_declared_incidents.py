@@ -129,3 +129,12 @@ def test_files_that_declare_nothing_of_the_stack_are_no_diagnosis(
 def test_a_declared_environment_is_no_interpreter(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["check", "--requirements", "examples/declared/b.txt", "--python", "python3"]) == 2
     assert "not allowed with" in capsys.readouterr().err
+
+
+def test_a_folder_is_an_environment_with_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    """Incident B as an image and a job script: the pin stands in the file that the image installs."""
+    job = str(ROOT / "examples" / "incidents" / "b" / "workload.yaml")
+    code = cli.run(["check", "--requirements", "examples/declared/project", "--workload", job, "--format", "github"])
+    out, err = capsys.readouterr()
+    assert (code, err) == (1, "")
+    assert out.startswith("::error file=examples/declared/project/requirements.txt,line=2,title=TE103")
