@@ -130,6 +130,8 @@ def _matrix(number: int, matrix: Matrix) -> dict[str, Any]:
 
 def _heat(cell: Cell, row: MatrixRow, reasons: dict[str, tuple[int, Reason]]) -> tuple[str, int]:
     """(word, number of its reason or 0)."""
+    word: str
+    reason: Reason | None
     if row.import_error:
         word, reason = "no", row.import_error
     elif cell.backend == row.selected:
