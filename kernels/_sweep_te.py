@@ -31,7 +31,7 @@ def backend(name):
             "_attention_backends['backend_selection_requires_update'] = True",
             _layer(case),
         ]
-        return {"setup": setup, "call": _call(case)}
+        return {"setup": setup, "prepare": _masks(case), "call": _call(case)}
 
     return text
 
@@ -59,6 +59,16 @@ def _layer(case):
     )
 
 
+def _masks(case):
+    """What no query, and no key, is: where the keys are padded."""
+    if case["mask"] != "padding":
+        return []
+    line = "{} = torch.arange({}, device=q.device) >= torch.tensor({}, device=q.device)[:, None, None, None]"
+    full = [case["seq_len_q"]] * case["batch_size"]
+    return [line.format("beyond_q", case["seq_len_q"], full), line.format("beyond_k", case["seq_len_kv"], "lens_k"),
+            "unseen = (beyond_q, beyond_k)"]  # fmt: skip
+
+
 def _call(case):
     form, arguments = _form(case), []
     if case["mask"].startswith("additive"):
@@ -73,11 +83,8 @@ def _call(case):
         return "unpack({}.unflatten(1, {}), lens_q)".format(_joined(tensors, arguments), heads)
     order, back = ((2, 0, 1, 3), (1, 2, 0, 3)) if form == "sbhd" else ((0, 2, 1, 3),) * 2
     tensors = ["{}.permute{}".format(t, order) for t in "qkv"]
-    if case["mask"].startswith("padding"):
-        unseen = "torch.arange({}, device=q.device) >= torch.tensor({}, device=q.device)[:, None, None, None]"
-        lengths = [case["seq_len_q"]] * case["batch_size"]
-        arguments.append(("attention_mask", "({}, {})".format(
-            unseen.format(case["seq_len_q"], lengths), unseen.format(case["seq_len_kv"], "lens_k"))))  # fmt: skip
+    if case["mask"] == "padding":
+        arguments.append(("attention_mask", "unseen"))
     return "{}.unflatten(2, {}).permute{}".format(_joined(tensors, arguments), heads, back)
 
 

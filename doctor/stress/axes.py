@@ -155,20 +155,17 @@ def _longer(case: Case) -> bool:
 def _te(case: Case) -> bool:
     """ALiBi and windows are told to it as distances from the bottom right corner or the top left one, by the mask."""
     if case["mask"] in ("window", "window_both") or case.get("alibi"):
-        return bool(case["seq_len_q"] == case["seq_len_kv"] and not (case.get("alibi") and case["mask"] == "additive"))
+        square = case["seq_len_q"] == case["seq_len_kv"] and case["layout"] != "thd"
+        return bool(square and not (case.get("alibi") and case["mask"] in ("additive", "padding")))
     return True
 
 
-_te_masks = (
-    "no_mask",
-    "causal",
-    "causal_bottom_right",
-    "padding",
-    "padding_causal",
-    "window",
-    "window_both",
-    "additive",
-)
+def _te_unfused(case: Case) -> bool:
+    """Masked scores get -10000 added: a row that sees no key sees them all."""
+    return _te(case) and not (case["mask"] == "causal_bottom_right" and (_longer(case) or case["layout"] == "thd"))
+
+
+_te_masks = ("no_mask", "causal", "causal_bottom_right", "padding", "window", "window_both", "additive")
 _te_any = {"mask": _one_of("mask", *_te_masks)}
 _te_flash = {**_te_any, **_half, "mask": _one_of("mask", *_te_masks[:-1])}
 _sdpa = {**_not_varlen, "feature": _only("dropout")}
@@ -189,10 +186,11 @@ DOMAINS: dict[str, Domain] = {
     "te.flash3": Domain(_te_flash, _te),
     "te.flash4": Domain({**_te_flash, "feature": _only()}, _te, share=0.1),
     "te.fused": Domain({**_te_any, **_half}, _te, share=0.7),
-    "te.unfused": Domain(_te_any, _te, share=0.4),
+    "te.unfused": Domain(_te_any, _te_unfused, share=0.4),
     "cudnn": Domain({**_not_varlen, **_half, "feature": _only(),
-                     "mask": lambda v: v["mask"] in (*_te_masks, "additive_low", "additive_inf")}, share=0.4,
-                    compiles=False),
+                     "how": _one_of("how", "eager"),
+                     "mask": lambda v: v["mask"] in (*_te_masks, "padding_causal", "additive_low", "additive_inf")},
+                    share=0.4, compiles=False),
     "xformers": Domain({**_not_varlen, "heads": _mha, "feature": _only("dropout"),
                         "mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "additive")}),
     "sage": Domain({**_not_varlen, **_half, "feature": _only(), "promise": _one_of("deterministic", False),
@@ -203,6 +201,7 @@ DOMAINS: dict[str, Domain] = {
                                   "mask": lambda v: v["mask"] not in ("blind", "additive_low", "additive_extreme")},
                                  _seeing, share=0.3),
     "transformers.flash2": Domain({**_not_varlen, **_half, "feature": _only(),
+                                   "promise": _one_of("deterministic", False),  # by a variable of its own alone
                                    "mask": _one_of("mask", "no_mask", "causal")}, _top_left_is_square, share=0.3),
     "flex": Domain({**_not_varlen, "feature": _only("softcap", "alibi"), "how": _one_of("how", "eager"),
                     "mask": lambda v: v["mask"] == "additive" or not v["mask"].startswith("additive")},
