@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..errors import DoctorError
 from ..model import ABSENT, Fact, Facts
@@ -76,6 +77,7 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
     notes = tuple(note for sheet in sheets for note in sheet.notes)
     told = (f"{problem.message}; the other files were judged" for problem in faults)
     rest = (f"{problem.message}; the other packages were judged" for problem in broken)
+    notes += tuple(_at_odds(pinned, extras, index, platform, other_index, sources))
     several = tuple(item for item in opened if item.versions)
     return Declaration(
         Facts(facts.values()), several, platform, other_index, (*notes, *told, *rest), (*faults, *broken)
@@ -203,6 +205,25 @@ def _follow(
         if len(pinned) == before:
             break
     return list(open_.values())
+
+
+def _at_odds(
+    pinned: Mapping[str, Fact], extras: Mapping[str, frozenset[str]], index: ReleaseIndex, platform: Platform,
+    other_index: bool, sources: frozenset[str],
+) -> Iterator[str]:  # fmt: skip
+    """A sentence for each pinned release that does not admit another pin, by its own metadata."""
+    for name, fact in pinned.items():
+        release = None if fact.value in (None, ABSENT) or name in sources else index.release(name, str(fact.value))
+        needs = () if release is None else needs_of(release.requires, platform, extras.get(name, frozenset()))
+        for need in binding(name, str(fact.value), needs, other_index):
+            other = pinned.get(need.package)
+            known = other is not None and other.value not in (None, ABSENT)
+            asked = re.sub(r"\+[\w.]+", "", need.range)  # which build it is, its index decides
+            if other is not None and known and not admits(asked, str(other.value)):
+                yield (
+                    f"{other.source}: {name} {fact.value} asks for `{need.package}{need.range}`, and {other.value} is "
+                    "pinned: an installer that is asked for both at once refuses, unless told to override"
+                )
 
 
 def _needs(

@@ -181,3 +181,11 @@ def test_a_list_that_only_includes_others_speaks_with_their_words(write, tmp_pat
     write("requirements/bench.txt", "torch\n")
     used = [item.path.relative_to(tmp_path).as_posix() for item in discover(tmp_path) if item.used]
     assert used == ["requirements.txt"]
+
+
+def test_pins_that_exclude_one_another_by_their_metadata_are_noted(read):
+    declaration = read({"requirements.txt": "vllm==0.19.1\ntransformers==5.4.0\n"})
+    assert any("vllm 0.19.1 asks for `transformers!=5.0.*" in note for note in declaration.notes)
+    assert not read({"requirements.txt": "vllm==0.19.1\ntransformers==4.57.6\n"}).notes
+    assert not read({"requirements.txt": "torch==2.6.0+cu126\nnvidia-cudnn-cu12==9.5.1.17\n"}).notes  # another build
+    assert not read({"requirements.txt": "torch==2.0.0\ntorchvision==0.15.0\n"}).notes  # asks for torch==2.0.0+cu117
