@@ -6,13 +6,14 @@ ask for, `effects` says what the facts would then be, `repair` asks the rulebook
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..model import ABSENT, Fact, Facts, Fix, NoFix
 from ..release_index import Platform, ReleaseIndex, load_index, normalized
 from ..vocabulary import TERMS
-from .limits import Limits
+from .limits import Limits, with_declared
 
 if TYPE_CHECKING:
     from ..evaluate import Assessment
@@ -40,6 +41,24 @@ def solve(
     `limits` says what stays; `installed` reads the Requires-Dist of installed distributions, once something is to fix.
     Not `deep`: only the ways that rules name, without a search among all releases, which may take seconds.
     """
+    requires = functools.cache(installed) if installed is not None else None
+    own = with_declared(limits, facts, distributions(facts)) if deep else None
+    if own is not None:  # ranges of the project's own files that are not part of the trouble are kept
+        kept = _solve(rulebook, facts, assessment, own, requires, index, deep)
+        if kept and not kept[0].leaves and any(change.kind == "package" for change in kept[0].changes):
+            return kept
+    return _solve(rulebook, facts, assessment, limits, requires, index, deep)
+
+
+def _solve(
+    rulebook: Rulebook,
+    facts: Facts,
+    assessment: Assessment,
+    limits: Limits | None,
+    installed: Callable[[], Mapping[str, Sequence[str]]] | None,
+    index: ReleaseIndex | None,
+    deep: bool,
+) -> tuple[Fix, ...]:
     errors = [finding for finding in assessment.findings if finding.severity == "error"]
     targets = errors or [finding for finding in assessment.findings if finding.severity == "warning"]
     hopeless = all(finding.no_pin for finding in errors)  # says the author: no release cures it

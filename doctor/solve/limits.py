@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import DoctorError
+from ..model import Facts
 from ..records import dataclass, field
 from ..release_index import Platform, admits, normalized
-from ..requirement_lines import marker_holds, read_line
+from ..requirement_lines import Line, marker_holds, read_line
 
 _SPECIAL = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@")
 _INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]+(?P<file>\S+)")
@@ -111,3 +112,33 @@ def _requirement(line: str, where: str, platform: Platform) -> Iterator[tuple[st
 def unknown_names(names: Sequence[str], known: Collection[str]) -> list[str]:
     """Those that are neither installed nor on record: most likely misspelt."""
     return [name for name in names if normalized(name) not in known]
+
+
+_AT_A_LINE = re.compile(r".+:\d+")
+
+
+def declared(facts: Facts, name: str) -> tuple[str, Line] | None:
+    """(file and line, requirement) where the project's own files say what is installed of a package."""
+    fact = facts.get(f"{name}.version")
+    if fact is None or not fact.raw or not _AT_A_LINE.fullmatch(fact.source):
+        return None
+    line = read_line(fact.raw.partition(" #")[0].strip())
+    return (fact.source, line) if line is not None and normalized(line.name) == name else None
+
+
+def with_declared(limits: Limits | None, facts: Facts, names: Collection[str]) -> Limits | None:
+    """The limits with the ranges that the project's own files declare; None where they declare none.
+
+    An exact pin is no range: it is what is installed, and moves where it is part of the trouble.
+    """
+    ranges: dict[str, str] = {}
+    for name in names:
+        found = declared(facts, name)
+        clauses = found[1].clauses if found else ()
+        if clauses and not (len(clauses) == 1 and clauses[0].startswith("==")):
+            ranges[name] = ",".join(clauses)
+    if not ranges:
+        return None
+    kept = limits or Limits()
+    both = {name: ",".join(filter(None, (kept.ranges.get(name), text))) for name, text in ranges.items()}
+    return Limits(kept.hold, kept.allow, {**kept.ranges, **both})

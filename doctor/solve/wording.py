@@ -11,6 +11,7 @@ from ..model import ABSENT, Change, Fix
 from ..release_index import admits, normalized
 from ..vocabulary import parse_version
 from .effects import brings
+from .limits import declared
 from .parts import leader_of
 from .repair import Outcome, Repair, is_change
 
@@ -123,6 +124,12 @@ def _why_package(
         brought = brings(stack, version).get("cudnn.version") or outcome.known.value("cudnn.version")
         if brought and brought != ABSENT:
             reasons.append(f"this build brings cuDNN {brought}")
+    line = declared(repair.facts, name)
+    if line is not None and version != ABSENT:
+        place, said = line[0], str(repair.facts[f"{name}.version"].raw)
+        extras = re.match(r"[^\[=<>!~;\s]+(\[[^\]]*\])?", said)
+        new = f"{extras[0] if extras else name}=={version}"
+        reasons.append(f"{place} {'pins' if '==' in said else 'says'} `{said}`: change it to `{new}`")
     return "; ".join(reasons)
 
 
