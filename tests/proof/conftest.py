@@ -110,6 +110,7 @@ def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeUv:
     fake = FakeUv(tmp_path / "programs")
     monkeypatch.setenv("PATH", str(fake.folder), prepend=":")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # for what a killed child leaves behind
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
     return fake
