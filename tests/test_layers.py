@@ -159,7 +159,9 @@ def test_heavy_imports_wait_until_they_are_needed():
         "packaging.requirements", "email",
     }  # fmt: skip
     # Imported late as a whole.
-    late = {"process", "target", "release_index", "solve", "probes", "report", "workload", "stress", "declared", "proof"}
+    late = {
+        "process", "target", "release_index", "solve", "probes", "report", "workload", "stress", "declared", "proof",
+    }  # fmt: skip
     wrong = [
         f"{NAMES[path]}:{line} imports {name} at its top"
         for path in MODULES
