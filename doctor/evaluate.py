@@ -109,12 +109,15 @@ def finding_of(rule: Rule, known: Known, severity: str, message: str) -> Finding
 
 
 def with_needs(evidence: tuple[Evidence, ...], needs: Mapping[str, str]) -> tuple[Evidence, ...]:
-    """The evidence with the rule's own words for what is needed.
+    """The evidence with the rule's own words for what is needed, each once.
 
     A rule that gives any names the conditions worth changing; the others (the GPU, the job) only say what was found.
     """
     if not needs:
         return evidence
+    once = {item.key: item for item in reversed(evidence)}  # two conditions on one fact would read the same
     return tuple(
-        Evidence(item.key, item.condition, needs.get(item.key, ""), item.fact, item.holds) for item in evidence
+        Evidence(item.key, item.condition, needs.get(item.key, ""), item.fact, item.holds)
+        for item in evidence
+        if once[item.key] is item
     )

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from ..model import Case, Evidence, Fact, Facts, Finding, Report
 from ..records import dataclass, replace
-from .subject import alone, title_of, verdict
+from .subject import alone, library_title, title_of, verdict
+
+MOST_MESSAGES = 3  # of one finding, where cases differ and room is short
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,16 @@ def messages(report: Report, finding: Finding) -> list[tuple[str, tuple[int, ...
     return [(message, tuple(numbers)) for message, numbers in told.items()]
 
 
+def told(report: Report, finding: Finding) -> str:
+    """Where it is found and what it says there, in one paragraph."""
+    if not finding.cases:
+        return finding.message
+    said = messages(report, finding)
+    parts = [f"on {where(report, numbers)}: {text}" for text, numbers in said[:MOST_MESSAGES]]
+    more = [f"and {len(said) - MOST_MESSAGES} more alike"] if len(said) > MOST_MESSAGES else []
+    return "; ".join(parts + more)
+
+
 def readings(report: Report, finding: Finding, evidence: Evidence) -> list[tuple[Fact, tuple[int, ...]]]:
     """The facts behind one piece of evidence: one, or what each case found where they differ."""
     told: dict[str, tuple[Fact, list[int]]] = {}
@@ -123,14 +135,15 @@ def backends_of(case: Case) -> str:
     """Which backend of each library runs in a case, or why none does."""
     told = []
     for item in case.predictions:
+        library = library_title(item.library)
         if item.import_error is not None and item.import_error.holds:
-            told.append(f"{item.library} refuses")
+            told.append(f"{library} refuses")
         elif not item.could_tell:
-            told.append(f"{item.library}: could not tell")
+            told.append(f"{library}: could not tell")
         elif item.selected is None:
-            told.append(f"{item.library}: none")
+            told.append(f"{library}: none")
         elif item.fails_at_run is not None:
-            told.append(f"{item.selected} fails")
+            told.append(f"{title_of(item, item.selected)} fails")
         else:
             told.append(title_of(item, item.selected))
     return ", ".join(told)

@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from ..model import Finding, Report
 from . import Style
-from .cases import where
+from .cases import told
 from .page import printable
 from .places import place_of
 from .subject import verdict
-from .text import finding_text
+from .text import details_text
+from .undetermined import count, lines
 
 _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
+_MOST_GAPS = 12  # combinations of facts that rules lack
 
 
 def diagnosis(report: Report, style: Style) -> str:
     """One annotation per finding, then the verdict; what could not be told is one notice."""
-    lines = [_finding(report, finding) for finding in report.findings]
-    lines += [_command("notice", {"title": "attn-doctor"}, note) for note in report.notes]
+    out = [_finding(report, finding) for finding in report.findings]
+    out += [_command("notice", {"title": "attn-doctor"}, note) for note in report.notes]
     if report.undetermined:
-        count = len({rule for item in report.undetermined for rule in item.rules})
-        problems = "\n".join(dict.fromkeys(item.problem or ", ".join(item.missing) for item in report.undetermined))
-        title = f"attn-doctor could not tell {count} rule{'s' if count > 1 else ''}"
-        lines.append(_command("notice", {"title": title}, problems))
+        title = f"attn-doctor could not tell {count(report)}"
+        out.append(_command("notice", {"title": title}, "\n".join(lines(report, most=_MOST_GAPS))))
     look, word, sentence = verdict(report)
     failed = look == "error" and not any(finding.severity == "error" for finding in report.findings)
-    lines.append(_command("error" if failed else "notice", {"title": f"attn-doctor: {word}"}, sentence))
-    return "".join(f"{line}\n" for line in lines)
+    out.append(_command("error" if failed else "notice", {"title": f"attn-doctor: {word}"}, sentence))
+    return "".join(f"{line}\n" for line in out)
 
 
 def _finding(report: Report, finding: Finding) -> str:
     place = place_of(report, finding)
     properties = {"file": place.file, "line": str(place.line)} if place else {}
     properties["title"] = f"{finding.rule}: {finding.summary}"
-    on = f"on {where(report, finding.cases)}: " if finding.cases else ""
-    return _command(_COMMANDS[finding.severity], properties, f"{on}{finding.message}\n\n{finding_text(finding)}")
+    message = f"{told(report, finding)}\n\n{details_text(report, finding)}"
+    return _command(_COMMANDS[finding.severity], properties, message.rstrip("\n"))
 
 
 def _command(name: str, properties: dict[str, str], message: str) -> str:
-    told = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
-    return f"::{name} {told}::{_data(message)}"
+    head = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    return f"::{name} {head}::{_data(message)}"
 
 
 def _data(text: str) -> str:

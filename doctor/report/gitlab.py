@@ -6,6 +6,7 @@ import json
 
 from ..model import Finding, Report
 from . import Style
+from .cases import told
 from .fingerprint import fingerprint
 from .markdown import rule_help
 from .page import printable
@@ -25,7 +26,7 @@ def diagnosis(report: Report, style: Style) -> str:
 def _entry(report: Report, finding: Finding) -> dict[str, object]:
     place = place_of(report, finding)
     return {
-        "description": printable(f"{finding.summary}: {finding.message}" if finding.message else finding.summary),
+        "description": printable(f"{finding.summary}: {told(report, finding)}" if finding.message else finding.summary),
         "check_name": finding.rule,
         "fingerprint": fingerprint(finding),
         "content": {"body": rule_help(finding)},

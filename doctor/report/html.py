@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DoctorError
-from ..model import SEVERITIES, Case, Cell, Finding, Matrix, MatrixRow, Prediction, Reason, Report
+from ..model import SEVERITIES, Case, Cell, Evidence, Fact, Finding, Fix, Matrix, MatrixRow, Prediction, Reason, Report
 from . import Style
-from .cases import backends_of, where
+from .cases import backends_of, messages, readings, where
 from .page import printable
 from .places import place_of
 from .remedies import alternative_lines, fix_lines
-from .subject import alone, job_line, machine_line, needed, shown, title_of, verdict
+from .subject import alone, job_line, library_title, machine_line, needed, shown, title_of, verdict
 from .tables import told_reason
+from .undetermined import lines
 
 TEMPLATE = "report.html.j2"
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -51,9 +52,9 @@ def _view(report: Report) -> dict[str, Any]:
         "cases": [_case(report, case) for case in report.cases],
         "predictions": [_prediction(item) for item in report.predictions],
         "runs": report.runs,
-        "fixes": [{"fix": fix, "lines": fix_lines(fix)} for fix in report.fixes],
+        "fixes": [_fix(fix) for fix in report.fixes],
         "matrices": [_matrix(number, matrix) for number, matrix in enumerate(report.matrices, 1)],
-        "undetermined": report.undetermined,
+        "undetermined": lines(report),
         "assumed": [fact for fact in report.facts.values() if fact.source.startswith("assumed:")],
         "facts": [fact for _, fact in sorted(report.facts.items())],
         "notes": report.notes,
@@ -62,17 +63,26 @@ def _view(report: Report) -> dict[str, Any]:
 
 def _finding(report: Report, number: int, finding: Finding) -> dict[str, Any]:
     place = place_of(report, finding)
+    said = messages(report, finding)
+    many = len(said) > 1
     return {
         "number": number,
         "it": finding,
         "place": f"{place.file}:{place.line}" if place else "",
-        "evidence": [
-            {"key": item.key, "found": item.fact.value, "needs": needed(item), "source": item.fact.source}
-            for item in finding.evidence
-        ],
+        "said": [(where(report, numbers) if many else "", text) for text, numbers in said],
+        "evidence": [_evidence(item, readings(report, finding, item)) for item in finding.evidence],
         "cures": [{"lines": alternative_lines(item), "it": item} for item in finding.alternatives],
         "links": [(source, source.startswith("https://")) for source in finding.references],
-        "where": where(report, finding.cases),
+        "where": "" if many else where(report, finding.cases),
+    }
+
+
+def _evidence(item: Evidence, found: list[tuple[Fact, tuple[int, ...]]]) -> dict[str, str]:
+    return {
+        "key": item.key,
+        "found": ", ".join(shown(fact.value) for fact, _ in found),
+        "needs": needed(item),
+        "source": item.fact.source if len(found) < 2 else "from case to case",
     }
 
 
@@ -81,14 +91,27 @@ def _case(report: Report, case: Case) -> dict[str, Any]:
     return {"it": case, "look": look, "word": word, "sentence": sentence, "runs": backends_of(case)}
 
 
-def _prediction(prediction: Prediction) -> dict[str, Any]:
+def _fix(fix: Fix) -> dict[str, Any]:
+    effects = [
+        f"{word} {', '.join(rules)}" for word, rules in (("clears", fix.resolves), ("leaves", fix.leaves)) if rules
+    ]
     return {
-        "library": prediction.library,
+        "fix": fix,
+        "lines": fix_lines(fix),
+        "effects": "; ".join(effects),
+        "changes": [change for change in fix.changes if change.kind != "call"],  # that stands there as a line to paste
+    }
+
+
+def _prediction(prediction: Prediction) -> dict[str, Any]:
+    chosen = "fails" if prediction.fails_at_run else "runs"
+    return {
+        "library": library_title(prediction.library),
         "headline": _headline(prediction),
         "candidates": [
             {
                 "it": item,
-                "word": "runs" if item.backend == prediction.selected else _WORDS[item.available],
+                "word": chosen if item.backend == prediction.selected else _WORDS[item.available],
                 "reasons": [(told_reason(reason), reason.source) for reason in item.reasons],
             }
             for item in prediction.candidates
@@ -152,7 +175,7 @@ def _prose(text: Any) -> Any:
     """Text as it is, with what stands in backticks as code: a fact from a file must not become markup."""
     from markupsafe import Markup, escape
 
-    return Markup("").join(_spans(printable(str(text)), Markup, escape))
+    return Markup("").join(_spans(printable(" ".join(str(text).split())), Markup, escape))
 
 
 def _spans(text: str, markup: Any, escape: Any) -> Iterator[Any]:

@@ -11,8 +11,9 @@ from .page import printable
 from .places import place_of
 from .proof import proof_text
 from .remedies import alternative_lines, fix_lines
-from .subject import job_line, machine_line, needed, shown, title_of, verdict, why_not
+from .subject import job_line, library_title, machine_line, needed, shown, title_of, verdict, why_not
 from .tables import told_reason
+from .undetermined import count, lines
 
 _SIGNS = {"error": "❌", "warning": "⚠️", "note": "ℹ️", "ok": "✅", "unclear": "❔"}
 _CODE = re.compile(r"(`[^`\n]+`)")
@@ -134,17 +135,23 @@ def _fixes(report: Report) -> list[str]:
 def _fix(fix: Fix) -> list[str]:
     out = _block(fix_lines(fix))[1:]
     for change in fix.changes:
+        if change.kind == "call":
+            continue  # stands there as a line to paste
         swap = f"{shown(change.before or 'absent')} → {shown(change.after or 'absent')}"
         clears = f" (clears {', '.join(change.resolves)})" if change.resolves else ""
         out.append(f"- {_code(change.name)} {_prose(swap)}: {_prose(change.why)}{clears}")
-    out += ["", f"Clears {', '.join(fix.resolves)}." + (f" Leaves {', '.join(fix.leaves)}." if fix.leaves else ""), ""]
+    effects = [
+        f"{word} {', '.join(rules)}." for word, rules in (("Clears", fix.resolves), ("Leaves", fix.leaves)) if rules
+    ]
+    out += ["", " ".join(effects), ""] if effects else [""]
     for lead, told in (("Costs", fix.costs), ("Loses", fix.loses)):
         out += [f"{lead}: {_prose('; '.join(told))}.", ""] if told else []
     return out + ([_prose(fix.note), ""] if fix.note else [])
 
 
 def _backends(prediction: Prediction) -> list[str]:
-    out = [f"<details><summary>{_html(f'Backends of {prediction.library}: {_headline(prediction)}')}</summary>", ""]
+    title = f"Backends of {library_title(prediction.library)}: {_headline(prediction)}"
+    out = [f"<details><summary>{_html(title)}</summary>", ""]
     out += ["| backend | | reasons |", "|---|---|---|"]
     for item in prediction.candidates:
         word = {True: "usable", False: "out", None: "could not tell"}[item.available]
@@ -177,11 +184,8 @@ def _runs(report: Report) -> list[str]:
 def _undetermined(report: Report) -> list[str]:
     if not report.undetermined:
         return []
-    count = len({rule for item in report.undetermined for rule in item.rules})
-    out = [f"<details><summary>Could not tell {count} rule{'s' if count > 1 else ''}</summary>", ""]
-    out += [
-        f"- {', '.join(item.rules)}: {_prose(item.problem or ', '.join(item.missing))}" for item in report.undetermined
-    ]
+    out = [f"<details><summary>Could not tell {count(report)}</summary>", ""]
+    out += [f"- {_prose(line)}" for line in lines(report)]
     return [*out, "", "</details>", ""]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..model import Case, Change, Finding, Fix, Report
 from . import Style
-from .cases import where
+from .cases import told
 from .fingerprint import fingerprint
 from .markdown import rule_help
 from .places import Place, place_of_fact, places_of
@@ -60,9 +60,7 @@ def _result(report: Report, finding: Finding, index: int) -> dict[str, Any]:
         "ruleId": finding.rule,
         "ruleIndex": index,
         "level": finding.severity,
-        "message": {
-            "text": f"on {where(report, finding.cases)}: {finding.message}" if finding.cases else finding.message
-        },
+        "message": {"text": told(report, finding)},
         "locations": [_location(finding, places[0] if places else None)],
         "partialFingerprints": {FINGERPRINT: fingerprint(finding)},
     }
@@ -150,8 +148,9 @@ def fact_tail(place: Place) -> str:
 
 
 def _notifications(report: Report) -> list[dict[str, Any]]:
-    told = [{"level": "note", "message": {"text": note}} for note in report.notes]
-    for item in report.undetermined:
-        text = f"could not tell {', '.join(item.rules)}: {item.problem or ', '.join(item.missing)}"
-        told.append({"level": "note", "message": {"text": text}})
-    return told
+    texts = list(report.notes)
+    texts += [
+        f"could not tell {', '.join(item.rules)}: {item.problem or ', '.join(item.missing)}"
+        for item in report.undetermined
+    ]
+    return [{"level": "note", "message": {"text": text}} for text in texts]

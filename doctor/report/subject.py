@@ -22,6 +22,7 @@ _MACHINE = (
     ("cudnn.version", "cuDNN"),
     ("driver.version", "driver"),
 )
+_LIBRARIES = {"transformer_engine": "TransformerEngine", "torch": "torch SDPA"}
 
 
 def verdict(report: Report) -> tuple[str, str, str]:
@@ -44,7 +45,7 @@ def verdict(report: Report) -> tuple[str, str, str]:
         return "error", "will fail", broken.message
     none_left = next((item for item in asked if item.could_tell and item.selected is None), None)
     if none_left is not None:
-        return "error", "will fail", f"no attention backend of {none_left.library} serves this job"
+        return "error", "will fail", f"no attention backend of {library_title(none_left.library)} serves this job"
     runs_on = ", ".join(title_of(item, item.selected) for item in asked if item.selected)
     runs = f"; attention runs on {runs_on}" if runs_on else ""
     if warnings:
@@ -97,6 +98,11 @@ def certain_failure(prediction: Prediction) -> Reason | None:
 def title_of(prediction: Prediction, backend: str | None) -> str:
     """`FusedAttention (cuDNN)` for te.fused."""
     return next((item.title for item in prediction.candidates if item.backend == backend), backend or "no backend")
+
+
+def library_title(library: str) -> str:
+    """`TransformerEngine` for transformer_engine."""
+    return _LIBRARIES.get(library, library)
 
 
 def machine_line(report: Report) -> str:

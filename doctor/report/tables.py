@@ -5,10 +5,9 @@ from __future__ import annotations
 from ..model import Candidate, Prediction, Reason, Report
 from .cases import rows
 from .page import Page
-from .subject import title_of
+from .subject import library_title, title_of
 
 _WIDEST = 40  # a cell that is wider pushes its line and no other
-_LIBRARIES = {"transformer_engine": "TransformerEngine", "torch": "torch SDPA"}
 
 
 def backend_lines(page: Page, prediction: Prediction, told: frozenset[str] = frozenset()) -> None:
@@ -56,7 +55,7 @@ def case_table(page: Page, report: Report) -> None:
 
 
 def _headline(page: Page, prediction: Prediction, told: frozenset[str] = frozenset()) -> None:
-    library = _LIBRARIES.get(prediction.library, prediction.library)
+    library = library_title(prediction.library)
     refusal = prediction.import_error
     if refusal is not None and refusal.holds:
         page.say(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from ..model import SEVERITIES, Evidence, Finding, Fix, Report, Undetermined
+from ..model import SEVERITIES, Evidence, Finding, Fix, Report
 from . import Style
-from .cases import messages, readings, where
+from .cases import MOST_MESSAGES, messages, readings, where
 from .page import Page
 from .proof import proof_lines
 from .remedies import alternative_lines, fix_lines
 from .runs import confirmation_lines, run_lines, timing_line
 from .subject import job_line, machine_line, needed, shown, verdict, why_not
 from .tables import backend_lines, backend_table, case_table
+from .undetermined import count, lines
 
 #: Sources that read as half a sentence already.
 _SENTENCES = ("derived ", "assumed", "predicted ", "default")
-_MOST_MESSAGES = 3  # of one finding, where cases differ
+_MOST_GAPS = 12  # combinations of facts that rules lack
 _NO_WAY = "no release, variable or setting on record clears it without breaking something else"
 
 
@@ -104,6 +105,13 @@ def finding_text(finding: Finding) -> str:
     return page.text()
 
 
+def details_text(report: Report, finding: Finding) -> str:
+    """What stands below a finding's headline and message, as plain lines."""
+    page = Page(Style())
+    _details(page, finding, report)
+    return page.text()
+
+
 def _verdict(page: Page, report: Report) -> None:
     look, word, text = verdict(report)
     page.say(text, lead=f"{word}:", look=look)
@@ -122,11 +130,32 @@ def _finding(page: Page, finding: Finding, report: Report | None = None) -> None
     page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity)
     if report is not None and finding.cases:
         _in_cases(page, finding, report)
-    else:
-        if finding.message != finding.summary:
-            page.say(finding.message, indent=2, hang=2)
-        for evidence in finding.evidence:
+    elif finding.message != finding.summary:
+        page.say(finding.message, indent=2, hang=2)
+    _details(page, finding, report)
+
+
+def _in_cases(page: Page, finding: Finding, report: Report) -> None:
+    """Where it is found, and what it says there."""
+    page.say(where(report, finding.cases), lead="on:", look="label", indent=2, hang=6)
+    said = messages(report, finding)
+    for text, numbers in said[:MOST_MESSAGES]:
+        if text != finding.summary:
+            page.say(text, lead=f"{where(report, numbers)}:" if len(said) > 1 else "", indent=2, hang=4)
+    if len(said) > MOST_MESSAGES:
+        page.say(f"and {len(said) - MOST_MESSAGES} more alike (`--format json` lists them all)", indent=2, hang=4)
+
+
+def _details(page: Page, finding: Finding, report: Report | None) -> None:
+    """What was found where, why it matters, and the ways out."""
+    for evidence in finding.evidence:
+        found = readings(report, finding, evidence) if report is not None else []
+        if len(found) < 2:
             page.say(_evidence(evidence), indent=4, hang=6)
+        else:
+            values = ", ".join(shown(fact.value) for fact, _ in found)
+            needs = f", needs {wanted}" if (wanted := needed(evidence)) else ""
+            page.say(f"{evidence.key}: found {values}{needs}, from case to case", indent=4, hang=6)
     if finding.why:
         page.say(finding.why, lead="why:", look="label", indent=2, hang=7)
     confirmation_lines(page, finding)
@@ -138,25 +167,6 @@ def _finding(page: Page, finding: Finding, report: Report | None = None) -> None
     for number, source in enumerate(finding.references):
         lead = "sources:" if number == 0 else "        "
         page.line(f"  {lead} {source}", "dim")
-
-
-def _in_cases(page: Page, finding: Finding, report: Report) -> None:
-    """Where it is found, and what it says and found there."""
-    page.say(where(report, finding.cases), lead="on:", look="label", indent=2, hang=6)
-    said = messages(report, finding)
-    for text, numbers in said[:_MOST_MESSAGES]:
-        if text != finding.summary:
-            page.say(text, lead=f"{where(report, numbers)}:" if len(said) > 1 else "", indent=2, hang=4)
-    if len(said) > _MOST_MESSAGES:
-        page.say(f"and {len(said) - _MOST_MESSAGES} more alike (`--format json` lists them all)", indent=2, hang=4)
-    for evidence in finding.evidence:
-        found = readings(report, finding, evidence)
-        if len(found) == 1:
-            page.say(_evidence(evidence), indent=4, hang=6)
-        else:
-            values = ", ".join(shown(fact.value) for fact, _ in found)
-            needs = f", needs {wanted}" if (wanted := needed(evidence)) else ""
-            page.say(f"{evidence.key}: found {values}{needs}, from case to case", indent=4, hang=6)
 
 
 def _evidence(evidence: Evidence) -> str:
@@ -220,30 +230,9 @@ def _effect(fix: Fix) -> str:
 
 
 def _undetermined(page: Page, report: Report) -> None:
-    rules = {rule for item in report.undetermined for rule in item.rules}
-    page.say(f"{len(rules)} rule{'s' if len(rules) > 1 else ''}, for want of facts", lead="could not tell:",
-             look="unclear")  # fmt: skip
-    without_job: list[Undetermined] = []
-    others: list[Undetermined] = []
-    for item in report.undetermined:
-        no_job = any(key.startswith("workload.") for key in item.missing) and "no workload" in item.problem
-        (without_job if no_job else others).append(item)
-    if without_job:
-        count = len({rule for item in without_job for rule in item.rules})
-        page.say(
-            f"{count} need a workload, and none was given: describe the job with `--model config.json`, "
-            "`--workload FILE` or `--set workload.KEY=VALUE`",
-            indent=2, hang=4,
-        )  # fmt: skip
-    for item in sorted(others, key=lambda item: (-len(item.rules), item.missing))[:12]:
-        names = (
-            ", ".join(item.rules)
-            if len(item.rules) <= 6
-            else f"{', '.join(item.rules[:5])} and {len(item.rules) - 5} more"
-        )
-        page.say(f"{names}: {item.problem or ', '.join(item.missing)}", indent=2, hang=4)
-    if len(others) > 12:
-        page.say(f"and {len(others) - 12} more combinations (`--format json` lists them all)", indent=2)
+    page.say(f"{count(report)}, for want of facts", lead="could not tell:", look="unclear")
+    for line in lines(report, most=_MOST_GAPS):
+        page.say(line, indent=2, hang=4)
 
 
 def _assumed(page: Page, report: Report) -> None:

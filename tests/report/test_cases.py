@@ -8,7 +8,7 @@ import pytest
 from doctor.model import Case, Evidence, Fact, Facts, Finding
 from doctor.records import replace
 from doctor.report import Style, renderer
-from doctor.report.cases import messages, name_of, readings, rows, where
+from doctor.report.cases import messages, name_of, readings, rows, told, where
 from doctor.report.places import place_of
 from doctor.report.subject import verdict
 
@@ -161,3 +161,24 @@ def test_what_the_baseline_has_is_not_in_the_table(several):
 def test_what_breaks_only_as_the_baseline_has_it_is_no_failure(make_report):
     report = make_report(findings=(finding("T002", 5, "warning"),), known=(finding("T001", 5),))
     assert verdict(report)[:2] == ("warning", "will run, but")
+
+
+@pytest.mark.parametrize("name", ["html", "github", "sarif", "gitlab", "markdown", "text"])
+def test_every_format_says_what_differs_from_case_to_case(name, several):
+    said = show(name, several)
+    assert "1024 tokens are too many" in said and "2048 tokens are too many" in said
+
+
+def test_the_page_says_where_the_cases_found_different_values(several):
+    assert "1024, 2048" in show("html", several) and "from case to case" in show("html", several)
+
+
+def test_a_long_list_of_different_messages_ends(several):
+    cases = tuple(replace(case, findings=(finding("T001", 100 + number),)) for number, case in enumerate(several.cases))
+    whole = replace(several, cases=cases, findings=(replace(finding("T001", 100), cases=(0, 1, 2, 3)),))
+    assert told(whole, whole.findings[0]).endswith("; and 1 more alike")
+
+
+def test_a_library_has_one_name_in_every_format(several):
+    table = {name: show(name, several) for name in ("text", "markdown", "html")}
+    assert not [name for name, said in table.items() if "transformer_engine:" in said or ">transformer_engine" in said]

@@ -251,3 +251,16 @@ def test_a_hostile_fact_stays_text(name, report):
     if name == "markdown":
         plain = re.sub(r"`[^`]*`", "", text)
         assert "<script" not in plain and "](http" not in plain.replace(r"\]", "") and "@team" not in plain
+
+
+def test_an_annotation_says_its_headline_and_its_message_once(report):
+    first = show("github", report).splitlines()[0]
+    finding = report.findings[0]
+    assert first.count(finding.message) == 1 and first.count(finding.summary) == 1
+    assert "found 9.1.0" in first and not first.endswith("%0A")
+
+
+def test_a_line_of_code_to_write_is_no_change_from_nothing_in_a_comment(report):
+    change = replace(report.fixes[0].changes[0], kind="call", name="x = pad(x)", before=None, after="x = pad(x)")
+    text = show("markdown", replace(report, fixes=(replace(report.fixes[0], changes=(change,), resolves=()),)))
+    assert "→" not in text.split("What to do")[1] and "Clears ." not in text

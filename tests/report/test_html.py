@@ -18,6 +18,12 @@ from doctor.records import replace
 INCIDENTS = Path(__file__).resolve().parents[2] / "examples" / "incidents"
 MODELS = INCIDENTS.parent / "models"
 EVIL = "<script>alert(1)</script>\"'--><img src=x onerror=alert(1)>`<b>`\x1b[31m{{ 7*7 }}"
+#: Two findings of one rule among several, on several GPUs and in several jobs.
+SEVERAL = [
+    "--requirements", str(INCIDENTS.parent / "declared" / "d.txt"), "--gpu", "a100,h100,b200",
+    "--workload", str(INCIDENTS / "d" / "workload.yaml"),
+    "--model", str(MODELS / "llama-3-8b.json"), "--model", str(MODELS / "gemma-2-9b.json"),
+]  # fmt: skip
 VOID = {"meta", "input", "br", "img", "link", "hr"}
 
 
@@ -87,6 +93,19 @@ def test_everything_the_report_says_is_on_the_page():
     assert "twice the keys" in words  # a row of the heat map
 
 
+def test_no_two_regions_of_a_page_have_the_same_name():
+    report = diagnose(facts=INCIDENTS / "b" / "facts.yaml", workload=INCIDENTS / "b" / "workload.yaml")
+    page = Page(render(replace(report, findings=report.findings * 2), "html"))
+    names = [found["aria-label"] for _, found in page.tags if found.get("role") == "region"]
+    assert len(names) == len(set(names))
+
+
+def test_a_command_in_backticks_is_one_also_where_its_file_breaks_the_line():
+    report = diagnose(facts=INCIDENTS / "b" / "facts.yaml", workload=INCIDENTS / "b" / "workload.yaml", fixes=False)
+    text = render(replace(report, notes=("say `attn-doctor\n  backends` first",)), "html")
+    assert "say <code>attn-doctor backends</code> first" in text
+
+
 def test_hostile_facts_stay_text():
     report = diagnose(facts=INCIDENTS / "b" / "facts.yaml", workload=INCIDENTS / "b" / "workload.yaml")
     evil = Fact("torch.version", EVIL, EVIL)
@@ -115,6 +134,12 @@ def test_several_cases_are_a_table(tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(text.encode()) < 300_000
 
 
+def test_what_runs_and_fails_is_marked_so_and_what_a_fix_costs_is_said():
+    words = " ".join(Page(page_of("b")).text.split())
+    assert "te.fused fails" in words and "TransformerEngine: FusedAttention" in words
+    assert "Costs: another torch release line" in words
+
+
 def test_without_jinja2_one_line_says_so(monkeypatch: pytest.MonkeyPatch):
     report = diagnose(facts=INCIDENTS / "b" / "facts.yaml", fixes=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
@@ -131,6 +156,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for letter in "bd":
         made.append(folder / f"{letter}.html")
         made[-1].write_text(page_of(letter), "utf-8")
+    made.append(folder / "several.html")
+    assert run(["check", *SEVERAL, "--format", "html", "--output", str(made[-1])]) == 1
     return made
 
 
@@ -146,6 +173,21 @@ def test_a_browser_shows_it_without_scrolling_sideways(pages: list[Path], width:
         picture = tmp_path / f"{page.stem}-{width}.png"
         browser.screenshot(page, picture, width, 1200)
         assert picture.stat().st_size > 20_000
+
+
+@pytest.mark.slow
+def test_on_paper_nothing_is_folded_away_or_cut(pages: list[Path], tmp_path: Path):
+    probe = tmp_path / "print.html"
+    script = (
+        "<script>dispatchEvent(new Event('beforeprint'));"
+        "document.body.dataset.cut=[].filter.call(document.querySelectorAll('.wide'),"
+        "function(e){return e.scrollWidth>e.clientWidth+1}).length</script></body>"
+    )
+    text = pages[0].read_text("utf-8").replace("</body>", script).replace("@media print", "@media screen")
+    probe.write_text(text, "utf-8")
+    shown = browser.dom(probe, "--window-size=720,1000")  # A4 within its margins
+    assert "<details" in shown and "<details>" not in shown
+    assert 'data-cut="0"' in shown
 
 
 @pytest.mark.slow

@@ -1,0 +1,43 @@
+"""What could not be told, shortened as people read it: said once, for every format that they read."""
+
+from __future__ import annotations
+
+from ..model import Report, Undetermined
+
+_MOST_NAMES = 6  # rules by name in a line that is shortened
+
+
+def count(report: Report) -> str:
+    """`1 rule`, `26 rules`."""
+    number = len({rule for item in report.undetermined for rule in item.rules})
+    return f"{number} rule{'s' if number > 1 else ''}"
+
+
+def lines(report: Report, most: int | None = None) -> list[str]:
+    """A line for the rules that lack a workload, and one for each combination of facts that others lack.
+
+    With `most`, only so many of the latter, those of most rules first, and no more names in any than can be read.
+    """
+    without_job: list[Undetermined] = []
+    others: list[Undetermined] = []
+    for item in report.undetermined:
+        no_job = any(key.startswith("workload.") for key in item.missing) and "no workload" in item.problem
+        (without_job if no_job else others).append(item)
+    told = []
+    if without_job:
+        number = len({rule for item in without_job for rule in item.rules})
+        told.append(
+            f"{number} need a workload, and none was given: describe the job with `--model config.json`, "
+            "`--workload FILE` or `--set workload.KEY=VALUE`"
+        )
+    others.sort(key=lambda item: (-len(item.rules), item.missing))
+    told += [f"{_names(item, most)}: {item.problem or ', '.join(item.missing)}" for item in others[:most]]
+    if most is not None and len(others) > most:
+        told.append(f"and {len(others) - most} more combinations (`--format json` lists them all)")
+    return told
+
+
+def _names(item: Undetermined, most: int | None) -> str:
+    if most is None or len(item.rules) <= _MOST_NAMES:
+        return ", ".join(item.rules)
+    return f"{', '.join(item.rules[: _MOST_NAMES - 1])} and {len(item.rules) - _MOST_NAMES + 1} more"

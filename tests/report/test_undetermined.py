@@ -1,0 +1,38 @@
+"""What could not be told: the missing workload once, the rest by what is missing."""
+
+import pytest
+
+from doctor.model import Undetermined
+from doctor.report import Style, renderer
+from doctor.report.undetermined import count, lines
+
+NO_JOB = Undetermined(
+    ("workload.mask",), ("T001", "T002"), "`workload.mask`: no workload was given; `x.version`: not given"
+)
+
+
+@pytest.fixture
+def open_questions(make_report):
+    many = [Undetermined((f"p{number}.version",), (f"P{number}",), f"`p{number}.version`: not given")
+            for number in range(20)]  # fmt: skip
+    wide = Undetermined(("w.version",), tuple(f"W{number}" for number in range(9)), "`w.version`: not given")
+    return make_report(undetermined=(*many, NO_JOB, wide), findings=(), cases=())
+
+
+def test_what_lacks_a_workload_is_said_once_and_the_widest_gap_first(open_questions):
+    first, second, *_ = lines(open_questions, most=12)
+    assert first.startswith("2 need a workload") and "--model" in first
+    assert second == "W0, W1, W2, W3, W4 and 4 more: `w.version`: not given"
+
+
+def test_a_shortened_list_says_how_much_it_leaves_out_and_a_whole_one_is_whole(open_questions):
+    assert lines(open_questions, most=12)[-1].startswith("and 9 more combinations")
+    whole = lines(open_questions)
+    assert len(whole) == 22 and "W8" in whole[1]
+    assert count(open_questions) == "31 rules"
+
+
+@pytest.mark.parametrize("name", ["text", "github", "markdown", "html"])
+def test_no_format_for_people_lists_the_keys_of_a_missing_workload(name, open_questions):
+    said = renderer(name)(open_questions, Style())
+    assert "2 need a workload" in said and "no workload was given" not in said
