@@ -56,6 +56,7 @@ def gate_of(options: argparse.Namespace) -> Request:
     named = request.python or request.site_packages or request.facts or request.declared
     return replace(
         request, gpus=gpus, models=models, workloads=workloads, project=True, baseline=options.baseline,
+        thorough=False,
         declared=request.declared if named else request.defaults.requirements,
     )  # fmt: skip
 

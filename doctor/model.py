@@ -129,7 +129,7 @@ class Fix:
     note: str | None = None
     index_url: str | None = None
     costs: tuple[str, ...] = ()  # another torch, a downgrade, a build
-    loses: tuple[str, ...] = ()  # features that some backend served before
+    loses: tuple[str, ...] | None = None  # features that some backend served before; None: not worked out
 
 
 @dataclass(frozen=True)

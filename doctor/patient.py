@@ -34,6 +34,7 @@ class Request:
     rules: tuple[str, ...] = ()
     defaults: Defaults = field(default_factory=Defaults)  # what the project says once for all
     fixes: bool = True
+    thorough: bool = True  # of fixes: whether fewer packages would do, and what each way loses
     run: bool = True
     timeout: float = 120.0
     gpus: tuple[str, ...] = ()  # several of these, or of the next two: each combination is a case of its own (`gate`)

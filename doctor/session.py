@@ -69,7 +69,7 @@ def diagnose(
         from .solve import no_fix, solve
 
         given, requires = to_fix.known.given, patient.requirements
-        fixes = solve(rulebook, given, to_fix, limits=limits, installed=requires)
+        fixes = solve(rulebook, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
         hopeless = no_fix(rulebook, given, to_fix, fixes, limits=limits, installed=requires)
         clock.lap("fixes")
     return Report(

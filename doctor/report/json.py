@@ -231,7 +231,7 @@ def _fix(item: Fix) -> dict[str, Any]:
         "note": item.note,
         "index_url": item.index_url,
         "costs": list(item.costs),
-        "loses": list(item.loses),
+        "loses": None if item.loses is None else list(item.loses),
     }
 
 

@@ -35,19 +35,21 @@ def solve(
     installed: Callable[[], Mapping[str, Sequence[str]]] | None = None,
     index: ReleaseIndex | None = None,
     deep: bool = True,
+    thorough: bool = True,
 ) -> tuple[Fix, ...]:
     """Up to three fixes for the errors (for the warnings where there is no error), the recommended one first.
 
     `limits` says what stays; `installed` reads the Requires-Dist of installed distributions, once something is to fix.
     Not `deep`: only the ways that rules name, without a search among all releases, which may take seconds.
+    Not `thorough`: that search only where no rule's way clears everything, and what the ways lose is not worked out.
     """
     requires = functools.cache(installed) if installed is not None else None
     own = with_declared(limits, facts, distributions(facts)) if deep else None
     if own is not None:  # ranges of the project's own files that are not part of the trouble are kept
-        kept = _solve(rulebook, facts, assessment, own, requires, index, deep)
+        kept = _solve(rulebook, facts, assessment, own, requires, index, deep, thorough)
         if kept and not kept[0].leaves and any(change.kind == "package" for change in kept[0].changes):
             return kept
-    return _solve(rulebook, facts, assessment, limits, requires, index, deep)
+    return _solve(rulebook, facts, assessment, limits, requires, index, deep, thorough)
 
 
 def _solve(
@@ -58,6 +60,7 @@ def _solve(
     installed: Callable[[], Mapping[str, Sequence[str]]] | None,
     index: ReleaseIndex | None,
     deep: bool,
+    thorough: bool,
 ) -> tuple[Fix, ...]:
     errors = [finding for finding in assessment.findings if finding.severity == "error"]
     targets = errors or [finding for finding in assessment.findings if finding.severity == "warning"]
@@ -91,7 +94,7 @@ def _solve(
             outcomes += [repair.asked(found.plan, found.chosen) or found] if found is not None else []
     outcomes = [repair.lean(outcome) for outcome in outcomes]
     best = best_of(outcomes, repair.firing, MOST_FIXES)
-    if deep and errors and best:
+    if deep and thorough and errors and best:
         from .search import better
 
         smaller = better(
@@ -100,7 +103,7 @@ def _solve(
         if smaller is not None:
             best = [smaller, *best] if smaller.dominates(best[0]) else [*best[: MOST_FIXES - 1], smaller]
         best = best[:MOST_FIXES]
-    losses = Losses(repair) if deep else None
+    losses = Losses(repair) if deep and thorough else None
     fixes = (as_fix(repair, outcome, outcome is best[0], losses) for outcome in best)
     return tuple(fix for fix in fixes if fix.changes)
 

@@ -1,7 +1,8 @@
-"""What a choice of versions costs, and which release lies nearest: the order in which choices are tried and offered."""
+"""What a choice of versions costs, in numbers and words, and which release lies nearest: the order of what is tried."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -71,3 +72,21 @@ def _unpinned(stack: Stack, package: str, version: str, torch: str | None) -> bo
         some = list(stack.index.releases(package))[-12:]
         stack.memo[key] = any(n.package == "torch" and n.pin for v in some for n in stack.needs(package, v, torch))
     return bool(stack.memo[key])
+
+
+def in_words(stack: Stack, chosen: Versions) -> Iterator[str]:
+    """What the user pays, dearest first: another torch or CUDA, downgrades, builds."""
+    torch, before = chosen.get("torch"), stack.installed.get("torch")
+    if torch and before and torch != ABSENT and series(torch) != series(before):
+        yield f"another torch release line: {'.'.join(map(str, series(before)))} → {'.'.join(map(str, series(torch)))}"
+    was, becomes = stack.cuda_major(before), stack.cuda_major(torch)
+    if was and becomes and was != becomes:
+        yield f"another CUDA: {was} → {becomes}"
+    for name, version in sorted(chosen.items()):
+        present = stack.installed.get(name, ABSENT)
+        if ABSENT not in (version, present) and parse_version(version) < parse_version(present):
+            yield f"a downgrade of `{name}`: {present} → {version}"
+    for name, version in sorted(chosen.items()):
+        release = None if version == ABSENT or "+" in version else stack.index.release(name, version)
+        if release is not None and not release.has_wheel(stack.platform):
+            yield f"`{name}` {version} has no wheel in the registry: it is built, or taken from its project's own page"

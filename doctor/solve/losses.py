@@ -1,13 +1,12 @@
-"""What a fix costs and loses: worked out of the releases and of the backend predictions before and after."""
+"""What a fix loses: worked out of the backend predictions before and after."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ..matrix import FRAMEWORKS, matrices
 from ..model import ABSENT, Facts, MatrixRow
-from ..vocabulary import fact, parse_version
-from .cost import series
+from ..vocabulary import fact
 from .repair import Outcome, Repair
 
 _MOST = 3  # losses told per fix
@@ -19,10 +18,6 @@ class Losses:
     def __init__(self, repair: Repair) -> None:
         self.repair = repair
         self._before: dict[str, Mapping[str, MatrixRow]] = {}
-
-    def costs(self, outcome: Outcome) -> tuple[str, ...]:
-        """What the user pays, dearest first: another torch or CUDA, downgrades, builds."""
-        return tuple(_costs(self.repair, outcome))
 
     def of(self, outcome: Outcome) -> tuple[str, ...]:
         """The features that some backend served and none does afterwards."""
@@ -77,21 +72,3 @@ def _reason(row: MatrixRow, served: str | None) -> str:
 
 def _listed(features: list[str]) -> str:
     return ", ".join(dict.fromkeys(features))
-
-
-def _costs(repair: Repair, outcome: Outcome) -> Iterator[str]:
-    stack = repair.stack
-    torch, before = outcome.chosen.get("torch"), stack.installed.get("torch")
-    if torch and before and torch != ABSENT and series(torch) != series(before):
-        yield f"another torch release line: {'.'.join(map(str, series(before)))} → {'.'.join(map(str, series(torch)))}"
-    was, becomes = stack.cuda_major(before), stack.cuda_major(torch)
-    if was and becomes and was != becomes:
-        yield f"another CUDA: {was} → {becomes}"
-    for name, version in sorted(outcome.chosen.items()):
-        present = stack.installed.get(name, ABSENT)
-        if ABSENT not in (version, present) and parse_version(version) < parse_version(present):
-            yield f"a downgrade of `{name}`: {present} → {version}"
-    for name, version in sorted(outcome.chosen.items()):
-        release = None if version == ABSENT or "+" in version else stack.index.release(name, version)
-        if release is not None and not release.has_wheel(stack.platform):
-            yield f"`{name}` {version} has no wheel in the registry: it is built, or taken from its project's own page"

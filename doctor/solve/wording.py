@@ -10,6 +10,7 @@ from ..evaluate import evaluate
 from ..model import ABSENT, Change, Fix
 from ..release_index import admits, normalized
 from ..vocabulary import parse_version
+from .cost import in_words
 from .effects import brings
 from .limits import declared
 from .parts import leader_of
@@ -28,7 +29,7 @@ _MOST = 4  # keys named where a rule cannot be judged for want of many
 
 
 def as_fix(repair: Repair, outcome: Outcome, first: bool = True, losses: Losses | None = None) -> Fix:
-    """The outcome in words; the first also says what was passed over, and with `losses` each what it costs."""
+    """The outcome in words; the first also says what was passed over, and with `losses` each what it loses."""
     after = evaluate(repair.rulebook, outcome.facts)
     verdicts = {finding.rule for finding in after.findings}
     unclear = {rule for group in after.undetermined for rule in group.rules}
@@ -50,8 +51,8 @@ def as_fix(repair: Repair, outcome: Outcome, first: bool = True, losses: Losses 
         safe=all(pick.alternative.safe for pick in outcome.plan.picks),
         note=_note(repair, outcome, after, repair.passed_over if first else ()) or None,
         index_url=outcome.plan.index_url,
-        costs=losses.costs(outcome) if losses is not None else (),
-        loses=losses.of(outcome) if losses is not None else (),
+        costs=tuple(in_words(repair.stack, outcome.chosen)),
+        loses=losses.of(outcome) if losses is not None else None,
     )
 
 
