@@ -96,6 +96,7 @@ TERMS: dict[str, Term] = _terms(
     ("workload.alibi_slopes", TEXT, "shape of given slopes: h or bh", ("h", "bh"), ABSENT),
     ("workload.qkv_layout", TEXT, "memory layout, TE's names: bshd_bshd_bshd, thd_thd_thd, sb3hd …"),
     ("workload.qkv_interleaved", BOOLEAN, "q, k, v are views of one fused projection", (), False),
+    ("workload.qkv_transposed", BOOLEAN, "q, k, v are views that lie otherwise than their layout says", (), False),
     ("workload.dropout", NUMBER, "attention dropout probability", (), 0.0),
     ("workload.softcap", NUMBER, "logit soft cap; 0 = none", (), 0.0),
     ("workload.softmax_type", TEXT, "softmax variant", ("vanilla", "off-by-one", "learnable"), "vanilla"),

@@ -120,8 +120,8 @@ def compare(records: Iterable[tuple[str, Mapping[str, Any], Answer]], reader: Re
             # Under dropout there is no one right output: right says that it drops as it should, and no more.
             for rule in said.refused_by if case.get("dropout") else (*said.refused_by, *said.wrong_by):
                 _count(found.refuted, (rule, str(case["backend"])), case)
-        elif became == "refused" and said.refused_by:
-            _count(found.foretold, (said.refused_by[0], "refused"), case)
+        elif became == "refused" and (said.refused_by or said.wrong_by):
+            _count(found.foretold, ((said.refused_by or said.wrong_by)[0], "refused"), case)
         elif became == "refused" and said.serves:
             _count(found.unruled, str(case["backend"]), case, answer.reason)
         elif became == "refused":

@@ -44,8 +44,8 @@ def described(case: Mapping[str, Any]) -> Facts | None:
     if case.get("alibi"):
         told.update(bias="alibi", alibi_slopes="h")
     facts = [Fact(f"workload.{key}", value, "a case of the sweep") for key, value in told.items()]
-    if forced and framework == "torch_sdpa":
-        facts.append(Fact("sdpa.selected", forced, "asked for by name"))
+    if forced and framework in ("torch_sdpa", "transformer_engine"):
+        facts.append(Fact(f"{PREFIX[framework]}.selected", forced, "asked for by name"))
     if framework == "flash_attn" and forced:
         facts.append(Fact("workload.attn_implementation", f"flash_attention_{forced[-1]}", "asked for by name"))
     return Facts(facts)
@@ -54,7 +54,19 @@ def described(case: Mapping[str, Any]) -> Facts | None:
 def _layout(case: Mapping[str, Any]) -> dict[str, Any]:
     layout = case.get("layout", "bhsd")
     form = {"sbhd": "sbhd", "thd": "thd"}.get(layout, "bshd")
-    return {"qkv_layout": "_".join([form] * 3), "qkv_interleaved": layout in ("fused", "interleaved")}
+    return {
+        "qkv_layout": "_".join([form] * 3), "qkv_interleaved": layout in ("fused", "interleaved"),
+        # TransformerEngine gets (batch, seq, heads, dim) or (seq, batch, heads, dim), whatever lies in memory.
+        "qkv_transposed": layout in ("bhsd", "expanded", "rowpad") and _lies_otherwise(case),
+    }  # fmt: skip
+
+
+def _lies_otherwise(case: Mapping[str, Any]) -> bool:
+    """Whether a tensor (batch, heads, seq, dim) that is looked at as (batch, seq, heads, dim) is no contiguous one."""
+    padded = case.get("layout") == "rowpad"
+    if case["head_dim_qk"] != case["head_dim_v"] and padded:
+        return False  # keys and values have unlike strides, which TransformerEngine notices
+    return padded or bool(case["num_heads"] > 1 and case["seq_len_q"] > 1 and case["seq_len_kv"] > 1)
 
 
 def _mask(case: Mapping[str, Any], framework: str) -> dict[str, Any]:

@@ -45,6 +45,26 @@ def test_a_refusal_that_a_rule_names_is_foretold(reader):
     assert [key[1] for key in found.foretold] == ["refused"] and not found.unruled and found.asked == 1
 
 
+def test_a_refusal_in_a_step_is_foretold_by_the_rule_of_that_step(reader):
+    found = beside(reader, {"backend": "sdpa.efficient", "mask": "additive_float32"}, REFUSED)
+    assert ("SDPA406", "refused") in found.foretold and not found.unruled
+
+
+@pytest.mark.parametrize(
+    "layout, heads, expected", [("bhsd", 4, ("TE650",)), ("bhsd", 1, ()), ("bshd", 4, ()), ("sbhd", 4, ()), ("rowpad", 1, ("TE650",))]
+)  # fmt: skip
+def test_tensors_that_lie_otherwise_than_transformer_engine_is_told(reader, layout, heads, expected):
+    case = {"backend": "te.fused", "layout": layout, "num_heads": heads, "num_kv_heads": heads}
+    assert rules_of({**CASE, **case}, reader) == expected
+
+
+def test_flash_attention_4_on_hopper(reader):
+    case = {"backend": "flash4", "seq_len_q": 300, "seq_len_kv": 300}
+    known = Reader(reader.rulebook, reader.environment.with_(fact("flash-attn-4.version", "4.0.0b36", "test")))
+    assert rules_of({**CASE, **case, "head_dim_qk": 72, "head_dim_v": 72}, known) == ("FA029",)
+    assert rules_of({**CASE, **case, "head_dim_qk": 96, "head_dim_v": 96}, known) == ()
+
+
 def test_a_refusal_that_no_rule_names_is_listed_with_its_reason(reader):
     found = beside(reader, {}, REFUSED)
     assert not found.foretold and found.unruled["sdpa.flash"].reason == REFUSED.reason
