@@ -10,6 +10,7 @@ from .cli_options import TIMEOUT
 from .errors import DoctorError
 
 if TYPE_CHECKING:
+    from .config import Defaults
     from .session import Request
 
 
@@ -53,12 +54,23 @@ def gate_of(options: argparse.Namespace) -> Request:
     )
     request = request_of(options)
     gpus, models, workloads = (axis if len(axis) > 1 else () for axis in axes)
+    if _is_home(request.declared, request.defaults):
+        request = replace(request, declared=())
     named = request.python or request.site_packages or request.facts or request.declared
     return replace(
         request, gpus=gpus, models=models, workloads=workloads, project=True, baseline=options.baseline,
         thorough=False,
         declared=request.declared if named else request.defaults.requirements,
     )  # fmt: skip
+
+
+def _is_home(declared: tuple[str, ...], defaults: Defaults) -> bool:
+    """Whether the project's own folder is examined, and the project says which files of it that means."""
+    if len(declared) != 1 or defaults.folder is None or not (defaults.requirements or defaults.environments):
+        return False
+    from pathlib import Path
+
+    return Path(declared[0]).is_dir() and Path(declared[0]).samefile(defaults.folder)
 
 
 def _one(option: str, given: Sequence[str] | None) -> str | None:

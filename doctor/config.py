@@ -48,6 +48,7 @@ class Defaults:
     rules: tuple[str, ...] = ()
     ignored: Mapping[str, str] = field(default_factory=dict)  # rule id → reason and expiry
     expired: tuple[Ignore, ...] = ()  # entries whose day is over
+    folder: Path | None = None  # where the section stands
 
     @property
     def gpu(self) -> str | None:
@@ -117,6 +118,7 @@ def read_defaults(path: Path, text: str) -> Defaults:
         rules=_folders(page, section),
         ignored=ignored,
         expired=expired,
+        folder=path.parent,
     )
 
 

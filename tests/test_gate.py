@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from doctor import cli
+from doctor.asked import gate_of
+from doctor.cli_options import parser
 from doctor.config import Defaults
 from doctor.errors import DoctorError
 from doctor.gate import common, merged
 from doctor.model import Fact, Facts
 from doctor.patient import Request
+from doctor.records import replace
 from doctor.report import Style, renderer
 from doctor.session import diagnose
 
@@ -35,8 +38,6 @@ def same(case, alone):
     def plain(found):
         report = renderer("json")(found, Style())
         return {key: json.loads(report)[key] for key in ("findings", "backends", "undetermined", "facts", "workload")}
-
-    from doctor.records import replace
 
     cell = replace(
         alone, facts=case.facts, findings=case.findings, predictions=case.predictions, undetermined=case.undetermined
@@ -258,3 +259,24 @@ def test_a_request_for_one_case_stays_one():
     assert not Request(gpu="h100", model="m", workload="w").several
     assert not Request(defaults=Defaults(gpus=("a", "b"))).several  # another command than `check`
     assert Request(defaults=Defaults(gpus=("a", "b")), project=True).several
+
+
+def test_the_projects_own_folder_is_what_the_project_says_it_is(tmp_path, monkeypatch):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "requirements.txt").write_text("torch==2.6.0\n")
+    (tmp_path / "serve.txt").write_text("torch==2.5.1\n")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "requirements.txt").write_text("torch==2.4.1\n")
+
+    def torch(folder):
+        options = parser("check", "", target=True, workload=True).read(["--requirements", folder])
+        options.baseline = None
+        request = gate_of(options)
+        return diagnose(replace(request, run=False, fixes=False)).facts.value("torch.version")
+
+    monkeypatch.chdir(tmp_path / "sub")
+    (tmp_path / "pyproject.toml").write_text('[tool.attn-doctor]\ngpu = "h100"\n')
+    assert torch("..") == "2.6.0"  # nothing is said of files: what is found
+    (tmp_path / "pyproject.toml").write_text('[tool.attn-doctor]\nrequirements = "serve.txt"\n')
+    assert (torch(".."), torch("../other"), torch("../requirements.txt")) == ("2.5.1", "2.4.1", "2.6.0")

@@ -51,7 +51,13 @@ def run_action(doctor: Path, folder: Path, **inputs: str) -> tuple[subprocess.Co
         "PATH": os.environ["PATH"], "HOME": str(folder),
     }  # fmt: skip
     done = subprocess.run(
-        ["bash", "-c", step["run"]], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        # as the runner starts `shell: bash`
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     files = {path.name: path.read_text("utf-8") for path in folder.iterdir() if path.is_file()}
     return done, files
@@ -67,7 +73,7 @@ def test_the_action_judges_annotates_sums_up_and_writes_sarif(doctor: Path, tmp_
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "::error" in done.stdout and "file=requirements file.txt" in done.stdout
-    assert files["output"] == "exit-code=1\n"
+    assert files["output"] == "exit-code=1\nwritten=true\n"
     assert "TE103" in files["summary.md"]
     assert json.loads(files["attn-doctor.sarif"])["runs"][0]["results"]
 
@@ -76,7 +82,33 @@ def test_the_action_passes_what_is_healthy_and_obeys_fail_on(doctor: Path, tmp_p
     (tmp_path / "r.txt").write_text("torch==2.7.1\n")
     done, files = run_action(doctor, tmp_path, requirements="r.txt", gpu="h100", **{"fail-on": "never"})
     assert done.returncode == 0, done.stderr
-    assert files["output"] == "exit-code=0\n"
+    assert files["output"] == "exit-code=0\nwritten=true\n"
+
+
+def test_a_file_that_cannot_be_read_hides_nothing_that_can(doctor: Path, tmp_path: Path):
+    (tmp_path / "good.txt").write_text("torch==2.6.0\ntorchvision==0.19.0\n")
+    (tmp_path / "uv.lock").write_text("version = [")
+    done, files = run_action(doctor, tmp_path, requirements="good.txt\nuv.lock", gpu="h100")
+    assert done.returncode == 2 and done.stderr.count("uv.lock:1") == 1
+    assert "TV001" in files["summary.md"] and "TV001" in files["attn-doctor.sarif"]
+
+
+def test_without_an_answer_there_is_no_old_one_either(doctor: Path, tmp_path: Path):
+    (tmp_path / "attn-doctor.sarif").write_text("{}")
+    done, files = run_action(doctor, tmp_path, requirements="none.txt")
+    assert done.returncode == 2
+    assert "attn-doctor.sarif" not in files and files["output"] == "exit-code=2\n" and files["summary.md"] == ""
+
+
+def test_the_action_judges_the_matrix_that_the_project_itself_names(doctor: Path, tmp_path: Path):
+    (tmp_path / "serve.txt").write_text("torch==2.6.0\ntorchvision==0.19.0\n")
+    (tmp_path / "train.txt").write_text("torch==2.7.1\n")
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.attn-doctor]\ngpu = "h100"\n[tool.attn-doctor.environments]\ntrain = "train.txt"\nserve = "serve.txt"\n'
+    )
+    done, files = run_action(doctor, tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "train" in files["summary.md"] and "serve" in files["summary.md"]
 
 
 def test_an_input_of_the_action_is_never_a_command(doctor: Path, tmp_path: Path):
