@@ -1,4 +1,4 @@
-# Made from a case that failed in the sweep; not run on its own yet.
+# Run on its own on an H200 with torch 2.11.0+cu130, it ended with 1.
 # Ends with 1, or dies, where the fault shows; needs a GPU and torch alone.
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
