@@ -175,14 +175,18 @@ def check_library(shape: Shape, content: Any) -> None:
     }  # fmt: skip
     driver: dict[str, Check] = dict.fromkeys(("driver", "oldest"), lambda value, at: _version(shape, value, at))
 
+    def held(value: Any, at: At, known: dict[str, Check]) -> None:
+        keys = dict.fromkeys(value if isinstance(value, dict) else (), _anything)
+        shape.mapping(value, at, {**keys, **known}, [key for key in known if key != "reported"])
+        facts = {key: given for key, given in value.items() if key not in known}
+        shape.values(shape.fact_key, shape.fact_value)(facts, at)
+
     def image(value: Any, at: At) -> None:
-        shape.mapping(
-            value, at, {**dict.fromkeys(value if isinstance(value, dict) else (), _anything), "source": text,
-                        "certainty": shape.choice(CERTAINTIES)}, ("source", "certainty"),
-        )  # fmt: skip
-        shape.values(shape.fact_key, shape.fact_value)(
-            {key: held for key, held in value.items() if key not in ("source", "certainty")}, at
-        )
+        known: dict[str, Check] = {
+            "source": text, "certainty": shape.choice(CERTAINTIES),
+            "reported": lambda value, at: held(value, at, {"source": text}),
+        }  # fmt: skip
+        held(value, at, known)
 
     names = shape.items(lambda value, at: distribution(shape, value, at))
     checks: dict[str, Check] = {

@@ -8,8 +8,8 @@ from ..release_index import Need, Platform, admits, load_index, needs_of
 from .compatible import binding
 from .interface import Entry
 
-#: Their wheels ask for one torch; compiled from a repository they take the torch that is there.
-LOOSE_FROM_SOURCE = ("torchvision", "xformers")
+#: Their wheels ask for one torch or one core; compiled from a repository they take what is there and have no core.
+LOOSE_FROM_SOURCE = ("torchvision", "xformers", "transformer-engine")
 
 
 def displaced(there: Mapping[str, Sequence[Entry]], command: Collection[str]) -> list[str]:

@@ -68,7 +68,7 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
             trouble = f"`{item.name}{item.range}` admits {item.versions[0]} to {item.versions[-1]}"
         pinned[item.name] = Fact(f"{item.name}.version", None, item.place, item.range or None, trouble)
     facts.update({fact.key: fact for fact in pinned.values()})
-    for name in sources:
+    for name in sources - {"transformer-engine"}:  # whose wheels bind no torch
         place = f"{groups[name][0].place}, compiled against the torch that is there"
         facts[f"{name}.torch_pin"] = Fact(f"{name}.torch_pin", ABSENT, place)
     if all(sheet.complete for sheet in sheets) and _value(pinned, "torch") not in (None, ABSENT):
