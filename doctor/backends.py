@@ -28,15 +28,19 @@ class Predictor:
         self.predictions: dict[str, Prediction] = {}
         self._rulebook = rulebook
 
+    def answers(self, key: str) -> bool:
+        """Whether it takes a prediction to answer `key`."""
+        prefix, _, rest = key.partition(".")
+        asked = rest in ("selected", "selected_by_default") or key.rpartition(".")[2] in _QUESTIONS
+        return asked and prefix in self._rulebook.by_prefix
+
     def __call__(self, known: Known, key: str) -> Fact | None:
         """The fact of `key`, or None when no prediction answers it."""
+        if not self.answers(key):
+            return None
         prefix, _, rest = key.partition(".")
         backend, _, question = key.rpartition(".")
-        if rest not in ("selected", "selected_by_default") and question not in _QUESTIONS:
-            return None
-        library = self._rulebook.by_prefix.get(prefix)
-        if library is None:
-            return None
+        library = self._rulebook.by_prefix[prefix]
         source = f"predicted for {library.name}"
         if rest == "selected_by_default":
             return self._by_default(library, known, key)
@@ -62,11 +66,8 @@ class Predictor:
 
     def _by_default(self, library: Library, known: Known, key: str) -> Fact:
         """What would be selected if none of the library's environment variables were set."""
-        prefixes = tuple(f"env.{name.rstrip('*')}" for name in library.environment)
-        unset = (Fact(name, ABSENT, "if it were unset") for name in known.given if name.startswith(prefixes))
-        fact = Predictor(self._rulebook)(
-            known.with_(Facts(unset), Predictor(self._rulebook)), f"{library.prefix}.selected"
-        )
+        predictor = Predictor(self._rulebook)
+        fact = predictor(known.with_(unset(library, known), predictor), f"{library.prefix}.selected")
         assert fact is not None  # a library with a prefix always answers
         return Fact(key, fact.value, fact.source, None, fact.problem)
 
@@ -78,6 +79,12 @@ class Predictor:
 
 
 _QUESTIONS = ("available", "reached", "variant", "step_variant", "step_refusal")
+
+
+def unset(library: Library, known: Known) -> Facts:
+    """What would differ if none of the library's environment variables were set."""
+    prefixes = tuple(f"env.{name.rstrip('*')}" for name in library.environment)
+    return Facts(Fact(name, ABSENT, "if it were unset") for name in known.given if name.startswith(prefixes))
 
 
 def predict(rulebook: Rulebook, library: Library, known: Known) -> Prediction:
@@ -156,7 +163,7 @@ def _of_steps(
         return Fact(key, None, source, None, steps.problem)
     serving = known.value(f"{backend}.variant")
     for text in steps.value:
-        at_step = known.with_(_step_facts(text), predictor)
+        at_step = known.with_(step_facts(text), predictor)
         chosen, reasons = variant(rulebook, library, backend, at_step)
         if chosen == ABSENT:
             firm = next((reason for reason in reasons if reason.holds), None)
@@ -169,7 +176,8 @@ def _of_steps(
     return Fact(key, serving if wants_variant else ABSENT, source)
 
 
-def _step_facts(text: str) -> Facts:
+def step_facts(text: str) -> Facts:
+    """What differs in one step that a workload is cut into."""
     pairs = (part.split("=", 1) for part in text.split(";"))
     return Facts(Fact(key, parse(key, value), "one context-parallel step") for key, value in pairs)
 

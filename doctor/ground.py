@@ -1,12 +1,13 @@
-"""What an environment settles whatever the GPU and the job: judged once, so that each case asks only what is left.
+"""What several cases share, judged once, so that each asks only what is left.
 
-Nothing here says which rules those are. The environment is asked every condition with the GPU and the job held back;
-an answer that would need them cannot be had, any other holds in every case.
+Nothing here says which rules those are. What the cases have in common is asked every condition with the rest held back
+(the GPU and the job of an environment; the releases that a range admits); an answer that would need it cannot be had,
+any other holds in every case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from .backends import Predictor
 from .conditions import All, AnyOf, Condition, Not
@@ -21,22 +22,27 @@ VARYING = ("gpu.", "workload.")
 
 
 class Varies(Exception):
-    """The answer depends on the GPU or on the job."""
+    """The answer depends on what is held back."""
 
 
-class _Environment(Known):
-    """The look-up for an environment alone; whoever asks for more hears `Varies`."""
+class Shared(Known):
+    """The look-up for what cases share; whoever asks for more hears `Varies`."""
 
-    __slots__ = ("_open",)
+    __slots__ = ("_held_back", "_open")
 
     def __init__(
-        self, facts: Facts, implications: Implications, predict: Callable[[Known, str], Fact | None] | None
+        self,
+        facts: Facts,
+        implications: Implications,
+        predict: Callable[[Known, str], Fact | None] | None,
+        held_back: Callable[[str], bool],
     ) -> None:
         super().__init__(facts, implications, predict)
+        self._held_back = held_back
         self._open: set[str] = set()
 
-    def look_up(self, key: str) -> Fact:
-        if key.startswith(VARYING) or key in self._open:
+    def look_up(self, key: str) -> Fact:  # noqa: D102 (as its base)
+        if key in self._open or self._held_back(key):
             raise Varies
         try:
             return super().look_up(key)
@@ -44,12 +50,14 @@ class _Environment(Known):
             self._open.add(key)
             raise
 
-    def with_(self, facts: Facts, predict: Callable[[Known, str], Fact | None] | None) -> Known:
-        raise Varies  # a prediction that changes facts to see what follows: never of the environment alone
+    def with_(  # noqa: D102 (as its base)
+        self, facts: Facts, predict: Callable[[Known, str], Fact | None] | None
+    ) -> Known:
+        raise Varies  # a prediction that changes facts to see what follows: never of what is shared alone
 
     @property
     def settled(self) -> Mapping[str, Fact]:
-        """Every fact that was asked for and that no GPU and no job changes."""
+        """Every fact that was asked for and that nothing held back changes."""
         return self._cache
 
 
@@ -77,6 +85,7 @@ class Grounds:
     def __init__(self, rulebook: Rulebook) -> None:
         self._rulebook = rulebook
         self._made: dict[object, Ground] = {}
+        self.memory: dict[tuple[int, Hashable], bool | None] = {}  # what a condition said of a value
 
     def evaluate(self, name: object, facts: Facts) -> Assessment:
         """What the whole rulebook says of a case on the ground of that name."""
@@ -89,13 +98,24 @@ class Grounds:
 def ground_of(rulebook: Rulebook, facts: Facts) -> Ground:
     """The ground for every case whose facts are these but for the GPU and the job."""
     own = Facts(fact for key, fact in facts.items() if not key.startswith(VARYING))
-    known = _Environment(own, rulebook.implications, Predictor(rulebook))
+    known = Shared(own, rulebook.implications, Predictor(rulebook), lambda key: key.startswith(VARYING))
     left = [
         rule.id
         for rule in rulebook.rules.values()
-        if rule.severity is not None and _verdict(rule.when, known) is not False
+        if rule.severity is not None and verdict(rule.when, known) is not False
     ]
     return Ground(own, rulebook.only(left), known.settled)
+
+
+def shared_by(rulebook: Rulebook, cases: Sequence[Facts]) -> Shared:
+    """The look-up for what these cases have in common; asking it for what differs between them raises `Varies`."""
+    first = cases[0]
+    keys = {key for case in cases for key in case if key not in first or not same(first[key], case[key])}
+    keys |= {key for key in first if not all(key in case for case in cases)}
+    common = Facts(fact for key, fact in first.items() if key not in keys)
+    known = Shared(common, rulebook.implications, Predictor(rulebook), keys.__contains__)
+    known.has_workload = any(key.startswith("workload.") for key in first)
+    return known
 
 
 def same(one: Fact | None, other: Fact) -> bool:
@@ -103,15 +123,15 @@ def same(one: Fact | None, other: Fact) -> bool:
     return one is other or one == other  # mostly it is the one object that was read once
 
 
-def _verdict(condition: Condition, known: _Environment) -> bool | None:
-    """True or False where the environment decides it, None where it does not or does not know."""
+def verdict(condition: Condition, known: Known) -> bool | None:
+    """True or False where what is shared decides it, None where it does not or does not know."""
     if isinstance(condition, All):
-        return _joined([_verdict(part, known) for part in condition.parts], False)
+        return _joined([verdict(part, known) for part in condition.parts], False)
     if isinstance(condition, AnyOf):
-        return _joined([_verdict(part, known) for part in condition.parts], True)
+        return _joined([verdict(part, known) for part in condition.parts], True)
     if isinstance(condition, Not):
-        verdict = _verdict(condition.part, known)
-        return None if verdict is None else not verdict
+        found = verdict(condition.part, known)
+        return None if found is None else not found
     try:
         return condition.holds(known)
     except Varies:

@@ -6,17 +6,18 @@ less and claims nothing that is not so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from typing import TYPE_CHECKING
 
-from ..evaluate import Assessment, evaluate
+from ..evaluate import Assessment
 from ..foretold import foretold
 from ..model import SEVERITIES, Alternative, Fact, Facts, Finding, Prediction, Undetermined
 from ..records import dataclass, replace
 from ..release_index import load_index, needs_of
 from ..rulebook import Rulebook
 from ..vocabulary import fact as make_fact
+from .alike import Alike, Memory
 from .compatible import Open, fits
 from .gather import Declaration
 
@@ -28,14 +29,13 @@ MOST_TRIED = 5_000  # looked at to find those whose releases admit one another
 _SHOWN = 4
 
 Choice = tuple[tuple[str, str], ...]  # (package, release), in the order of the open packages
-Ask = Callable[[Choice, Facts], Assessment]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One choice of releases, judged."""
+    """Choices of releases that no rule can tell apart, judged by the last of them."""
 
-    choice: Choice
+    choices: tuple[Choice, ...]
     assessment: Assessment
     findings: tuple[Finding, ...]
 
@@ -78,13 +78,15 @@ def judge_open(
     watched, rounds = ranges.watched, ranges.rounds
     if not watched:
         return base, found, base, ()
-    ask = grounds.evaluate if grounds else lambda choice, whole: evaluate(rulebook, whole)
+    memory = grounds.memory if grounds else None
     fired = {finding.rule for finding in found}
     findings: dict[str, Finding] = {finding.rule: finding for finding in found}
     settled: set[str] = set()
     predictions, newest = base.predictions, None
     for packages, choices in rounds:
-        cases = [_case(rulebook, facts, choice, packages, declaration, ask) for choice in choices]
+        cases = judged_alike(
+            rulebook, [(choice, whole(facts, choice, packages, declaration)) for choice in choices], memory
+        )
         if not cases:
             continue
         for finding in _judged(cases, packages, fired):
@@ -100,7 +102,8 @@ def judge_open(
         if rounds:
             notes = (f"the ranges of {names} leave too many combinations: each package was judged by itself",)
         choice = next(_choices(watched, declaration, newest_first=True), None)
-        newest = _case(rulebook, facts, choice, watched, declaration, ask) if choice else None
+        if choice is not None:
+            (newest,) = judged_alike(rulebook, [(choice, whole(facts, choice, watched, declaration))], memory)
         for finding in newest.findings if newest else ():
             findings.setdefault(finding.rule, _of_today(finding, choice or ()))
     order = sorted(findings.values(), key=lambda finding: SEVERITIES.index(finding.severity))
@@ -135,9 +138,8 @@ def _choices(packages: Sequence[Open], declaration: Declaration, *, newest_first
             yield tuple((name, str(fact.value)) for name, fact in chosen.items())
 
 
-def _case(
-    rulebook: Rulebook, facts: Facts, choice: Choice, packages: Sequence[Open], declaration: Declaration, ask: Ask
-) -> Case:
+def whole(facts: Facts, choice: Choice, packages: Sequence[Open], declaration: Declaration) -> Facts:
+    """The facts once these releases are taken, with what they pin in turn."""
     from ..workload import complete_workload
 
     index = load_index()
@@ -152,17 +154,31 @@ def _case(
             if need.pin and need.package in index and f"{need.package}.version" not in facts:
                 source = f"{places[name]}, through {name} {version}"
                 brought.append(make_fact(f"{need.package}.version", need.pin, source))
-    whole = complete_workload(facts.with_(*brought, *chosen))
-    assessment = ask(choice, whole)
-    return Case(choice, assessment, foretold(rulebook, assessment))
+    return complete_workload(facts.with_(*brought, *chosen))
+
+
+def judged_alike(
+    rulebook: Rulebook, wholes: Sequence[tuple[Choice, Facts]], memory: Memory | None = None
+) -> list[Case]:
+    """Every choice, judged; those that are alike once."""
+    if not wholes:
+        return []
+    alike = Alike(rulebook, [facts for _, facts in wholes], memory)
+    cases = []
+    for numbers in alike.groups():
+        assessment = alike.evaluate(numbers[-1])
+        choices = tuple(wholes[number][0] for number in numbers)
+        cases.append(Case(choices, assessment, foretold(rulebook, assessment)))
+    return cases
 
 
 def _judged(cases: Sequence[Case], packages: Sequence[Open], fired: set[str]) -> Iterator[Finding]:
-    by_rule: dict[str, list[tuple[Choice, Finding]]] = {}
+    by_rule: dict[str, list[tuple[Case, Finding]]] = {}
     for case in cases:
         for finding in case.findings:
             if finding.rule not in fired:
-                by_rule.setdefault(finding.rule, []).append((case.choice, finding))
+                by_rule.setdefault(finding.rule, []).append((case, finding))
+    every = [choice for case in cases for choice in case.choices]
     for strikes in by_rule.values():
         worst = min((finding for _, finding in reversed(strikes)), key=lambda item: SEVERITIES.index(item.severity))
         if len(strikes) == len(cases):
@@ -171,7 +187,7 @@ def _judged(cases: Sequence[Case], packages: Sequence[Open], fired: set[str]) ->
             named = " with ".join(f"`{item.name}{item.range}`" for item in concerned)
             yield replace(worst, message=f"whatever release {named} admits: {worst.message}")
         else:
-            yield _of_some(worst, [choice for choice, _ in strikes], [case.choice for case in cases], packages)
+            yield _of_some(worst, [choice for case, _ in strikes for choice in case.choices], every, packages)
 
 
 def _of_some(finding: Finding, bad: Sequence[Choice], every: Sequence[Choice], packages: Sequence[Open]) -> Finding:
