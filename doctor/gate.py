@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .errors import DoctorError
 from .ground import Grounds, same
 from .model import SEVERITIES, Case, Facts, Finding, Fix, Report, Undetermined
-from .patient import Patient, Request, Shelf, environment_of, has_gpu, names_no_job, with_job
+from .patient import Patient, Request, Shelf, environment_of, names_no_job, takes_project_gpus, with_job
 from .records import dataclass, replace
 from .report.fingerprint import fingerprint
 from .rulebook import Rulebook
@@ -57,7 +57,7 @@ class Plan:
 def plans(request: Request, rulebook: Rulebook) -> tuple[Plan, ...]:
     """Every environment, read once, with its cases."""
     read = ((name, own, environment_of(own, rulebook)) for name, own in _environments(request))
-    return tuple(Plan(name, patient, tuple(_cases(own, patient.facts))) for name, own, patient in read)
+    return tuple(Plan(name, patient, tuple(_cases(own, patient))) for name, own, patient in read)
 
 
 def ward_of(plan: Plan, rulebook: Rulebook, shelf: Shelf) -> Ward:
@@ -118,18 +118,18 @@ def _environments(request: Request) -> Iterator[tuple[str, Request]]:
         yield named or "the active environment", request
 
 
-def _cases(request: Request, facts: Facts) -> Iterator[tuple[str | None, str | None, Request]]:
+def _cases(request: Request, patient: Patient) -> Iterator[tuple[str | None, str | None, Request]]:
     """(GPU, job, the request for this case alone), every combination, in the order in which they were named."""
     of_project = request.defaults
     gpus: tuple[str | None, ...] = request.gpus or ((request.gpu,) if request.gpu else ())
-    if not gpus and request.project and not has_gpu(facts):
+    if not gpus and request.project and takes_project_gpus(request, patient):
         gpus = of_project.gpus
     models: tuple[str | None, ...] = request.models or ((request.model,) if request.model else ())
     jobs: tuple[str | None, ...] = request.workloads or ((request.workload,) if request.workload else ())
     asked = replace(request, gpus=(), models=(), workloads=(), project=False)
     if models or jobs:
         made = [(model, job, replace(asked, model=model, workload=job)) for model, job in _pairs(models, jobs)]
-    elif request.project and names_no_job(request, facts):
+    elif request.project and names_no_job(request, patient.facts):
         made = [
             (model, job, replace(asked, defaults=replace(of_project, models=_one(model), workloads=_one(job))))
             for model, job in _pairs(of_project.models, of_project.workloads)

@@ -34,6 +34,7 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
 
         write_atomically(path, whole)
     told = [f"{name}: {why}" for name, why in found.requirements] or ["no file declares the attention stack"]
+    told += [f"{name}: it sets variables of the stack" for name in (*found.scripts, *found.variables)]
     told += [f"{name}: left out: {why}" for name, why in found.left_out]
     count = len(found.models) + found.more_models
     told.append(f"{count} model config{'' if count == 1 else 's'}")

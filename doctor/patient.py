@@ -133,7 +133,7 @@ def with_job(patient: Patient, request: Request, shelf: Shelf) -> Patient:
     if workload is not None:
         facts = facts.with_(*shelf.workload(workload).values())
     said = request.given.with_(*parse_settings(request.settings).values())
-    gpu = request.gpu or (None if has_gpu(facts) else request.defaults.gpu)
+    gpu = request.gpu or (request.defaults.gpu if takes_project_gpus(request, patient) else None)
     if gpu:
         said = shelf.gpu(gpu).with_(*said.values())
     facts = complete_workload(facts.with_(*said.values()))
@@ -151,9 +151,11 @@ def names_no_job(request: Request, facts: Facts) -> bool:
     return not any(key.startswith("workload.") for key in (*facts, *request.given))
 
 
-def has_gpu(facts: Facts) -> bool:
-    """Whether there is a GPU, so that none of the project's is put in its place."""
-    return facts.value("gpu.sm") not in (None, ABSENT)
+def takes_project_gpus(request: Request, patient: Patient) -> bool:
+    """Whether the project's GPUs count: none is stated, and none found but what a declared job script asks for."""
+    if any(said.startswith("gpu.") for said in (*request.settings, *request.given)):
+        return False
+    return patient.declaration is not None or patient.facts.value("gpu.sm") in (None, ABSENT)
 
 
 def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:

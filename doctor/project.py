@@ -26,7 +26,8 @@ class Found:
     folder: Path
     requirements: tuple[tuple[str, str], ...]  # file, why it counts
     left_out: tuple[tuple[str, str], ...]  # file, why it does not
-    variables: tuple[str, ...]  # files that set some, which count where they are named
+    scripts: tuple[str, ...]  # of jobs, which set variables
+    variables: tuple[str, ...]  # other files that set some, which count where they are named
     models: tuple[str, ...]
     more_models: int
     gpus: tuple[tuple[str, str], ...]  # GPU, the file that asks for it
@@ -37,6 +38,7 @@ def look(folder: Path) -> Found:
     from .declared.discover import ENVIRONMENT, LEFT_OUT, VARIABLES, discover
 
     files = discover(folder)
+    setting = [item for item in files if item.role == VARIABLES]
     models = sorted(_models(folder))
     asked: dict[str, str] = {}
     for item in files:
@@ -47,7 +49,8 @@ def look(folder: Path) -> Found:
         folder,
         tuple((_inside(folder, item.path), item.why) for item in files if item.role == ENVIRONMENT),
         tuple((_inside(folder, item.path), item.why) for item in files if item.role == LEFT_OUT),
-        tuple(_inside(folder, item.path) for item in files if item.role == VARIABLES),
+        tuple(_inside(folder, item.path) for item in setting if item.kind == "jobscript"),
+        tuple(_inside(folder, item.path) for item in setting if item.kind != "jobscript"),
         tuple(_inside(folder, path) for path in models[:MOST_MODELS]),
         max(0, len(models) - MOST_MODELS),
         tuple(asked.items()),
@@ -110,8 +113,9 @@ def section(found: Found) -> str:
         "",
     ]
     if found.requirements:
-        names = [name for name, _ in found.requirements]
-        lines += [*(f"# `{name}`: {why}" for name, why in found.requirements), f"requirements = {_listed(names)}"]
+        named = (*found.requirements, *((name, "it sets variables of the stack") for name in found.scripts))
+        lines += [f"# `{name}`: {why}" for name, why in named]
+        lines.append(f"requirements = {_listed([name for name, _ in named])}")
     else:
         lines += ["# files that declare the environment; without them the active environment is examined",
                   '# requirements = ["requirements.txt"]']  # fmt: skip

@@ -280,3 +280,20 @@ def test_the_projects_own_folder_is_what_the_project_says_it_is(tmp_path, monkey
     assert torch("..") == "2.6.0"  # nothing is said of files: what is found
     (tmp_path / "pyproject.toml").write_text('[tool.attn-doctor]\nrequirements = "serve.txt"\n')
     assert (torch(".."), torch("../other"), torch("../requirements.txt")) == ("2.5.1", "2.4.1", "2.6.0")
+
+
+def test_the_projects_gpus_count_although_a_declared_script_asks_for_one(tmp_path):
+    (tmp_path / "requirements.txt").write_text("torch==2.6.0\n")
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --gres=gpu:h100:8\nexport NVTE_FLASH_ATTN=0\n")
+    files = tuple(str(tmp_path / name) for name in ("requirements.txt", "job.sbatch"))
+    several = Defaults(gpus=("a100", "b200"))
+
+    def names(**request):
+        report = diagnose(Request(declared=files, run=False, fixes=False, project=True, **request))
+        return [case.facts.value("gpu.name") for case in report.cases] or report.facts.value("gpu.name")
+
+    assert names() == "H100"
+    assert names(defaults=several) == ["A100", "B200"]
+    assert names(defaults=Defaults(gpus=("a100",))) == "A100"
+    assert names(defaults=several, gpu="l40s") == "L40S"
+    assert names(defaults=several, settings=("gpu.name=MINE", "gpu.sm=9.0")) == "MINE"

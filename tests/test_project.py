@@ -36,13 +36,14 @@ def test_what_was_found_is_what_check_then_judges(project, capsys):
     code, said = init(capsys)
     assert (code, said.err) == (0, "")
     found = project_defaults()
-    assert found.requirements == ("requirements.txt",)
+    assert found.requirements == ("requirements.txt", "train.sbatch")
     assert found.models == ("configs/llama/config.json",)
     assert found.gpus == ("a100",)
     assert "requirements.txt: what is to be installed" in said.out
     assert cli.run(["check", "--format", "json"]) in (0, 1)
     report = json.loads(capsys.readouterr().out)
     assert report["facts"]["torch.version"]["source"] == "requirements.txt:1"
+    assert report["facts"]["env.NVTE_FLASH_ATTN"]["source"] == "train.sbatch:3"
     assert report["facts"]["gpu.sm"]["value"] == "8.0"
     assert report["workload"]["num_heads"]["value"] == 32
 
