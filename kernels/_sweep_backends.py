@@ -209,7 +209,7 @@ BACKENDS = {
 #: Those that compute no gradient.
 FORWARD_ONLY = ("fa3_fwd", "sage")
 #: Quantized, or in the storage type by design: how much further from the truth than the bound is healthy.
-LOOSER = {"sage": 25.0, "transformers.eager": 1.5, "te.unfused": 2.0}
+LOOSER = {"sage": 25.0, "transformers.eager": 2.0, "te.unfused": 2.0}
 
 
 def text(case):
