@@ -76,7 +76,10 @@ def _mask(case: Mapping[str, Any], framework: str) -> dict[str, Any]:
     if framework == "torch_sdpa":
         if case["backend"].startswith("transformers.") and mask not in ("no_mask", "causal"):
             return {"mask": "arbitrary"}
-        return {"mask": mask} if mask in NAMED else {"mask": "arbitrary", "mask_dtype": "boolean"}
+        if mask in NAMED:
+            return {"mask": mask}
+        if mask != "window" or case["seq_len_kv"] == 1:  # a window over one key is none
+            return {"mask": "arbitrary", "mask_dtype": "boolean"}
     said: dict[str, Any] = {"mask": WINDOWED.get(mask, mask)}
     if mask in WINDOWED:
         size = case.get("window_size") or max(1, case["seq_len_kv"] // 5)
