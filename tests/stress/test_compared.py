@@ -51,8 +51,9 @@ def test_a_refusal_in_a_step_is_foretold_by_the_rule_of_that_step(reader):
 
 
 @pytest.mark.parametrize(
-    "layout, heads, expected", [("bhsd", 4, ("TE650",)), ("bhsd", 1, ()), ("bshd", 4, ()), ("sbhd", 4, ()), ("rowpad", 1, ("TE650",))]
-)  # fmt: skip
+    "layout, heads, expected",
+    [("bhsd", 4, ("TE650",)), ("bhsd", 1, ()), ("bshd", 4, ()), ("sbhd", 4, ()), ("rowpad", 1, ("TE650",))],
+)
 def test_tensors_that_lie_otherwise_than_transformer_engine_is_told(reader, layout, heads, expected):
     case = {"backend": "te.fused", "layout": layout, "num_heads": heads, "num_kv_heads": heads}
     assert rules_of({**CASE, **case}, reader) == expected
