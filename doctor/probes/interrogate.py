@@ -114,18 +114,20 @@ def _listen(process: subprocess.Popen[bytes], timeout: float) -> tuple[bytes, by
     poll = select.poll()
     for descriptor in heard:
         poll.register(descriptor, select.POLLIN | select.POLLHUP)
-    waiting, deadline, late = set(heard), time.monotonic() + timeout, False
+    waiting, deadline, late, gone = set(heard), time.monotonic() + timeout, False, False
     try:
         while waiting and _END not in heard[answer]:
-            ready = poll.poll(50)
+            ready = poll.poll(0 if gone else 50)
             for descriptor, _ in ready:
                 chunk = os.read(descriptor, 1 << 16)
                 heard[descriptor] = (heard[descriptor] + chunk)[-MAX_HEARD:]
                 if not chunk:
                     poll.unregister(descriptor)
                     waiting.discard(descriptor)
-            if not ready and process.poll() is not None:
-                break
+            if not ready:
+                if gone:
+                    break
+                gone = process.poll() is not None  # it may have spoken since we last looked: once more, then
             if time.monotonic() > deadline:
                 late = True
                 break

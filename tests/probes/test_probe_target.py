@@ -290,3 +290,29 @@ def test_long_lists_of_names_are_safe(target: Target, monkeypatch: pytest.Monkey
     monkeypatch.setenv("NVTE_X", "1")
     assert not collect(target, Watch(("*",)), ("environment",)).get("env.NVTE_X")  # a bare star lists nothing
     assert "CUDA_HOME" in environment.ALWAYS
+
+
+def test_what_is_said_between_two_looks_is_heard():
+    """A process that speaks and ends after we looked at its pipes and before we asked whether it lives."""
+    from doctor.probes.interrogate import _BEGIN, _END, _listen
+
+    answer, to_answer = os.pipe()
+    errors, to_errors = os.pipe()  # both stay open, as if a grandchild held them
+
+    class Ends:
+        stdout, stderr = os.fdopen(answer, "rb"), os.fdopen(errors, "rb")
+        spoke = False
+
+        def poll(self) -> int:
+            if not self.spoke:
+                self.spoke = True
+                os.write(to_answer, _BEGIN + b"3.12.3" + _END)
+            return 0
+
+    try:
+        said, _, late = _listen(Ends(), 5.0)  # type: ignore[arg-type]
+    finally:
+        os.close(to_answer)
+        os.close(to_errors)
+    assert said == _BEGIN + b"3.12.3" + _END
+    assert not late
