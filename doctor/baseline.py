@@ -43,7 +43,10 @@ class Compared:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """The findings of a report that `check --format json` wrote; DoctorError for any other file."""
+    """The findings of a report that `check --format json` wrote; DoctorError for any other file.
+
+    One that was itself written with a baseline passes on what that one had.
+    """
     import json
 
     from .yamltext import read_text
@@ -62,7 +65,9 @@ def read_baseline(path: Path) -> Baseline:
         raise DoctorError(f"{path}: `schema` needs to be 1, found `{str(content.get('schema'))[:40]}`", hint)
     try:
         names = [(str(case["environment"]), case["gpu"], case["workload"]) for case in content.get("cases") or ()]
-        return Baseline(str(path), tuple(_entry(item, names) for item in content["findings"]))
+        return Baseline(
+            str(path), tuple(_entry(item, names) for item in (*content["findings"], *content.get("known", ())))
+        )
     except (KeyError, TypeError, AttributeError, IndexError, ValueError):
         raise DoctorError(f"{path}: its findings are not those of a report", hint) from None
 

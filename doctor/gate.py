@@ -257,6 +257,7 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
         unread=tuple(dict.fromkeys(fault for ward in judged for fault in ward.patient.unread)),
         cases=kept,
         known=told.known,
+        ignored=told.ignored,
     )
 
 

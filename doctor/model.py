@@ -294,6 +294,7 @@ class Report:
     no_fix: tuple[NoFix, ...] = ()  # for every error that no fix clears, where that was asked
     cases: tuple[Case, ...] = ()  # where several were judged at once; the other fields then say what they share
     known: tuple[Finding, ...] = ()  # findings that the baseline has already, and that are not among `findings`
+    ignored: tuple[Finding, ...] = ()  # those that the project ignores, not among them either
     proof: Proof | None = None
     matrices: tuple[Matrix, ...] = ()  # backends × features, where a format shows them
     schema: int = 1

@@ -87,6 +87,7 @@ def diagnose(
         notes=(*patient.notes, *verdict.notes, *notes, *told.notes),
         unread=patient.unread,
         known=told.known,
+        ignored=told.ignored,
     )
 
 

@@ -21,6 +21,7 @@ class Settled:
 
     findings: tuple[Finding, ...]
     known: tuple[Finding, ...]
+    ignored: tuple[Finding, ...]
     silent: frozenset[str]
     notes: tuple[str, ...]
 
@@ -36,16 +37,17 @@ def settled(
     notes = [f"{rule} is ignored by this project: {ignored[rule]}" for rule in sorted(silent)]
     notes += _strangers(request.defaults, rulebook)
     told = [finding for finding in found if finding.rule not in silent]
+    left_out = tuple(finding for finding in found if finding.rule in silent)
     told += [_expired(entry, entry.rule in fired) for entry in request.defaults.expired]
     told.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     if request.baseline is None:
-        return Settled(tuple(told), (), silent, tuple(notes))
+        return Settled(tuple(told), (), left_out, silent, tuple(notes))
     from .baseline import compare, read_baseline
 
     unsure = frozenset(rule for item in undetermined for rule in item.rules) - fired
     compared = compare(read_baseline(Path(request.baseline)), told, cases, silent, unsure)
     gone = silent | ({item.rule for item in compared.known} - {item.rule for item in compared.new})
-    return Settled(compared.new, compared.known, gone, (*notes, *compared.notes))
+    return Settled(compared.new, compared.known, left_out, gone, (*notes, *compared.notes))
 
 
 def _expired(entry: Ignore, fires: bool) -> Finding:

@@ -165,8 +165,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     """`did you mean …` for a mistyped word, or None."""
     from difflib import get_close_matches
 
-    matches = get_close_matches(word, list(known), n=1)
-    return f"did you mean `{matches[0]}`?" if matches else None
+    written = {name.lower(): name for name in known}
+    matches = get_close_matches(word.lower(), written, n=1)
+    return f"did you mean `{written[matches[0]]}`?" if matches else None
 
 
 @lru_cache(maxsize=65536)

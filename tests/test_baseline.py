@@ -111,6 +111,13 @@ class TestSeveralCases:
         assert report["known"]
 
 
+def test_a_baseline_written_with_a_baseline_has_what_that_one_had(project, capsys):
+    check(capsys, "--gpu", "h100", *JOB, "--format", "json", "--output", "base.json")
+    check(capsys, "--gpu", "h100", *JOB, "--baseline", "base.json", "--format", "json", "--output", "next.json")
+    code, said = check(capsys, "--gpu", "h100", *JOB, "--baseline", "next.json")
+    assert code == 0 and said.out.startswith("nothing new")
+
+
 def test_a_fingerprint_outlives_wording_and_line_but_not_another_version():
     def of(**changes):
         return fingerprint(replace(FINDING, **changes))

@@ -1,12 +1,15 @@
 """What a project has settled with itself: ignores with a day and somebody who answers for them."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from doctor import render
 from doctor.config import read_defaults
 from doctor.patient import Request
 from doctor.report.places import place_of
+from doctor.report.subject import verdict
 from doctor.session import diagnose
 
 INCIDENT = Path(__file__).parents[1] / "examples" / "incidents" / "b"
@@ -61,3 +64,21 @@ def test_of_one_case_and_of_several(gpus, tmp_path):
     assert not any(finding.rule == "TE103" for case in report.cases for finding in case.findings)
     assert sum("TE103 is ignored" in note for note in report.notes) == 1
     assert not any("TE103" in fix.resolves for fix in report.fixes)
+
+
+@pytest.mark.parametrize("gpus", [(), ("h100", "h200")])
+def test_what_is_ignored_fails_in_no_format(tmp_path, gpus):
+    """An error that does not count must not turn a test red: the exit code is that of a pass."""
+    report = check(tmp_path, ("TE103", FUTURE), gpus=gpus)
+    assert not [finding for finding in report.findings if finding.severity == "error"]
+    assert "TE103" in {finding.rule for finding in report.ignored}
+    look, word, sentence = verdict(report)
+    assert (look, word) == ("unclear", "nothing else found") and "the project ignores TE103" in sentence
+    assert "<failure" not in render(report, "junit") and "::error" not in render(report, "github")
+    assert json.loads(render(report, "json"))["ignored"][0]["id"] == "TE103"
+
+
+def test_an_id_in_other_letters_is_answered_with_the_rule_that_is_meant(tmp_path):
+    assert (
+        "the project ignores te103, which is no rule: did you mean `TE103`?" in check(tmp_path, ("te103", FUTURE)).notes
+    )

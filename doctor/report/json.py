@@ -80,6 +80,7 @@ def document(report: Report) -> dict[str, Any]:
         "timing": dict(report.timing),
         **({"cases": [_case(item, report.facts) for item in report.cases]} if report.cases else {}),
         **({"known": [_finding(item, report) for item in report.known]} if report.known else {}),
+        **({"ignored": [_finding(item, report) for item in report.ignored]} if report.ignored else {}),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..model import ABSENT, Case, Evidence, Facts, Finding, Prediction, Reason, Report
@@ -27,10 +28,9 @@ _LIBRARIES = {"transformer_engine": "TransformerEngine", "torch": "torch SDPA"}
 
 def verdict(report: Report) -> tuple[str, str, str]:
     """(look, word, sentence): what will happen to the job, or to the jobs of several cases."""
-    if report.known and not any(finding.severity != "note" for finding in report.findings):
-        one = len(report.known) == 1
-        before = "1 finding of the baseline stands" if one else f"{len(report.known)} findings of the baseline stand"
-        return "unclear", "nothing new", f"{before} as before"
+    settled = (*report.known, *report.ignored)
+    if settled and not any(finding.severity != "note" for finding in report.findings):
+        return "unclear", "nothing new" if report.known else "nothing else found", _as_before(report)
     if report.cases:
         return _verdict_of_cases(report)
     errors = [finding for finding in report.findings if finding.severity == "error"]
@@ -38,7 +38,7 @@ def verdict(report: Report) -> tuple[str, str, str]:
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return "error", "will fail", f"{errors[0].summary}{more}"
-    had = any(finding.severity == "error" for finding in report.known)  # the baseline has what breaks the predictions
+    had = any(finding.severity == "error" for finding in settled)  # what breaks the predictions is no news
     asked = () if had else report.predictions
     broken = next((reason for item in asked if (reason := certain_failure(item)) is not None), None)
     if broken is not None:
@@ -60,13 +60,30 @@ def verdict(report: Report) -> tuple[str, str, str]:
     return "ok", "healthy", f"no rule has anything against this{runs}"
 
 
+def _as_before(report: Report) -> str:
+    """What the baseline has or the project ignores, in words."""
+    parts = []
+    if report.known:
+        one = len(report.known) == 1
+        before = "1 finding of the baseline stands" if one else f"{len(report.known)} findings of the baseline stand"
+        parts.append(f"{before} as before")
+    if report.ignored:
+        parts.append(f"the project ignores {', '.join(dict.fromkeys(item.rule for item in report.ignored))}")
+    return "; ".join(parts)
+
+
 def alone(report: Report, case: Case) -> Report:
     """The report of one of several cases: what a check of it alone would show, without fixes."""
-    known = {item.rule for item in report.known if any(report.cases[number] is case for number in item.cases)}
+
+    def of_case(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        return tuple(item for item in findings if any(report.cases[number] is case for number in item.cases))
+
+    known = {item.rule for item in of_case(report.known)}
     return replace(
         report, facts=case.facts, predictions=case.predictions, undetermined=case.undetermined, fixes=(), notes=(),
         cases=(), findings=tuple(finding for finding in case.findings if finding.rule not in known),
         known=tuple(finding for finding in case.findings if finding.rule in known),
+        ignored=of_case(report.ignored),
     )  # fmt: skip
 
 
