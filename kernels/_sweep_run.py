@@ -228,6 +228,12 @@ def _bits(torch, got):
         return int((flat * weights).sum())
 
 
+def _likely(rate, rows):
+    """Whether dropout may scatter so: rows of one key, the worst there are, vary by sqrt(8) of what is expected."""
+    spread = (8.0 / rows) ** 0.5
+    return min(0.6, max(0.05, 1 - 5 * spread)) <= rate <= max(1.6, 1 + 6 * spread)
+
+
 def _dropout(torch, case, space, truth, got, observed):
     """Dropout has no one right output; but its scatter is known, and backward must drop what forward dropped."""
     ref, out = truth.values["out"], got["out"].double()
@@ -236,7 +242,7 @@ def _dropout(torch, case, space, truth, got, observed):
     observed["dropout_scatter"] = rate
     if not bool(torch.isfinite(out).all()):
         observed["faults"].append("out_nan")
-    elif truth.rows >= 600 and not 0.6 <= rate <= 1.6:
+    elif truth.rows >= 20 and not _likely(rate, truth.rows):
         observed["faults"].append("dropout")
     if case["training"]:  # out is linear in v, and dv was asked for the gradient `out`: <v, dv> is <out, out>
         norm = float((out * out).sum())

@@ -1,4 +1,4 @@
-"""Libraries of attention for a CPU, written out: what the sweep's adapters call, with the meaning that the real ones have.
+"""Libraries of attention for a CPU, written out: what the sweep's adapters call, meant as the real ones mean it.
 
 An adapter that names the wrong axis, mask or length is wrong here as it is there.
 """
