@@ -144,6 +144,15 @@ def needs_of(lines: tuple[str, ...], platform: Platform, extras: frozenset[str] 
     return tuple(need for need in needs if need is not None)
 
 
+def loses_cuda(release: Release, platform: Platform) -> bool:
+    """On aarch64 the registry's older torch wheels are CPU builds: no way out for a GPU job."""
+    if release.package != "torch" or platform.machine == "x86_64" or platform.system != "Linux":
+        return False
+    elsewhere = Platform(platform.python, "Linux", "x86_64")
+    here, there = (needs_of(release.requires, place) for place in (platform, elsewhere))
+    return not any("nvidia" in need.package for need in here) and any("nvidia" in need.package for need in there)
+
+
 def _need(text: str, values: Mapping[str, str], extras: tuple[str, ...]) -> Need | None:
     """What a line asks for, None if its marker does not hold here."""
     line = read_line(text)

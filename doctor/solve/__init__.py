@@ -68,7 +68,7 @@ def _solve(
     if not any(finding.alternatives for finding in targets) and hopeless:
         return ()
     from .losses import Losses
-    from .repair import Repair, best_of
+    from .repair import Repair, best_of, drags
     from .wording import as_fix
 
     requires = installed() if installed is not None else None
@@ -77,7 +77,8 @@ def _solve(
     repair = Repair(rulebook, facts, assessment, stack, severities)
     outcomes: list[Outcome] = []
     for finding in targets:  # worst first; where it leaves errors behind, another may be the better one to begin with
-        outcomes += repair.fixes_for(rulebook.rules[finding.rule])
+        named = repair.fixes_for(rulebook.rules[finding.rule])
+        outcomes += [outcome for outcome in named if errors or not drags(stack, outcome)]
         if any(not outcome.firing for outcome in outcomes):
             break
     if deep and errors and all(outcome.firing for outcome in outcomes):

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..conditions import Leaf
 from ..model import ABSENT
-from ..release_index import admits
 from ..rulebook import Rulebook
 from ..vocabulary import parse_version
+from .alike import metadata_kind
 from .cost import series
 from .parts import leader_of
 from .stack import Stack
@@ -44,26 +44,19 @@ class Kinds:
         if release is None or package == "torch":
             return version
         torch = self.stack.installed.get("torch")
-        needs = frozenset(
-            (need.package, need.range)
-            for need in self.stack.needs(package, version, torch)
-            if need.package in self.stack.installed
-        )
-        leaves, tables, ranges = self._distinctions(package)
+        leaves, tables = self._distinctions(package)
         present = self.stack.installed.get(package, ABSENT)
         return (
-            needs,
-            tuple(self.stack.parts(package, version, torch).items()) if package == "transformer-engine" else (),
+            metadata_kind(self.stack, package, version, torch),
             tuple(leaf.test(version) for leaf in leaves),
             tuple(repr(table.get(version)) for table in tables),
-            tuple(admits(spec, version) for spec in ranges),
             release.has_wheel(self.stack.platform),
             present != ABSENT and parse_version(version) < parse_version(present),
             series(version) == series(present) if present != ABSENT else None,
         )
 
-    def _distinctions(self, package: str) -> tuple[list[Leaf], list[Mapping[str, Any]], list[str]]:
-        """The conditions, release tables and requirements that speak of a package."""
+    def _distinctions(self, package: str) -> tuple[list[Leaf], list[Mapping[str, Any]]]:
+        """The conditions and release tables that speak of a package."""
         key = ("distinctions", package)
         if key not in self._memo:
             name = f"{package}.version"
@@ -72,8 +65,8 @@ class Kinds:
             tables = [
                 table for sources in self.rulebook.implications.values() for source, table in sources if source == name
             ]
-            self._memo[key] = list(leaves.values()), tables, sorted(requirements_on(self.stack, package))
-        found: tuple[list[Leaf], list[Mapping[str, Any]], list[str]] = self._memo[key]
+            self._memo[key] = list(leaves.values()), tables
+        found: tuple[list[Leaf], list[Mapping[str, Any]]] = self._memo[key]
         return found
 
     def _leaves(self) -> list[Leaf]:
@@ -87,15 +80,3 @@ class Kinds:
             self._memo["leaves"] = [leaf for condition in conditions for leaf in condition.leaves()]
         found: list[Leaf] = self._memo["leaves"]
         return found
-
-
-def requirements_on(stack: Stack, package: str) -> set[str]:
-    """Every range that a release of an installed package puts on this one."""
-    found = set()
-    for other, version in stack.installed.items():
-        if version == ABSENT or other == package:
-            continue
-        candidates = stack.index.releases(other) if stack.index.mentions(other, package) else ()
-        for release in {version, *candidates}:
-            found |= {need.range for need in stack.needs(other, release, None) if need.package == package}
-    return found - {""}

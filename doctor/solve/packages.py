@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from ..model import ABSENT
 from ..release_index import admits
+from .alike import metadata_kind
 from .cost import cost
 from .parts import leader_of
 from .stack import Clash, Stack, Versions
 
 _NODES, _YIELDS = 6000, 400  # bounds of one search; the largest real ones stay an order of magnitude below
+_WORTH = 8  # nodes of a dead end from which on it is cheaper to ask which releases share it
 
 
-def choices(stack: Stack, wanted: Mapping[str, str], extra: int = 6) -> Iterator[dict[str, str]]:
-    """Sets of versions that meet the wanted ranges and break no requirement, cheapest first."""
+def choices(
+    stack: Stack, wanted: Mapping[str, str], extra: int = 6, left: list[int] | None = None
+) -> Iterator[dict[str, str]]:
+    """Sets of versions that meet the wanted ranges and break no requirement, cheapest first.
+
+    `left` counts down the nodes of several searches together.
+    """
     asked = {name: spec for name, spec in wanted.items() if not met(stack, name, spec)}
     seen: set[frozenset[tuple[str, str]]] = set()
     must = sorted({_mover(stack, name, spec, wanted) for name, spec in asked.items()})
     for size in range(len(must), len(must) + extra + 1):
-        budget = [_NODES]
+        most = _NODES if left is None else min(_NODES, left[0])
+        budget = [most]
         found: list[dict[str, str]] = []
         for chosen in _extend(stack, wanted, {}, must, size, budget):
             key = frozenset(chosen.items())
@@ -29,6 +38,8 @@ def choices(stack: Stack, wanted: Mapping[str, str], extra: int = 6) -> Iterator
                 found.append(chosen)
             if len(found) >= _YIELDS:
                 break
+        if left is not None:
+            left[0] -= most - max(budget[0], 0)
         yield from sorted(found, key=lambda chosen: cost(stack, chosen))
 
 
@@ -87,9 +98,10 @@ def _extend(
     pending = [name for name in must if name not in chosen]
     if pending:
         if len(chosen) < size:
-            for version in stack.domain(pending[0], wanted.get(pending[0], "")):
-                if stack.fits(pending[0], version, chosen):
-                    yield from _extend(stack, wanted, {**chosen, pending[0]: version}, must, size, budget)
+            fitting = (
+                v for v in stack.domain(pending[0], wanted.get(pending[0], "")) if stack.fits(pending[0], v, chosen)
+            )
+            yield from _each(stack, wanted, chosen, pending[0], fitting, must, size, budget)
         return
     versions = stack.completed(chosen)
     if not all(met(stack, name, spec, versions) for name, spec in wanted.items()) or not stack.keeps(versions):
@@ -107,9 +119,35 @@ def _extend(
         return  # a requirement that nothing can mend, or more packages than this size has room for
     for package, narrowed in min(zip(movers, ways, strict=True), key=lambda pair: len(pair[0]))[1]:
         spec = ",".join(part for part in (wanted.get(package, ""), narrowed) if part)
-        for version in stack.domain(package, spec):
-            if stack.fits(package, version, chosen) and not stack.outdated(package, version, chosen):
-                yield from _extend(stack, wanted, {**chosen, package: version}, must, size, budget)
+        fitting = (
+            version for version in stack.domain(package, spec)
+            if stack.fits(package, version, chosen) and not stack.outdated(package, version, chosen)
+        )  # fmt: skip
+        yield from _each(stack, wanted, chosen, package, fitting, must, size, budget)
+
+
+def _each(
+    stack: Stack,
+    wanted: Mapping[str, str],
+    chosen: dict[str, str],
+    package: str,
+    versions: Iterable[str],
+    must: Iterable[str],
+    size: int,
+    budget: list[int],
+) -> Iterator[dict[str, str]]:
+    """One more package at each of these versions; what metadata cannot tell from a dead end is one."""
+    dead: set[Any] = set()
+    torch = stack.completed(chosen).get("torch")
+    for version in versions:
+        if dead and package != "torch" and metadata_kind(stack, package, version, torch) in dead:
+            continue
+        before, found = budget[0], False
+        for one in _extend(stack, wanted, {**chosen, package: version}, must, size, budget):
+            found = True
+            yield one
+        if not found and before - budget[0] > _WORTH and budget[0] >= 0 and package != "torch":
+            dead.add(metadata_kind(stack, package, version, torch))
 
 
 def pressing(stack: Stack, chosen: Versions) -> list[Clash]:

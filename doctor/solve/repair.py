@@ -11,7 +11,7 @@ from ..known import Known
 from ..model import ABSENT, Facts
 from ..records import dataclass
 from ..rulebook import Rule, Rulebook
-from .cost import cost
+from .cost import cost, series
 from .effects import changed_facts
 from .packages import choices, impossible, met, pressing
 from .plan import Pick, Plan
@@ -19,6 +19,7 @@ from .stack import Stack
 
 _EVALUATIONS = 240  # of the rulebook, per call of `solve`
 _VERSIONS = 24  # sets of releases tried per plan
+_NODES = 15_000  # of the search for sets of releases, per call of `solve`
 _DEPTH = 4  # findings cured one after the other
 #: Place in a rule's list of a way that is not on it: after all that are.
 UNNAMED = 99
@@ -58,7 +59,7 @@ class Repair:
         self.base = assessment
         self.rules = [rule for rule in rulebook.rules.values() if rule.severity in severities]
         self.firing = frozenset(f.rule for f in assessment.findings if f.severity in severities)
-        self.left = _EVALUATIONS
+        self.left, self.nodes = _EVALUATIONS, [_NODES]
         self.passed_over: list[str] = []  # why a way out that a rule names could not be had
         self.unclear = frozenset(
             rule for group in assessment.undetermined for rule in group.rules if rule in rulebook.rules
@@ -152,8 +153,13 @@ class Repair:
                 return self.lean(without)
         return outcome
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether a bound ended the search: then an empty answer proves nothing."""
+        return self.left <= 0 or self.nodes[0] <= 0
+
     def _choices(self, plan: Plan) -> Iterator[dict[str, str]]:
-        return choices(self.stack, plan.require)
+        return choices(self.stack, plan.require, left=self.nodes)
 
     def _changes_something(self, pick: Pick) -> bool:
         """Whether the patient is not that way already."""
@@ -199,6 +205,14 @@ class Repair:
                 return None
         costs = (*cost(self.stack, chosen), by_hand(plan))
         return Outcome(plan, chosen, facts, known, frozenset(firing), frozenset(unclear), costs)
+
+
+def drags(stack: Stack, outcome: Outcome) -> bool:
+    """Whether it takes torch back to an older release line, which no rule asks for: no warning is worth that."""
+    if any("torch" in pick.alternative.require for pick in outcome.plan.picks):
+        return False
+    torch, before = outcome.chosen.get("torch", ABSENT), stack.installed.get("torch", ABSENT)
+    return ABSENT not in (torch, before) and series(torch) < series(before)
 
 
 def by_hand(plan: Plan) -> int:

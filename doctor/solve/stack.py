@@ -12,7 +12,7 @@ from typing import Any
 
 from ..model import ABSENT
 from ..records import dataclass, field
-from ..release_index import Need, Platform, Release, ReleaseIndex, admits, needs_of
+from ..release_index import Need, Platform, Release, ReleaseIndex, admits, loses_cuda, needs_of
 from ..versions import split_clauses
 from ..vocabulary import parse_version
 from .cost import distance
@@ -20,6 +20,7 @@ from .limits import Limits
 from .parts import leader_of, other_build
 
 Versions = Mapping[str, str]  # package -> version or ABSENT
+LEADERS = ("torch", "transformer-engine")
 
 
 @dataclass(frozen=True)
@@ -104,14 +105,14 @@ class Stack:
     def _completed(self, chosen: Versions) -> dict[str, str]:
         versions = {**self.installed, **chosen}
         torch = versions.get("torch")
-        for leader in ("torch", "transformer-engine"):
+        for leader in LEADERS:
             if leader not in chosen or chosen[leader] == self.installed.get(leader):
                 continue
             before = self.installed.get(leader)
             on_record = before is not None and self.index.release(leader, before) is not None
             old = self.parts(leader, before, self.installed.get("torch")) if before and on_record else None
-            for name in self.installed:
-                if leader_of(name) == leader and name not in chosen and (not old or name in old):
+            for name in self._led(leader):
+                if name not in chosen and (not old or name in old):
                     if other_build(chosen[leader], name):
                         versions.pop(name)  # it brings its own; at which version is not on record
                     else:
@@ -121,6 +122,23 @@ class Stack:
                     if name not in chosen:
                         versions[name] = pin
         return versions
+
+    def _led(self, leader: str) -> tuple[str, ...]:
+        """The installed parts of a leader."""
+        key = ("led", leader)
+        if key not in self.memo:
+            self.memo[key] = tuple(name for name in self.installed if leader_of(name) == leader)
+        found: tuple[str, ...] = self.memo[key]
+        return found
+
+    def _moved(self, chosen: Versions) -> dict[str, str]:
+        """The packages that are at another version once the chosen ones are in: those, and the parts of a leader."""
+        versions, touched = self.completed(chosen), dict.fromkeys(chosen)
+        for leader in LEADERS:
+            if leader in chosen and chosen[leader] != self.installed.get(leader):
+                torch = versions.get("torch")
+                touched |= dict.fromkeys((*self._led(leader), *self.parts(leader, chosen[leader], torch)))
+        return {n: versions[n] for n in touched if n in versions and versions[n] != self.installed.get(n)}
 
     def needs(self, package: str, version: str, torch: str | None) -> tuple[Need, ...]:
         """What this version requires: as installed where it stays, as published where it is new."""
@@ -135,18 +153,19 @@ class Stack:
 
     def clashes(self, chosen: Versions) -> Iterator[Clash]:
         """Every requirement that breaks and did not break before."""
-        versions = self.completed(chosen)
+        versions, moved = self.completed(chosen), self._moved(chosen)
         torch = versions.get("torch")
-        moved = {name: version for name, version in versions.items() if version != self.installed.get(name)}
         dependants = self._dependants(torch)
         for name, found in moved.items():  # what stays may need what moves …
             for package, need in dependants.get(name, ()):
-                if package not in moved and package in versions and (found == ABSENT or not admits(need.range, found)):
-                    yield Clash(package, versions[package], name, need.range)
+                if package not in moved and package in versions and not _meets(need, found):
+                    before = self.installed.get(name)
+                    if before is None or _meets(need, before):
+                        yield Clash(package, versions[package], name, need.range)
         for package, version in moved.items():  # … and what moves may need anything
             for need in () if version == ABSENT else self.needs(package, version, torch):
                 other = versions.get(need.package)
-                if other is not None and (other == ABSENT or not admits(need.range, other)):
+                if other is not None and not _meets(need, other):
                     yield Clash(package, version, need.package, need.range)
 
     def _dependants(self, torch: str | None) -> Mapping[str, list[tuple[str, Need]]]:
@@ -167,10 +186,11 @@ class Stack:
             return True
         versions = self.completed(chosen)
         torch = versions.get("torch")
-        fixed = {*chosen, *self.limits.hold, *(name for name in versions if leader_of(name) in chosen)}
         for need in self.needs(package, version, torch):
-            found = versions.get(need.package)
-            if found is not None and need.package in fixed and (found == ABSENT or not admits(need.range, found)):
+            name = need.package
+            found = versions.get(name)
+            fixed = name in chosen or name in self.limits.hold or leader_of(name) in chosen
+            if found is not None and fixed and not _meets(need, found):
                 return False
         for other in chosen:
             if chosen[other] != ABSENT:
@@ -256,18 +276,10 @@ class Stack:
             and not (present and _same(version, present))
             and admits(wanted, version)
             and item.installs_on(self.platform)
-            and not self._loses_cuda(item)
+            and not loses_cuda(item, self.platform)
             and self._parts_install(item)
         ]
         return sorted(fitting, key=lambda version: distance(self, package, version))
-
-    def _loses_cuda(self, release: Release) -> bool:
-        """On aarch64 the registry's older torch wheels are CPU builds: no way out for a GPU job."""
-        if release.package != "torch" or self.platform.machine == "x86_64" or self.platform.system != "Linux":
-            return False
-        elsewhere = Platform(self.platform.python, "Linux", "x86_64")
-        here, there = (needs_of(release.requires, place) for place in (self.platform, elsewhere))
-        return not any("nvidia" in need.package for need in here) and any("nvidia" in n.package for n in there)
 
     def _parts_install(self, release: Release) -> bool:
         """Whether everything it pins exactly can be had on the platform, as far as that is on record."""
@@ -276,6 +288,10 @@ class Stack:
             if found is not None and not found.installs_on(self.platform):
                 return False
         return True
+
+
+def _meets(need: Need, version: str) -> bool:
+    return version != ABSENT and admits(need.range, version)
 
 
 def _same(one: str, other: str) -> bool:
