@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from .cli_options import add_output, parser
 from .commands import Streams, deliver, diagnosis_of, exit_code, renderer_of, request_of
-from .proof_command import add_proof, check_options, proven, taken_back, tell_proof, wants_proof
+from .errors import DoctorError
+from .proof_command import add_proof, check_options, proven, refused, taken_back, tell_proof, wants_proof
 
 
 def run(arguments: Sequence[str], streams: Streams) -> int:
@@ -37,6 +39,7 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     add_output(made)
     options = made.read(arguments)
     check_options(options)
+    _check_outputs(options)
     render = renderer_of(options.format, "fixes")
     request = request_of(options, run=False)
     if options.rollback:
@@ -46,7 +49,9 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     report, decided = diagnosis_of(request, streams), None
     if wants_proof(options):
         report, decided = proven(report, options, request, streams)
-    if options.write is not None or options.diff:
+    if options.write is not None and not options.diff and refused(report):
+        streams.stdout.write("# no file is edited, as the proof says no\n")
+    elif options.write is not None or options.diff:
         from .edit_command import edit
 
         edit(report, options, streams)
@@ -66,3 +71,28 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
             return exit_code(report, "error")  # the file says it all; another format or place was asked for besides
     deliver(render, report, options, streams)
     return exit_code(report, "error") if decided is None else decided
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """DoctorError where two texts would go to one place, or one of them nowhere."""
+    edits = "--write" if options.write is not None and not options.diff else "--diff" if options.diff else None
+    to_stdout = options.pin == "-"
+    if options.rollback:
+        given = [name for name in ("pin", "write", "diff", "hold", "allow", "constraint") if getattr(options, name)]
+        if given or edits:
+            raise DoctorError(f"`--rollback` and `--{given[0] if given else 'write'}` exclude each other")
+    if options.force and (options.pin is None or to_stdout):
+        raise DoctorError("`--force` overwrites the file of `--pin`, and none is named", "`--pin FILE --force`")
+    if to_stdout and options.output is not None:
+        raise DoctorError("`--pin` without a file goes to stdout, and `--output` elsewhere", "`--pin FILE` writes it")
+    if to_stdout and options.format != "text":
+        raise DoctorError(
+            f"`--pin` and `--format {options.format}` both go to stdout", "`--pin FILE` writes the pins to a file"
+        )
+    if to_stdout and edits:
+        raise DoctorError(f"`--pin` and `{edits}` both go to stdout", "`--pin FILE` writes the pins to a file")
+    if edits and options.format != "text" and options.output is None:
+        raise DoctorError(
+            f"`{edits}` and `--format {options.format}` both go to stdout",
+            "`--output FILE` writes the report to a file",
+        )

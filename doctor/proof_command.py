@@ -46,17 +46,21 @@ def add_proof(made: Parser) -> None:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """DoctorError for options that exclude each other."""
-    chosen = [name for name in ("dry_run", "verify", "apply") if getattr(options, name)]
-    if options.rollback and chosen:
-        raise DoctorError(f"`--rollback` and `--{chosen[0].replace('_', '-')}` exclude each other")
-    if options.yes and not (options.apply or options.rollback):
+    """DoctorError for options that exclude each other, or that do nothing without another."""
+    deeds = [f"--{name}" for name in ("rollback", "apply") if getattr(options, name)]
+    asked = [*deeds, *(f"--{name.replace('_', '-')}" for name in ("verify", "dry_run") if getattr(options, name))]
+    if len(asked) > 1 and (asked[0] == "--rollback" or {"--apply", "--dry-run"} <= set(asked)):
+        raise DoctorError(f"`{asked[0]}` and `{asked[-1]}` exclude each other")
+    if options.yes and not deeds:
         raise DoctorError("`--yes` goes with `--apply` or `--rollback`")
+    if options.break_system_packages and not deeds:
+        raise DoctorError("`--break-system-packages` goes with `--apply` or `--rollback`")
+    if options.installer and not asked:
+        raise DoctorError("`--installer` goes with `--dry-run`, `--verify`, `--apply` or `--rollback`")
     for name in ("facts", "site_packages", "requirements"):
-        if (options.apply or options.rollback) and getattr(options, name):
-            option, deed = name.replace("_", "-"), "apply" if options.apply else "rollback"
+        if deeds and getattr(options, name):
             raise DoctorError(
-                f"`--{deed}` needs an interpreter to install into, and `--{option}` names none",
+                f"`{deeds[0]}` needs an interpreter to install into, and `--{name.replace('_', '-')}` names none",
                 "name it with `--python PATH`",
             )
 
@@ -64,6 +68,11 @@ def check_options(options: argparse.Namespace) -> None:
 def wants_proof(options: argparse.Namespace) -> bool:
     """Whether anything is to be proven or applied once the fix is found."""
     return bool(options.dry_run or options.verify or options.apply)
+
+
+def refused(report: Report) -> bool:
+    """Whether a proof was asked for and says no somewhere."""
+    return report.proof is not None and any(step.outcome is False for step in report.proof.steps)
 
 
 def proven(
@@ -76,11 +85,11 @@ def proven(
         proof, after = prove(report, request, options, lambda text: _ask(text, options, streams), streams.tell)
     if proof is None:
         return replace(report, notes=(*report.notes, "no package has to change: there is nothing to install")), None
-    refused = any(step.outcome is False for step in proof.steps)
+    told = replace(report, proof=proof)
     if after is not None:
         left = any(finding.severity == "error" for finding in after.findings)
-        return replace(report, proof=proof), int(left or refused)
-    return replace(report, proof=proof), 1 if refused else None
+        return told, int(left or refused(told))
+    return told, 1 if refused(told) else None
 
 
 def taken_back(options: argparse.Namespace, request: Request, streams: Streams) -> tuple[Report, int]:
@@ -89,8 +98,7 @@ def taken_back(options: argparse.Namespace, request: Request, streams: Streams) 
 
     with _ended_properly():
         report = roll_back(request, options, lambda text: _ask(text, options, streams), streams.tell)
-    assert report.proof is not None
-    return report, int(any(step.outcome is False for step in report.proof.steps))
+    return report, int(refused(report))
 
 
 def tell_proof(report: Report) -> None:

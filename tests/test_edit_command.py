@@ -126,3 +126,24 @@ def test_it_needs_a_file(tmp_path: Path, monkeypatch, capsys):
 def test_another_format_comes_besides(run: Run):
     code, out, _ = run("--write", "--format", "json", "--output", "fix.json")
     assert code == 1 and "+torch==2.7.1" in out and Path("fix.json").read_text().startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--write --format json", "`--write` and `--format json` both go to stdout"),
+        ("--diff --format uv", "`--diff` and `--format uv` both go to stdout"),
+        ("--pin --diff", "`--pin` and `--diff` both go to stdout"),
+        ("--pin --write", "`--pin` and `--write` both go to stdout"),
+        ("--pin --format uv", "`--pin` and `--format uv` both go to stdout"),
+        ("--pin --output fix.txt", "`--pin FILE` writes it"),
+        ("--pin --force", "`--force` overwrites the file of `--pin`"),
+        ("--force", "`--force` overwrites the file of `--pin`"),
+    ],
+)
+def test_two_texts_for_one_place_are_one_line_and_nothing_is_written(
+    run: Run, tmp_path: Path, options: str, words: str
+):
+    code, out, err = run(*options.split())
+    assert (code, out) == (2, "") and words in err and err.count("\n") == 2
+    assert names(tmp_path) == ["job.yaml", "requirements.txt"]

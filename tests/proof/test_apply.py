@@ -191,12 +191,31 @@ def test_the_mark_of_a_managed_python_is_found(tmp_path, old):
     [
         (("--apply", "--yes", "--set", "torch.version=2.6.0"), "describes another environment"),
         (("--rollback", "--dry-run"), "exclude each other"),
+        (("--apply", "--yes", "--dry-run"), "`--apply` and `--dry-run` exclude each other"),
+        (("--apply", "--verify", "--dry-run"), "exclude each other"),
+        (("--rollback", "--pin"), "`--rollback` and `--pin` exclude each other"),
+        (("--rollback", "--write"), "`--rollback` and `--write` exclude each other"),
+        (("--rollback", "--hold", "six"), "`--rollback` and `--hold` exclude each other"),
         (("--yes",), "goes with"),
+        (("--installer", "uv"), "goes with"),
+        (("--break-system-packages",), "goes with"),
     ],
 )
 def test_contradictions_are_told_in_one_line(uv, old, fix, capsys, more, words):
     assert run(fix(*more)) == 2
     assert words in capsys.readouterr().err and old.versions == BEFORE
+
+
+def test_no_file_is_edited_to_what_a_resolver_refuses(uv, old, fix, tmp_path, capsys):
+    path = tmp_path / "requirements.txt"
+    path.write_text("six==1.15.0\n")
+    uv.plan(compile=[{"code": 1, "err": "× No solution found when resolving dependencies:\n ╰─▶ Because of it."}])
+    assert run(fix("--dry-run", "--write", str(path))) == 1
+    captured = capsys.readouterr()
+    assert path.read_text() == "six==1.15.0\n" and "no: resolves: Because of it" in captured.out
+    assert "# no file is edited, as the proof says no\n" in captured.out
+    uv.plan()
+    assert run(fix("--dry-run", "--write", str(path))) == 1 and "six==1.16.0" in path.read_text()
 
 
 def test_facts_from_a_file_cannot_be_changed(uv, tmp_path, capsys):
