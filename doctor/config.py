@@ -182,25 +182,10 @@ def _ignored(page: _Page, items: Any) -> tuple[dict[str, str], tuple[Ignore, ...
 
 def section_of(path: Path, text: str) -> Any:
     """What stands under `tool.attn-doctor`, None where nothing does; DoctorError for what is no TOML."""
-    from importlib import import_module
+    from .tomlread import parse_toml
 
-    name = _near(path)
-    try:
-        tomllib = import_module("tomllib")
-    except ModuleNotFoundError:  # Python 3.10
-        try:
-            tomllib = import_module("tomli")
-        except ModuleNotFoundError:
-            raise DoctorError(
-                f"{name} has a `[{SECTION}]` section, and Python 3.10 cannot read it",
-                "install `tomli` beside attn-doctor, or run it with Python 3.11 or newer",
-            ) from None
-    try:
-        return (tomllib.loads(text).get("tool") or {}).get("attn-doctor")
-    except (tomllib.TOMLDecodeError, AttributeError, RecursionError) as problem:
-        line = re.search(r"at line (\d+)", str(problem))
-        at = line[1] if line else text.rstrip().count("\n") + 1
-        raise DoctorError(f"{name}:{at}: not TOML: {problem}") from None
+    tool = parse_toml(text, _near(path)).get("tool")
+    return tool.get("attn-doctor") if isinstance(tool, dict) else None
 
 
 class _Page:

@@ -41,10 +41,10 @@ def kind_of(path: Path, text: str) -> str:
     """The module of this package that reads the file; DoctorError for a kind that none reads."""
     name = path.name.lower()
     found = next((module for pattern, module in FORMATS if re.fullmatch(pattern, name)), None)
-    if found == "conda" and not _CONDA.search(text):
-        if _WORKFLOW.search(text):
+    if found == "conda":  # any YAML: its content says more than its name, and its place where it is all comments
+        if _WORKFLOW.search(text) or path.resolve().parts[-3:-1] == (".github", "workflows"):
             return "workflow"
-        if _CONDA_LOCK.search(text):
+        if _CONDA_LOCK.search(text) and not _CONDA.search(text):
             return "conda_lock"
     if found is not None:
         return found

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ..tomlread import parse_toml
 from .interface import fault
 
 _HEADER = re.compile(r"\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
@@ -18,25 +18,7 @@ _TEXT = re.compile(r"\"([^\"\\]*)\"|'([^']*)'")
 
 def load_toml(path: Path, text: str) -> dict[str, Any]:
     """The document; DoctorError with the line of what is wrong."""
-    try:
-        tomllib = import_module("tomllib")
-    except ModuleNotFoundError:  # Python 3.10
-        try:
-            tomllib = import_module("tomli")
-        except ModuleNotFoundError:
-            hint = "install `attn-doctor[declared]`, or run it with Python 3.11 or newer"
-            raise fault(path, None, "Python 3.10 cannot read TOML by itself", hint) from None
-    try:
-        content: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        place = re.search(r"\(at (?:line (\d+)|end of document)", str(problem))
-        line = int(place[1]) if place and place[1] else text.count("\n") + 1
-        raise fault(path, line, f"not TOML: {re.sub(r' *[(]at .*', '', str(problem)).lower()}") from None
-    except RecursionError:
-        raise fault(path, None, "nested too deeply") from None
-    except ValueError:  # more digits than Python makes a number of
-        raise fault(path, None, "a number in it is too long") from None
-    return content
+    return parse_toml(text, str(path))
 
 
 class Tables:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model import Fact
+from ..release_index import load_index
 from ..yamltext import Lines, parse_yaml
 from .interface import Sheet, agreed, fault
 from .script import Script
@@ -82,5 +83,17 @@ def _variables(script: Script, given: Any, at: tuple[str, ...], lines: Lines, *,
 
 
 def _together(scripts: list[Script]) -> tuple[Iterator[Fact], tuple[str, ...]]:
-    facts = (fact for script in scripts for fact in (*script.environment.values(), *script.installs.facts.values()))
-    return facts, tuple(dict.fromkeys(note for script in scripts for note in script.installs.notes))
+    """What images bring, and the variables of the jobs that install the stack, or of all where none is seen to."""
+    index = load_index()
+    counted, who = [each for each in scripts if any(name in index for name in each.installs.entries)], "installing jobs"
+    if not counted:
+        counted, who = scripts, "jobs"
+    facts = [fact for script in scripts for fact in script.installs.facts.values()]
+    for key in dict.fromkeys(key for script in counted for key in script.environment):
+        found = [script.environment[key] for script in counted if key in script.environment]
+        if len(found) == len(counted):
+            facts += found
+        else:
+            problem = f"{found[0].source} sets it in {len(found)} of {len(counted)} {who}, not in all"
+            facts.append(Fact(key, None, found[0].source, found[0].raw, problem))
+    return iter(facts), tuple(dict.fromkeys(note for script in scripts for note in script.installs.notes))

@@ -104,7 +104,7 @@ def test_one_bad_file_of_a_folder_does_not_hide_the_others(read):
         {"requirements.txt": "torch==2.6.0\n", "pyproject.toml": "[project]\ndependencies = ['torch\n"}, only=["."]
     )
     assert declaration.facts.value("torch.version") == "2.6.0"
-    assert "pyproject.toml:3: not TOML" in declaration.faults[0].message
+    assert "pyproject.toml:2: not TOML" in declaration.faults[0].message
 
 
 def test_a_folder_that_declares_nothing(read, tmp_path):

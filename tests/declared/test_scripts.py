@@ -4,6 +4,7 @@
 
 import pytest
 
+from doctor.declared.kinds import kind_of
 from doctor.declared.shell import UNKNOWN, commands
 from doctor.errors import DoctorError
 
@@ -107,6 +108,47 @@ def test_a_workflow(read):
     assert told(found, "env.NVTE_UNFUSED_ATTN") == ("0", 20)
     assert "vllm.version" not in found.facts
     assert found.facts["env.NVTE_FWD_LAYERNORM_SM_MARGIN"].value is None
+
+
+SEVERAL = """env: {NVTE_FUSED_ATTN: 1}
+jobs:
+  lint:
+    env: {NVTE_FLASH_ATTN: 0}
+    steps: [{run: ruff check}]
+  train:
+    env: {NVTE_UNFUSED_ATTN: 0, NVTE_DEBUG: 1}
+    steps: [{run: pip install torch==2.6.0}]
+  evaluate:
+    env: {NVTE_UNFUSED_ATTN: 0}
+    steps: [{run: pip install torch==2.6.0}]
+"""
+
+
+def test_a_variable_counts_where_every_job_that_installs_the_stack_sets_it(read):
+    facts = read({".github/workflows/ci.yml": SEVERAL}).facts
+    assert (facts.value("env.NVTE_FUSED_ATTN"), facts.value("env.NVTE_UNFUSED_ATTN")) == ("1", "0")
+    assert "env.NVTE_FLASH_ATTN" not in facts  # the linter's own
+    problem = facts["env.NVTE_DEBUG"].problem
+    assert facts["env.NVTE_DEBUG"].value is None and problem.endswith("sets it in 1 of 2 installing jobs, not in all")
+
+
+def test_where_no_job_is_seen_to_install_all_of_them_count(read):
+    text = SEVERAL.replace("pip install torch==2.6.0", "make train")
+    facts = read({".github/workflows/ci.yml": text}).facts
+    assert facts.value("env.NVTE_FUSED_ATTN") == "1"
+    assert facts["env.NVTE_UNFUSED_ATTN"].problem.endswith("sets it in 2 of 3 jobs, not in all")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".github/workflows/nv-lightning-v100.yml", "# on: push\n# jobs:\n#   gpu:\n#     runs-on: gpu\n"),
+        (".github/workflows/environment.yml", "on: push\njobs:\n  a:\n    steps: []\n"),
+        ("ci/environment.yml", "jobs:\n  a:\n    steps:\n      - run: make\ndependencies: []\n"),
+    ],
+)
+def test_a_workflow_is_known_by_its_content_and_its_place_before_its_name(name, text, write):
+    assert kind_of(write(name, text), text) == "workflow"
 
 
 def test_jobs_that_install_different_releases(read):
