@@ -22,6 +22,7 @@ from .plan import Pick, Plan
 from .repair import Repair
 
 _CASES = 60  # judged for one backend
+_ALL = 300  # and for all errors of a patient together
 _BACKENDS = 5  # one sentence each; with what would help instead, six at most
 _GPUS = ("a100", "h100", "b200", "rtx5090")
 #: Changes of the job that cost something and are nobody's fix, but worth knowing where nothing else helps.
@@ -52,7 +53,7 @@ class Proof:
     def __init__(self, repair: Repair) -> None:
         self.repair, self.stack, self.rulebook = repair, repair.stack, repair.rulebook
         self.kinds = Kinds(repair.rulebook, repair.stack)
-        self.left = _CASES
+        self.left, self.all = _CASES, _ALL
         self._memo: dict[Any, Causes] = {}
         self._plan = _settled(repair)
 
@@ -62,12 +63,16 @@ class Proof:
         self.left = _CASES
         library = Causes(self.rulebook, self.stack, self.repair.facts).selection(rule)
         told, proved = self._of_backends(rule, library) if library else self._of_rule(rule)
+        proved = proved and bool(told or finding.no_pin)
         if finding.no_pin:
             told.insert(0, _sentence(finding.no_pin))
-        if proved and told:
+        if proved:
             told[-1] = f"{told[-1][:-1]}: no change of releases or variables helps."
-        elif not told:
-            told = ["No release, variable or setting on record clears it without breaking something else."]
+        else:
+            told.append(
+                "Could not tell whether some other release would do it: no way was found within "
+                f"{len(self._memo)} judged choices of releases and variables."
+            )
         return NoFix(rule.id, tuple(told), self._instead(rule, library), proved)
 
     # --- by cases -----------------------------------------------------------------------------------------------
@@ -101,7 +106,8 @@ class Proof:
     ) -> Iterator[Case | None]:
         """The cases below one choice of releases; None for one that stays open."""
         self.left -= 1
-        if self.left < 0:
+        self.all -= 1
+        if self.left < 0 or self.all < 0:
             yield None
             return
         causes = self._causes(fixed)
