@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 _ASKED = re.compile(r"(?P<name>[A-Za-z0-9._-]+?)(?:==(?P<version>[A-Za-z0-9.!+_-]+))?")
 MOST = 4  # releases told of
+_CERTAINTY = {
+    "expected": "expected: its release workflow builds it; nobody looked",
+    "published": "published: added after the release, public lock files name it with its hash",
+}
 
 
 def run(arguments: Sequence[str], streams: Streams) -> int:
@@ -105,7 +109,7 @@ def _as_text(answer: Answer, way: Build) -> str:
         best = answer.fitting[0]
         out += [
             "",
-            f"flash-attn {best.version} has an official wheel (expected: its workflow builds it; nobody looked)",
+            f"flash-attn {best.version} has an official wheel ({_CERTAINTY[best.certainty]})",
         ]
         out += [*_told(best), f'  pip install "flash-attn @ {best.url}"']
         others = answer.fitting[1:MOST]
@@ -122,7 +126,11 @@ def _as_text(answer: Answer, way: Build) -> str:
         out += ["hint: name the environment with `--python PATH`, or say it with `--set torch.version=2.8.0`"]
     for wheel in answer.nearest:
         goal = "for this torch" if wheel.torch == minor(place.torch) else "for another torch"
-        out += ["", f"nearest {goal}: flash-attn {wheel.version} on torch {wheel.torch} (expected)", *_told(wheel)]
+        out += [
+            "",
+            f"nearest {goal}: flash-attn {wheel.version} on torch {wheel.torch} ({wheel.certainty})",
+            *_told(wheel),
+        ]
         out += [f"  {wheel.url}"]
     out += ["", f"to build here, {way.duration}:", f"  {way.command}", *(f"  {note}" for note in way.notes)]
     return "\n".join(out) + "\n"
@@ -141,8 +149,8 @@ def _as_json(answer: Answer, way: Build) -> str:
     def told(wheel: Wheel) -> dict[str, Any]:
         return {
             "version": wheel.version, "torch": wheel.torch, "cuda": wheel.cuda, "cxx11_abi": wheel.abi,
-            "python": wheel.python, "glibc": wheel.glibc, "url": wheel.url, "certainty": "expected",
-            "warnings": list(wheel.warnings),
+            "python": wheel.python, "machine": wheel.machine, "glibc": wheel.glibc, "url": wheel.url,
+            "certainty": wheel.certainty, "warnings": list(wheel.warnings),
         }  # fmt: skip
 
     place = answer.place

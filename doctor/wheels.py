@@ -1,6 +1,7 @@
 """flash-attn's official wheels: which one fits a torch, its CUDA and C++ ABI, a Python and a C library.
 
-The table says what each release's workflow builds, so a wheel is *expected*: nobody looked at the release page.
+The table says what each release's workflow builds, so a wheel is *expected*: nobody looked at the release page. A few
+wheels that came later are *published*: public lock files name them with their hashes.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from .records import dataclass
 from .vocabulary import parse_version
 
 PACKAGE = "flash-attn"
+MACHINES = ("x86_64", "aarch64")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,13 @@ class Wheel:
     glibc: str
     url: str
     doubt: str | None = None  # why it may never have been built
+    machine: str = "x86_64"
+    seen: bool = False  # public lock files name it with its hash
+
+    @property
+    def certainty(self) -> str:
+        """How sure it is that there is this file."""
+        return "published" if self.seen else "expected"
 
     @property
     def name(self) -> str:
@@ -81,12 +91,13 @@ def find(place: Place, version: str | None = None) -> Answer:
                             ("Python", place.python))
         if value is None
     )  # fmt: skip
-    if place.system != "Linux" or place.machine != "x86_64":
+    if place.system != "Linux" or place.machine not in MACHINES:
         what = place.system if place.system != "Linux" else place.machine
-        return Answer(place, why_not=f"the workflows build for Linux on x86_64 only, and this is {what}")
+        return Answer(place, why_not=f"official wheels are for Linux on {' and '.join(MACHINES)}, and this is {what}")
     if not wheels:
         return Answer(place, why_not=f"flash-attn {version} is not in the table of releases with wheels")
     steps = (
+        (f"machine {place.machine}", lambda wheel: wheel.machine == place.machine),
         ("torch " + minor(place.torch), lambda wheel: place.torch is None or wheel.torch == minor(place.torch)),
         (f"CUDA {str(place.cuda).split('.')[0]}", lambda wheel: place.cuda is None or _serves(wheel, place.cuda)),
         (f"Python {tag(place.python)}", lambda wheel: place.python is None or wheel.python == tag(place.python)),
@@ -134,7 +145,8 @@ def nearest(place: Place, version: str | None) -> tuple[Wheel, ...]:
 def _unfit(wheel: Wheel, place: Place, *, but_torch: bool) -> bool:
     """Whether anything known of the place speaks against it; another torch may come with another ABI and CUDA."""
     return (
-        (place.python is not None and wheel.python != tag(place.python))
+        wheel.machine != place.machine
+        or (place.python is not None and wheel.python != tag(place.python))
         or (place.glibc is not None and _newer(wheel.glibc, place.glibc))
         or (but_torch and wheel.abi != usual_abi(wheel.torch))
         or (place.cuda is not None and not _serves(wheel, place.cuda) and not but_torch)
@@ -171,6 +183,7 @@ def _why(before: Sequence[Wheel], what: str, version: str | None) -> str:
     kind = what.split()[0]
     there = {
         "torch": sorted({wheel.torch for wheel in before}, key=parse_version),
+        "machine": sorted({wheel.machine for wheel in before}),
         "CUDA": sorted({wheel.cuda for wheel in before}),
         "Python": sorted({wheel.python for wheel in before}, key=lambda text: int(text[3:])),
         "C++11": [],
@@ -209,7 +222,7 @@ def _lines(wheel: Wheel, version: str) -> tuple[int, ...]:
 
 @functools.cache
 def table(path: Path | None = None) -> tuple[Wheel, ...]:
-    """Every wheel the workflows build, oldest release first; read once per process."""
+    """Every wheel the workflows build, oldest release first, then those that came later; read once per process."""
     if path is None:
         from .assets import rules_dir
 
@@ -227,13 +240,21 @@ def _wheels(body: dict[str, Any]) -> Iterator[Wheel]:
     for group in body["releases"]:
         glibc = body["glibc"][group["runner"]]
         for version in group["versions"]:
-            for cuda, nvcc, torch, built_with, pythons in group["builds"]:
-                for python in pythons.split():
-                    for abi in (False, True):
-                        names = {"cuda": cuda, "torch": torch, "abi": str(abi).upper(), "python": python}
-                        url = body["url"].format(version=version, **names)
-                        doubt = body["doubtful"].get(version)
-                        yield Wheel(version, cuda, nvcc, torch, built_with, python, abi, glibc, url, doubt)
+            doubt = body["doubtful"].get(version)
+            for cuda, nvcc, torch, built_with, pythons, *abis in group["builds"]:
+                for python, abi in product(pythons.split(), "".join(abis or ["FALSE TRUE"]).split()):
+                    url = body["url"].format(
+                        version=version, cuda=cuda, torch=torch, abi=abi, python=python, machine="x86_64"
+                    )
+                    yield Wheel(version, cuda, nvcc, torch, built_with, python, abi == "TRUE", glibc, url, doubt)
+    for item in body.get("added", ()):
+        version, cuda, torch, python = item["version"], item["cuda"], item["torch"], item["python"]
+        for machine, abi in product(item["machines"].split(), item["abis"].split()):
+            url = body["url"].format(version=version, cuda=cuda, torch=torch, abi=abi, python=python, machine=machine)
+            yield Wheel(
+                version, cuda, item["nvcc"], torch, torch, python, abi == "TRUE", body["glibc"][item["runner"]], url,
+                machine=machine, seen=True,
+            )  # fmt: skip
 
 
 def place_of(known: Any, torch: str | None = None) -> Place:

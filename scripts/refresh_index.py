@@ -3,10 +3,8 @@
     python scripts/refresh_index.py [--add NAME …] [--only NAME …] [--since DATE] [--dry-run]
 
 Every package in `rules/index/releases.json.gz` is looked up (simple JSON API); only releases that are not on
-record yet cost a second request, for their metadata. flash-attn's wheels (`rules/index/flash_attn_wheels.json`) are
-not refreshed: they lie on the project's own release pages and in no package index, which has its sources only. That
-table was made from the release workflow of each tag (its lists of Pythons, torch releases, CUDA and ABI), so it says
-which wheels are expected; reading the workflow of a new tag, or the list of files on its release page, renews it.
+record yet cost a second request, for their metadata. flash-attn's wheels (`rules/index/flash_attn_wheels.json`) lie
+on the project's own release pages and in no package index: `scripts/refresh_wheels.py` renews that table.
 A source-only release without static metadata keeps what
 is on record, or is told and left out.
 """

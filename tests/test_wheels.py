@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -26,11 +28,12 @@ def names(wheels) -> list[str]:
 
 
 def test_the_table_holds_what_the_workflows_build():
-    assert len(table()) == 5760 and len({wheel.url for wheel in table()}) == 5760
+    assert sum(not wheel.seen for wheel in table()) == 5760
+    assert len({wheel.url for wheel in table()}) == len(table())  # none is named twice
     for wheel in table():
         name, version, _, tags = parse_wheel_filename(wheel.name)
         assert (name, version.public) == ("flash-attn", wheel.version)
-        assert tags == {Tag(wheel.python, wheel.python, "linux_x86_64")}
+        assert tags == {Tag(wheel.python, wheel.python, f"linux_{wheel.machine}")}
         assert wheel.url.split("/")[-2] == f"v{wheel.version}"
 
 
@@ -38,6 +41,74 @@ def test_a_broken_table_is_told(tmp_path):
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(DoctorError, match=r"`t\.json` cannot be read"):
         table(tmp_path / "t.json")
+
+
+WORKFLOW = """
+jobs:
+  build_wheels:
+    strategy:
+      matrix:
+        os: [ubuntu-22.04, ubuntu-22.04-arm]
+        python-version: ["3.9", "3.10", "3.13"]
+        torch-version: ["2.4.0", "2.7.1", "2.9.1"]
+        cuda-version: ["12.9.1", "13.0.1"]
+        cxx11_abi: ["FALSE", "TRUE"]
+        exclude:
+          - {torch-version: "2.4.0", python-version: "3.13"}
+          - {torch-version: "2.4.0", cuda-version: "13.0.1"}
+          - {torch-version: "2.7.1", cuda-version: "13.0.1"}
+          - {torch-version: "2.4.0", os: ubuntu-22.04-arm}
+          - {torch-version: "2.9.1", cxx11_abi: "FALSE"}
+    steps:
+      - run: |
+          echo "MATRIX_CUDA_VERSION=$(echo ${{ matrix.cuda-version }} | awk -F \\. {'print $1 $2'})" >> $GITHUB_ENV
+"""
+MAJOR = r"""          echo "WHEEL_CUDA_VERSION=$(echo ${{ matrix.cuda-version }} | awk -F \. {'print $1'})" >> $GITHUB_ENV
+"""  # noqa: E501 (as the workflow writes it)
+
+
+def refresh_wheels():
+    """The script, as a module."""
+    path = Path(__file__).parents[1] / "scripts" / "refresh_wheels.py"
+    spec = importlib.util.spec_from_file_location("refresh_wheels", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_workflow_s_matrix_becomes_rows_of_the_table():
+    """One row per CUDA and torch; a build without one of the ABIs says so."""
+    matrix = refresh_wheels().matrix
+    runner, builds = matrix(WORKFLOW + MAJOR)
+    assert runner == "ubuntu-22.04"
+    assert builds == [
+        ["cu12", "12.9.1", "2.4", "2.4.0", "cp39 cp310"],
+        ["cu12", "12.9.1", "2.7", "2.7.1", "cp39 cp310 cp313"],
+        ["cu12", "12.9.1", "2.9", "2.9.1", "cp39 cp310 cp313", "TRUE"],
+        ["cu13", "13.0.1", "2.9", "2.9.1", "cp39 cp310 cp313", "TRUE"],
+    ]
+    assert [row[0] for row in matrix(WORKFLOW)[1]] == ["cu129", "cu129", "cu129", "cu130"]  # older tags name the minor
+    assert matrix("jobs: {build: {}}") is None
+
+
+def test_releases_are_built_as_their_tag_says(tmp_path):
+    """Alike ones stand together; one without a tag is taken for its predecessor's."""
+    releases = refresh_wheels().releases
+
+    def git(*arguments: str) -> None:
+        alone = ("-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *alone, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "-q")
+    file = tmp_path / ".github" / "workflows" / "publish.yml"
+    file.parent.mkdir(parents=True)
+    for tag, text in (("v1.0.0", "jobs: {}"), ("v2.0.0", WORKFLOW), ("v2.0.1", WORKFLOW), ("v2.1.0", WORKFLOW + MAJOR)):
+        file.write_text(text)
+        git("add", "-A")
+        git("commit", "-q", "--allow-empty", "-m", tag)
+        git("tag", tag)
+    found = releases(tmp_path, ["2.1.0.post1", "1.0.0", "2.0.0"])
+    assert [group["versions"] for group in found] == [["2.0.0", "2.0.1"], ["2.1.0", "2.1.0.post1"]]
 
 
 # --- what fits ----------------------------------------------------------------------------------------------------
@@ -65,12 +136,12 @@ def test_the_wheel_of_a_release_for_a_place(place: Place, version: str, name: st
 
 def test_without_a_release_the_newest_that_is_sure_comes_first():
     found = [wheel.version for wheel in find(TORCH28).fitting]
-    assert found == ["2.8.3.post1", "2.8.3", "2.8.3.post2"]
+    assert found == ["2.8.3.post1", "2.8.3", "2.8.1", "2.8.3.post2"]
     assert any("not read" in text for text in find(TORCH28).fitting[-1].warnings)
 
 
 def test_every_wheel_fits_its_own_place_and_no_other():
-    for wheel in table()[::37]:
+    for wheel in [item for item in table() if not item.seen][::37]:
         major = {"cu11": "11.8", "cu12": "12.4"}.get(wheel.cuda[:4])
         own = Place(wheel.built_with, major, wheel.abi, f"3.{wheel.python[3:]}.1", glibc=wheel.glibc)
         found = find(own, wheel.version).fitting
@@ -78,7 +149,7 @@ def test_every_wheel_fits_its_own_place_and_no_other():
             wheel.torch, wheel.abi, wheel.python
         )  # fmt: skip
         for other in (
-            Place(own.torch, "13.0", own.abi, own.python),
+            Place(own.torch, "14.0", own.abi, own.python),
             Place(own.torch, own.cuda, own.abi, "3.15.0"),
             Place("2.99.0", own.cuda, own.abi, own.python),
             Place(own.torch, own.cuda, own.abi, own.python, glibc="2.17"),
@@ -87,6 +158,27 @@ def test_every_wheel_fits_its_own_place_and_no_other():
         ):
             answer = find(other, wheel.version)
             assert not answer.fitting and answer.why_not
+
+
+@pytest.mark.parametrize(
+    ("place", "names_of"),
+    [
+        (Place("2.9.1", "12.8", True, "3.12.3"),
+         ["flash_attn-2.8.3+cu12torch2.9cxx11abiTRUE-cp312-cp312-linux_x86_64.whl",
+          "flash_attn-2.8.1+cu12torch2.9cxx11abiTRUE-cp312-cp312-linux_x86_64.whl"]),
+        (Place("2.10.0", "13.0", True, "3.12.3"),
+         ["flash_attn-2.8.3+cu13torch2.10cxx11abiTRUE-cp312-cp312-linux_x86_64.whl",
+          "flash_attn-2.8.1+cu13torch2.10cxx11abiTRUE-cp312-cp312-linux_x86_64.whl"]),
+        (Place("2.10.0", "13.0", True, "3.13.1", machine="aarch64"),
+         ["flash_attn-2.8.1+cu13torch2.10cxx11abiTRUE-cp313-cp313-linux_aarch64.whl"]),
+        (Place("2.10.0", "12.8", False, "3.12.3"), []),
+        (Place("2.6.0", "12.4", True, "3.12.3", machine="aarch64"), []),
+    ],
+)  # fmt: skip
+def test_wheels_that_came_after_the_release(place: Place, names_of: list[str]):
+    answer = find(place)
+    assert names(answer.fitting) == names_of and all(wheel.certainty == "published" for wheel in answer.fitting)
+    assert (answer.why_not is None) == bool(names_of)
 
 
 def test_a_pre_release_of_torch_is_told():
@@ -105,7 +197,7 @@ def test_what_is_not_known_is_no_refusal():
 
 
 def test_the_nearest_torch_and_the_nearest_release():
-    answer = find(Place("2.9.1", "12.8", True, "3.12.3"))
+    answer = find(Place("2.9.1", "12.8", True, "3.11.3"))
     assert [(wheel.version, wheel.torch, wheel.abi) for wheel in answer.nearest] == [("2.8.3.post1", "2.8", True)]
     answer = find(Place("2.4.1", "12.1", False, "3.11.3"), "2.5.6")
     assert [(wheel.version, wheel.torch, wheel.abi) for wheel in answer.nearest] == [
@@ -180,7 +272,8 @@ def test_the_command_without_a_wheel(capsys):
     arguments += ["--set", "torch.cuda=13.0", "--set", "torch.cxx11_abi=true"]
     assert command_line(arguments) == 1
     told = json.loads(capsys.readouterr().out)
-    assert told["wheels"] == [] and "torch 2.11" in told["why_not"] and told["nearest"][0]["torch"] == "2.8"
+    assert told["wheels"] == [] and "torch 2.11" in told["why_not"]
+    assert (told["nearest"][0]["torch"], told["nearest"][0]["certainty"]) == ("2.8", "expected")
     assert told["build"]["command"].endswith("flash-attn==2.8.3.post2")
 
 
