@@ -86,11 +86,15 @@ def _target(made: Parser) -> None:
         "what is examined", "default: the active virtual or conda environment, else the interpreter that runs this"
     )
     only = group.add_mutually_exclusive_group()
-    only.add_argument("--python", metavar="PATH", help="interpreter of another environment")
-    only.add_argument("--site-packages", metavar="DIR", help="an unpacked tree: a Docker layer, a mounted image")
-    only.add_argument("--facts", metavar="FILE", help="facts from `snapshot` or written by hand; no machine needed")
+    only.add_argument("--python", type=path, metavar="PATH", help="interpreter of another environment")
     only.add_argument(
-        "--requirements", action="append", default=[], metavar="FILE",
+        "--site-packages", type=path, metavar="DIR", help="an unpacked tree: a Docker layer, a mounted image"
+    )
+    only.add_argument(
+        "--facts", type=path, metavar="FILE", help="facts from `snapshot` or written by hand; no machine needed"
+    )
+    only.add_argument(
+        "--requirements", action="append", type=path, default=[], metavar="FILE",
         help="a declared environment: requirements, lock or project file, environment.yml, Dockerfile, job script, or "
         "a project's folder; repeatable",
     )  # fmt: skip
@@ -112,7 +116,7 @@ def _workload(made: Parser) -> None:
         ("--model", "CONFIG", "a Hugging Face config.json"),
         ("--workload", "FILE", "a workload in YAML or JSON"),
     ):
-        group.add_argument(name, action="append", default=[], metavar=value, help=what + several)
+        group.add_argument(name, action="append", type=path, default=[], metavar=value, help=what + several)
 
 
 def add_kernels(made: Parser) -> None:
@@ -130,7 +134,10 @@ def add_kernels(made: Parser) -> None:
 def add_baseline(made: Parser) -> None:
     """`--baseline`."""
     made.add_argument(
-        "--baseline", metavar="FILE", help="tell only what a report that `--format json` wrote does not have already"
+        "--baseline",
+        type=path,
+        metavar="FILE",
+        help="tell only what a report that `--format json` wrote does not have already",
     )
 
 
@@ -140,6 +147,13 @@ def add_fail_on(made: Parser) -> None:
         "--fail-on", choices=FAIL_ON, metavar="SEVERITY",
         help=f"exit 1 at this severity or worse: {', '.join(FAIL_ON)} (default: error)",
     )  # fmt: skip
+
+
+def path(text: str) -> str:
+    """A file or folder by its name; an empty shell variable is none, and not the current folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("names no file")
+    return text
 
 
 def seconds(text: str) -> float:

@@ -20,6 +20,8 @@ from .records import dataclass
 if TYPE_CHECKING:
     from .session import Request
 
+_MOST_UNREAD = 3  # files by name in the one line of the complaint; the report's notes have them all
+
 
 @dataclass(frozen=True)
 class Streams:
@@ -242,7 +244,8 @@ def write(text: str, output: str | None, streams: Streams) -> None:
 def _all_read(unread: Sequence[str]) -> None:
     """Bad input is told when the rest has been answered."""
     if unread:
-        raise DoctorError(unread[0], "everything else that is declared was judged")
+        more = [f"and {len(unread) - _MOST_UNREAD} more"] if len(unread) > _MOST_UNREAD else []
+        raise DoctorError("; ".join([*unread[:_MOST_UNREAD], *more]), "everything else that is declared was judged")
 
 
 def exit_code(report: Report, fail_on: str) -> int:

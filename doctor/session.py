@@ -112,6 +112,8 @@ def answerable(rulebook: Rulebook, patient: Patient, *assessments: Assessment) -
     """NoDiagnosis where there is nothing to judge."""
     watched = (f"{name}.version" for name in rulebook.watched_distributions)
     if not any(item.findings for item in assessments) and not any(key in patient.facts for key in watched):
+        if patient.declaration is not None:
+            raise NoDiagnosis("nothing of the attention stack is declared there", "name the files that pin torch")
         raise NoDiagnosis(
             "nothing of the attention stack is installed there",
             "name the training environment with `--python PATH`, `--site-packages DIR` or `--facts FILE`",

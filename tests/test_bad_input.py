@@ -14,6 +14,7 @@ from doctor import cli
 
 ROOT = Path(__file__).parents[1]
 INCIDENT_B = ROOT / "examples" / "incidents" / "b"
+LLAMA = ROOT / "examples" / "models" / "llama-3-8b.json"
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
@@ -129,6 +130,33 @@ class TestFiles:
     @pytest.mark.parametrize("path", ["nowhere", "nowhere/deeper", "x" * 5000, "a\0b", ""])
     def test_not_there(self, option, path, refused):
         refused("check", "--no-run", option, path, code=2)
+
+    @pytest.mark.parametrize("option", ["--requirements", "--model", "--workload", "--facts", "--baseline", "--python"])
+    @pytest.mark.parametrize("more", [(), ("--gpu", "a100,h100")])
+    def test_an_empty_name_is_not_the_current_folder(self, option, more, refused, tmp_path):
+        (tmp_path / "config.json").write_text(LLAMA.read_text())
+        (tmp_path / "requirements.txt").write_text("torch==2.6.0")
+        assert "names no file" in refused(
+            "check", "--no-run", "--set", "torch.version=2.6.0", option, "", *more, code=2
+        )
+
+    def test_a_model_config_is_no_workload_file(self, tmp_path, capsys):
+        assert cli.run(["check", "--no-run", "--set", "torch.version=2.6.0", "--workload", str(LLAMA)]) == 2
+        assert "config.json of Hugging Face is for `--model`" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("count", [2, 5])
+    def test_every_file_that_cannot_be_read_is_told_and_the_others_are_judged(self, count, tmp_path, capsys):
+        (tmp_path / "requirements.txt").write_text("torch==2.6.0\ntorchvision==0.19.0\n")
+        bad = [option for number in range(count) for option in ("--requirements", f"bad{number}.txt")]
+        code = cli.run(["check", "--requirements", "requirements.txt", *bad, "--format", "json"])
+        out, err = capsys.readouterr()
+        assert code == 2 and "TV001" in out
+        assert "bad0.txt" in one_line(err) and "bad1.txt" in err and ("and 2 more" in err) is (count == 5)
+        assert all(f"bad{number}.txt" in " ".join(json.loads(out)["notes"]) for number in range(count))
+
+    def test_a_file_that_declares_nothing_is_no_clean_bill(self, refused, tmp_path):
+        (tmp_path / "requirements.txt").write_text("numpy\n")
+        assert "attention stack is declared" in refused("check", "--requirements", "requirements.txt", code=3)
 
     @pytest.mark.parametrize("option", ["--facts", "--workload"])
     def test_a_folder_is_no_file(self, option, refused, tmp_path):

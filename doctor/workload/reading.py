@@ -22,6 +22,7 @@ SYNONYMS: Mapping[str, str] = {
     "is_causal": "mask", "causal": "mask", "qkv_format": "qkv_layout", "micro_batch_size": "batch_size",
 }  # fmt: skip
 _SECTIONS = ("workload", "facts", "schema", "tool")  # of a facts file, which may serve as a workload too
+_OF_CONFIGS = ("architectures", "hidden_size", "num_hidden_layers", "_name_or_path")  # keys of a model config
 _FROM_ZERO = ("workload.num_splits",)  # 0 = the kernel decides
 LARGEST = 1 << 40  # no axis of a tensor is longer; keeps derived products printable
 
@@ -142,6 +143,8 @@ def _fact(key: str, value: Any, source: str) -> Fact:
         bare = full.removeprefix(PREFIX)
         known = [name.removeprefix(PREFIX) for name in TERMS if name.startswith(PREFIX) and _givable(name)]
         hint = f"did you mean `{SYNONYMS[bare]}`?" if bare in SYNONYMS else nearest(bare, known)
+        if bare in _OF_CONFIGS:
+            hint = "a config.json of Hugging Face is for `--model`"
         raise DoctorError(f"unknown workload key `{_short(key)}`", hint)
     if isinstance(value, dict):  # the long form that `snapshot` writes
         stray = next((name for name in value if name not in LONG_FORM), None)
