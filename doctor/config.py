@@ -167,6 +167,9 @@ def _ignored(page: _Page, items: Any) -> tuple[dict[str, str], tuple[Ignore, ...
                 f"{place}: an entry of `ignore` lacks `{missing[0]}`",
                 "an ignored rule needs a reason and a day on which it is looked at again",
             )
+        wrong = next((key for key in ("rule", "reason", "owner") if not isinstance(item.get(key, ""), str)), None)
+        if wrong is not None:
+            raise DoctorError(f"{place}: `{wrong}` needs a text, found `{item[wrong]}`")
         told = {key: " ".join(str(item[key]).split()) for key in IGNORE_KEYS if item.get(key)}
         try:
             until = datetime.date.fromisoformat(told["until"][:10])
