@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["diagnose", "diagnose_ranks", "render"]
 
-#: A file, what it holds, or an object that can say it (`model.config` of transformers has `to_dict`).
+#: A file, what it holds, or an object that can say it (`model.config` of transformers has `to_dict`); or several.
 Source = Any
 
 
@@ -31,8 +31,8 @@ def diagnose(
     settings: Mapping[str, Any] | None = None,
     python: str | None = None,
     facts: str | os.PathLike[str] | None = None,
-    requirements: Iterable[str | os.PathLike[str]] = (),
-    gpu: str | None = None,
+    requirements: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    gpu: str | Sequence[str] | None = None,
     rules: Iterable[str | os.PathLike[str]] = (),
     run: bool = False,
     fixes: bool = True,
@@ -43,9 +43,14 @@ def diagnose(
     model: a Hugging Face `config.json`, its content as a mapping, or a config object with `to_dict`.
     workload: a workload file, or a mapping such as `{"dtype": "bfloat16", "cp_size": 8}`; it wins over `model`.
     settings: further facts by their keys, `{"env.NVTE_FLASH_ATTN": "0"}`; they win over everything.
-    python, facts, requirements: what is examined, one of them: an interpreter, a facts file, declared files.
-        Default: the interpreter that runs this.
+    python, facts, requirements: what is examined, one of them: an interpreter, a facts file, declared files, which
+        together are one environment: `"."` or another folder, `"pyproject.toml[train]"`. Default: the interpreter
+        that runs this.
     gpu: diagnose for this GPU instead of the one here. rules: folders with further rules.
+
+    Lists of `gpu`, `model` and `workload` are judged in every combination, as `attn-doctor check` does: the report has
+    them in `cases`, and each finding says in which of them it strikes.
+
     run: also run small kernels on the GPU, in processes of their own; `timeout` is the longest wait for one, in
         seconds. Off by default: at the top of a training script the GPU is wanted for something else.
     fixes: also search for what helps.
@@ -117,10 +122,13 @@ def render(report: Report, form: str = "text") -> str:
 
 def _examine(model: Source, **options: Any) -> Facts:
     """What `diagnose` with the same options would look at."""
+    from .errors import DoctorError
     from .rulebook import load_rulebook
     from .session import examine
 
     request = _request(model, **options)
+    if request.several:
+        raise DoctorError("the ranks of a job share one GPU and one job", "`diagnose` judges several at once")
     return examine(request, load_rulebook((*request.defaults.rules, *request.rules))).facts
 
 
@@ -131,33 +139,67 @@ def _request(
     settings: Mapping[str, Any] | None = None,
     python: str | None = None,
     facts: str | os.PathLike[str] | None = None,
-    requirements: Iterable[str | os.PathLike[str]] = (),
-    gpu: str | None = None,
+    requirements: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    gpu: str | Sequence[str] | None = None,
     rules: Iterable[str | os.PathLike[str]] = (),
     run: bool = False,
     fixes: bool = True,
     timeout: float = 120.0,
 ) -> Request:
-    from .config import project_defaults
+    from .config import project_defaults, split_names
     from .errors import DoctorError
+    from .records import replace
     from .session import Request
 
-    declared = tuple(os.fspath(name) for name in ([requirements] if isinstance(requirements, str) else requirements))
+    files = (requirements,) if isinstance(requirements, (str, os.PathLike)) else requirements
+    declared = tuple(os.fspath(name) for name in files)
     named = [word for word, given in (("python", python), ("facts", facts), ("requirements", declared)) if given]
     if len(named) > 1:
         raise DoctorError(f"`{named[0]}` and `{named[1]}` exclude each other")
-    return Request(
+    gpus = split_names((gpu,) if isinstance(gpu, str) else gpu or ())
+    models, workloads = _each(model), _each(workload)
+    several = max(len(gpus), len(models), len(workloads)) > 1
+    job = [axis[0] if axis and not several else None for axis in (models, workloads)]
+    request = Request(
         python=python or (None if facts or declared else sys.executable),
         facts=None if facts is None else os.fspath(facts),
         declared=declared,
-        gpu=gpu,
-        given=_given(model, workload, settings or {}),
+        gpu=gpus[0] if len(gpus) == 1 else None,
+        given=_given(job[0], job[1], settings or {}),
         rules=tuple(os.fspath(folder) for folder in rules),
         defaults=project_defaults(),
         fixes=fixes,
         run=run,
         timeout=timeout,
     )
+    if not several:
+        return request
+    held: dict[tuple[str, str], Facts] = {}
+    return replace(
+        request,
+        gpus=gpus if len(gpus) > 1 else (),
+        models=tuple(_name("model", number, source, held) for number, source in enumerate(models, 1)),
+        workloads=tuple(_name("workload", number, source, held) for number, source in enumerate(workloads, 1)),
+        held=held,
+        thorough=False,  # as `check` does with several cases
+    )
+
+
+def _each(source: Source) -> tuple[Source, ...]:
+    return tuple(source) if isinstance(source, (list, tuple)) else () if source is None else (source,)
+
+
+def _name(kind: str, number: int, source: Source, held: dict[tuple[str, str], Facts]) -> str:
+    """What one of several is called in the report; what is no file is held under that name."""
+    from .workload import model_facts, workload_facts
+
+    if isinstance(source, (str, os.PathLike)):
+        return os.fspath(source)
+    content = _mapping(source, kind)
+    name = str(content.get("_name_or_path") or f"{kind} {number}")
+    name = name if (kind, name) not in held else f"{name} ({number})"
+    held[kind, name] = model_facts(content) if kind == "model" else workload_facts(content)
+    return name
 
 
 def _given(model: Source, workload: Source, settings: Mapping[str, Any]) -> Facts:

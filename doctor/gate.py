@@ -220,7 +220,7 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
         from .baseline import read_baseline
 
         read_baseline(Path(request.baseline))  # a bad one is told before all the work
-    asked, shelf = plans(request, rulebook), Shelf(rulebook)
+    asked, shelf = plans(request, rulebook), Shelf(rulebook, request.held)
     clock.lap("facts")
     if sum(len(plan.cases) for plan in asked) == 1:  # the project's matrix shrinks where there is a GPU
         (_, _, one), patient = asked[0].cases[0], asked[0].patient

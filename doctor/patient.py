@@ -40,6 +40,7 @@ class Request:
     gpus: tuple[str, ...] = ()  # several of these, or of the next two: each combination is a case of its own (`gate`)
     models: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
+    held: Mapping[tuple[str, str], Facts] = field(default_factory=dict)  # what stands behind a name that is no file
     project: bool = False  # the project's own matrix counts where this request says nothing
     baseline: str | None = None  # a report: what it has already is not told again
     hold: tuple[str, ...] = ()  # packages a fix leaves alone
@@ -84,9 +85,9 @@ class Patient:
 class Shelf:
     """What GPU names, model configs and workload files say, each looked up once for all cases."""
 
-    def __init__(self, rulebook: Rulebook) -> None:
+    def __init__(self, rulebook: Rulebook, held: Mapping[tuple[str, str], Facts] | None = None) -> None:
         self._rulebook = rulebook
-        self._read: dict[tuple[str, str], Facts] = {}
+        self._read: dict[tuple[str, str], Facts] = dict(held or {})
 
     def gpu(self, name: str) -> Facts:
         """The facts of a GPU by its name."""
@@ -116,7 +117,7 @@ class Shelf:
 
 def examine(request: Request, rulebook: Rulebook) -> Patient:
     """Gather the facts: the environment, then the job, then what the user says outright. Later ones win."""
-    return with_job(environment_of(request, rulebook), request, Shelf(rulebook))
+    return with_job(environment_of(request, rulebook), request, Shelf(rulebook, request.held))
 
 
 def with_job(patient: Patient, request: Request, shelf: Shelf) -> Patient:

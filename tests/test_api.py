@@ -183,3 +183,61 @@ def test_unknown_is_no_disagreement_and_absent_is():
     found = {item.key: item.values for item in disagreements([here, there])}
     assert found == {"torch.version": (("2.6.0", (0,)), (ABSENT, (1,)))}
     assert disagreements([here, Facts()]) == ()
+
+
+def test_several_gpus_models_and_workloads_are_judged_in_every_combination():
+    small = {"dtype": "bfloat16", "framework": "torch_sdpa"}
+    report = diagnose(
+        [LLAMA, {**json.loads(LLAMA.read_text()), "_name_or_path": "ours/tiny"}],
+        workload=[small, {**small, "dtype": "float16"}],
+        gpu=["a100", "h100"],
+        facts=B / "facts.yaml",
+        fixes=False,
+    )
+    assert [case.gpu for case in report.cases] == ["a100"] * 4 + ["h100"] * 4
+    assert [case.workload for case in report.cases[:4]] == [
+        f"{model} + workload {number}" for model in ("llama-3-8b", "tiny") for number in (1, 2)
+    ]
+    assert [case.facts.value("workload.dtype") for case in report.cases[:2]] == ["bfloat16", "float16"]
+    assert report.cases[2].facts.value("workload.head_dim_qk") == 128
+    assert len(json.loads(render(report, "json"))["cases"]) == 8
+
+
+def test_each_case_is_told_what_a_diagnosis_of_it_alone_tells():
+    jobs = [{**json.loads(LLAMA.read_text()), "torch_dtype": dtype} for dtype in ("bfloat16", "float32")]
+    options: dict[str, Any] = {"facts": B / "facts.yaml", "workload": B / "workload.yaml", "fixes": False}
+    cases = iter(diagnose(jobs, gpu="v100,h100", **options).cases)
+    for gpu in ("v100", "h100"):
+        for job in jobs:
+            alone, case = diagnose(job, gpu=gpu, **options), next(cases)
+            assert {item.rule for item in case.findings} == {item.rule for item in alone.findings}
+            assert case.facts.value("workload.dtype") == alone.facts.value("workload.dtype")
+
+
+def test_a_list_of_one_is_one():
+    options: dict[str, Any] = {"facts": B / "facts.yaml", "fixes": False}
+    assert diagnose([LLAMA], gpu=["h100"], **options).findings == diagnose(LLAMA, gpu="h100", **options).findings
+    assert diagnose([LLAMA], gpu=["h100"], **options).cases == ()
+
+
+def test_settings_win_in_every_case():
+    report = diagnose(
+        LLAMA, gpu=["a100", "h100"], facts=B / "facts.yaml", settings={"workload.cp_size": 4}, fixes=False
+    )
+    assert [case.facts.value("workload.cp_size") for case in report.cases] == [4, 4]
+
+
+def test_a_folder_and_an_extra_are_declared_environments(tmp_path: Path):
+    (tmp_path / "pyproject.toml").write_text(
+        "[project]\ndependencies = ['torch==2.6.0']\noptional-dependencies.train = ['flash-attn==2.7.4.post1']\n"
+    )
+    options: dict[str, Any] = {"gpu": ["a100", "h100"], "fixes": False}
+    folder = diagnose(LLAMA, requirements=tmp_path, **options)
+    assert folder.facts.value("torch.version") == "2.6.0" and "flash-attn.version" not in folder.facts
+    chosen = diagnose(LLAMA, requirements=[f"{tmp_path}/pyproject.toml[train]"], **options)
+    assert chosen.facts.value("flash-attn.version") == "2.7.4.post1" and len(chosen.cases) == 2
+
+
+def test_the_ranks_of_a_job_share_one_gpu():
+    with pytest.raises(DoctorError, match="share one GPU"):
+        diagnose_ranks(LLAMA, gpu=["a100", "h100"], facts=B / "facts.yaml", rank=0, gather=lambda text: [text])
