@@ -147,3 +147,24 @@ def test_two_texts_for_one_place_are_one_line_and_nothing_is_written(
     code, out, err = run(*options.split())
     assert (code, out) == (2, "") and words in err and err.count("\n") == 2
     assert names(tmp_path) == ["job.yaml", "requirements.txt"]
+
+
+@pytest.mark.parametrize(
+    "place", ['dependencies = [\n  "torch>=2.6,<2.7",\n  {te}\n]', "dependencies = ['torch>=2.6,<2.7', {te}]"]
+)
+def test_a_range_of_pyproject_binds_as_one_of_a_requirements_file_does(run: Run, tmp_path: Path, place: str):
+    te = '"transformer-engine[pytorch]==2.3.0"'
+    text = f'[project]\nname = "job"\nversion = "1"\nrequires-python = ">=3.11"\n{place.format(te=te)}\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    code, out, _ = run("--write", declared="pyproject.toml")
+    assert code == 1 and "`torch==2.7.1` is ruled out by your constraint" in out
+    after = (tmp_path / "pyproject.toml").read_text()
+    assert "torch==2.6.0+cu126" in after and "https://download.pytorch.org/whl/cu126" in after
+
+
+def test_what_came_from_an_address_and_is_in_the_registry_is_not_said_to_be_built(run: Run, tmp_path: Path):
+    wheel = "torch @ https://download.pytorch.org/whl/cu124/torch-2.6.0%2Bcu124-cp311-cp311-linux_x86_64.whl"
+    (tmp_path / "requirements.txt").write_text(NEEDS.replace("torch==2.6.0", wheel))
+    _, out, _ = run("--write")
+    assert (tmp_path / "requirements.txt").read_text() == NEEDS.replace("2.6.0", "2.7.1")
+    assert "# `torch` 2.7.1 comes from the package index" in out and "built from source" not in out

@@ -53,13 +53,22 @@ class Goals:
         return here == there or (here.public == there.public and not there.local and here.local == self.tag)
 
     def wheel(self, package: str, version: str) -> str | None:
-        """The address of the wheel that fits the environment to come."""
+        """The address of the wheel that fits the environment to come; of what a registry has, none is needed."""
         found = self.wheels(package, version) if self.wheels else None
         if found:
             self.say(f"`{package}`: the address is expected from the workflow that builds the wheel, and was not asked")
+        elif self._in_registry(package, version):
+            self.say(f"`{package}` {version} comes from the package index, in place of the old address")
         else:
             self.say(f"`{package}` {version} has no wheel on record for the new torch: it is built from source")
         return found
+
+    def _in_registry(self, package: str, version: str) -> bool:
+        """Whether some machine that is meant finds a wheel of it in the registry."""
+        from ..release_index import load_index
+
+        release = load_index().release(package, version.partition("+")[0])
+        return release is not None and any(release.has_wheel(platform) for platform in self.platforms)
 
     def companion(self, package: str, spec: str) -> Goal | None:
         """What a package must become that only the file knows; None where it may stay."""

@@ -115,6 +115,7 @@ def unknown_names(names: Sequence[str], known: Collection[str]) -> list[str]:
 
 
 _AT_A_LINE = re.compile(r".+:\d+")
+_QUOTED = re.compile(r'"([^"\\]*)"|\'([^\']*)\'')
 
 
 def declared(facts: Facts, name: str) -> tuple[str, Line] | None:
@@ -122,8 +123,10 @@ def declared(facts: Facts, name: str) -> tuple[str, Line] | None:
     fact = facts.get(f"{name}.version")
     if fact is None or not fact.raw or not _AT_A_LINE.fullmatch(fact.source):
         return None
-    line = read_line(fact.raw.partition(" #")[0].strip())
-    return (fact.source, line) if line is not None and normalized(line.name) == name else None
+    quoted = (double or single for double, single in _QUOTED.findall(fact.raw))  # items of an array in TOML
+    lines = [read_line(text.strip()) for text in (fact.raw.partition(" #")[0], *quoted)]
+    named = [line for line in lines if line is not None and normalized(line.name) == name]
+    return (fact.source, named[0]) if len(named) == 1 else None
 
 
 def with_declared(limits: Limits | None, facts: Facts, names: Collection[str]) -> Limits | None:
