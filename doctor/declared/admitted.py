@@ -18,7 +18,7 @@ from ..release_index import load_index, needs_of
 from ..rulebook import Rulebook
 from ..vocabulary import fact as make_fact
 from .alike import Alike, Memory
-from .compatible import Open, fits
+from .compatible import MOST_NAMED, Open, fits, narrowed
 from .gather import Declaration
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 MOST_COMBINATIONS = 160  # judged
 MOST_TRIED = 5_000  # looked at to find those whose releases admit one another
-_SHOWN = 4
 
 Choice = tuple[tuple[str, str], ...]  # (package, release), in the order of the open packages
 
@@ -178,37 +177,71 @@ def _judged(cases: Sequence[Case], packages: Sequence[Open], fired: set[str]) ->
         for finding in case.findings:
             if finding.rule not in fired:
                 by_rule.setdefault(finding.rule, []).append((case, finding))
+    some = []
     every = [choice for case in cases for choice in case.choices]
     for strikes in by_rule.values():
         worst = min((finding for _, finding in reversed(strikes)), key=lambda item: SEVERITIES.index(item.severity))
+        about = {item.key.removesuffix(".version") for item in worst.evidence}
         if len(strikes) == len(cases):
-            about = {item.key.removesuffix(".version") for item in worst.evidence}
             concerned = [item for item in packages if item.name in about] or list(packages)
             named = " with ".join(f"`{item.name}{item.range}`" for item in concerned)
             yield replace(worst, message=f"whatever release {named} admits: {worst.message}")
         else:
-            yield _of_some(worst, [choice for case, _ in strikes for choice in case.choices], every, packages)
+            ordered = sorted(packages, key=lambda item: item.name not in about)
+            some.append(_strike(worst, [choice for case, _ in strikes for choice in case.choices], every, ordered))
+    yield from (_of_some(strike, some, dict(every[-1])[strike.package.name]) for strike in some)
 
 
-def _of_some(finding: Finding, bad: Sequence[Choice], every: Sequence[Choice], packages: Sequence[Open]) -> Finding:
-    """A finding that strikes for some releases: a warning that names them, and the narrowing that cures it."""
-    about = {item.key.removesuffix(".version") for item in finding.evidence}
-    ordered = sorted(packages, key=lambda item: item.name not in about)
-    narrowing, named = None, ordered[0]
+@dataclass(frozen=True)
+class _Strike:
+    """A finding that strikes for some releases, and the package whose range is to be narrowed."""
+
+    finding: Finding
+    package: Open
+    hit: tuple[str, ...]  # its releases in some bad combination
+    clean: tuple[str, ...]  # its releases in none
+
+
+def _strike(finding: Finding, bad: Sequence[Choice], every: Sequence[Choice], ordered: Sequence[Open]) -> _Strike:
+    made = []
     for item in ordered:
-        clean = _clean(item, bad, every)
-        if clean:
-            narrowing, named = Alternative(require={item.name: narrowed(item, clean)}, note="narrows the range"), item
-            break
-    hit = sorted({dict(choice)[named.name] for choice in bad}, key=named.versions.index)
-    more = f" and {len(hit) - _SHOWN} more" if len(hit) > _SHOWN else ""
-    told = f"`{named.name}{named.range}` ({named.place}) admits {', '.join(hit[-_SHOWN:])}{more}, with which: "
+        hit, possible = ({dict(choice)[item.name] for choice in choices} for choices in (bad, every))
+        struck = tuple(version for version in item.versions if version in hit)
+        clean = tuple(version for version in item.versions if version in possible - hit)
+        made.append(_Strike(finding, item, struck, clean))
+    return next((strike for strike in made if strike.clean), made[0])
+
+
+def _of_some(strike: _Strike, every: Sequence[_Strike], today: str) -> Finding:
+    """A warning that names the releases, and the narrowing of the range that cures all which is found of it."""
+    finding, item = strike.finding, strike.package
+    more = f" and {len(strike.hit) - MOST_NAMED} more" if len(strike.hit) > MOST_NAMED else ""
+    spared = "" if today in strike.hit else f" (not {today}, which an installer takes today)"
+    named = ", ".join(strike.hit[-MOST_NAMED:])
+    told = f"`{item.name}{item.range}` ({item.place}) admits {named}{more}{spared}, with which: "
     return replace(
         finding,
         severity="warning" if finding.severity == "error" else finding.severity,
         message=told + finding.message,
-        alternatives=(narrowing, *finding.alternatives) if narrowing else finding.alternatives,
+        alternatives=(*_narrowing(strike, every), *_besides(finding, item.name if spared else None)),
     )
+
+
+def _narrowing(strike: _Strike, every: Sequence[_Strike]) -> Iterator[Alternative]:
+    """The range without any release of which something is found; where there is none, without those of this finding."""
+    if not strike.clean:
+        return
+    item = strike.package
+    same = [one for one in every if one.package is item and one.clean]
+    left = [version for version in strike.clean if all(version in one.clean for one in same)]
+    others = [one.finding.rule for one in same if one is not strike] if left else []
+    note = f"narrows the range, also against {', '.join(others)}" if others else "narrows the range"
+    yield Alternative(require={item.name: narrowed(item, left or strike.clean)}, note=note)
+
+
+def _besides(finding: Finding, spared: str | None) -> Iterator[Alternative]:
+    """The rule's own ways, without a release to pin where an installer takes one today that is not concerned."""
+    yield from (way for way in finding.alternatives if spared is None or spared not in way.require)
 
 
 def _of_today(finding: Finding, choice: Choice) -> Finding:
@@ -216,30 +249,6 @@ def _of_today(finding: Finding, choice: Choice) -> Finding:
     named = ", ".join(f"{name} {version}" for name, version in choice)
     severity = "warning" if finding.severity == "error" else finding.severity
     return replace(finding, severity=severity, message=f"an installer takes {named} today: {finding.message}")
-
-
-def _clean(item: Open, bad: Sequence[Choice], every: Sequence[Choice]) -> list[str]:
-    """Releases of one package in no bad combination."""
-    struck = {dict(choice)[item.name] for choice in bad}
-    possible = {dict(choice)[item.name] for choice in every}
-    return [version for version in item.versions if version in possible - struck]
-
-
-def narrowed(item: Open, clean: Sequence[str]) -> str:
-    """A range that admits these releases and none of the others on record, as short as it can be said."""
-    others = [version for version in item.versions if version not in clean]
-    positions = [item.versions.index(version) for version in clean]
-    first, last = positions[0], positions[-1]
-    inside = [version for version in item.versions[first : last + 1] if version in others]
-    if len(inside) > _SHOWN:  # no stretch: the newest alone
-        return f"=={clean[-1]}"
-    replaced = (">" if first > 0 else "") + ("<" if last + 1 < len(item.versions) else "")
-    clauses = [clause for clause in item.range.split(",") if clause and clause[0] not in replaced]
-    if first > 0:
-        clauses.append(f">={clean[0]}")
-    if last + 1 < len(item.versions):
-        clauses.append(f"<{item.versions[last + 1]}")
-    return ",".join([*clauses, *(f"!={version}" for version in inside)])
 
 
 def _settled(base: Assessment, cases: Sequence[Case]) -> set[str]:

@@ -8,6 +8,7 @@ from ..model import ABSENT, Fact
 from ..records import dataclass
 from ..release_index import Need, Platform, Release, admits, load_index, needs_of
 
+MOST_NAMED = 4  # releases in one sentence, or left out of one range
 Ranges = Mapping[str, tuple[str, ...]]  # other package → what a release asks of it
 
 
@@ -91,3 +92,25 @@ def _asked_for(versions: tuple[str, ...], choices: Sequence[tuple[str, ...]]) ->
 
 def _within(version: str, ranges: tuple[str, ...]) -> bool:
     return all(admits(text, version) for text in ranges)
+
+
+def narrowed(item: Open, clean: Sequence[str]) -> str:
+    """A range that admits none of the others on record, and of these the newest, with few releases left out between."""
+    versions, good = item.versions, set(clean)
+    first = last = max(map(versions.index, clean))
+    inside: list[str] = []
+    for position in range(last - 1, -1, -1):
+        if versions[position] in good:
+            first = position
+        elif versions[position + 1] not in good or len(inside) == MOST_NAMED:
+            break  # older ones lie behind a whole stretch that is bad
+        else:
+            inside.insert(0, versions[position])
+    inside = [version for version in inside if versions.index(version) > first]
+    replaced = (">" if first > 0 else "") + ("<" if last + 1 < len(versions) else "")
+    clauses = [clause for clause in item.range.split(",") if clause and clause[0] not in replaced]
+    if first > 0:
+        clauses.append(f">={versions[first]}")
+    if last + 1 < len(versions):
+        clauses.append(f"<{versions[last + 1]}")
+    return ",".join([*clauses, *(f"!={version}" for version in inside)])

@@ -5,23 +5,22 @@ from pathlib import Path
 import pytest
 
 from doctor import session
-from doctor.declared.admitted import narrowed
-from doctor.declared.compatible import Open
+from doctor.declared.compatible import Open, narrowed
 from doctor.patient import Request
 from doctor.release_index import admits
 
-WORKLOADS = Path(__file__).parents[2] / "examples" / "incidents"
-B = WORKLOADS / "b" / "workload.yaml"  # all-gather context parallelism, which needs cuDNN 9.3
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LLAMA = EXAMPLES / "models" / "llama-3-8b.json"
+B = EXAMPLES / "incidents" / "b" / "workload.yaml"  # all-gather context parallelism, which needs cuDNN 9.3
 REST = "transformer-engine[pytorch]==2.3.0\nflash-attn==2.7.4.post1\n"
 
 
 @pytest.fixture
 def diagnose(write):
-    def diagnose(text, *settings, workload=B, gpu="h100"):
+    def diagnose(text, *settings, model=None, gpu="h100"):
         path = write("requirements.txt", text)
-        return session.diagnose(
-            Request(declared=(str(path),), gpu=gpu, workload=str(workload), settings=settings, run=False)
-        )
+        job = {"model": str(model)} if model else {"workload": str(B)}
+        return session.diagnose(Request(declared=(str(path),), gpu=gpu, settings=settings, run=False, **job))
 
     return diagnose
 
@@ -51,6 +50,26 @@ def test_the_narrowing_cures(diagnose):
     again = diagnose(f"torch{wanted}\n{REST}")
     assert "TE103" not in by_rule(again)
     assert not any("TE103" in group.rules for group in again.undetermined)
+
+
+def test_one_narrowing_cures_all_that_is_found_of_a_range(diagnose):
+    """A bare torch admits releases without code for the GPU, and one that prefers cuDNN: one line is to be edited."""
+    report = diagnose("torch\ntransformers==4.51.3\n", model=LLAMA)
+    mine = {rule: item for rule, item in by_rule(report).items() if " admits " in item.message}
+    assert {"TORCH005", "TORCH012"} <= set(mine)
+    (wanted,) = {item.alternatives[0].require["torch"] for item in mine.values()}
+    assert all(other in mine["TORCH005"].alternatives[0].note for other in mine if other != "TORCH005")
+    again = diagnose(f"torch{wanted}\ntransformers==4.51.3\n", model=LLAMA)
+    assert not set(mine) & set(by_rule(again))
+
+
+def test_it_is_said_where_today_s_release_is_spared(diagnose):
+    """Then no rule's own pin is offered beside the narrowing: the range is to lose its bad part, not the rest."""
+    spared = by_rule(diagnose(f"torch>=2.4,<2.9\n{REST}"))["TE103"]
+    assert "(not 2.8.0, which an installer takes today)" in spared.message
+    assert all("torch" not in way.require for way in spared.alternatives[1:])
+    hit = by_rule(diagnose("torch==2.6.0\ntransformer-engine[pytorch]>=1.9,<2.4\nflash-attn==2.7.4.post1\n"))["TE103"]
+    assert "takes today" not in hit.message
 
 
 def test_for_no_release_is_silence_and_no_doubt(diagnose):
@@ -119,6 +138,7 @@ def test_a_range_with_one_release_is_a_pin(read):
         (">=1", ["1", "2", "4"], ">=1,!=3"),
         ("", ["1", "2", "3", "4"], ""),
         ("!=9", ["4"], "!=9,>=4"),
+        ("", ["2", "3"], ">=2,<4"),
     ],
 )
 def test_narrowed(given, clean, wanted):
@@ -126,3 +146,21 @@ def test_narrowed(given, clean, wanted):
     found = narrowed(Open("x", given, "r.txt:1", versions), clean)
     assert found == wanted
     assert [version for version in versions if not found or admits(found, version)] == clean
+
+
+@pytest.mark.parametrize(
+    ("bad", "wanted"),
+    [
+        ({"3", "4"}, ">=5"),  # a whole stretch: what lies before it is given up
+        ({"3", "5", "7"}, "!=3,!=5,!=7"),
+        ({"1", "2", "5"}, ">=3,!=5"),
+        ({"3", "4", "6", "9"}, ">=5,<9,!=6"),
+        ({"2", "8", "9"}, "<8,!=2"),
+    ],
+)
+def test_narrowed_keeps_the_newest_and_lists_few_exceptions(bad, wanted):
+    versions = tuple("123456789")
+    found = narrowed(Open("x", "", "r.txt:1", versions), [version for version in versions if version not in bad])
+    assert found == wanted
+    left = {version for version in versions if admits(found, version)}
+    assert left and not left & bad
