@@ -152,11 +152,15 @@ def _request(
     from .session import Request
 
     files = (requirements,) if isinstance(requirements, (str, os.PathLike)) else requirements
+    if not timeout > 0:
+        raise DoctorError(f"`timeout` needs a positive number of seconds, found `{timeout}`")
     declared = tuple(os.fspath(name) for name in files)
     named = [word for word, given in (("python", python), ("facts", facts), ("requirements", declared)) if given]
     if len(named) > 1:
         raise DoctorError(f"`{named[0]}` and `{named[1]}` exclude each other")
     gpus = split_names((gpu,) if isinstance(gpu, str) else gpu or ())
+    if isinstance(gpu, str) and not gpus:
+        raise DoctorError("`gpu` names no GPU", 'for example `gpu="h100"`')
     models, workloads = _each(model), _each(workload)
     several = max(len(gpus), len(models), len(workloads)) > 1
     job = [axis[0] if axis and not several else None for axis in (models, workloads)]

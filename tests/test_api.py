@@ -76,6 +76,8 @@ def test_the_interpreter_that_runs_is_examined_unless_another_is_named():
         ({"settings": {"torch.vresion": "2.6"}}, "unknown fact key"),
         ({"python": "python3", "facts": "f.yaml"}, "exclude each other"),
         ({"model": "no/such/config.json"}, "config.json"),
+        ({"gpu": " , "}, "names no GPU"),
+        ({"timeout": 0}, "positive number of seconds, found `0`"),
     ],
 )
 def test_bad_input_is_one_sentence(options: dict[str, Any], why: str):
