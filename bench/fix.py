@@ -1,4 +1,4 @@
-"""Seconds to a fix, how many broken environments get one, and whether a smaller one exists.
+"""Seconds to a fix or to the reason for none, how many broken environments get one, and whether a smaller one exists.
 
     python bench/fix.py [--environments N] [--seed N] [--brute N] [--hopeless N] [--uv PATH] [--accepted N]
 
@@ -28,7 +28,7 @@ from brute_force import World  # noqa: E402
 from made_up import environment  # noqa: E402
 
 from doctor.evaluate import Assessment, evaluate  # noqa: E402
-from doctor.model import Facts, Fix, Report  # noqa: E402
+from doctor.model import Facts, Fix, NoFix, Report  # noqa: E402
 from doctor.pins import render_pins  # noqa: E402
 from doctor.rulebook import Rulebook, load_rulebook  # noqa: E402
 from doctor.solve import no_fix, solve  # noqa: E402
@@ -56,14 +56,16 @@ def main() -> int:
             continue
         began = time.process_time()
         fixes = solve(rulebook, facts, before)
+        reasons = no_fix(rulebook, facts, before, fixes)
         times.append(time.process_time() - began)
         clear = [fix for fix in fixes if not fix.leaves]
-        kinds[_kind(before, fixes, clear)] += 1
+        kinds[_kind(before, fixes, clear, reasons)] += 1
         size = min((len(_packages(fix)) for fix in clear), default=0)
         if size and sum(smaller.values()) < options.brute:
             smaller[f"{size} packages: {_smaller(rulebook, facts, before, size)}"] += 1
         if not clear and sum(hopeless.values()) < options.hopeless:
-            hopeless[_hopeless(rulebook, facts, before, fixes)] += 1
+            hopeless[_hopeless(rulebook, facts, before, fixes, reasons)] += 1
+            sys.stderr.write(f"without a fix: seed {seed - 1}\n")
         if options.uv and clear and _packages(clear[0]) and sum(accepted.values()) < options.accepted:
             verdict, seconds = _compile(options.uv, facts, before, fixes)
             accepted[verdict] += 1
@@ -101,12 +103,15 @@ def _packages(fix: Fix) -> list[str]:
     return [change.name for change in fix.changes if change.kind == "package"]
 
 
-def _kind(before: Assessment, fixes: tuple[Fix, ...], clear: list[Fix]) -> str:
+def _kind(before: Assessment, fixes: tuple[Fix, ...], clear: list[Fix], reasons: tuple[NoFix, ...]) -> str:
+    """Cleared; else what became of the errors, and whether the rest is known to have no cure."""
     if clear:
         return "cleared"
-    if any(finding.no_pin for finding in before.findings if finding.severity == "error"):
-        return "no release cures it, says the rule" + (" (rest cleared)" if fixes else "")
-    return "not found" + (" (in part)" if fixes else "")
+    part = "in part" if fixes else "nothing"
+    by_author = {finding.rule for finding in before.findings if finding.no_pin}
+    if all(item.proved or item.rule in by_author for item in reasons) and reasons:
+        return f"{part}, and no release cures the rest" + (", says the rule" if by_author else ", proved")
+    return f"{part}, and could not tell of the rest"
 
 
 def _smaller(rulebook: Rulebook, facts: Facts, before: Assessment, size: int) -> str:
@@ -117,11 +122,13 @@ def _smaller(rulebook: Rulebook, facts: Facts, before: Assessment, size: int) ->
     return "no smaller set" if found is None else f"{len(found[0])} would do"
 
 
-def _hopeless(rulebook: Rulebook, facts: Facts, before: Assessment, fixes: tuple[Fix, ...]) -> str:
+def _hopeless(
+    rulebook: Rulebook, facts: Facts, before: Assessment, fixes: tuple[Fix, ...], reasons: tuple[NoFix, ...]
+) -> str:
     """Whether brute force agrees that the errors no fix clears cannot be cleared."""
     cleared = {rule for fix in fixes for rule in fix.resolves}
     world = World(rulebook, facts, before)
-    proved = all(item.proved for item in no_fix(rulebook, facts, before, fixes))
+    proved = all(item.proved for item in reasons)
     told = "proved in sentences" if proved else "not proved in sentences"
     left = sorted(before.errors - cleared) or sorted({rule for fix in fixes for rule in fix.leaves})
     for rule in left:

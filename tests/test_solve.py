@@ -455,8 +455,9 @@ def brute_force(stack: Stack, wanted: dict[str, str]) -> tuple[int, ...] | None:
         for name, version in assigned.items():
             for line in stack.index.releases(name)[version].requires:
                 other = next(item for item in names if line.startswith(item))
-                stays = version == stack.installed[name] and assigned[other] == stack.installed[other]
-                broken |= not stays and not admits(line[len(other) :], assigned[other])
+                was_met = admits(line[len(other) :], stack.installed[other])
+                counts = version != stack.installed[name] or was_met  # of what stays, what was broken before does not
+                broken |= counts and not admits(line[len(other) :], assigned[other])
         if not broken:
             chosen = {name: v for name, v in assigned.items() if v != stack.installed[name]}
             best = min(best or cost(stack, chosen), cost(stack, chosen))

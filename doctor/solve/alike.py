@@ -11,6 +11,8 @@ from .stack import Stack
 
 def metadata_kind(stack: Stack, package: str, version: str, torch: str | None) -> Any:
     """All that metadata can tell of a release: what it needs, what is said of it, its parts, and its age."""
+    if version == ABSENT:
+        return ABSENT
     key = ("alike", package, version, stack.cuda_major(torch))
     if key not in stack.memo:
         needs = stack.needs(package, version, torch)

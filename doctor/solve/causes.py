@@ -198,10 +198,14 @@ class Causes:
         return self._limit_reads[limit.rule.id]
 
     def _reads(self, condition: Condition) -> set[str]:
-        """All that was looked up for the condition, but for what no other release changes: that a package is there."""
+        """All that was looked up for the condition, but for what no other release changes: that a package is there.
+
+        A part may well be gone with another release of its leader.
+        """
         found: set[str] = set()
         for part in condition.parts if isinstance(condition, All) else (condition,):
-            if isinstance(part, Leaf) and part.text == PRESENT and part.key.endswith(".version"):
+            asked = part.key.removesuffix(".version") if isinstance(part, Leaf) and part.text == PRESENT else ""
+            if isinstance(part, Leaf) and asked not in ("", part.key) and leader_of(asked) is None:
                 continue
             known = traced(self.rulebook, self.facts)
             part.holds(known)

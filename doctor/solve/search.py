@@ -25,7 +25,8 @@ from .repair import UNNAMED, Outcome, Repair, by_hand
 _MOST = 6  # packages changed; what goes along because of metadata counts
 _SETTINGS = 3  # variables and settings changed besides
 _EVALUATIONS, _NODES = 500, 4000
-_SMALL = 80, 800  # the same, where a rule's way is there already
+_SMALL = 80, 800  # the same, where a rule's way leaves errors behind
+_BETTER = 250, 2500  # the same, where a rule's way clears everything
 
 
 class Search:
@@ -111,19 +112,20 @@ class Search:
         stuck = False
         for rule in rules:
             reads = causes.of(rule)
-            packages = causes.movers(reads) - set(chosen)
-            if len(chosen) >= size or _no_release(rule):
-                packages = set()
+            packages = causes.movers(reads) - set(chosen) if len(chosen) < size else set()
             picks = list(self._settings(rule, causes.switches(reads), plan))
             stuck = stuck or not (packages or picks)
-            found.append((rule, sorted(packages), picks))
+            if not _no_release(rule):
+                found.append((rule, sorted(packages), picks))
+            elif picks:
+                found.append((rule, [], picks))
         if not rules:  # no error, but a library has lost its last backend
             reads = causes.of_libraries(self.repair.usable)
             packages = causes.movers(reads) - set(chosen) if len(chosen) < size else set()
             found.append((None, sorted(packages), []))
             stuck = not packages
         set_first = [step for step in found if any(pick.alternative.config for pick in step[2])]
-        if stuck and not set_first:  # a setting changes the job, and with it what the others depend on
+        if (stuck and not set_first) or not found:  # a setting changes the job, and with it what the others depend on
             return None
         return min(set_first or found, key=lambda step: len(step[2]) + sum(self._width(name) for name in step[1]))
 
@@ -189,7 +191,7 @@ class Search:
 
 
 def _no_release(rule: Rule) -> bool:
-    """Whether the author says that no release cures it: silence about some old one is no proof."""
+    """Whether the author says that no release cures it: none is tried for its sake, silence about one is no proof."""
     return "no_pin" in rule.body and not any(way.require for way in rule.alternatives)
 
 
@@ -198,7 +200,7 @@ def better(repair: Repair, offered: Sequence[Outcome]) -> Outcome | None:
     if offered[0].firing:
         return None
     size = min(len(outcome.chosen) for outcome in offered if not outcome.firing)
-    return Search(repair, min(size - 1, _MOST), *_SMALL).best() if size > 1 else None
+    return Search(repair, min(size - 1, _MOST), *_BETTER).best() if size > 1 else None
 
 
 def completed(repair: Repair, outcomes: Sequence[Outcome]) -> Outcome | None:
