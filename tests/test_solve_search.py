@@ -16,7 +16,7 @@ from doctor.solve import solve, stack_of
 from doctor.solve.cost import cost
 from doctor.solve.packages import pressing
 from doctor.solve.repair import Repair
-from doctor.solve.search import Search
+from doctor.solve.search import Search, better
 from doctor.vocabulary import fact
 
 NAMES = ("transformers", "flash-attn", "vllm", "deepspeed", "xtuner")
@@ -127,3 +127,25 @@ def test_absent_packages_are_not_installed():
         facts = facts.with_(fact("xtuner.version", ABSENT, "test"))
         for fix in solve(rules, facts, evaluate(rules, facts), index=index):
             assert not any(change.name == "xtuner" for change in fix.changes)
+
+
+def test_what_could_not_be_told_in_time_is_said(monkeypatch: pytest.MonkeyPatch):
+    """Whether fewer packages would do: with next to no room for the question the note says that it stayed open."""
+    asked = 0
+    for seed in range(400):
+        rules, facts, index = world(seed)
+        before = evaluate(rules, facts)
+        if not before.errors:
+            continue
+        repair = Repair(rules, facts, before, stack_of(facts, before.known, index), ("error",))
+        best = Search(repair, 4, 10_000, 40_000).best()
+        if best is None or len(best.chosen) < 2:
+            continue
+        monkeypatch.setattr("doctor.solve.search._BETTER", (1, 1))
+        assert better(repair, [best]) == (None, False)
+        monkeypatch.setattr("doctor.solve.search._BETTER", (10_000, 40_000))
+        assert better(repair, [best]) == (None, True)
+        asked += 1
+        if asked == 5:
+            break
+    assert asked == 5

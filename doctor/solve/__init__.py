@@ -98,10 +98,8 @@ def _solve(
     if deep and thorough and errors and best:
         from .search import better
 
-        smaller = better(
-            repair, best
-        )  # recommended only if it is worse in nothing that matters, else one way of several
-        if smaller is not None:
+        smaller, repair.smallest = better(repair, best)
+        if smaller is not None:  # recommended only if it is worse in nothing that matters, else one way of several
             best = [smaller, *best] if smaller.dominates(best[0]) else [*best[: MOST_FIXES - 1], smaller]
         best = best[:MOST_FIXES]
     losses = Losses(repair) if deep and thorough else None

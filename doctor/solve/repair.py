@@ -60,6 +60,7 @@ class Repair:
         self.rules = [rule for rule in rulebook.rules.values() if rule.severity in severities]
         self.firing = frozenset(f.rule for f in assessment.findings if f.severity in severities)
         self.left, self.nodes = _EVALUATIONS, [_NODES]
+        self.smallest = True  # whether it is known that fewer packages than those of the offered ways would not do
         self.passed_over: list[str] = []  # why a way out that a rule names could not be had
         self.unclear = frozenset(
             rule for group in assessment.undetermined for rule in group.rules if rule in rulebook.rules

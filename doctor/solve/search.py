@@ -195,12 +195,14 @@ def _no_release(rule: Rule) -> bool:
     return "no_pin" in rule.body and not any(way.require for way in rule.alternatives)
 
 
-def better(repair: Repair, offered: Sequence[Outcome]) -> Outcome | None:
-    """A way that needs fewer packages than all that are offered, where there is one."""
-    if offered[0].firing:
-        return None
-    size = min(len(outcome.chosen) for outcome in offered if not outcome.firing)
-    return Search(repair, min(size - 1, _MOST), *_BETTER).best() if size > 1 else None
+def better(repair: Repair, offered: Sequence[Outcome]) -> tuple[Outcome | None, bool]:
+    """(a way that needs fewer packages than all that are offered, where there is one; whether that could be told)."""
+    size = min((len(outcome.chosen) for outcome in offered if not outcome.firing), default=0)
+    if offered[0].firing or size < 2:
+        return None, True
+    search = Search(repair, min(size - 1, _MOST), *_BETTER)
+    found = search.best()
+    return found, found is not None or not (search.exhausted or size - 1 > _MOST)
 
 
 def completed(repair: Repair, outcomes: Sequence[Outcome]) -> Outcome | None:

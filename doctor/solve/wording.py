@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..evaluate import evaluate
@@ -49,7 +49,7 @@ def as_fix(repair: Repair, outcome: Outcome, first: bool = True, losses: Losses 
         resolves=resolves,
         leaves=tuple(sorted(rule for rule in outcome.firing if rule in errors)),
         safe=all(pick.alternative.safe for pick in outcome.plan.picks),
-        note=_note(repair, outcome, after, repair.passed_over if first else ()) or None,
+        note=_note(repair, outcome, after, first) or None,
         index_url=outcome.plan.index_url,
         costs=tuple(in_words(repair.stack, outcome.chosen)),
         loses=losses.of(outcome) if losses is not None else None,
@@ -134,7 +134,7 @@ def _why_package(
     return "; ".join(reasons)
 
 
-def _note(repair: Repair, outcome: Outcome, after: Any, passed_over: Sequence[str]) -> str:
+def _note(repair: Repair, outcome: Outcome, after: Any, first: bool) -> str:
     """What it costs and what is not proved, in sentences."""
     told = [pick.alternative.note for pick in outcome.plan.picks if pick.alternative.note]
     sentences = [_sentence(text) for text in dict.fromkeys(told)]
@@ -166,7 +166,9 @@ def _note(repair: Repair, outcome: Outcome, after: Any, passed_over: Sequence[st
         sentences.append("What the loader then finds shows only on the machine: check again there.")
     elif outcome.plan.trusted:
         sentences.append("Facts cannot show this cure: check again once it is done.")
-    sentences += [f"Passed over: {_sentence(reason)}" for reason in dict.fromkeys(passed_over)]
+    if first and not repair.smallest:
+        sentences.append("Whether fewer packages would do could not be told within the bounds of the search.")
+    sentences += [f"Passed over: {_sentence(reason)}" for reason in dict.fromkeys(repair.passed_over if first else ())]
     return " ".join(sentences)
 
 
