@@ -15,6 +15,8 @@ JOB_MEMORY = 9 * 2**30
 CORE_HOURS = (4.0, 13.0)
 #: Architectures a release can be built for, by the GPU: sm86 and sm89 run sm80's code, sm103 sm100's, sm121 sm120's.
 ARCHITECTURES = {"8": "80", "9": "90", "10": "100", "11": "110", "12": "120"}
+#: What `--no-build-isolation` takes from the environment itself.
+TOOLS = ("ninja", "packaging", "psutil", "setuptools", "wheel")
 CHOOSES = parse_version("2.7.3")  # the first release whose setup.py reads FLASH_ATTN_CUDA_ARCHS
 
 

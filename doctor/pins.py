@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from .model import ABSENT, Fix, Report
-from .pinset import Line, pinnable, pins_of
+from .pinset import Pins, compiling, pinnable, pins_of, stale
 from .solve.wording import deed
-
-if TYPE_CHECKING:
-    from .wheels import Wheel
 
 __all__ = ["pinnable", "render_pins", "settings_of"]
 
@@ -85,28 +81,21 @@ def _pinned(report: Report, fix: Fix) -> list[str]:
         out += ["", "# Held as installed, so that no resolver moves them:"]
         out += [f"{line.requirement}  # {_flat(line.why)}" for line in pins.held]
     out += [f"# {text}" for text in pins.told]
-    return out + _second_step(pins.built, pins.moves_torch, pins.wheel)
+    return out + _second_step(pins)
 
 
-def _second_step(built: Sequence[Line], torch_changes: bool, wheel: Wheel | None) -> list[str]:
-    if not built:
+def _second_step(pins: Pins) -> list[str]:
+    if not pins.built:
         return []
-    when = (
-        "once the lines above are installed"
-        if torch_changes or not all(line.held for line in built)
-        else ("in a new environment only")
-    )
+    when = "once the lines above are installed" if stale(pins) else "in a new environment only"
     out = ["", f"# Second step, {when}: compiled against that torch, which has to be there."]
-    for line in built:
-        again = "; built again, as torch changes" if line.held and torch_changes else ""
+    for line in pins.built:
+        again = "; built again, as torch changes" if line.held and pins.moves_torch else ""
         out.append(f"# {line.requirement}  # {_flat(line.why)}{again}")
-    force = " --force-reinstall --no-deps --no-cache-dir" if torch_changes and any(line.held for line in built) else ""
-    names = [line.requirement for line in built if wheel is None or line.package != "flash-attn"]
-    if wheel is not None:
-        out.append(f'#   pip install{force} "flash-attn @ {wheel.url}"')
-        out.append("#   (expected from the workflow that builds it; if the address does not answer, build it as below)")
-        out.append(f"#   pip install --no-build-isolation{force} flash-attn=={wheel.version}")
-    return [*out, f"#   pip install --no-build-isolation{force} {' '.join(names)}"] if names else out
+    out += [f"#   {command}" for command in compiling(pins, pins.built)]
+    if pins.wheel is not None:
+        out.append("#   (the address is expected from the workflow that builds the wheel; else it is built)")
+    return out
 
 
 def _nothing_to_pin(report: Report) -> Iterator[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .assets import rules_dir
+from .building import TOOLS
 from .model import ABSENT, Change, Fix, Report
 from .records import dataclass
 from .release_index import admits, load_index
@@ -91,6 +93,36 @@ def pins_of(report: Report, fix: Fix) -> Pins:
         cuda=brought.get("torch.cuda"),
         cudnn=brought.get("cudnn.version"),
     )
+
+
+def stale(pins: Pins) -> tuple[Line, ...]:
+    """What has to be compiled where the present packages are: what is new, and what met the old torch."""
+    return tuple(line for line in pins.built if not line.held or pins.moves_torch)
+
+
+def compiling(pins: Pins, lines: Sequence[Line]) -> Iterator[str]:
+    """The commands that compile these against the torch that is there, from a wheel where one may fit.
+
+    No build in pip's cache may be taken, for it may have met another torch.
+    """
+    if not lines:
+        return
+    yield f"pip install {' '.join(TOOLS)}"
+    afresh = " --no-cache-dir" if pins.moves_torch else ""
+    again = f" --force-reinstall --no-deps{afresh}" if pins.moves_torch else ""
+    for options, group in (
+        (afresh, [line for line in lines if not line.held]),
+        (again, [line for line in lines if line.held]),
+    ):
+        names = []
+        for line in group:
+            if pins.wheel is not None and line.package == "flash-attn":
+                build = f"pip install --no-build-isolation{options} {line.requirement}"
+                yield f'pip install{options} "flash-attn @ {pins.wheel.url}" || {build}'
+            else:
+                names.append(line.requirement)
+        if names:
+            yield f"pip install --no-build-isolation{options} {' '.join(names)}"
 
 
 def published(line: Line) -> tuple[str, ...]:

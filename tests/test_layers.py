@@ -34,7 +34,7 @@ LAYERS = (
 #: The table of GPUs is data, and lies in the rulebook; `--gpu` reads it there.
 READS_ITS_TABLE = ("doctor.probes.gpu_table", "rulebook")
 #: A fix as packages to install is worked out from the report alone, and for these formats only.
-READ_PINS = {("doctor.report.uv", "pinset"), ("doctor.report.conda", "pinset")}
+READ_PINS = {(f"doctor.report.{name}", "pinset") for name in ("uv", "conda", "shell")}
 RULES = {
     "rulebook", "conditions", "evaluate", "backends", "known", "wording", "foretold", "schema", "shape", "compiled",
     "ruletests", "rulelint", "rulenew", "solve", "confirm",

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ..building import TOOLS
 from ..errors import DoctorError
-from ..model import ABSENT, Fix, Proof, Report, Step
+from ..model import Fix, Proof, Report, Step
 from ..patient import Request
 from ..pinset import Line, Pins
 from ..privacy import tilde
@@ -27,7 +28,7 @@ from .installers import Installer
 from .judge import check_step, judged, kernel_step
 from .place import Place, appliable
 from .resolve import Resolution, shown
-from .steps import build_settings, first_step, from_source, from_wheel, run_first, sort_lines, why_not_built
+from .steps import compiled, first_step, from_source, sort_lines
 
 _SHOWN = 40  # lines of the plan
 
@@ -218,24 +219,12 @@ class Work:
                     return
         for line in plan.built:
             tell(f"`{line.package}` …")
-            step = self.compiled(line, report)
-            yield step
+            yield self.compiled(line, report)
 
     def compiled(self, line: Line, report: Report) -> Step:
-        """One package that has no wheel in the registry."""
-        name, python = f"installs {line.package}", self.place.python
-        ran = run_first(from_wheel(self.installer, python, line, self.pins), self.timeout)
-        if ran is not None and ran.good:
-            return Step(name, True, "from a wheel", shown(ran.command), ran.seconds)
-        facts = (report.facts.value(key) for key in ("gpu.sm", "torch.cuda"))
-        sm, cuda = (None if value in (None, ABSENT) else str(value) for value in facts)
-        why_not = why_not_built(line, sm, cuda, self.timeout)
-        command = from_source(self.installer, python, line)
-        if why_not:
-            return Step(name, False, f"it has to be built, and {why_not}", shown(command))
-        ran = run_child(command, timeout=self.timeout, env={**os.environ, **build_settings(line, sm, cuda)})
-        found = installed(ran)
-        return Step(name, found.outcome, "built" if found.outcome else found.reason, shown(command), ran.seconds)
+        """One package that has no wheel in the registry; not to be had is a failure here."""
+        step = compiled(self.installer, self.place.python, line, self.pins, report, self.timeout, self.options)
+        return replace(step, outcome=False) if step.outcome is None else step
 
 
 def would_install(said: str) -> dict[str, str]:
@@ -274,8 +263,11 @@ def _told(plan: Plan, work: Work, folder: Path, before: Mapping[str, frozen.Kept
         lines.append(f"  and {len(plan.changes) - _SHOWN} more")
     lines.append("by:")
     lines += [f"  {tilde(shown(command))}" for _, command in work.commands(plan)]
+    if plan.built:
+        tools = work.installer.install(work.place.python, [*work.options, *TOOLS])
+        lines.append(f"  {tilde(shown(tools))}, where no wheel fits")
     for line in plan.built:
-        lines.append(f"  {tilde(shown(from_source(work.installer, work.place.python, line)))}")
+        lines.append(f"  {tilde(shown(from_source(work.installer, work.place.python, line, work.options)))}")
     moved = {text.partition(" ")[0] for text in plan.changes}
     by_conda = sorted(name for name in moved if name in before and before[name].by == "conda")
     if by_conda:

@@ -7,13 +7,16 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ..building import build, this_machine
+from ..building import TOOLS, build, this_machine
+from ..model import ABSENT, Report, Step
 from ..pinset import Line, Pins
 from ..records import dataclass
 from ..release_index import Platform, ReleaseIndex
 from ..solve.wording import BUILT_AGAINST_TORCH
+from .answers import installed
 from .child import Ran, run_child
 from .installers import UV, Installer
+from .resolve import shown
 
 #: Seconds that compiling TransformerEngine's torch part takes a small machine.
 _SMALL_BUILD = 1800.0
@@ -58,17 +61,21 @@ def first_step(
     return installer.install(python, arguments)
 
 
-def from_wheel(installer: Installer, python: str, line: Line, pins: Pins) -> Iterator[list[str]]:
+def from_wheel(
+    installer: Installer, python: str, line: Line, pins: Pins, options: Sequence[str] = ()
+) -> Iterator[list[str]]:
     """Ways to a compiled package without compiling it: a wheel on the user's index, the release page's."""
-    yield installer.install(python, ["--no-deps", installer.anew, "--only-binary", ":all:", line.requirement])
+    alone = ["--no-deps", installer.anew, *options]
+    yield installer.install(python, [*alone, "--only-binary", ":all:", line.requirement])
     if pins.wheel is not None and line.package == "flash-attn":
-        yield installer.install(python, ["--no-deps", installer.anew, f"flash-attn @ {pins.wheel.url}"])
+        yield installer.install(python, [*alone, f"flash-attn @ {pins.wheel.url}"])
 
 
-def from_source(installer: Installer, python: str, line: Line) -> list[str]:
+def from_source(installer: Installer, python: str, line: Line, options: Sequence[str] = ()) -> list[str]:
     """Build against what is installed there; no earlier build of it may be taken, for it met another torch."""
     afresh = ["--refresh-package", line.package] if installer.kind == UV else ["--no-cache-dir"]
-    return installer.install(python, ["--no-deps", installer.anew, "--no-build-isolation", *afresh, line.requirement])
+    arguments = ["--no-deps", installer.anew, *options, "--no-build-isolation", *afresh, line.requirement]
+    return installer.install(python, arguments)
 
 
 def why_not_built(line: Line, sm: str | None, cuda: str | None, timeout: float) -> str | None:
@@ -104,7 +111,31 @@ def build_settings(line: Line, sm: str | None, cuda: str | None) -> Mapping[str,
     return {name: value.strip('"') for name, _, value in (word.partition("=") for word in words) if name.isupper()}
 
 
-def run_first(commands: Iterator[list[str]], timeout: float) -> Ran | None:
+def compiled(
+    installer: Installer, python: str, line: Line, pins: Pins, report: Report, timeout: float,
+    options: Sequence[str] = (),
+) -> Step:  # fmt: skip
+    """A package that the registry has no wheel of: from a wheel elsewhere, built, or why neither was possible."""
+    name = f"installs {line.package}"
+    ran = _first_good(from_wheel(installer, python, line, pins, options), timeout)
+    if ran is not None and ran.good:
+        return Step(name, True, "from a wheel", shown(ran.command), ran.seconds)
+    facts = (report.facts.value(key) for key in ("gpu.sm", "torch.cuda"))
+    sm, cuda = (None if value in (None, ABSENT) else str(value) for value in facts)
+    why_not = why_not_built(line, sm, cuda, timeout)
+    command = from_source(installer, python, line, options)
+    if why_not:
+        return Step(name, None, f"`{line.package}` {line.version} has to be built, and {why_not}", shown(command))
+    tools = run_child(installer.install(python, [*options, *TOOLS]), timeout=timeout)
+    if not tools.good:
+        found = installed(tools)
+        return Step(name, found.outcome, f"what builds it: {found.reason}", shown(tools.command), tools.seconds)
+    ran = run_child(command, timeout=timeout, env={**os.environ, **build_settings(line, sm, cuda)})
+    found = installed(ran)
+    return Step(name, found.outcome, "built" if found.outcome else found.reason, shown(command), ran.seconds)
+
+
+def _first_good(commands: Iterator[list[str]], timeout: float) -> Ran | None:
     """The first command that succeeds, else the last; None if there is none."""
     ran = None
     for command in commands:

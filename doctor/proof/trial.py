@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ..errors import DoctorError
-from ..model import ABSENT, Fix, Report, Step
+from ..model import Fix, Report, Step
 from ..patient import Request
-from ..pinset import Line, Pins
+from ..pinset import Pins
 from ..release_index import Platform, load_index
 from ..solve import platform_of
 from .answers import installed
@@ -22,7 +22,7 @@ from .child import run_child
 from .installers import UV, Installer
 from .judge import check_step, judged, kernel_step
 from .resolve import shown
-from .steps import Sorted, build_settings, first_step, from_source, from_wheel, run_first, sort_lines, why_not_built
+from .steps import Sorted, compiled, first_step, sort_lines
 
 #: Bytes that have to be free: a torch for CUDA with its libraries is 5 to 7 GB, twice where nothing can be linked.
 _ROOM_TORCH, _ROOM = 12 << 30, 2 << 30
@@ -78,7 +78,7 @@ def _tried(
     stand_ins = (line for line in lines.plain if line.why.startswith("installed: "))
     assumed = {line.package: line.why.removeprefix("installed: ") for line in stand_ins}  # 2.6.0 for 2.6.0+cu126
     for line in (*lines.sources, *lines.compiled):
-        step = _build(line, pins, installer, python, report, timeout)
+        step = compiled(installer, python, line, pins, report, timeout)
         if not step.outcome:
             assumed[line.package] = line.version
         yield step
@@ -103,25 +103,6 @@ def _told_of(
         step = Step(step.name, step.outcome, "; ".join(filter(None, (step.reason, why))), None, step.seconds)
     yield step
     yield kernel_step(after, why_not)
-
-
-def _build(line: Line, pins: Pins, installer: Installer, python: str, report: Report, timeout: float) -> Step:
-    """One package that has no wheel in the registry: from a wheel elsewhere, built, or said to be unproven."""
-    name = f"installs {line.package}"
-    ran = run_first(from_wheel(installer, python, line, pins), timeout)
-    if ran is not None and ran.good:
-        return Step(name, True, "from a wheel", shown(ran.command), ran.seconds)
-    sm, cuda = (report.facts.value(key) for key in ("gpu.sm", "torch.cuda"))
-    sm, cuda = (None if value in (None, ABSENT) else str(value) for value in (sm, cuda))
-    why_not = why_not_built(line, sm, cuda, timeout)
-    if why_not:
-        return Step(name, None, f"`{line.package}` {line.version} would be built, and {why_not}: not proven")
-    run_child(installer.install(python, ["setuptools", "wheel", "packaging", "ninja", "psutil"]), timeout=timeout)
-    ran = run_child(
-        from_source(installer, python, line), timeout=timeout, env={**os.environ, **build_settings(line, sm, cuda)}
-    )
-    found = installed(ran)
-    return Step(name, found.outcome, "built" if found.outcome else found.reason, shown(ran.command), ran.seconds)
 
 
 def _environment(installer: Installer, folder: Path, python: str | None, platform: Platform) -> tuple[Step, str | None]:

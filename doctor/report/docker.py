@@ -6,12 +6,21 @@ from collections.abc import Iterator
 
 from ..model import Report
 from . import Style
-from .shell import commands, head
+from .shell import commands, head, unset
 
 
 def fixes(report: Report, style: Style) -> str:
     """RUN and ENV lines, to be put behind those that install the present releases."""
-    return "\n".join([*head(report), *(out for line in commands(report) for out in _instructions(line))]) + "\n"
+    lines = commands(report)
+    out = [*head(report), *(text for name in unset(lines) for text in _argument(name))]
+    return "\n".join([*out, *(text for line in lines for text in _instructions(line))]) + "\n"
+
+
+def _argument(name: str) -> Iterator[str]:
+    """A value that only a command can tell, which ENV cannot run."""
+    yield f"# to be given as a path: docker build --build-arg {name}=…"
+    yield f"ARG {name}"
+    yield f'RUN test -n "${name}"'
 
 
 def _instructions(line: str) -> Iterator[str]:

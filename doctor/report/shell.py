@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ..model import Fix, Report
 from ..records import replace
@@ -10,12 +12,18 @@ from . import Style
 from .page import printable
 from .remedies import fix_lines
 
+if TYPE_CHECKING:
+    from ..pinset import Pins
+
 _COMMAND = re.compile(r"(pip|pip3|uv|python|python3|ln|apt|apt-get|conda|export|unset)\s")
+_USED = re.compile(r"\$\{?(\w+)")
 
 
 def fixes(report: Report, style: Style) -> str:
     """A script to run in the environment, or to source where variables change."""
-    return "\n".join(["#!/bin/sh", *head(report), *commands(report)]) + "\n"
+    lines = commands(report)
+    guards = [f': "${{{name}:?the comment above says what it is}}"' for name in unset(lines)]
+    return "\n".join(["#!/bin/sh", *head(report), *guards, *lines]) + "\n"
 
 
 def head(report: Report, fix: Fix | None = None) -> list[str]:
@@ -42,8 +50,40 @@ def commands(report: Report) -> list[str]:
     """The lines of the recommended fix; code of the job, settings and advice are comments."""
     if not report.fixes:
         return []
-    lines = (flat(line) for line in fix_lines(report.fixes[0]))
+    from ..pinset import pins_of
+
+    fix = report.fixes[0]
+    changes = any(change.kind == "package" for change in fix.changes)
+    rest = fix_lines(replace(fix, changes=tuple(change for change in fix.changes if change.kind != "package")))
+    lines = [flat(line) for line in (*(_installing(pins_of(report, fix)) if changes else ()), *rest)]
     return [line if line.startswith("#") or _COMMAND.match(line) else f"# {line}" for line in lines]
+
+
+def _installing(pins: Pins) -> Iterator[str]:
+    """What goes, what comes beside all that stays, what shared its files with what went, what is compiled."""
+    from shlex import quote
+
+    from ..pinset import compiling, stale
+
+    yield from (f"# {text}" for text in pins.told)
+    if pins.removed:
+        yield f"pip uninstall --yes {' '.join(pins.removed)}"
+    if pins.changed:
+        # Not --index-url: an index of torch builds lacks most other packages, and the next one would not be found.
+        index = f" --extra-index-url {quote(pins.index_url)}" if pins.index_url else ""
+        yield f"pip install{index} {' '.join(quote(line.requirement) for line in (*pins.changed, *pins.held))}"
+    if pins.again:
+        yield f"pip install --force-reinstall --no-deps {' '.join(pins.again)}"
+    if stale(pins):
+        yield "# compiled against the torch that is there by now:"
+        yield from compiling(pins, stale(pins))
+
+
+def unset(lines: Sequence[str]) -> list[str]:
+    """Variables that lines use and nobody has set: the note says what they stand for."""
+    used = dict.fromkeys(name for line in lines if not line.startswith("#") for name in _USED.findall(line))
+    given = {match[1] for line in lines if (match := re.match(r"export (\w+)=", line))}
+    return [name for name in used if name not in given and not name.endswith("PATH")]
 
 
 def flat(text: str) -> str:

@@ -143,7 +143,7 @@ def test_a_package_that_has_to_be_built_is_told_and_taken_as_installed(uv, tmp_p
     run(["fix", "--facts", str(path), "--verify", "--format", "json"])
     said = steps(capsys)
     built = said["installs flash-attn"]
-    assert built["outcome"] == "unknown" and "would be built, and `nvcc` is not here" in built["reason"]
+    assert built["outcome"] == "unknown" and "has to be built, and `nvcc` is not here" in built["reason"]
     assert said["check"]["outcome"] == "yes" and "taken as installed" in said["check"]["reason"]
 
 

@@ -57,6 +57,7 @@ def test_a_script_does_what_the_fix_says():
     assert [line for line in lines if not line.startswith("#")] == [
         "pip uninstall --yes nvidia-cudnn-cu13",
         "pip install torch==2.7.1",
+        "pip install --force-reinstall --no-deps nvidia-cudnn-cu12==9.5.1.17",  # its files went with the other's
         "unset NVTE_UNFUSED_ATTN",
         "export NVTE_FUSED_ATTN='0 1'",
     ]
@@ -74,9 +75,44 @@ def test_a_dockerfile_has_only_instructions_and_comments():
     assert [line for line in lines if not line.startswith("#")] == [
         "RUN pip uninstall --yes nvidia-cudnn-cu13",
         "RUN pip install torch==2.7.1",
+        "RUN pip install --force-reinstall --no-deps nvidia-cudnn-cu12==9.5.1.17",
         "ENV NVTE_FUSED_ATTN='0 1'",
     ]
     assert "# take out the ENV lines of NVTE_UNFUSED_ATTN" in lines
+
+
+@pytest.mark.parametrize(("name", "lead"), [("shell", ""), ("docker", "RUN ")])
+def test_what_is_compiled_is_compiled_again_where_torch_moves_and_what_stays_is_held(name: str, lead: str):
+    """`pip install torch==2.7.1` alone leaves extensions that met another torch."""
+    lines = [line for line in fragment(name, incident("b")).splitlines() if not line.startswith("#")]
+    anew = "--no-build-isolation --force-reinstall --no-deps --no-cache-dir"
+    assert lines == [
+        f"{lead}pip install torch==2.7.1 megatron-core==0.11.0 transformer-engine==2.3.0",
+        f"{lead}pip install ninja packaging psutil setuptools wheel",
+        f"{lead}pip install {anew} flash-attn==2.7.4.post1 transformer-engine-torch==2.3.0",
+    ]
+    lines = [line for line in fragment(name, incident("a")).splitlines() if not line.startswith("#")]
+    assert lines[0] == f"{lead}pip install transformer-engine==2.1.0 torch==2.4.1 megatron-core==0.9.0"
+    assert lines[-1] == f"{lead}pip install --no-build-isolation transformer-engine-torch==2.1.0"
+    lines = fragment(name, incident("d")).splitlines()
+    wheel = next(line for line in lines if "cu12torch2.8cxx11abiTRUE-cp312" in line)
+    assert wheel.endswith(" || pip install --no-build-isolation --no-cache-dir flash-attn==2.8.3")
+
+
+def test_a_variable_that_nobody_set_ends_the_script_before_it_does_harm(tmp_path: Path):
+    """An empty one would make links in the system's own folder."""
+    script = fragment("shell", incident("f"))
+    given = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(["sh", "-c", script + "echo on"], capture_output=True, text=True, env=given, cwd=tmp_path)
+    assert done.returncode != 0 and "CUDNN_WHEEL" in done.stderr and "on" not in done.stdout
+    (tmp_path / "lib").mkdir()
+    given["CUDNN_WHEEL"] = str(tmp_path)
+    done = subprocess.run(["sh", "-c", script + 'echo "$CUDNN_HOME"'], capture_output=True, text=True, env=given)
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path}\n")
+    assert (tmp_path / "lib" / "libcudnn.so").is_symlink()
+    lines = fragment("docker", incident("f")).splitlines()
+    first = lines.index("ARG CUDNN_WHEEL")
+    assert lines[first + 1] == 'RUN test -n "$CUDNN_WHEEL"' and first < lines.index('ENV CUDNN_HOME="$CUDNN_WHEEL"')
 
 
 @pytest.mark.parametrize("name", RECIPES)
