@@ -73,14 +73,17 @@ def _sources(pins: Pins, changed: Iterable[Line]) -> Iterator[str]:
     """Where another build of torch comes from: an index that serves these packages and no others."""
     url, wheel = pins.index_url, pins.wheel
     labelled = [line.package for line in changed if "+" in line.version]
+    sourced = bool(url and labelled)
     if url and labelled:
         found = re.search(r"cu\d+", url)
         name = f"pytorch-{found[0] if found else 'build'}"
         yield from ("", "[[tool.uv.index]]", f"name = {_quoted(name)}", f"url = {_quoted(url)}", "explicit = true")
         yield from ("", "[tool.uv.sources]", *(f"{package} = {{ index = {_quoted(name)} }}" for package in labelled))
     if wheel is not None:
+        yield from () if sourced else ("",)
         yield "# instead of building it, if the address answers (expected from the workflow that builds it):"
-        yield f"# tool.uv.sources.flash-attn = {{ url = {_quoted(wheel.url)} }}"
+        yield from () if sourced else ("# [tool.uv.sources]",)
+        yield f"# flash-attn = {{ url = {_quoted(wheel.url)} }}"
 
 
 def _metadata(pins: Pins) -> Iterator[str]:

@@ -224,6 +224,14 @@ def test_what_an_override_cannot_do_is_a_command_in_a_comment():
     assert "flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp311-cp311-linux_x86_64.whl" in text
 
 
+@pytest.mark.parametrize("name", ["a", "c", "d"])
+def test_the_wheel_in_a_comment_may_be_uncommented_where_it_stands(name: str):
+    text = fragment("uv", incident(name))
+    assert "flash-attn" not in tables_of(text).get("sources", {})
+    bare = re.sub(r"^# (\[tool\.uv\.sources\]|flash-attn = .*)$", r"\1", text, flags=re.MULTILINE)
+    assert tables_of(bare)["sources"]["flash-attn"]["url"].endswith(".whl")
+
+
 def uv(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     found = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if found is None:
