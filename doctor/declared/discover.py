@@ -111,11 +111,17 @@ def _environments(
     installed = [path for path in chosen if image is not None and _installs(texts[image], path, kinds[path])]
     if image is not None and chosen and not installed:
         verdicts[image] = f"it does not install `{chosen[0].name}`: another environment"
-    elif image is not None:
+        image = None
+    count = [Discovered(path, kinds[path], ENVIRONMENT, verdicts.pop(path)) for path in chosen]
+    of_image = [item for item in count if item.path in installed]
+    if image is not None:
         why = f"it installs `{installed[0].name}`" if chosen else "nothing else declares the attention stack"
-        yield Discovered(image, "dockerfile", ENVIRONMENT, why)
-    for path in chosen:
-        yield Discovered(path, kinds[path], ENVIRONMENT, verdicts.pop(path))
+        count.insert(0, Discovered(image, "dockerfile", ENVIRONMENT, why))
+    if len(count) > 1:
+        from .folder import settled
+
+        count = settled(count, of_image)
+    yield from count
     for path in silent:
         verdicts[path] = "it says nothing of the attention stack"
     for path, why in {**verdicts, **passed}.items():
@@ -197,7 +203,7 @@ def _installs(image: str, path: Path, kind: str) -> bool:
     command = {
         "uv": r"\buv\s+(sync|run)\b", "poetry": r"\bpoetry\s+install\b", "pdm": r"\bpdm\s+(install|sync)\b",
         "pipfile_lock": r"\bpipenv\s+(install|sync)\b", "pixi": r"\bpixi\s+install\b",
-        "pyproject": r"\bpip3?\s+install\s[^\n]*(-e\s*|\s)\.(\[|\s|$)",
+        "pyproject": r"\bpip3?\s+install\b[^\n]*?(-e\s*|\s)[\"']?\.(\[|[\"'/\s]|$)",
     }.get(kind)  # fmt: skip
     return bool(command and re.search(command, image, re.MULTILINE))
 

@@ -130,3 +130,67 @@ def test_what_an_image_installs_is_read_in_its_order(read, values):
     found = values(declaration)
     assert (found["torch.version"], found["flash-attn.version"]) == ("2.6.0", "2.7.3")
     assert not declaration.faults
+
+
+# --- files that contradict one another ----------------------------------------------------------------------------
+
+FROZEN = "torch==2.1.2\nflash-attn==2.5.7\ndeepspeed==0.12.2\nurllib3==2.2.1\npip==23.3.1\npip==24.0\n"
+WITH_EXTRA = """[project]
+name = "x"
+dependencies = []
+[project.optional-dependencies]
+train = ["torch==2.1.2", "deepspeed==0.14.4", "urllib3<=2.0.0"]
+"""
+PINNED = '[project]\nname = "x"\ndependencies = ["torch==2.3.0", "transformers==4.46.0"]\n'
+
+
+def test_a_list_that_was_frozen_long_ago_is_another_environment(read, found, values):
+    result = found({"pyproject.toml": WITH_EXTRA, "requirements.txt": FROZEN})
+    assert roles(result, ENVIRONMENT) == {"pyproject.toml"}
+    why = result["requirements.txt"].why
+    assert "deepspeed==0.12.2" in why and "deepspeed==0.14.4" in why and why.endswith("name it to have it judged")
+    declaration = read({}, only=["."])
+    assert values(declaration)["deepspeed.version"] == "0.14.4" and not declaration.faults
+
+
+def test_a_frozen_list_that_satisfies_the_ranges_is_the_environment(read, values):
+    ranges = '[project]\nname = "x"\ndependencies = ["torch>=2.1,<2.3", "deepspeed>=0.12"]\n'
+    declaration = read({"pyproject.toml": ranges, "requirements.txt": FROZEN.replace("pip==24.0\n", "")}, only=["."])
+    told = values(declaration)
+    assert (told["torch.version"], told["deepspeed.version"]) == ("2.1.2", "0.12.2")
+    assert not declaration.faults and not declaration.open
+
+
+def test_an_image_whose_own_torch_the_project_does_not_use(read, found, values):
+    """How it installs the project lies in a script that was not read."""
+    image = "FROM nvcr.io/nvidia/pytorch:24.06-py3\nCOPY pyproject.toml pyproject.toml\nRUN bash setup.sh\n"
+    result = found({"Dockerfile": image, "pyproject.toml": PINNED})
+    assert roles(result, ENVIRONMENT) == {"pyproject.toml"}
+    assert "torch==2.3.0" in result["Dockerfile"].why and "gives way" in result["Dockerfile"].why
+    declaration = read({}, only=["."])
+    assert values(declaration)["torch.version"] == "2.3.0" and not declaration.faults
+
+
+@pytest.mark.parametrize("command", ["pip install -e .", "pip install .", "pip install '.[train]'"])
+def test_what_an_image_held_is_displaced_by_an_install_that_is_seen(read, found, values, command):
+    image = f"FROM pytorch/pytorch:2.4.0-cuda12.1-cudnn9-devel\nENV NVTE_FLASH_ATTN=0\nCOPY . .\nRUN {command}\n"
+    project = f'{PINNED}[project.optional-dependencies]\ntrain = ["deepspeed==0.14.4"]\n'
+    result = found({"Dockerfile": image, "pyproject.toml": project})
+    assert roles(result, ENVIRONMENT) == {"Dockerfile", "pyproject.toml"}
+    declaration = read({}, only=["."])
+    told = values(declaration)
+    assert told["torch.version"] == "2.3.0" and told["env.NVTE_FLASH_ATTN"] == "0" and not declaration.faults
+
+
+def test_a_project_that_the_image_does_not_install(found):
+    image = "FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n"
+    result = found({"Dockerfile": image, "requirements.txt": "torch==2.5.1\n", "pyproject.toml": PINNED})
+    assert len(roles(result, ENVIRONMENT)) == 2 and "Dockerfile" in roles(result, ENVIRONMENT)
+    assert "`Dockerfile` does not install it" in result["pyproject.toml"].why
+
+
+def test_a_project_of_files_that_contradict_one_another_has_its_verdict(write, tmp_path, capsys):
+    write("pyproject.toml", WITH_EXTRA)
+    write("requirements.txt", FROZEN)
+    assert cli.run(["check", "--requirements", str(tmp_path), "--gpu", "a100", "--no-run"]) == 0
+    assert "requirements.txt` was left out" in " ".join(capsys.readouterr().out.split())
