@@ -15,6 +15,12 @@ from .records import dataclass, field
 SECTION = "tool.attn-doctor"
 KEYS = ("fail-on", "gpu", "model", "workload", "requirements", "environments", "rules", "ignore")
 IGNORE_KEYS = ("rule", "reason", "owner", "until")
+#: A header or a key that may begin the section, however TOML lets it be written; most files are never parsed.
+_SECTION = re.compile(
+    r"""^\s*(?:\[+\s*["']?tool["']?\s*\.\s*["']?attn-doctor["']?\s*[].]"""
+    r"""|(?:["']?tool["']?\s*\.\s*)?["']?attn-doctor["']?\s*(?:\.|=(?!=)))""",
+    re.MULTILINE,
+)
 _NEEDED = ("rule", "reason", "until")
 
 
@@ -82,7 +88,7 @@ def project_defaults(start: Path | None = None) -> Defaults:
             continue
         except (OSError, UnicodeDecodeError):
             return Defaults()  # not ours to complain about: we may have no business in it
-        return read_defaults(path, text) if f"[{SECTION}" in text else Defaults()
+        return read_defaults(path, text) if _SECTION.search(text) else Defaults()
     return Defaults()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from doctor.config import project_defaults, read_defaults, split_names
+from doctor.config import Defaults, project_defaults, read_defaults, split_names
 from doctor.errors import DoctorError
 
 
@@ -97,3 +97,23 @@ def test_an_entry_that_ran_out_does_not_count_beside_one_that_did_not(tmp_path):
 
 def test_names_are_split_at_commas_and_told_once():
     assert split_names(["a100", "h100,b200", " ", "A100"]) == ("a100", "h100", "b200")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool.attn-doctor]\ngpu = 'h100'", "[ tool . attn-doctor ]\ngpu = 'h100'",
+        "[tool.\"attn-doctor\"]\ngpu = 'h100'",
+        "[tool]\nattn-doctor = {gpu = 'h100'}", "tool.attn-doctor.gpu = 'h100'", "[tool]\nattn-doctor.gpu = 'h100'",
+        "['tool'.'attn-doctor']\ngpu = 'h100'",
+    ],
+)  # fmt: skip
+def test_the_section_is_found_however_it_is_written(text, tmp_path):
+    (tmp_path / "pyproject.toml").write_text(f"[project]\nname = 'x'\n\n{text}\n" if text[0] == "[" else text)
+    assert project_defaults(tmp_path).gpus == ("h100",)
+
+
+@pytest.mark.parametrize("text", ["dev = [\n  'attn-doctor',\n  'attn-doctor==0.1']", "# [tool.attn-doctor] is off"])
+def test_a_file_without_the_section_is_not_even_parsed(text, tmp_path):
+    (tmp_path / "pyproject.toml").write_text(f"{text}\nthis is no TOML")
+    assert project_defaults(tmp_path) == Defaults()
