@@ -50,6 +50,7 @@ def _view(report: Report) -> dict[str, Any]:
         "counts": {severity: number for severity, number in counts.items() if number},
         "findings": [_finding(report, number, finding) for number, finding in enumerate(report.findings, 1)],
         "cases": [_case(report, case) for case in report.cases],
+        "environments": len({case.environment for case in report.cases}),
         "predictions": [_prediction(item) for item in report.predictions],
         "runs": report.runs,
         "fixes": [_fix(fix) for fix in report.fixes],
@@ -87,8 +88,10 @@ def _evidence(item: Evidence, found: list[tuple[Fact, tuple[int, ...]]]) -> dict
 
 
 def _case(report: Report, case: Case) -> dict[str, Any]:
-    look, word, sentence = verdict(alone(report, case))
-    return {"it": case, "look": look, "word": word, "sentence": sentence, "runs": backends_of(case)}
+    own = alone(report, case)
+    look, word, sentence = verdict(own)
+    rules = tuple(dict.fromkeys(item.rule for item in own.findings))
+    return {"it": case, "look": look, "word": word, "sentence": sentence, "rules": rules, "runs": backends_of(case)}
 
 
 def _fix(fix: Fix) -> dict[str, Any]:

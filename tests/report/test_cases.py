@@ -182,3 +182,10 @@ def test_a_long_list_of_different_messages_ends(several):
 def test_a_library_has_one_name_in_every_format(several):
     table = {name: show(name, several) for name in ("text", "markdown", "html")}
     assert not [name for name, said in table.items() if "transformer_engine:" in said or ">transformer_engine" in said]
+
+
+def test_the_page_names_the_findings_of_each_case_and_the_environment_only_where_there_are_several(several):
+    page = show("html", several)
+    assert "<td>T001, T002</td>" in page and "<td>req.txt</td>" not in page
+    other = tuple(replace(case, environment="b.txt") if number else case for number, case in enumerate(several.cases))
+    assert "<td>b.txt</td>" in show("html", replace(several, cases=other))
