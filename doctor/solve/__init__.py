@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MOST_FIXES = 3
 _SEARCHED = 3  # warnings
+_SUSPICIOUS = 4  # packages: from so many on it is always asked whether fewer would do
 
 
 def solve(
@@ -41,7 +42,8 @@ def solve(
 
     `limits` says what stays; `installed` reads the Requires-Dist of installed distributions, once something is to fix.
     Not `deep`: only the ways that rules name, without a search among all releases, which may take seconds.
-    Not `thorough`: that search only where no rule's way clears everything, and what the ways lose is not worked out.
+    Not `thorough`: that search only where no rule's way clears everything or the way is a heavy one, and what the
+    ways lose is not worked out.
     """
     requires = functools.cache(installed) if installed is not None else None
     own = with_declared(limits, facts, distributions(facts)) if deep else None
@@ -95,7 +97,7 @@ def _solve(
             outcomes += [repair.asked(found.plan, found.chosen) or found] if found is not None else []
     outcomes = [repair.lean(outcome) for outcome in outcomes]
     best = best_of(outcomes, repair.firing, MOST_FIXES)
-    if deep and thorough and errors and best:
+    if deep and errors and best and (thorough or drags(stack, best[0]) or len(best[0].chosen) >= _SUSPICIOUS):
         from .search import better
 
         smaller, repair.smallest = better(repair, best)
