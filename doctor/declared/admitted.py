@@ -7,25 +7,23 @@ less and claims nothing that is not so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice, product
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from ..evaluate import Assessment
 from ..foretold import foretold
-from ..model import SEVERITIES, Alternative, Fact, Facts, Finding, Prediction, Undetermined
+from ..model import SEVERITIES, Alternative, Facts, Finding, Prediction, Undetermined
 from ..records import dataclass, replace
-from ..release_index import load_index, needs_of
 from ..rulebook import Rulebook
 from ..vocabulary import fact as make_fact
 from .alike import Alike, Memory
-from .compatible import MOST_NAMED, Open, fits, narrowed
+from .compatible import MOST_NAMED, Open, TooMany, combinations, narrowed, pins_of
 from .gather import Declaration
 
 if TYPE_CHECKING:
     from ..ground import Grounds
 
 MOST_COMBINATIONS = 160  # judged
-MOST_TRIED = 5_000  # looked at to find those whose releases admit one another
 
 Choice = tuple[tuple[str, str], ...]  # (package, release), in the order of the open packages
 
@@ -100,7 +98,7 @@ def judge_open(
         names = ", ".join(item.name for item in watched)
         if rounds:
             notes = (f"the ranges of {names} leave too many combinations: each package was judged by itself",)
-        choice = next(_choices(watched, declaration, newest_first=True), None)
+        choice = _newest(watched, declaration)
         if choice is not None:
             (newest,) = judged_alike(rulebook, [(choice, whole(facts, choice, watched, declaration))], memory)
         for finding in newest.findings if newest else ():
@@ -112,47 +110,43 @@ def judge_open(
 
 def _rounds(opened: Sequence[Open], declaration: Declaration) -> Iterator[list[Open]]:
     """The packages judged together: all of them, or each alone."""
-    size = 1
-    for item in opened:
-        size *= len(item.versions)
     few = MOST_COMBINATIONS + 1
-    if size <= MOST_TRIED and len(list(islice(_choices(opened, declaration), few))) < few:
+    try:
+        together = len(list(islice(_choices(opened, declaration), few))) < few
+    except TooMany:
+        together = False
+    if together:
         yield list(opened)
     else:
         yield from ([item] for item in opened)
 
 
 def _choices(packages: Sequence[Open], declaration: Declaration, *, newest_first: bool = False) -> Iterator[Choice]:
-    """Every combination whose releases admit one another, oldest first; newest first, not beyond a bound."""
-    index = load_index()
-    every = product(*(item.versions[:: -1 if newest_first else 1] for item in packages))
-    for versions in islice(every, MOST_TRIED):
-        chosen = {
-            item.name: Fact(f"{item.name}.version", version, item.place)
-            for item, version in zip(packages, versions, strict=True)
-        }
-        releases = [(name, index.release(name, str(fact.value))) for name, fact in chosen.items()]
-        platform, elsewhere = declaration.platform, declaration.other_index
-        if all(release is None or fits(name, release, chosen, platform, elsewhere) for name, release in releases):
-            yield tuple((name, str(fact.value)) for name, fact in chosen.items())
+    """Every combination whose releases admit one another, the first package's oldest first, or its newest."""
+    found = combinations(packages, declaration.platform, declaration.other_index, newest_first=newest_first)
+    return (tuple(zip((item.name for item in packages), versions, strict=True)) for versions in found)
+
+
+def _newest(packages: Sequence[Open], declaration: Declaration) -> Choice | None:
+    """What an installer takes today."""
+    try:
+        return next(_choices(packages, declaration, newest_first=True), None)
+    except TooMany:
+        return None
 
 
 def whole(facts: Facts, choice: Choice, packages: Sequence[Open], declaration: Declaration) -> Facts:
     """The facts once these releases are taken, with what they pin in turn."""
     from ..workload import complete_workload
 
-    index = load_index()
     places = {item.name: item.place for item in packages}
     chosen = [make_fact(f"{name}.version", version, f"{places[name]}, which admits it") for name, version in choice]
-    brought = []
-    for name, version in choice:
-        release = index.release(name, version)
-        if release is None or name == "torch":
-            continue
-        for need in needs_of(release.requires, declaration.platform):
-            if need.pin and need.package in index and f"{need.package}.version" not in facts:
-                source = f"{places[name]}, through {name} {version}"
-                brought.append(make_fact(f"{need.package}.version", need.pin, source))
+    brought = [
+        make_fact(f"{package}.version", pin, f"{places[name]}, through {name} {version}")
+        for name, version in choice
+        for package, pin in pins_of(name, version, declaration.platform)
+        if f"{package}.version" not in facts
+    ]
     return complete_workload(facts.with_(*brought, *chosen))
 
 

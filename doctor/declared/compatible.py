@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..model import ABSENT, Fact
 from ..records import dataclass
 from ..release_index import Need, Platform, Release, admits, load_index, needs_of
 
+MOST_TRIED = 50_000  # steps of the search for releases that admit one another
 MOST_NAMED = 4  # releases in one sentence, or left out of one range
 Ranges = Mapping[str, tuple[str, ...]]  # other package → what a release asks of it
 
@@ -48,10 +50,20 @@ def fits(
     return True
 
 
+@functools.lru_cache(maxsize=4096)
+def pins_of(name: str, version: str, platform: Platform) -> tuple[tuple[str, str], ...]:
+    """The packages on record that a release pins, with the pins; those of torch the rulebook tells of each build."""
+    index = load_index()
+    release = index.release(name, version) if name != "torch" else None
+    needs = needs_of(release.requires, platform) if release is not None else ()
+    return tuple((need.package, need.pin) for need in needs if need.pin and need.package in index)
+
+
 def go_together(opened: Mapping[str, Open], platform: Platform, other_index: bool) -> list[Open]:
     """The open packages without those releases that no release of another open package goes with."""
-    asks = {name: _asked(item, opened, platform, other_index) for name, item in opened.items()}
-    left = {name: item.versions for name, item in opened.items()}
+    known = {name: item for name, item in opened.items() if item.versions}  # a long file has thousands of others
+    asks = {name: _asked(item, known, platform, other_index) for name, item in known.items()}
+    left = {name: item.versions for name, item in known.items()}
     before = None
     while before != left:
         before = dict(left)
@@ -59,9 +71,43 @@ def go_together(opened: Mapping[str, Open], platform: Platform, other_index: boo
             left[name] = tuple(version for version in left[name] if _served(asks[name][version], left))
             for other in left:
                 left[other] = _asked_for(left[other], [asks[name][version].get(other, ()) for version in left[name]])
-    if any(item.versions and not left[name] for name, item in opened.items()):
+    if not all(left.values()):
         return list(opened.values())  # by their metadata none go together, which their user may know better
-    return [Open(item.name, item.range, item.place, left[name]) for name, item in opened.items()]
+    return [Open(item.name, item.range, item.place, left.get(name, ())) for name, item in opened.items()]
+
+
+class TooMany(Exception):
+    """The combinations cannot all be looked at."""
+
+
+def combinations(
+    packages: Sequence[Open], platform: Platform, other_index: bool, *, newest_first: bool = False
+) -> Iterator[tuple[str, ...]]:
+    """A release of each package, whose metadata admit one another; TooMany where the search gets long."""
+    opened = {item.name: item for item in packages}
+    asks = [_asked(item, opened, platform, other_index) for item in packages]
+    names = [item.name for item in packages]
+    within = functools.cache(_within)  # few ranges are asked of many releases
+    tried = 0
+
+    def further(chosen: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        nonlocal tried
+        here = len(chosen)
+        if here == len(packages):
+            yield chosen
+            return
+        for version in packages[here].versions[:: -1 if newest_first else 1]:
+            tried += 1
+            if tried > MOST_TRIED:
+                raise TooMany
+            own = asks[here][version]
+            if all(
+                within(other, own.get(names[place], ())) and within(version, asks[place][other].get(names[here], ()))
+                for place, other in enumerate(chosen)
+            ):
+                yield from further((*chosen, version))
+
+    return further(())
 
 
 def _asked(item: Open, opened: Mapping[str, Open], platform: Platform, other_index: bool) -> dict[str, Ranges]:
@@ -71,7 +117,7 @@ def _asked(item: Open, opened: Mapping[str, Open], platform: Platform, other_ind
         release = load_index().release(item.name, version)
         ranges: dict[str, tuple[str, ...]] = {}
         for need in binding(item.name, version, needs_of(release.requires, platform) if release else (), other_index):
-            if need.range and need.package in opened and opened[need.package].versions:
+            if need.range and need.package in opened:
                 ranges[need.package] = (*ranges.get(need.package, ()), need.range)
         found[version] = ranges
     return found

@@ -1,13 +1,16 @@
 """Ranges: a rule that fires for every admitted release stands, one for some is a warning with the narrowing."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from doctor import session
-from doctor.declared.compatible import Open, narrowed
+from doctor.declared import compatible
+from doctor.declared.compatible import Open, TooMany, combinations, fits, narrowed
+from doctor.model import Fact
 from doctor.patient import Request
-from doctor.release_index import admits
+from doctor.release_index import Platform, admits, load_index
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LLAMA = EXAMPLES / "models" / "llama-3-8b.json"
@@ -164,3 +167,29 @@ def test_narrowed_keeps_the_newest_and_lists_few_exceptions(bad, wanted):
     assert found == wanted
     left = {version for version in versions if admits(found, version)}
     assert left and not left & bad
+
+
+def test_combinations_are_those_of_which_each_release_admits_the_others():
+    """Asked the plain way: every combination there is."""
+    index, platform = load_index(), Platform("3.11.4")
+    names = ("torch", "xformers", "torchvision")
+    packages = [
+        Open(name, "", "r.txt:1", tuple(version for version in index.releases(name) if not version.count("dev"))[-12:])
+        for name in names
+    ]
+    plain = []
+    for versions in product(*(item.versions for item in packages)):
+        chosen = {name: Fact(f"{name}.version", version, "x") for name, version in zip(names, versions, strict=True)}
+        if all(fits(name, index.release(name, str(fact.value)), chosen, platform) for name, fact in chosen.items()):
+            plain.append(versions)
+    assert 0 < len(plain) < 12**3
+    assert list(combinations(packages, platform, False)) == plain
+    newest = next(combinations(packages, platform, False, newest_first=True))
+    assert newest == max(plain, key=lambda versions: [packages[n].versions.index(v) for n, v in enumerate(versions)])
+
+
+def test_a_search_that_gets_long_is_given_up(monkeypatch):
+    monkeypatch.setattr(compatible, "MOST_TRIED", 5)
+    packages = [Open(name, "", "r.txt:1", tuple("123")) for name in ("a", "b")]
+    with pytest.raises(TooMany):
+        list(combinations(packages, Platform(), False))
