@@ -76,26 +76,29 @@ def apply(
         raise
     now = frozen.packages_of(site_dirs)
     failed = any(step.outcome is not True for step in done[len(steps) :])
+    touched = now != before or any(step.outcome for step in done[len(steps) :])
     kept = frozen.update(
         kept,
-        state=frozen.FAILED if failed else frozen.DONE,
+        state=frozen.DONE if not failed else frozen.FAILED if touched else frozen.TAKEN_BACK,
         changed=frozen.difference(before, now),
         rebuilt=tuple(work.rebuilt),
     )
     if failed:
-        done.append(Step("state", False, f"{state(before, now)}; `attn-doctor fix --rollback` takes it back"))
+        back = "; `attn-doctor fix --rollback` takes it back" if touched else ""
+        done.append(Step("state", False if touched else None, state(before, now) + back))
+    remembered = tilde(str(kept.path)) if touched else None
     tell("checking again …")
     began = time.monotonic()
     try:
         after, why_not = judged(python, report, request, fix, tell)
     except DoctorError as problem:
         done.append(Step("check", None, problem.message))
-        return Proof("apply", fix.title, tuple(done), tilde(str(kept.path))), None
+        return Proof("apply", fix.title, tuple(done), remembered), None
     step = check_step(after, report, fix, round(time.monotonic() - began, 2))
     old, new = (", ".join(f.rule for f in item.findings if f.severity == "error") or "none" for item in (report, after))
     done.append(replace(step, reason="; ".join(filter(None, (f"errors before: {old}; now: {new}", step.reason)))))
     done.append(kernel_step(after, why_not))
-    return Proof("apply", fix.title, tuple(done), tilde(str(kept.path))), after
+    return Proof("apply", fix.title, tuple(done), remembered), after
 
 
 def plan_of(report: Report, pins: Pins, resolution: Resolution, before: Mapping[str, frozen.Kept]) -> Plan:

@@ -82,7 +82,9 @@ def resolve_step(resolution: Resolution, pins: Pins, installer: Installer, aroun
     """The answer as a step of the proof."""
     parts = [resolution.reason] if resolution.reason else []
     if resolution.left_out:
-        parts.append(f"not asked about, as the registry no longer has it: {', '.join(resolution.left_out)}")
+        parts.append(
+            f"not asked about, as the registry has no wheel of it (any more): {', '.join(resolution.left_out)}"
+        )
     mended = {line.package for line in pins.changed}
     broken = [text for name, text in around.broken.items() if name not in mended]
     if broken:

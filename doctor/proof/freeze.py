@@ -137,7 +137,9 @@ def read(path: Path) -> Freeze:
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         reason = str(getattr(problem, "strerror", None) or problem)
-        raise DoctorError(f"freeze `{path}` cannot be read: {reason}") from None
+        raise DoctorError(
+            f"freeze `{path}` cannot be read: {reason}", "without it, an earlier change is the last one: move it away"
+        ) from None
 
 
 def last(folders: Iterable[Path]) -> Freeze | None:

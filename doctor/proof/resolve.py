@@ -20,6 +20,7 @@ _UNOBTAINABLE = re.compile(
     r"|there is no version of (?P<b>[\w.-]+)(?:\[[^\]]*\])?=="
     r"|[Bb]ecause (?P<c>[\w.-]+)==\S+ (?:has no (?:usable )?wheels|was yanked|has no usable|requires Python)"
     r"|No matching distribution found for (?P<d>[\w.-]+)"
+    r"|[Ff]ailed to (?:download and )?build `(?P<e>[\w.-]+)=="
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_LEFT_OUT = 16
@@ -70,9 +71,11 @@ def resolve(
     while True:
         ran, found, versions = _ask(asked, installer, index, timeout, python, held)
         seconds += ran.seconds
-        if found.outcome is not False:
+        if found.outcome:
             break
         gone = _unobtainable(ran, asked)
+        if found.outcome is None and not gone:
+            break
         if not gone and held and set(asked.beside) - asked.firm:
             held = False
             continue

@@ -111,7 +111,10 @@ def test_a_lost_network_is_told_and_nothing_is_claimed(uv, old, fix, capsys):
     assert run(fix("--apply", "--yes", "--format", "json")) == 1
     said = proof(capsys)
     assert said["by_name"]["resolves"]["outcome"] == "unknown" and said["by_name"]["installs"]["outcome"] == "unknown"
-    assert "no package has changed" in said["by_name"]["state"]["reason"] and old.versions == BEFORE
+    assert said["by_name"]["state"] | {"seconds": 0} == {
+        "name": "state", "outcome": "unknown", "reason": "no package has changed", "command": None, "seconds": 0,
+    } and old.versions == BEFORE  # fmt: skip
+    assert said["freeze"] is None and run(fix("--rollback", "--yes")) == 2, "there is nothing to take back"
 
 
 def test_a_hang_ends(uv, old, fix, capsys):

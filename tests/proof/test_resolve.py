@@ -57,6 +57,16 @@ def test_a_missing_pin_of_the_fix_itself_is_a_refusal(uv):
     assert answer.outcome is False and "no version of a==2" in answer.reason
 
 
+def test_what_only_its_source_could_tell_is_left_out_and_named(uv):
+    """A system's own pygobject speaks neither for the fix nor against it."""
+    built = "error: Failed to download and build `pygobject==3.42.2`\n  cause: Build backend failed\n"
+    uv.plan(compile=[{"code": 1, "err": built}, {}])
+    answer = ask(uv, Question(("a==2",), beside={"pygobject": "3.42.2"}, platform=LINUX))
+    assert answer.outcome is True and answer.left_out == ("pygobject",)
+    uv.plan(compile=[{"code": 1, "err": built}])
+    assert ask(uv, Question(("pygobject==3.42.2",), platform=LINUX)).outcome is None, "one of the fix itself is not"
+
+
 def test_a_held_release_that_was_withdrawn_does_not_speak_against_the_fix(uv):
     gone = refused("vllm==0.8.0 depends on xgrammar==0.1.16 which was deleted, vllm==0.8.0 cannot be used")
     uv.plan(compile=[gone, gone, {}])  # with all; alone; without it
