@@ -43,6 +43,7 @@ class Ranges:
 
     watched: tuple[Open, ...]
     rounds: tuple[tuple[tuple[Open, ...], tuple[Choice, ...]], ...]
+    newest: Choice | None = None  # what an installer would take today
 
     @property
     def count(self) -> int:
@@ -54,7 +55,8 @@ def ranges_of(rulebook: Rulebook, declaration: Declaration) -> Ranges:
     """The choices that the ranges of watched packages leave, worked out once for all GPUs and jobs."""
     watched = tuple(item for item in declaration.open if item.name in rulebook.watched_distributions)
     rounds = _rounds(watched, declaration) if watched else ()
-    return Ranges(watched, tuple((tuple(some), tuple(_choices(some, declaration))) for some in rounds))
+    newest = _newest(watched, declaration) if watched else None
+    return Ranges(watched, tuple((tuple(some), tuple(_choices(some, declaration))) for some in rounds), newest)
 
 
 def judge_open(
@@ -98,7 +100,7 @@ def judge_open(
         names = ", ".join(item.name for item in watched)
         if rounds:
             notes = (f"the ranges of {names} leave too many combinations: each package was judged by itself",)
-        choice = _newest(watched, declaration)
+        choice = ranges.newest
         if choice is not None:
             (newest,) = judged_alike(rulebook, [(choice, whole(facts, choice, watched, declaration))], memory)
         for finding in newest.findings if newest else ():
