@@ -44,7 +44,8 @@ MASKS = (
     "padding_causal_bottom_right", "arbitrary",
 )  # fmt: skip
 FRAMEWORKS = (
-    "transformer_engine", "torch_sdpa", "transformers", "flash_attn", "xformers", "megatron", "xtuner", "vllm",
+    "transformer_engine", "torch_sdpa", "transformers", "flash_attn", "xformers", "sageattention", "megatron", "xtuner",
+    "vllm",
 )  # fmt: skip
 
 TERMS: dict[str, Term] = _terms(

@@ -44,6 +44,16 @@ def _head_dims_equal(qk: int, v: int) -> bool:
     return qk == v
 
 
+@shape(
+    "workload.values_wider",
+    BOOLEAN,
+    "head_dim_v > head_dim_qk",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+)
+def _values_wider(qk: int, v: int) -> bool:
+    return v > qk
+
+
 @derived(
     "workload.head_dim_v",
     INTEGER,
@@ -177,6 +187,16 @@ def _kv_multiple_of_128(kv: int) -> bool:
 )
 def _kv_half_tile(kv: int) -> bool:
     return kv % 128 == 64
+
+
+@shape(
+    "workload.seq_len_kv_multiple_of_64",
+    BOOLEAN,
+    "key/value tokens divide by 64",
+    needs=("workload.seq_len_kv",),
+)
+def _kv_multiple_of_64(kv: int) -> bool:
+    return kv % 64 == 0
 
 
 @shape(
