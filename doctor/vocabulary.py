@@ -58,6 +58,7 @@ TERMS: dict[str, Term] = _terms(
     ("torch.cxx11_abi", BOOLEAN, "torch built with the C++11 ABI"),
     ("torch.arch_list", LIST, "SM architectures torch carries code for, as 8.0, 9.0 …"),
     ("torch.git_version", TEXT, "commit of the torch build"),
+    ("xformers.cuda", VERSION, "CUDA the xFormers build was made for; absent for a build without"),
     ("cudnn.version", VERSION, "the cuDNN the process will load"),
     ("cudnn.path", TEXT, "the file of the cuDNN the process will load"),
     ("cudnn.copies", LIST, "every cuDNN present, as `version path`"),

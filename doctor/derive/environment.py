@@ -107,6 +107,18 @@ declare(
 
 
 @derived(
+    "xformers.cuda_major_held",
+    BOOLEAN,
+    "torch is built for the major release of CUDA that xFormers was compiled for",
+    needs=("xformers.cuda", "torch.cuda"),
+)
+def _cuda_major_held(built_for: str, cuda: str) -> bool | None:
+    if ABSENT in (built_for, cuda):
+        return None
+    return parse_version(built_for).major == parse_version(cuda).major
+
+
+@derived(
     "cudnn.version",
     VERSION,
     "the cuDNN the process will load",

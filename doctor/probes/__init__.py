@@ -9,7 +9,7 @@ from ..model import Fact, Facts
 from .interface import Probe, Target, Watch, find_target
 
 #: Later ones know better: torch's own version file knows the build label that its metadata lacks.
-PROBES = ("platform", "distributions", "torch_build", "cudnn", "te_cudnn", "gpu", "environment")
+PROBES = ("platform", "distributions", "torch_build", "xformers_build", "cudnn", "te_cudnn", "gpu", "environment")
 
 __all__ = ["PROBES", "Probe", "Target", "Watch", "collect", "find_target"]
 
