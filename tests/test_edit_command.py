@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,3 +169,18 @@ def test_what_came_from_an_address_and_is_in_the_registry_is_not_said_to_be_buil
     _, out, _ = run("--write")
     assert (tmp_path / "requirements.txt").read_text() == NEEDS.replace("2.6.0", "2.7.1")
     assert "# `torch` 2.7.1 comes from the package index" in out and "built from source" not in out
+
+
+def test_where_one_file_is_write_protected_none_is_edited(run: Run, tmp_path: Path, monkeypatch):
+    """Its folder may be written, so a new file could take its place: that is not what its owner wants."""
+    (tmp_path / "requirements.txt").write_text("-r base.txt\n-r more.txt\n")
+    (tmp_path / "base.txt").write_text(NEEDS)
+    (tmp_path / "more.txt").write_text("nvidia-cudnn-cu12==9.1.0.70\n")
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "more.txt" and allowed(path, mode))
+    code, _, err = run("--write")
+    assert (code, err.splitlines()[0]) == (2, "error: cannot write `more.txt`: it is read-only")
+    assert (tmp_path / "base.txt").read_text() == NEEDS and not list(tmp_path.glob("*.bak"))
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert run("--write")[0] == 1 and "9.5.1.17" in (tmp_path / "more.txt").read_text()

@@ -34,7 +34,9 @@ class Edits:
         return "".join(file.diff for file in self.files)
 
     def write(self) -> list[tuple[Path, Path]]:
-        """Keep the old files and replace them: (file, backup) of each."""
+        """Keep the old files and replace them: (file, backup) of each; none where one of them must not be."""
+        for file in self.files:
+            file.check()
         return [(file.source.path, file.write()) for file in self.files]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,15 +57,22 @@ class Edited:
             if not row.endswith("\n"):
                 yield "\n\\ No newline at end of file\n"
 
-    def write(self) -> Path:
-        """Keep the old file beside it, then replace it; the path of the backup."""
+    def check(self) -> None:
+        """DoctorError where it must not be replaced: it is write-protected, or is not any more what was read."""
         path = self.source.path
+        if not os.access(path, os.W_OK):  # where the folder may be written, a new file could take its place
+            raise DoctorError(f"cannot write `{path}`: it is read-only", "`--diff` shows the edits")
         try:
             unchanged = path.read_bytes() == self.source.data
         except OSError as problem:
             raise DoctorError(f"cannot read `{path}`: {(problem.strerror or str(problem)).lower()}") from None
         if not unchanged:
             raise DoctorError(f"`{path}` was changed by someone else meanwhile", "run this again")
+
+    def write(self) -> Path:
+        """Keep the old file beside it, then replace it; the path of the backup."""
+        self.check()
+        path = self.source.path
         backup = _backup(path, self.source.data)
         write_atomically(path, self.source.encoded(self.text))
         return backup
