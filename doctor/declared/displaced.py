@@ -15,7 +15,9 @@ LOOSE_FROM_SOURCE = ("torchvision", "xformers", "transformer-engine")
 def displaced(there: Mapping[str, Sequence[Entry]], command: Collection[str]) -> list[str]:
     """The packages of earlier commands that pip replaces, since what this command names does not go with them."""
     gone: list[str] = []
-    queue = [(name, entry.version, entry.source) for name in command for entry in there.get(name, ()) if entry.version]
+    index = load_index()
+    known = (name for name in command if name in index)  # of others it is not on record what they need
+    queue = [(name, entry.version, entry.source) for name in known for entry in there.get(name, ()) if entry.version]
     seen = set()
     while queue:
         name, version, source = queue.pop()

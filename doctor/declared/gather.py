@@ -213,6 +213,8 @@ def _at_odds(
 ) -> Iterator[str]:  # fmt: skip
     """A sentence for each pinned release that does not admit another pin, by its own metadata."""
     for name, fact in pinned.items():
+        if name not in index:
+            continue  # most lines of a long file
         release = None if fact.value in (None, ABSENT) or name in sources else index.release(name, str(fact.value))
         needs = () if release is None else needs_of(release.requires, platform, extras.get(name, frozenset()))
         for need in binding(name, str(fact.value), needs, other_index):

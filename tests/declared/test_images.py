@@ -65,11 +65,9 @@ def test_later_releases_hold_nothing_older():
     """A slip of the pen in the table would show as a step back."""
     from packaging.version import Version
 
+    rows = [held(f"nvcr.io/nvidia/pytorch:{release}-py3")[0] for release in TABLE["nvcr.io/nvidia/pytorch"]]
     for key in ("torch.version", "torch.cuda", "cudnn.version", "transformer-engine.version", "python.version"):
-        rows = [
-            held(f"nvcr.io/nvidia/pytorch:{release}-py3")[0].get(key) for release in TABLE["nvcr.io/nvidia/pytorch"]
-        ]
-        versions = [Version(text).release[:2] for text in rows if text]
+        versions = [Version(text).release[:2] for text in (row.get(key) for row in rows) if text]
         assert versions == sorted(versions) and len(versions) > 10, key
 
 

@@ -211,6 +211,7 @@ LONG = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LONG)
 def test_a_hundred_thousand_lines(name, read):
     """About two seconds on an idle core; the bound leaves room for a busy one and none for a square."""
