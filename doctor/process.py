@@ -40,11 +40,8 @@ class Answer:
     signal: str | None = None  # name of the signal that ended the process
     where: str | None = None  # the last step that was announced
     stderr_tail: str = ""
-    spent: Mapping[str, float] = field(default_factory=dict, compare=False)  # seconds by STAGES, as the host saw it
-
-
-#: What the time of a case goes to: starting the interpreter, importing libraries, the CUDA context, the case itself.
-STAGES = ("start", "import", "context", "case")
+    #: Seconds, as the host saw it, by what they went to: start (the interpreter), import, (CUDA) context, case.
+    spent: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 def stage_of(step: str) -> str:

@@ -94,7 +94,7 @@ def _flex(case):
     return {"setup": setup, "prepare": prepare, "call": _joined("flex", ["q", "k", "v"], arguments)}
 
 
-def _flash(module, plain, varlen, extra=True, unlimited=-1):
+def _flash(module, plain, varlen, extra=True):
     """The functions of flash-attn 2, 3 and 4: alike but for where they are and what they take."""
 
     def text(case):
@@ -209,7 +209,14 @@ BACKENDS = {
 #: Those that compute no gradient.
 FORWARD_ONLY = ("fa3_fwd", "sage")
 #: Quantized, or in the storage type by design: how much further from the truth than the bound is healthy.
-LOOSER = {"sage": 25.0, "transformers.eager": 2.0, "te.unfused": 2.0}
+LOOSER = {"sage": 6.0, "transformers.eager": 2.0, "te.unfused": 2.0}
+
+
+def looser(case):
+    """How many times the bound of its type this case may err."""
+    # sage computes in int8: it errs 1.0 to 1.3 % in either type, and the spacings of the two are as 8 to 1.
+    finer = 8.0 if case["backend"] == "sage" and case["dtype"] == "float16" else 1.0
+    return LOOSER.get(case["backend"], 1.0) * finer
 
 
 def text(case):

@@ -4,6 +4,7 @@ import time
 import warnings
 
 import _attention
+import _cudnn
 import _probe
 import _sdpa
 import _sweep_backends
@@ -14,11 +15,10 @@ from _probe import Refused, Unavailable, step
 
 #: What a library says of something that it does not do, as opposed to something that broke in it.
 DECLINES = (
-    "No available kernel", "No viable backend", "Invalid backend", "only support", "not support", "unsupported",
-    "Unsupported", "unexpected keyword argument", "does not have a deterministic implementation", "must be divisible",
-    "No dot product attention", "No operator found", "not implemented", "not yet implemented", "a multiple of",
-    "not correctly aligned", "must have shape", "invalid dtype for bias", "GraphNotSupported", "NOT_SUPPORTED",
-    "only supported", "No valid", "no valid", "No engine", "should be in [", "backward requires head_dim",
+    *_cudnn.REFUSALS, "only support", "not support", "unsupported", "Unsupported", "unexpected keyword argument",
+    "does not have a deterministic implementation", "must be divisible", "No dot product attention", "not implemented",
+    "No operator found", "not yet implemented", "a multiple of", "not correctly aligned", "must have shape",
+    "invalid dtype for bias", "should be in [", "backward requires head_dim",
 )  # fmt: skip
 NAMES = ("out", "dq", "dk", "dv")
 _programs = {}
@@ -153,7 +153,7 @@ def _run(torch, case, device, call, observed, request):
     observed["flops"], observed["bytes"] = _sweep_truth.needs(case)
     step("reference")
     truth = _sweep_truth.Truth(torch, case, space)
-    factor = _sweep_backends.LOOSER.get(case["backend"], 1.0)
+    factor = _sweep_backends.looser(case)
     if case["dropout"]:
         _dropout(torch, case, space, truth, got, observed)
     else:

@@ -37,8 +37,7 @@ def script(case, kinds, bounds=None):
 
 def _bound(case, kinds, bound):
     if not bound:
-        factor = _sweep_backends.LOOSER.get(case["backend"], 1.0)
-        _, bound = _sweep_truth.faults(case, {}, str(case["device"]), factor)
+        _, bound = _sweep_truth.faults(case, {}, str(case["device"]), _sweep_backends.looser(case))
     kinds = _tensors(kinds)
     return max([bound[kind] for kind in kinds if kind in bound] or bound.values())
 

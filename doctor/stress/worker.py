@@ -42,7 +42,6 @@ class Worker:
 
     def __init__(self, python: str, *, timeout: float, env: Mapping[str, str | None] | None = None) -> None:
         self.python, self.timeout, self.env = python, timeout, dict(env or {})
-        self.starts = 0
 
     def run(
         self,
@@ -77,7 +76,6 @@ class Worker:
         stop: Callable[[], bool],
     ) -> bool:  # fmt: skip
         """One start of the program; takes off `left` what was answered. False if time ran out."""
-        self.starts += 1
         done = 0
 
         def pass_on(answer: Answer) -> None:
