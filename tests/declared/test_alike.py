@@ -58,6 +58,34 @@ def a_case(seed: int, path: Path):
     return rulebook, patient.facts, patient.declaration
 
 
+#: Jobs that TransformerEngine cuts into steps, whose backends are predicted step by step.
+STEPPED = tuple(
+    (lines, (f"workload.cp_comm_type={way}", f"workload.mask={mask}", *more))
+    for lines in (
+        "transformer-engine\nflash-attn>=2.6",
+        "torch>=2.2\ntransformer-engine==2.3.0\nflash-attn==2.7.4.post1",
+    )
+    for way, mask, more in (
+        ("all_gather", "causal", ()),
+        ("all_gather", "causal", ("workload.window=[512,0]", "env.NVTE_FLASH_ATTN=0")),
+        ("p2p", "padding_causal", ("workload.qkv_layout=thd_thd_thd", "env.NVTE_FUSED_ATTN=1")),
+        ("a2a", "causal", ("workload.window=[512,0]",)),
+        ("p2p", "causal", ("env.NVTE_FLASH_ATTN=0", "workload.head_dim_qk=192", "workload.head_dim_v=128")),
+    )
+)
+
+
+def a_stepped_case(number: int, path: Path):
+    """The same of a job under context parallelism."""
+    lines, settings = STEPPED[number]
+    path.write_text(lines)
+    rulebook = load_rulebook()
+    asked = ("workload.framework=transformer_engine", *JOB, "workload.cp_size=2", *settings)
+    request = Request(declared=(str(path),), gpu="h100", settings=asked, run=False)
+    patient = with_job(environment_of(request, rulebook), request, Shelf(rulebook))
+    return rulebook, patient.facts, patient.declaration
+
+
 def said(rulebook, assessment):
     """All that is made of the judgement of a release that is not shown itself."""
     return (
@@ -71,9 +99,18 @@ def said(rulebook, assessment):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("number", range(len(STEPPED)))
+def test_steps_are_told_apart(number, tmp_path):
+    assert_alike(*a_stepped_case(number, tmp_path / "requirements.txt"))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_judged_together_is_alike(seed, tmp_path):
-    rulebook, facts, declaration = a_case(seed, tmp_path / "requirements.txt")
+    assert_alike(*a_case(seed, tmp_path / "requirements.txt"))
+
+
+def assert_alike(rulebook, facts, declaration):
+    """Every release, asked alone, says what its group says."""
     for packages, choices in ranges_of(rulebook, declaration).rounds:
         wholes = [whole(facts, choice, packages, declaration) for choice in choices]
         if not wholes:
