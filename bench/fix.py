@@ -132,7 +132,7 @@ def _hopeless(
     told = "proved in sentences" if proved else "not proved in sentences"
     left = sorted(before.errors - cleared) or sorted({rule for fix in fixes for rule in fix.leaves})
     for rule in left:
-        if not world.curable(rule):
+        if next(world.curable(rule), None) is None:
             return f"{rule} has no cure, {told}"
     chosen = world.completes(left)
     if chosen is not None:

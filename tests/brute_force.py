@@ -143,12 +143,11 @@ class World:
             self._verdicts[key] = outcome is not None and not outcome.firing
         return self._verdicts[key]
 
-    def curable(self, rule: str) -> list[tuple[dict[str, str], Plan]]:
+    def curable(self, rule: str) -> Iterator[tuple[dict[str, str], Plan]]:
         """Every choice of releases of what the rule can depend on, requirements apart, after which it is silent.
 
-        Empty proves that nothing cures it: a set that requirements admit is one of those tried, seen through the rule.
+        None proves that nothing cures it: a set that requirements admit is one of those tried, seen through the rule.
         """
-        found = []
         names = sorted(self._feeding(rule))
         torches = self._torch_classes() if "torch" in names else []
         pools = [[None, *(torches if name == "torch" else self.classes[name])] for name in names]
@@ -157,8 +156,7 @@ class World:
             for plan in self.settings:
                 facts = self.repair.facts_after(plan, chosen)
                 if self._silent(rule, facts):
-                    found.append((chosen, plan))
-        return found
+                    yield chosen, plan
 
     def completes(self, rules: list[str]) -> tuple[dict[str, str], Plan] | None:
         """Some cure of the first of these errors that requirements and all other rules admit once it is completed."""

@@ -56,15 +56,6 @@ def test_a_lock_of_hundreds_of_packages_costs_seconds_at_most(more: dict[str, st
     assert fixes
 
 
-def test_no_warning_takes_torch_back_to_an_older_release_line():
-    rules = load_rulebook()
-    facts, requires = lock(0)
-    before = evaluate(rules, facts.with_(fact("gpu.sm", "9.0", "test")))
-    assert not before.errors and before.findings
-    for fix in solve(rules, before.known.given, before, installed=lambda: requires):
-        assert "torch" not in {change.name for change in fix.changes}
-
-
 def test_what_moves_breaks_only_what_it_meant_something_to():
     facts, requires = lock(450)
     stack = stack_of(facts, evaluate(Rulebook({}, {}), facts).known, load_index(), installed=requires)
@@ -76,28 +67,46 @@ def test_what_moves_breaks_only_what_it_meant_something_to():
 # --- what was broken before ---------------------------------------------------------------------------------------
 
 
-def old_break(**installed: str) -> tuple[Rulebook, Facts, ReleaseIndex]:
-    """A rule that asks for another release of a package at which a requirement is broken already."""
+def asking(severity: str = "error", **installed: str) -> tuple[Rulebook, Facts, ReleaseIndex]:
+    """A rule that asks for transformers 2.0, which needs an old torch."""
     rule = Rule("OWN001", "own", {
-        "id": "OWN001", "name": "own", "severity": "error", "summary": "strikes", "message": "strikes",
+        "id": "OWN001", "name": "own", "severity": severity, "summary": "strikes", "message": "strikes",
         "when": {"transformers.version": "<2"}, "fix": [{"require": {"transformers": ">=2"}}],
         "references": ["https://example.org"],
     }, "")  # fmt: skip
-    releases = {version: {"rd": [], "t": ["py3"], "m": ["any"], "d": "2026-01-01"} for version in ("1.0", "1.1", "2.0")}
-    line = json.dumps({"name": "transformers", "releases": releases}, separators=(",", ":"))
+    plain = {"t": ["py3"], "m": ["any"], "d": "2026-01-01"}
+    packages = {"transformers": {"1.0": [], "1.1": [], "2.0": ["torch<2.6"]}, "torch": {"2.5.0": [], "2.6.0": []}}
+    lines = ['{"refreshed":""}'] + [
+        json.dumps(
+            {"name": name, "releases": {v: {"rd": rd, **plain} for v, rd in releases.items()}}, separators=(",", ":")
+        )
+        for name, releases in packages.items()
+    ]
     values = {"python.version": "3.11.7", "distributions.complete": True,
               **{f"{name}.version": version for name, version in installed.items()}}  # fmt: skip
     facts = Facts(fact(key, value, "test") for key, value in values.items())
-    return Rulebook({"OWN001": rule}, {}), facts, ReleaseIndex.from_text('{"refreshed":""}\n' + line)
+    return Rulebook({"OWN001": rule}, {}), facts, ReleaseIndex.from_text("\n".join(lines))
 
 
 def test_a_requirement_that_was_broken_before_hinders_no_fix():
-    rules, facts, index = old_break(transformers="1.1", attrs="25.1")
+    rules, facts, index = asking(transformers="1.1", attrs="25.1")
     (fix,) = solve(rules, facts, evaluate(rules, facts), index=index, installed=lambda: {"attrs": ["transformers<0.5"]})
     assert {change.name: change.after for change in fix.changes} == {"transformers": "2.0"}
 
 
 def test_a_requirement_that_would_break_hinders_it():
-    rules, facts, index = old_break(transformers="1.1", attrs="25.1")
+    rules, facts, index = asking(transformers="1.1", attrs="25.1")
     found = solve(rules, facts, evaluate(rules, facts), index=index, installed=lambda: {"attrs": ["transformers<1.5"]})
     assert found == ()
+
+
+# --- what a warning is worth --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("severity", "moved"), [("error", {"transformers": "2.0", "torch": "2.5.0"}), ("warning", None)]
+)
+def test_no_warning_takes_torch_back_to_an_older_release_line(severity: str, moved: dict[str, str] | None):
+    rules, facts, index = asking(severity, transformers="1.1", torch="2.6.0")
+    fixes = solve(rules, facts, evaluate(rules, facts), index=index)
+    assert [{change.name: change.after for change in fix.changes} for fix in fixes] == ([moved] if moved else [])
