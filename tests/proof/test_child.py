@@ -40,7 +40,8 @@ def test_what_cannot_be_started(tmp_path):
     assert ran.code is None and ran.trouble == "cannot be started: no such file or directory"
 
 
-def test_a_hang_ends_with_all_its_children(tmp_path):
+def test_a_hang_ends_with_all_its_children(tmp_path, monkeypatch):
+    monkeypatch.setattr(child, "GRACE", 1.0)
     source = f"""
 import pathlib, signal, subprocess, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
