@@ -8,17 +8,7 @@ from typing import Any
 
 from .bench import Bench, environment_of
 from .process import Answer
-from .target import ask, run_snippet
-
-#: What the patient's interpreter does with the script: a process of its own, as the user will have it.
-_TRY = """
-from _probe import main
-def run(request):
-    import subprocess, sys
-    done = subprocess.run([sys.executable, "-c", request["script"]], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    return {"code": done.returncode, "said": done.stderr[-2000:].decode("utf-8", "replace")}
-main(run)
-"""
+from .target import ask, run_alone
 
 
 def reproduction(bench: Bench, kernel: str, request: Mapping[str, Any], answer: Answer, said: str) -> str | None:
@@ -72,7 +62,7 @@ def _shown(bench: Bench, request: Mapping[str, Any], script: str, kind: str, ans
     if answer.outcome in ("timeout", "unavailable") or kind == "ran":
         return None
     environment = dict(environment_of(request))
-    tried = run_snippet(bench.python, _TRY, {"script": script}, timeout=bench.timeout, env=environment)
+    tried = run_alone(bench.python, script, timeout=bench.timeout, env=environment)
     code, raised = tried.observed.get("code"), "Traceback" in str(tried.observed.get("said"))
     if tried.outcome != "ran" or not isinstance(code, int):
         return None

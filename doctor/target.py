@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .process import Answer, Overlay, Process, Request, signal_name
 
-__all__ = ["Answer", "Overlay", "Process", "Request", "ask", "run_program", "run_snippet", "signal_name"]
+__all__ = ["Answer", "Overlay", "Process", "Request", "ask", "run_alone", "run_program", "run_snippet", "signal_name"]
 
 #: Steps that every program which names them takes first.
 SHARED_STEPS = ("import torch", "cuda context")
@@ -45,6 +45,22 @@ def run_snippet(
 ) -> Answer:
     """Run a program given as text, under the same contract, on one request."""
     return _run(python, "snippet.py", source, [request or {}], timeout, env)[0]
+
+
+#: What the interpreter does with a script of ours: a process of its own, as the user will have it.
+_ALONE = """
+from _probe import main
+def run(request):
+    import subprocess, sys
+    done = subprocess.run([sys.executable, "-c", request["script"]], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return {"code": done.returncode, "said": (done.stdout + done.stderr[-2000:]).decode("utf-8", "replace")[-4000:]}
+main(run)
+"""
+
+
+def run_alone(python: str, script: str, *, timeout: float, env: Overlay | None = None) -> Answer:
+    """Run a script that knows nothing of the contract; observed are its exit `code` and the last it `said`."""
+    return run_snippet(python, _ALONE, {"script": script}, timeout=timeout, env=env)
 
 
 def ask(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..target import Answer, run_snippet
+from ..target import Answer, run_alone
 from .worker import Worker
 
 BAD = ("wrong", "failed", "crashed", "timeout")
@@ -18,15 +18,6 @@ PLAINEST = {
     "mask": "no_mask", "before": "nothing", "layout": "bhsd", "grad": "dense", "how": "eager", "dropout": 0.0,
     "softcap": 0.0, "alibi": False, "deterministic": False, "training": True,
 }  # fmt: skip
-
-RUN_SCRIPT = """
-from _probe import main
-def run(request):
-    import subprocess, sys
-    done = subprocess.run([sys.executable, "-c", request["script"]], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    return {"code": done.returncode, "said": (done.stdout + done.stderr[-2000:]).decode("utf-8", "replace")[-4000:]}
-main(run)
-"""
 
 
 def verdict(answer: Answer) -> str:
@@ -226,7 +217,8 @@ def _show(failure: Failure, worker: Worker) -> None:
 
 
 def _try(failure: Failure, worker: Worker) -> None:
-    answer = run_snippet(worker.python, RUN_SCRIPT, {"script": failure.script}, timeout=worker.timeout, env=worker.env)
+    assert failure.script is not None
+    answer = run_alone(worker.python, failure.script, timeout=worker.timeout, env=worker.env)
     failure.said = str(answer.observed.get("said") or answer.reason)
     code, died = answer.observed.get("code"), "Traceback" in failure.said
     raised = [kind.partition(":")[2] for kind in failure.kinds if kind.startswith("failed:")]

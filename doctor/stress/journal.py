@@ -29,6 +29,7 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             if not restart and self._read(path, header):
                 self._file = path.open("a", encoding="utf-8")
+                self._file.write("\n")  # the last line may have been cut short
             else:
                 self.answers.clear()
                 self._file = path.open("w", encoding="utf-8")
@@ -48,17 +49,19 @@ class Journal:
         records = []
         for line in lines:
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except ValueError:  # the line under way when the machine went down
                 continue
-        if not records:
+            if isinstance(record, dict):
+                records.append(record)
+        if not any(line.strip() for line in lines):
             return False
-        if not isinstance(records[0], dict) or records[0].get("attn-doctor") != "stress":
+        if not records or records[0].get("attn-doctor") != "stress":  # somebody's file: it is not ours to overwrite
             raise DoctorError(f"`{path}` is no journal of a sweep", "name another file with `--journal`")
         if records[0] != json.loads(json.dumps(header)) or records[-1].get("done"):
             return False
         for record in records[1:]:
-            if isinstance(record, dict) and isinstance(record.get("answer"), dict) and "key" in record:
+            if isinstance(record.get("answer"), dict) and "key" in record:
                 told = {name: value for name, value in record["answer"].items() if name in FIELDS}
                 self.answers[record.get("gpu", ""), record["key"]] = Answer(**told)
         return True

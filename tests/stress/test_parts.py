@@ -74,6 +74,28 @@ def test_journal_takes_up_what_is_there(tmp_path):
         Journal(tmp_path / "j.jsonl" / "below", stack)
 
 
+def test_a_line_cut_short_costs_no_answer_that_follows(tmp_path):
+    path, stack = tmp_path / "j.jsonl", {"torch": "2.11"}
+    first = Journal(path, stack)
+    first.add("gpu0", CASE, Answer("ran"))
+    first.close()
+    with path.open("a") as file:
+        file.write('{"gpu": "gpu0", "ke')  # the machine went down
+    second = Journal(path, stack)
+    second.add("gpu1", CASE, Answer("ran"))
+    second.close()
+    assert {gpu for gpu, _ in Journal(path, stack).answers} == {"gpu0", "gpu1"}
+
+
+@pytest.mark.parametrize("text", ["my notes\n", "3\n", "[]\n", '{"a": 1}\n'])
+def test_a_file_that_is_no_journal_stays_as_it_is(tmp_path, text):
+    path = tmp_path / "notes.txt"
+    path.write_text(text)
+    with pytest.raises(DoctorError, match="no journal"):
+        Journal(path, {"torch": "2.11"})
+    assert path.read_text() == text
+
+
 def test_verdicts_and_kinds():
     assert verdict(Answer("failed", reason="torch.OutOfMemoryError: CUDA out of memory. Tried")) == "no memory"
     assert kinds(Answer("failed", reason="torch.AcceleratorError: CUDA error")) == ["failed:AcceleratorError"]
