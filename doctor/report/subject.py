@@ -19,6 +19,7 @@ _MACHINE = (
     ("transformers.version", "transformers"),
     ("xtuner.version", "xtuner"),
     ("xformers.version", "xformers"),
+    ("sageattention.version", "SageAttention"),
     ("vllm.version", "vllm"),
     ("cudnn.version", "cuDNN"),
     ("driver.version", "driver"),
