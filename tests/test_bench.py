@@ -160,17 +160,19 @@ def test_time_is_split_by_stage(bench: Bench) -> None:
     add(bench, "one", body)
     got = bench.run({"one": [{"first": True}, {"first": False}]})
     first, second = got["one"]
-    assert first.spent["import"] >= 0.4 and first.spent["context"] >= 0.2
+    # The host counts from when it reads that a stage began, which on a busy machine is late, at the next one's expense.
+    assert first.spent["import"] > 0.2 and first.spent["context"] > 0.05
+    assert sum(first.spent.values()) >= 0.7
     assert set(second.spent) == {"case"}
     total = spent(got)
     assert set(total) == {"kernels.start", "kernels.import", "kernels.context", "kernels.case"}
-    assert total["kernels.case"] >= 0.2 and total["kernels.start"] > 0
+    assert total["kernels.case"] > 0.1 and total["kernels.start"] > 0
 
 
 def test_the_time_of_a_death_is_told_too(bench: Bench) -> None:
     add(bench, "one", "import time\ndef run(request):\n    step('import torch'); time.sleep(0.3); os._exit(1)")
     (answer,) = bench.run({"one": [{}]})["one"]
-    assert answer.spent["import"] >= 0.3
+    assert answer.spent["import"] > 0.15
 
 
 def test_what_fails_behind_others_is_asked_again_alone(bench: Bench) -> None:
