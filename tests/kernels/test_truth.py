@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from doctor.target import run_snippet
+from doctor.target import run_program
 
 PROGRAM = """
 import _attention
@@ -54,51 +54,52 @@ main(run)
 """
 
 SMALL = {"num_heads": 4, "num_kv_heads": 2, "seq_len_q": 96, "seq_len_kv": 160, "head_dim_qk": 32, "head_dim_v": 16}
+MASKS = ("no_mask", "causal", "causal_bottom_right", "padding", "padding_causal_bottom_right", "arbitrary")
+#: Planted fault → the tensor that it must be blamed on.
+PLANTED = {
+    "scale": "out", "last row": "out", "one row of one head": "dk", "nan": "dq", "swapped heads": "dv", "stale": "dv",
+    "shape": "out", "wrong corner": "out",
+}  # fmt: skip
+ODD: dict[str, dict[str, Any]] = {
+    "window": {"mask": "causal", "window": [16, 0]},
+    "rows without keys": {"mask": "causal_bottom_right", "seq_len_q": 96, "seq_len_kv": 40},
+    "dq and dk are exactly zero": {"mask": "causal", "seq_len_q": 1, "seq_len_kv": 1},
+    "huge": {"mask": "causal", "num_heads": 16, "num_kv_heads": 4, "seq_len_q": 8100, "seq_len_kv": 8100,
+             "batch_size": 64},
+}  # fmt: skip
 
 
-def ask(python: str, **request: Any) -> Any:
-    answer = run_snippet(python, PROGRAM, {**SMALL, **request}, timeout=120)
-    assert answer.outcome == "ran", answer
-    return answer.observed
+@pytest.fixture(scope="module")
+def seen(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What was observed in each case; all in one process, as starting torch costs more than they do."""
+    program = tmp_path_factory.mktemp("truth") / "program.py"
+    program.write_text(PROGRAM)
+    asked = {**{mask: {"mask": mask} for mask in MASKS}, **ODD}
+    asked |= {fault: {"mask": "causal_bottom_right", "fault": fault} for fault in PLANTED}
+    cases = [{**SMALL, **request} for request in asked.values()]
+    answers = run_program(torch_python, str(program), cases, timeout=120)
+    assert all(answer.outcome == "ran" for answer in answers), answers
+    return dict(zip(asked, (answer.observed for answer in answers), strict=True))
 
 
-@pytest.mark.parametrize(
-    "mask", ["no_mask", "causal", "causal_bottom_right", "padding", "padding_causal_bottom_right", "arbitrary"]
-)
-def test_reference_is_autograds(torch_python: str, mask: str) -> None:
-    observed = ask(torch_python, mask=mask)
-    assert max(error["rel"] for error in observed["exact"].values()) < 1e-12
-    assert not observed["wrong"], observed["errors"]
+@pytest.mark.parametrize("mask", MASKS)
+def test_reference_is_autograds(seen: dict[str, Any], mask: str) -> None:
+    assert max(error["rel"] for error in seen[mask]["exact"].values()) < 1e-12
+    assert not seen[mask]["wrong"], seen[mask]["errors"]
 
 
-def test_window_and_rows_without_keys(torch_python: str) -> None:
-    assert not ask(torch_python, mask="causal", window=[16, 0])["wrong"]
-    assert not ask(torch_python, mask="causal_bottom_right", seq_len_q=96, seq_len_kv=40)["wrong"]
-    assert not ask(torch_python, mask="causal", seq_len_q=1, seq_len_kv=1)["wrong"], "dq and dk are exactly zero"
+@pytest.mark.parametrize("name", ["window", "rows without keys", "dq and dk are exactly zero"])
+def test_odd_shapes_are_no_faults(seen: dict[str, Any], name: str) -> None:
+    assert not seen[name]["wrong"], seen[name]["errors"]
 
 
-@pytest.mark.parametrize(
-    ("fault", "offender"),
-    [
-        ("scale", "out"),
-        ("last row", "out"),
-        ("one row of one head", "dk"),
-        ("nan", "dq"),
-        ("swapped heads", "dv"),
-        ("stale", "dv"),
-        ("shape", "out"),
-        ("wrong corner", "out"),
-    ],
-)
-def test_planted_faults_are_seen(torch_python: str, fault: str, offender: str) -> None:
-    observed = ask(torch_python, mask="causal_bottom_right", fault=fault)
-    assert observed["wrong"] and observed["offenders"] == [offender]
+@pytest.mark.parametrize("fault", PLANTED)
+def test_planted_faults_are_seen(seen: dict[str, Any], fault: str) -> None:
+    assert seen[fault]["wrong"] and seen[fault]["offenders"] == [PLANTED[fault]]
 
 
-def test_huge_workload_is_shrunk_and_says_so(torch_python: str) -> None:
-    llama = {"num_heads": 16, "num_kv_heads": 4, "seq_len_q": 8100, "seq_len_kv": 8100, "batch_size": 64}
-    observed = ask(torch_python, mask="causal", **llama)
-    shrunk = observed["shrunk"]
+def test_huge_workload_is_shrunk_and_says_so(seen: dict[str, Any]) -> None:
+    shrunk = seen["huge"]["shrunk"]
     assert shrunk["batch_size"] == [64, 2]
     assert shrunk["num_heads"][1] // shrunk["num_kv_heads"][1] == 4
     assert shrunk["seq_len_q"][1] % 128 == 8100 % 128 and shrunk["seq_len_kv"] == shrunk["seq_len_q"]
