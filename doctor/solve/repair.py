@@ -222,7 +222,10 @@ def by_hand(plan: Plan) -> int:
 
 
 def best_of(outcomes: Sequence[Outcome], firing: frozenset[str], most: int) -> list[Outcome]:
-    """The few outcomes worth showing: each another set of changes, the recommended one first."""
+    """The few outcomes worth showing: each another set of changes, the recommended one first.
+
+    Where only releases would be shown and a setting does as well, the setting takes the place of the dearest release.
+    """
     kept: dict[Any, Outcome] = {}
     for outcome in sorted(outcomes, key=lambda item: item.rank(firing)):
         calls = tuple(pick.alternative.call for pick in outcome.plan.picks if pick.alternative.call)
@@ -233,7 +236,13 @@ def best_of(outcomes: Sequence[Outcome], firing: frozenset[str], most: int) -> l
             calls,
         )
         kept.setdefault(key, outcome)
-    return list(kept.values())[:most]
+    ordered = list(kept.values())
+    shown, rest = ordered[:most], ordered[most:]
+    setting = next((item for item in rest if not item.chosen and not item.firing), None)
+    if setting is not None and all(item.chosen for item in shown) and len(shown) > 1:
+        shown.remove(max(shown[1:], key=lambda item: item.cost))
+        shown.append(setting)
+    return shown
 
 
 def is_change(before: Any, after: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..evaluate import evaluate
 from ..model import ABSENT, Change, Fix
-from ..release_index import admits, normalized
+from ..release_index import admits, load_index, normalized
 from ..vocabulary import parse_version
 from .cost import in_words
 from .effects import brings
@@ -154,9 +154,13 @@ def _note(repair: Repair, outcome: Outcome, after: Any, first: bool) -> str:
     for finding in after.findings:
         if finding.severity == "warning" and finding.rule not in warned:
             sentences.append(f"It brings the warning {finding.rule}: {finding.summary}.")
-    newly = sorted(outcome.unclear - repair.unclear)
+    # What hangs on a package that nobody has named is no news of this fix.
+    lacking = [(group, [key for key in group.missing if not _unnamed(repair, key)]) for group in after.undetermined]
+    newly = sorted(
+        {rule for group, keys in lacking if keys for rule in group.rules} & (outcome.unclear - repair.unclear)
+    )
     if newly:
-        missing = sorted({k for group in after.undetermined if set(group.rules) & set(newly) for k in group.missing})
+        missing = sorted({key for group, keys in lacking if set(group.rules) & set(newly) for key in keys})
         more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
         sentences.append(
             f"Not judged on the changed environment: {', '.join(newly)}"
@@ -172,9 +176,14 @@ def _note(repair: Repair, outcome: Outcome, after: Any, first: bool) -> str:
     return " ".join(sentences)
 
 
+def _unnamed(repair: Repair, key: str) -> bool:
+    return key.endswith(".version") and key not in repair.facts and repair.base.known.value(key) is None
+
+
 def _sentence(text: str) -> str:
     text = text.strip()
-    text = text[:1].upper() + text[1:]
+    if text.split(" ", 1)[0] not in load_index().packages:  # a package keeps its name
+        text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else text + "."
 
 
