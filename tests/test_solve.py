@@ -15,7 +15,8 @@ from doctor.evaluate import Assessment, evaluate
 from doctor.facts_file import read_facts
 from doctor.model import ABSENT, Alternative, Facts, Fix
 from doctor.release_index import Platform, ReleaseIndex, admits
-from doctor.rulebook import Rulebook, load_rulebook
+from doctor.rulebook import Rule, Rulebook, load_rulebook
+from doctor.schema import read_file
 from doctor.solve import no_fix, solve, stack_of
 from doctor.solve.cost import cost
 from doctor.solve.limits import Limits
@@ -64,14 +65,13 @@ def own_rules(tmp_path: Path):
     def write(**rules: dict[str, Any]) -> Rulebook:
         folder = tmp_path / "own"
         folder.mkdir()
-        (folder / "library.yaml").write_text(json.dumps({"name": "own", "distributions": ["own"]}))
         for name, body in rules.items():
             whole = {"id": name, "name": name.lower(), "severity": "error", "summary": f"{name} strikes",
                      "references": ["https://example.org"], "message": name, **body}  # fmt: skip
             (folder / f"{name}.yaml").write_text(json.dumps(whole))
-        everything = load_rulebook((str(tmp_path),))
-        kept = {key: rule for key, rule in everything.rules.items() if key in rules}
-        return Rulebook(kept, everything.libraries)
+        bodies = [read_file(folder / f"{name}.yaml") for name in rules]  # checked as every rule is
+        own = {body["id"]: Rule(body["id"], "own", body, path) for _, _, path, body in bodies}
+        return Rulebook(own, rulebook().libraries)
 
     return write
 
