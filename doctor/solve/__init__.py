@@ -88,7 +88,7 @@ def _solve(
 
         found = completed(repair, outcomes)  # no rule names a way that clears everything: look for one
         outcomes += [found] if found is not None else []
-    if deep and not errors and not outcomes:
+    if deep and thorough and not errors and not outcomes:
         from .search import Search
 
         for finding in targets[:_SEARCHED]:  # a warning whose cure the index knows: a part that strayed from its pin
