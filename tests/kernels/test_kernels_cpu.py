@@ -13,8 +13,21 @@ from doctor.target import Answer, ask, run_program
 SMALL = {"device": "cpu", "num_heads": 4, "num_kv_heads": 2, "seq_len_q": 100, "head_dim_qk": 32, "repeat": 1}
 
 
-def sdpa(python: str, **request: Any) -> Answer:
-    return ask(python, "sdpa", {**SMALL, **request}, timeout=120)
+ODD: dict[str, dict[str, Any]] = {
+    "default": {"backend": "default", "head_dim_qk": 48, "head_dim_v": 32},
+    "refused": {"backend": "flash", "head_dim_qk": 48, "head_dim_v": 32},
+    "inference": {"backend": "math", "training": False},
+    "rows without keys": {"backend": "math", "mask": "causal_bottom_right", "seq_len_kv": 40},
+    "unknown backend": {"backend": "magic"},
+    "unknown dtype": {"dtype": "float8"},
+}
+
+
+@pytest.fixture(scope="module")
+def odd(torch_python: str) -> dict[str, Answer]:
+    """What `sdpa` answers to each, all in one process."""
+    asked = [{**SMALL, **request} for request in ODD.values()]
+    return dict(zip(ODD, run_program(torch_python, "sdpa", asked, timeout=120), strict=True))
 
 
 def test_backends_and_masks(torch_python: str) -> None:
@@ -31,24 +44,24 @@ def test_backends_and_masks(torch_python: str) -> None:
         assert answer.observed["ran"] == [case["backend"]], "read off the profiler, not assumed"
 
 
-def test_default_says_what_it_took(torch_python: str) -> None:
-    answer = sdpa(torch_python, backend="default", head_dim_qk=48, head_dim_v=32)
+def test_default_says_what_it_took(odd: dict[str, Answer]) -> None:
+    answer = odd["default"]
     assert answer.observed["ran"] == ["math"] and not answer.observed["wrong"]
 
 
-def test_refusal_is_in_torchs_own_words(torch_python: str) -> None:
-    answer = sdpa(torch_python, backend="flash", head_dim_qk=48, head_dim_v=32)
+def test_refusal_is_in_torchs_own_words(odd: dict[str, Answer]) -> None:
+    answer = odd["refused"]
     assert answer.outcome == "refused"
     assert "Flash attention requires q,k,v to have the same last dimension" in answer.reason
     assert answer.observed["backend"] == "flash" and "errors" not in answer.observed
 
 
-def test_inference_compares_the_output_alone(torch_python: str) -> None:
-    assert set(sdpa(torch_python, backend="math", training=False).observed["errors"]) == {"out"}
+def test_inference_compares_the_output_alone(odd: dict[str, Answer]) -> None:
+    assert set(odd["inference"].observed["errors"]) == {"out"}
 
 
-def test_rows_without_keys_are_told_apart(torch_python: str) -> None:
-    answer = sdpa(torch_python, backend="math", mask="causal_bottom_right", seq_len_kv=40)
+def test_rows_without_keys_are_told_apart(odd: dict[str, Answer]) -> None:
+    answer = odd["rows without keys"]
     assert answer.observed["rows_without_keys"] in ("zero", "nan") and not answer.observed["wrong"]
 
 
@@ -60,15 +73,23 @@ def test_no_gpu_is_no_answer(torch_python: str) -> None:
         assert (answer.outcome, "sees no CUDA device" in answer.reason) == ("unavailable", True), program
 
 
-def test_unknown_backend_and_dtype(torch_python: str) -> None:
-    assert sdpa(torch_python, backend="magic").outcome == "failed"
-    assert sdpa(torch_python, dtype="float8").outcome == "unavailable"
+def test_unknown_backend_and_dtype(odd: dict[str, Answer]) -> None:
+    assert odd["unknown backend"].outcome == "failed"
+    assert odd["unknown dtype"].outcome == "unavailable"
+
+
+@pytest.fixture(scope="module")
+def views(torch_python: str) -> dict[tuple[int, int], Answer]:
+    """What `strided_qkv` answers for so many heads and groups, all in one process."""
+    shapes = [(4, 4), (8, 2), (16, 1)]
+    about = {**SMALL, "backends": ["sdpa.math", "cudnn.frontend"]}
+    asked = [{**about, "num_heads": heads, "num_kv_heads": groups} for heads, groups in shapes]
+    return dict(zip(shapes, run_program(torch_python, "strided_qkv", asked, timeout=120), strict=True))
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(4, 4), (8, 2), (16, 1)])
-def test_fused_views_hold_the_same_numbers(torch_python: str, heads: int, groups: int) -> None:
-    request = {**SMALL, "num_heads": heads, "num_kv_heads": groups, "backends": ["sdpa.math", "cudnn.frontend"]}
-    answer = ask(torch_python, "strided_qkv", request, timeout=120)
+def test_fused_views_hold_the_same_numbers(views: dict[tuple[int, int], Answer], heads: int, groups: int) -> None:
+    answer = views[heads, groups]
     assert answer.outcome == "ran" and answer.observed["wrong_backends"] == []
     math = answer.observed["backends"]["sdpa.math"]
     assert len(math) == (7 if heads == groups else 5)
