@@ -102,6 +102,7 @@ def test_a_hang_costs_its_case(torch_python):
     assert {verdict(answer) for _, _, answer in outcome.records} == {"right", "timeout"}
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_was(torch_python, tmp_path):
     journal = tmp_path / "journal.jsonl"
     options = {"cases": 40, "backends": ("sdpa.math",), "journal": journal}
