@@ -24,7 +24,7 @@ from .repair import UNNAMED, Outcome, Repair, by_hand
 
 _MOST = 6  # packages changed; what goes along because of metadata counts
 _SETTINGS = 3  # variables and settings changed besides
-_EVALUATIONS, _NODES = 500, 4000
+_EVALUATIONS, _NODES = 420, 4000
 _SMALL = 80, 800  # the same, where a rule's way leaves errors behind
 _BETTER = 250, 2500  # the same, where a rule's way clears everything
 
