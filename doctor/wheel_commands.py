@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ASKED = re.compile(r"(?P<name>[A-Za-z0-9._-]+?)(?:==(?P<version>[A-Za-z0-9.!+_-]+))?")
 MOST = 4  # releases told of
 _CERTAINTY = {
-    "expected": "expected: its release workflow builds it; nobody looked",
+    "expected": "expected: its release workflow builds it; the release page was not read",
     "published": "published: added after the release, public lock files name it with its hash",
 }
 
