@@ -1,6 +1,6 @@
 """flash-attn's official wheels: which one fits a torch, its CUDA and C++ ABI, a Python and a C library.
 
-The table says what each release's workflow builds, so a wheel is *expected*: the release page was not read at the release page. A few
+The table says what each release's workflow builds, so a wheel is *expected*: nobody looked at the release page. A few
 wheels that came later are *published*: public lock files name them with their hashes.
 """
 

@@ -148,7 +148,7 @@ class Repair:
                 ):
                     plan = plan.joined(pick)
             if plan is None or not plan.picks:
-                continue  # nobody's way any more: the rulebook may only be silent because the release page was not read there
+                continue  # nobody's way any more: the rulebook may only be silent because nobody looked there
             without = self.asked(plan, fewer)
             if without is not None and without.firing <= outcome.firing and without.unclear <= outcome.unclear:
                 return self.lean(without)
