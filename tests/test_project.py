@@ -4,12 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-import tomllib
 
 from doctor import cli
 from doctor.config import project_defaults
 from doctor.errors import DoctorError
 from doctor.project import look, place, section
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 LLAMA = ROOT / "examples" / "models" / "llama-3-8b.json"
