@@ -23,7 +23,7 @@ source = { registry = "https://download.pytorch.org/whl/cu126" }
 [[package]]
 name = "flash_attn"
 version = "2.7.4.post1"
-source = { registry = "https://pypi.org/simple" }
+source = { registry = "https://registry.example/simple" }
 """
 
 POETRY = """[[package]]

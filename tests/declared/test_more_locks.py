@@ -93,7 +93,7 @@ environments:
     packages:
       linux-64:
       - conda: https://conda.anaconda.org/conda-forge/linux-64/pytorch-2.5.1-cuda126_py311h1763f6d_306.conda
-      - pypi: https://files.pythonhosted.org/packages/ab/flash_attn-2.7.3.tar.gz
+      - pypi: https://files.example.org/packages/ab/flash_attn-2.7.3.tar.gz
       - pypi: https://x.org/xformers-0.0.29%2Bcu126-cp311-cp311-linux_x86_64.whl
       osx-arm64: []
 packages:
@@ -101,7 +101,7 @@ packages:
   sha256: aa
   depends:
   - python
-- pypi: https://files.pythonhosted.org/packages/ab/flash_attn-2.7.3.tar.gz
+- pypi: https://files.example.org/packages/ab/flash_attn-2.7.3.tar.gz
   name: flash-attn
   version: 2.7.3
 - pypi: https://x.org/xformers-0.0.29%2Bcu126-cp311-cp311-linux_x86_64.whl
