@@ -88,6 +88,9 @@ def diagnose_ranks(
     from .errors import DoctorError
     from .ranks import exchange, process_group, ranks_facts
     from .records import replace
+    from .rulebook import load_rulebook
+    from .session import diagnose as of_request
+    from .session import examine
 
     group = (rank, gather) if rank is not None and gather is not None else process_group()
     if group is None:
@@ -95,16 +98,21 @@ def diagnose_ranks(
     own, gather = group
     mine: Facts | DoctorError
     try:
-        mine = _examine(model, **options)
+        request = _request(model, **options)
+        if request.several:
+            raise DoctorError("the ranks of a job share one GPU and one job", "`diagnose` judges several at once")
+        patient = examine(request, load_rulebook((*request.defaults.rules, *request.rules)))
+        mine = patient.facts
     except DoctorError as problem:  # told to the others before it is raised: they wait for this rank's word
         mine = problem
     everyone, notes = exchange(mine, gather)
     if isinstance(mine, DoctorError):
         raise mine
-    more = {key: fact.value for key, fact in ranks_facts(everyone).items()} if own == 0 else {}
-    settings = {**(options.pop("settings", None) or {}), **more}
-    report = diagnose(model, settings=settings, **options)
-    return replace(report, notes=(*report.notes, *notes)) if own == 0 else report
+    if own != 0:
+        return of_request(request, patient=patient)
+    compared = replace(patient, facts=mine.with_(*ranks_facts(everyone).values()))
+    report = of_request(request, patient=compared)
+    return replace(report, notes=(*report.notes, *notes))
 
 
 def render(report: Report, form: str = "text") -> str:
@@ -118,18 +126,6 @@ def render(report: Report, form: str = "text") -> str:
         report = with_matrices(load_rulebook(), report)
     text: str = renderer(form, "diagnosis")(report, Style(False, 100))
     return text
-
-
-def _examine(model: Source, **options: Any) -> Facts:
-    """What `diagnose` with the same options would look at."""
-    from .errors import DoctorError
-    from .rulebook import load_rulebook
-    from .session import examine
-
-    request = _request(model, **options)
-    if request.several:
-        raise DoctorError("the ranks of a job share one GPU and one job", "`diagnose` judges several at once")
-    return examine(request, load_rulebook((*request.defaults.rules, *request.rules))).facts
 
 
 def _request(

@@ -138,7 +138,7 @@ def with_job(patient: Patient, request: Request, shelf: Shelf) -> Patient:
     if gpu:
         said = shelf.gpu(gpu).with_(*said.values())
     facts = complete_workload(facts.with_(*said.values()))
-    other = next((fact for key, fact in said.items() if not key.startswith(("workload.", "ranks."))), None)
+    other = next((fact for key, fact in said.items() if not key.startswith("workload.")), None)
     if patient.python and other:
         why_not = f"{other.source} describes another machine than this one"
         return Patient(facts, None, why_not, _but(patient.requirements, said))
