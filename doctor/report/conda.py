@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..model import ABSENT, Report
+from ..model import ABSENT, Fix, Report
 from . import Style
-from .shell import flat, head, plain_commands
+from .shell import flat, fragment
 
 if TYPE_CHECKING:
     from ..pinset import Pins
@@ -15,18 +15,10 @@ if TYPE_CHECKING:
 
 def fixes(report: Report, style: Style) -> str:
     """Lines for `dependencies:`; comments only where no package changes."""
-    from ..pinset import pinnable, pins_of
-
-    fix = pinnable(report) if report.fixes else None
-    lines = head(report, fix)
-    if fix is not None:
-        lines += plain_commands(fix)
-        changes = any(change.kind == "package" for change in fix.changes)
-        lines += _dependencies(report, pins_of(report, fix)) if changes else ["# no package changes"]
-    return "\n".join(lines) + "\n"
+    return fragment(report, _dependencies)
 
 
-def _dependencies(report: Report, pins: Pins) -> Iterator[str]:
+def _dependencies(report: Report, fix: Fix, pins: Pins) -> Iterator[str]:
     from ..pinset import conda_names
 
     names = conda_names()

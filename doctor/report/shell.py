@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..model import Fix, Report
@@ -40,10 +40,26 @@ def head(report: Report, fix: Fix | None = None) -> list[str]:
     return [f"# {flat(text)}" for text in told]
 
 
-def plain_commands(fix: Fix) -> list[str]:
-    """What is to be done besides packages, as comments."""
-    rest = replace(fix, changes=tuple(change for change in fix.changes if change.kind != "package"))
-    return [f"# {flat(line).removeprefix('# ')}" for line in fix_lines(rest)]
+def fragment(report: Report, lines_of: Callable[[Report, Fix, Pins], Iterator[str]]) -> str:
+    """The fix as part of a project's file: `lines_of` its packages; what else is to be done as comments."""
+    from ..pinset import pinnable, pins_of
+
+    fix = pinnable(report) if report.fixes else None
+    lines = head(report, fix)
+    if fix is not None:
+        lines += [f"# {flat(line).removeprefix('# ')}" for line in _besides(fix)]
+        lines += lines_of(report, fix, pins_of(report, fix)) if _moves(fix) else ["# no package changes"]
+    return "\n".join(lines) + "\n"
+
+
+def _moves(fix: Fix) -> bool:
+    """Whether any package changes."""
+    return any(change.kind == "package" for change in fix.changes)
+
+
+def _besides(fix: Fix) -> list[str]:
+    """What is to be done besides packages."""
+    return fix_lines(replace(fix, changes=tuple(change for change in fix.changes if change.kind != "package")))
 
 
 def commands(report: Report) -> list[str]:
@@ -53,9 +69,8 @@ def commands(report: Report) -> list[str]:
     from ..pinset import pins_of
 
     fix = report.fixes[0]
-    changes = any(change.kind == "package" for change in fix.changes)
-    rest = fix_lines(replace(fix, changes=tuple(change for change in fix.changes if change.kind != "package")))
-    lines = [flat(line) for line in (*(_installing(pins_of(report, fix)) if changes else ()), *rest)]
+    installing = _installing(pins_of(report, fix)) if _moves(fix) else ()
+    lines = [flat(line) for line in (*installing, *_besides(fix))]
     return [line if line.startswith("#") or _COMMAND.match(line) else f"# {line}" for line in lines]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..model import Fix, Report
 from . import Style
 from .remedies import EXTRAS
-from .shell import flat, head, plain_commands
+from .shell import flat, fragment
 
 if TYPE_CHECKING:
     from ..pinset import Line, Pins
@@ -18,18 +18,10 @@ if TYPE_CHECKING:
 
 def fixes(report: Report, style: Style) -> str:
     """`[tool.uv]` tables to merge into the project's pyproject.toml; comments only where no package changes."""
-    from ..pinset import pinnable, pins_of
-
-    fix = pinnable(report) if report.fixes else None
-    lines = head(report, fix)
-    if fix is not None:
-        lines += plain_commands(fix)
-        changes = any(change.kind == "package" for change in fix.changes)
-        lines += _tables(fix, pins_of(report, fix)) if changes else ["# no package changes"]
-    return "\n".join(lines) + "\n"
+    return fragment(report, _tables)
 
 
-def _tables(fix: Fix, pins: Pins) -> Iterator[str]:
+def _tables(report: Report, fix: Fix, pins: Pins) -> Iterator[str]:
     new = [change.name for change in fix.changes if change.kind == "package" and not change.before and change.after]
     if new:
         yield f"# an override adds nothing; what is not there yet: `uv add {' '.join(new)}`"
