@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from .asked import gate_of
 from .asked import request_of as request_of
 from .cli_options import add_baseline, add_fail_on, add_kernels, add_output, parser
-from .errors import DoctorError, NoDiagnosis
+from .errors import DoctorError, NoDiagnosis, reason_of
 from .model import SEVERITIES, Report
 from .records import dataclass
 
@@ -126,7 +126,7 @@ def _lines(name: str, stdin: TextIO) -> AbstractContextManager[TextIO]:
     try:
         return Path(name).open(encoding="utf-8", errors="replace")
     except (OSError, ValueError) as problem:
-        raise DoctorError(f"cannot read batch file `{name}`: {_reason(problem)}") from None
+        raise DoctorError(f"cannot read batch file `{name}`: {reason_of(problem)}") from None
 
 
 def _sink(name: str | None, stdout: TextIO) -> AbstractContextManager[TextIO]:
@@ -135,11 +135,7 @@ def _sink(name: str | None, stdout: TextIO) -> AbstractContextManager[TextIO]:
     try:
         return Path(name).open("w", encoding="utf-8")
     except (OSError, ValueError) as problem:
-        raise DoctorError(f"cannot write `{name}`: {_reason(problem)}") from None
-
-
-def _reason(problem: Exception) -> str:
-    return str(getattr(problem, "strerror", None) or problem).lower()
+        raise DoctorError(f"cannot write `{name}`: {reason_of(problem)}") from None
 
 
 def fix(arguments: Sequence[str], streams: Streams) -> int:
@@ -234,7 +230,7 @@ def write(text: str, output: str | None, streams: Streams) -> None:
         except BrokenPipeError:
             raise
         except OSError as problem:
-            raise NoDiagnosis(f"cannot write the answer: {_reason(problem)}") from None
+            raise NoDiagnosis(f"cannot write the answer: {reason_of(problem)}") from None
         return
     from .wholefile import write_atomically
 

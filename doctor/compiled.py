@@ -17,7 +17,7 @@ from typing import Any
 
 from . import __version__
 from .assets import rules_dir
-from .errors import DoctorError
+from .errors import DoctorError, reason_of
 
 FORMAT = 2  # of the cache file
 _RACY = 50_000_000  # ns: a file written this shortly before may be written again within one tick of its clock
@@ -43,7 +43,7 @@ def stamps(folders: tuple[Path, ...]) -> list[Stamp]:
         except NotADirectoryError:
             raise DoctorError(f"rules folder `{folder}` is no folder") from None
         except (OSError, ValueError) as problem:
-            why = (getattr(problem, "strerror", None) or str(problem)).lower()
+            why = reason_of(problem)
             raise DoctorError(f"cannot read rules folder `{folder}`: {why}") from None
         if not below:
             raise DoctorError(f"rules folder `{folder}` holds no .yaml file")
@@ -60,7 +60,7 @@ def _scan(folder: str, found: list[Stamp]) -> None:
                 try:
                     status = entry.stat()
                 except OSError as problem:  # a link to nowhere
-                    why = (problem.strerror or str(problem)).lower()
+                    why = reason_of(problem)
                     raise DoctorError(f"cannot read rule file `{entry.path}`: {why}") from None
                 if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
                     raise DoctorError(f"rule file `{entry.path}` is no regular file")

@@ -16,3 +16,8 @@ class NoDiagnosis(DoctorError):
     """The request was fine, but nothing could be examined: exit code 3, never a silent pass."""
 
     exit_code = 3
+
+
+def reason_of(problem: Exception) -> str:
+    """Why a file or program could not be had: the system's own words, without its number, to end a sentence."""
+    return str(getattr(problem, "strerror", None) or problem).lower()

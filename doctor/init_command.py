@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .cli_options import parser
 from .commands import Streams, write
-from .errors import DoctorError
+from .errors import DoctorError, reason_of
 
 
 def run(arguments: Sequence[str], streams: Streams) -> int:
@@ -53,6 +53,4 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError:
         raise DoctorError(f"cannot read `{path}`: it is not UTF-8") from None
     except (OSError, ValueError) as problem:
-        raise DoctorError(
-            f"cannot read `{path}`: {str(getattr(problem, 'strerror', None) or problem).lower()}"
-        ) from None
+        raise DoctorError(f"cannot read `{path}`: {reason_of(problem)}") from None

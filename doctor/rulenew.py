@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from .errors import DoctorError
+from .errors import DoctorError, reason_of
 
 TODO = "FILL IN"  # the lint looks for it
 
@@ -72,7 +72,7 @@ def new_rule(library: str, rule_id: str, name: str, folder: Path) -> Path:
         with path.open("x", encoding="utf-8") as stream:  # never over a file that appears just now
             stream.write(text)
     except OSError as problem:
-        raise DoctorError(f"cannot write `{path}`: {(problem.strerror or str(problem)).lower()}") from None
+        raise DoctorError(f"cannot write `{path}`: {reason_of(problem)}") from None
     return path
 
 

@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from .errors import DoctorError
+from .errors import DoctorError, reason_of
 
 
 def write_atomically(path: Path, content: str | bytes, force: bool = True, like: Path | None = None) -> None:
@@ -22,7 +22,7 @@ def write_atomically(path: Path, content: str | bytes, force: bool = True, like:
     except FileExistsError:
         raise DoctorError(f"`{path}` exists already", "`--force` overwrites it") from None
     except (OSError, RuntimeError) as problem:  # RuntimeError: a loop of links, before Python 3.13
-        reason = str(getattr(problem, "strerror", None) or problem).lower()
+        reason = reason_of(problem)
         raise DoctorError(f"cannot write `{path}`: {reason}") from None
     except ValueError:
         raise DoctorError(f"cannot write `{str(path)!r}`: not a file name") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .errors import DoctorError
+from .errors import DoctorError, reason_of
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_NODES = 200_000
@@ -30,7 +30,7 @@ def read_text(path: Path, what: str, limit: int = MAX_BYTES) -> str:
         with path.open("rb") as stream:
             data = stream.read(limit + 1)
     except OSError as problem:
-        raise DoctorError(f"cannot read {what} `{path}`: {(problem.strerror or str(problem)).lower()}") from None
+        raise DoctorError(f"cannot read {what} `{path}`: {reason_of(problem)}") from None
     except ValueError:
         raise DoctorError(f"cannot read {what}: `{path!s}` is not a file name".replace("\0", "\\0")) from None
     if len(data) > limit:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..declared.interface import MAX_BYTES
-from ..errors import DoctorError
+from ..errors import DoctorError, reason_of
 from ..records import dataclass
 from ..wholefile import write_atomically
 from ..yamltext import read_text
@@ -65,7 +65,7 @@ class Edited:
         try:
             unchanged = path.read_bytes() == self.source.data
         except OSError as problem:
-            raise DoctorError(f"cannot read `{path}`: {(problem.strerror or str(problem)).lower()}") from None
+            raise DoctorError(f"cannot read `{path}`: {reason_of(problem)}") from None
         if not unchanged:
             raise DoctorError(f"`{path}` was changed by someone else meanwhile", "run this again")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion
 
+from ..errors import reason_of
 from ..model import Fact
 from ..records import dataclass
 from ..vocabulary import fact, parse_version
@@ -91,7 +92,7 @@ def scan(
             names = sorted(os.listdir(base))  # noqa: PTH208 - a Path per entry would triple the time
         except OSError as problem:
             if unreadable is not None and not isinstance(problem, (FileNotFoundError, NotADirectoryError)):
-                unreadable.append(f"{base} ({(problem.strerror or str(problem)).lower()})")
+                unreadable.append(f"{base} ({reason_of(problem)})")
             continue
         if base.endswith(".egg"):
             yield from _egg(base, base, "EGG-INFO/PKG-INFO")
@@ -153,7 +154,7 @@ def _broken(name: str, path: str, problem: str) -> Distribution:
 
 
 def _reason(what: str, problem: OSError) -> str:
-    return f"cannot read {what}: {(problem.strerror or str(problem)).lower()}"
+    return f"cannot read {what}: {reason_of(problem)}"
 
 
 def _is_version(text: str) -> bool:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-from ..errors import DoctorError, NoDiagnosis
+from ..errors import DoctorError, NoDiagnosis, reason_of
 from ..model import Fact
 from ..records import dataclass
 
@@ -104,7 +104,7 @@ def _executable(python: str) -> str:
                 "create the environment anew" if dangling else None,
             )
     except OSError as problem:
-        raise DoctorError(f"interpreter `{python}`: {(problem.strerror or str(problem)).lower()}") from None
+        raise DoctorError(f"interpreter `{python}`: {reason_of(problem)}") from None
     if not os.access(path, os.X_OK):
         raise DoctorError(f"interpreter `{python}` is not executable")
     # A virtual environment's python is a link: resolved, it would be another interpreter.

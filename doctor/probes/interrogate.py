@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import DoctorError, NoDiagnosis
+from ..errors import DoctorError, NoDiagnosis, reason_of
 
 if TYPE_CHECKING:  # imported where used: other targets need no child
     import subprocess
@@ -69,7 +69,7 @@ def interrogate(python: str, timeout: float = TIMEOUT, meanwhile: Callable[[], N
             env=environment,
         )
     except OSError as problem:
-        reason = (problem.strerror or str(problem)).lower()
+        reason = reason_of(problem)
         raise DoctorError(f"cannot start interpreter `{python}`: {reason}") from None
     try:
         if meanwhile is not None:

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from ..errors import DoctorError, NoDiagnosis
+from ..errors import DoctorError, NoDiagnosis, reason_of
 from .interface import SITE_PACKAGES, Target
 
 _PLACES = (
@@ -31,7 +31,7 @@ def tree_target(directory: str) -> Target:
             raise DoctorError(f"`{directory}` is not a folder", "`--site-packages` needs an unpacked tree of packages")
         found = [root] if _has_packages(root) else _inside(root)
     except OSError as problem:
-        raise DoctorError(f"cannot read folder `{directory}`: {(problem.strerror or str(problem)).lower()}") from None
+        raise DoctorError(f"cannot read folder `{directory}`: {reason_of(problem)}") from None
     if not found:
         raise NoDiagnosis(
             f"no installed packages under `{directory}`: no `.dist-info` and no `.egg-info` there",

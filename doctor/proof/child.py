@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from ..errors import reason_of
 from ..process import signal_name
 from ..records import dataclass
 
@@ -77,7 +78,7 @@ def run_child(
                 env=environment(env), start_new_session=True,
             )  # fmt: skip
         except (OSError, ValueError) as problem:
-            reason = str(getattr(problem, "strerror", None) or problem).lower()
+            reason = reason_of(problem)
             return Ran(tuple(command), None, "", "", 0.0, f"cannot be started: {reason}")
         trouble: str | None = "was interrupted"
         try:

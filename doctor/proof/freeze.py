@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import DoctorError
+from ..errors import DoctorError, reason_of
 from ..records import dataclass, replace
 from ..wholefile import write_atomically
 
@@ -89,7 +89,7 @@ def save(freeze: Freeze, folder: Path) -> Freeze:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise DoctorError(f"cannot make `{folder}`: {(problem.strerror or str(problem)).lower()}") from None
+        raise DoctorError(f"cannot make `{folder}`: {reason_of(problem)}") from None
     stem = f"freeze-{freeze.when.replace(':', '').replace('-', '')}"
     for number in range(1000):
         path = folder / (f"{stem}.json" if not number else f"{stem}-{number}.json")

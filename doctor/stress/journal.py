@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..errors import DoctorError
+from ..errors import DoctorError, reason_of
 from ..target import Answer
 from .plan import key
 
@@ -35,9 +35,7 @@ class Journal:
                 self._file = path.open("w", encoding="utf-8")
                 self._write(header)
         except OSError as problem:
-            raise DoctorError(
-                f"cannot write the journal `{path}`: {(problem.strerror or str(problem)).lower()}"
-            ) from None
+            raise DoctorError(f"cannot write the journal `{path}`: {reason_of(problem)}") from None
         self.resumed = len(self.answers)
 
     def _read(self, path: Path, header: Mapping[str, Any]) -> bool:
