@@ -8,7 +8,7 @@ from typing import Any
 from .errors import NoDiagnosis
 from .evaluate import know
 from .known import Known
-from .model import ABSENT, Candidate, Cell, Facts, Matrix, MatrixRow, Prediction, Reason, Report
+from .model import ABSENT, Facts, Matrix, MatrixRow, Prediction, Reason, Report
 from .records import dataclass, replace
 from .rulebook import Library, Rulebook
 from .vocabulary import fact
@@ -115,19 +115,14 @@ def _prediction(rulebook: Rulebook, library: Library, facts: Facts) -> Predictio
 
 
 def _row(feature: Feature, prediction: Prediction) -> MatrixRow:
-    cells = tuple(_cell(candidate) for candidate in prediction.candidates)
     return MatrixRow(
-        feature.group, feature.label, feature.changes, cells, prediction.selected, prediction.could_tell,
-        _certain(prediction.fails_at_run), _certain(prediction.import_error),
+        feature.group, feature.label, feature.changes, prediction.candidates, prediction.selected,
+        prediction.could_tell, _certain(prediction.fails_at_run), _certain(prediction.import_error),
     )  # fmt: skip
 
 
 def _certain(reason: Reason | None) -> Reason | None:
     return reason if reason is not None and reason.holds else None
-
-
-def _cell(candidate: Candidate) -> Cell:
-    return Cell(candidate.backend, candidate.available, candidate.reasons)
 
 
 def features(base: Facts) -> Iterator[Feature]:

@@ -199,22 +199,13 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One backend judged for one feature: its verdict and what speaks against it."""
-
-    backend: str
-    available: bool | None  # None = could not tell
-    reasons: tuple[Reason, ...] = ()
-
-
-@dataclass(frozen=True)
 class MatrixRow:
     """One feature, as changes to the workload, and what becomes of every backend."""
 
     group: str
     feature: str
     changes: Mapping[str, Any]
-    cells: tuple[Cell, ...]
+    cells: tuple[Candidate, ...]
     selected: str | None
     could_tell: bool
     fails_at_run: Reason | None = None

@@ -8,7 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DoctorError
-from ..model import SEVERITIES, Case, Cell, Evidence, Fact, Finding, Fix, Matrix, MatrixRow, Prediction, Reason, Report
+from ..model import (
+    SEVERITIES,
+    Candidate,
+    Case,
+    Evidence,
+    Fact,
+    Finding,
+    Fix,
+    Matrix,
+    MatrixRow,
+    Prediction,
+    Reason,
+    Report,
+)
 from . import Style
 from .cases import backends_of, messages, readings, where
 from .page import printable
@@ -154,7 +167,7 @@ def _matrix(number: int, matrix: Matrix) -> dict[str, Any]:
     }
 
 
-def _heat(cell: Cell, row: MatrixRow, reasons: dict[str, tuple[int, Reason]]) -> tuple[str, int]:
+def _heat(cell: Candidate, row: MatrixRow, reasons: dict[str, tuple[int, Reason]]) -> tuple[str, int]:
     """(word, number of its reason or 0)."""
     word: str
     reason: Reason | None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import DoctorError
-from ..model import Cell, Matrix, MatrixRow, Reason
+from ..model import Candidate, Matrix, MatrixRow, Reason
 from . import Style
 from .page import Page
 from .tables import told_reason
@@ -91,7 +91,7 @@ def _widths(heads: list[str], lines: list[list[str]]) -> list[int]:
     return [max([len(head), *(len(cells[index]) for cells in lines)]) + _GAP for index, head in enumerate(heads)]
 
 
-def _shown(cell: Cell, row: MatrixRow, notes: dict[str, tuple[int, Reason]]) -> str:
+def _shown(cell: Candidate, row: MatrixRow, notes: dict[str, tuple[int, Reason]]) -> str:
     if row.import_error:
         return f"no{_note(row.import_error, notes)}"
     if cell.backend == row.selected:
@@ -100,7 +100,7 @@ def _shown(cell: Cell, row: MatrixRow, notes: dict[str, tuple[int, Reason]]) -> 
     return f"{word}{_note(_first(cell), notes)}"
 
 
-def _first(cell: Cell) -> Reason | None:
+def _first(cell: Candidate) -> Reason | None:
     return cell.reasons[0] if cell.reasons else None
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from doctor.errors import DoctorError
-from doctor.model import Cell, Matrix, MatrixRow, Reason
+from doctor.model import Candidate, Matrix, MatrixRow, Reason
 from doctor.report import Style
 from doctor.report.matrix import renderer
 
@@ -16,20 +16,24 @@ CRASH = Reason("TE903", "dies in backward", True)
 BACKENDS = (("te.flash2", "FlashAttention 2"), ("te.flash3", "FlashAttention 3"), ("te.unfused", "Unfused"))
 
 
+def cell(backend, available, *reasons):
+    return Candidate(backend, dict(BACKENDS).get(backend, backend), available, reasons)
+
+
 def build_matrix(**changes):
-    never = Cell("te.flash3", False, (MISSING,))
+    never = cell("te.flash3", False, MISSING)
     rows = (
         MatrixRow(
             "job", "as described", {},
-            (Cell("te.flash2", True), never, Cell("te.unfused", True)), "te.flash2", True,
+            (cell("te.flash2", True), never, cell("te.unfused", True)), "te.flash2", True,
         ),
         MatrixRow(
             "head dim", "192/128", {"workload.head_dim_qk": 192},
-            (Cell("te.flash2", False, (NARROW,)), never, Cell("te.unfused", True)), "te.unfused", True, CRASH,
+            (cell("te.flash2", False, NARROW), never, cell("te.unfused", True)), "te.unfused", True, CRASH,
         ),
         MatrixRow(
             "head dim", "256", {"workload.head_dim_qk": 256},
-            (Cell("te.flash2", None, (UNCLEAR,)), never, Cell("te.unfused", True)), None, False,
+            (cell("te.flash2", None, UNCLEAR), never, cell("te.unfused", True)), None, False,
         ),
     )  # fmt: skip
     parts = {"library": "transformer_engine", "title": "TransformerEngine", "backends": BACKENDS,
@@ -68,7 +72,7 @@ def test_where_each_row_has_its_own_reason_the_column_stays():
     rows = tuple(
         MatrixRow(
             row.group, row.feature, row.changes,
-            (row.cells[0], Cell("te.flash3", False, (reason,)), row.cells[2]), row.selected, row.could_tell,
+            (row.cells[0], cell("te.flash3", False, reason), row.cells[2]), row.selected, row.could_tell,
         )
         for row, reason in zip(build_matrix().rows, own, strict=True)
     )  # fmt: skip
@@ -79,7 +83,7 @@ def test_where_each_row_has_its_own_reason_the_column_stays():
 
 def test_without_any_backend_there_is_no_table():
     rows = tuple(
-        MatrixRow(row.group, row.feature, row.changes, tuple(Cell(name, False, (MISSING,)) for name, _ in BACKENDS),
+        MatrixRow(row.group, row.feature, row.changes, tuple(cell(name, False, MISSING) for name, _ in BACKENDS),
                   None, True)
         for row in build_matrix().rows
     )  # fmt: skip
@@ -100,7 +104,7 @@ def test_it_fits_the_terminal(width):
 def test_columns_that_do_not_fit_get_numbers():
     wide = (*BACKENDS[:2], ("te.a_backend_with_a_rather_long_name_that_leaves_no_room", "Unfused"))
     rows = tuple(
-        MatrixRow(row.group, row.feature, row.changes, (*row.cells[:2], Cell(wide[2][0], True)), None, True)
+        MatrixRow(row.group, row.feature, row.changes, (*row.cells[:2], cell(wide[2][0], True)), None, True)
         for row in build_matrix().rows
     )
     text = table(60, backends=wide, rows=rows)
