@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from dataclasses import dataclass, field, replace
 else:
     _MISSING = object()
-    _OWN = "__record_fields__"
+    _OWN = "__record_fields__"  # name → (_Field, default)
+    _COMPARED = "__record_compared__"
 
     class _Field:
         """How a field differs from a plain one."""
@@ -40,56 +41,63 @@ else:
 
     def _made(cls):
         fields = {}
-        defaults = {}
         for base in reversed(cls.__mro__[1:]):
-            for name, (found, default) in base.__dict__.get(_OWN, {}).items():
-                fields[name], defaults[name] = found, default
+            fields.update(base.__dict__.get(_OWN, {}))
         for name in cls.__annotations__:
             default = cls.__dict__.get(name, _MISSING)
-            fields[name] = default if isinstance(default, _Field) else _PLAIN
-            defaults[name] = _MISSING if isinstance(default, _Field) else default
             if isinstance(default, _Field):
+                fields[name] = default, _MISSING
                 delattr(cls, name)
-        setattr(cls, _OWN, {name: (fields[name], defaults[name]) for name in fields})
-        cls.__init__ = _init(cls, fields, defaults)
-        compared = [name for name, found in fields.items() if found.compare]
-        shown = [name for name, found in fields.items() if found.repr]
+            else:
+                fields[name] = _PLAIN, default
+        setattr(cls, _OWN, fields)
+        setattr(cls, _COMPARED, [name for name, (found, _) in fields.items() if found.compare])
+        cls.__init__ = _Constructor(cls)
         cls.__match_args__ = tuple(fields)
         cls.__dataclass_fields__ = _STANDARD
-        cls.__setattr__ = _refuse
-        cls.__delattr__ = _refuse
-
-        def values(record):
-            return tuple([getattr(record, name) for name in compared])
-
-        def equal(self, other):
-            return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
-
-        def hashed(self):
-            return hash(values(self))
-
-        def shown_as(self):
-            return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
-
-        for name, method in (("__eq__", equal), ("__hash__", hashed), ("__repr__", shown_as)):
-            if name not in cls.__dict__ or (name == "__hash__" and cls.__dict__[name] is None):
+        cls.__setattr__ = cls.__delattr__ = _refuse
+        for name, method in (("__eq__", _equal), ("__hash__", _hashed), ("__repr__", _shown)):
+            if cls.__dict__.get(name) is None:  # `__hash__ = None` is what a class with an `__eq__` of its own has
                 setattr(cls, name, method)
         return cls
 
-    def _init(cls, fields, defaults):
+    def _values(record):
+        return tuple([getattr(record, name) for name in getattr(record, _COMPARED)])
+
+    def _equal(self, other):
+        return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    def _hashed(self):
+        return hash(_values(self))
+
+    def _shown(self):
+        shown = [f"{name}={getattr(self, name)!r}" for name, (found, _) in getattr(self, _OWN).items() if found.repr]
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    class _Constructor:
+        """`__init__`, compiled when it is first asked for: most commands make records of few of the classes."""
+
+        def __init__(self, cls):
+            self.cls = cls
+
+        def __get__(self, record, cls):
+            made = self.cls.__init__ = _init(self.cls, getattr(self.cls, _OWN))
+            return made if record is None else made.__get__(record)
+
+    def _init(cls, fields):
         """The constructor, compiled: records are made by the thousand."""
         scope = {"_set": object.__setattr__, "_missing": _MISSING}
         head, body = [], []
-        for name, found in fields.items():
+        for name, (found, default) in fields.items():
             if found.factory is not None:
                 scope[f"_f_{name}"] = found.factory
                 head.append(f"{name}=_missing")
                 body.append(f" _set(self, {name!r}, _f_{name}() if {name} is _missing else {name})")
                 continue
-            if defaults[name] is _MISSING:
+            if default is _MISSING:
                 head.append(name)
             else:
-                scope[f"_d_{name}"] = defaults[name]
+                scope[f"_d_{name}"] = default
                 head.append(f"{name}=_d_{name}")
             body.append(f" _set(self, {name!r}, {name})")
         exec(f"def __init__(self, {', '.join(head)}):\n" + ("\n".join(body) or " pass"), scope)

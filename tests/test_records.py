@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from functools import cached_property
 from typing import Any
@@ -104,3 +105,11 @@ def test_records_can_be_pickled():
 def test_records_are_mutable_nowhere():
     with pytest.raises(AssertionError):
         records.dataclass(frozen=False)
+
+
+def test_a_constructor_is_compiled_when_it_is_first_asked_for():
+    _, derived = make(records.dataclass, records.field)
+    assert not callable(vars(derived)["__init__"])
+    assert str(inspect.signature(derived)).startswith("(name, count=3, extra=")
+    assert vars(derived)["__init__"] is derived.__init__
+    assert derived("a") == derived("a", 3)
