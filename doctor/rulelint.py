@@ -75,7 +75,7 @@ def lint_unique(sources: Sequence[Source]) -> Iterator[Fault]:
 
 def lint_source(source: Source, libraries: Rulebook) -> list[Fault]:
     """Every fault of one rule file by itself."""
-    checks = (_head, _words, _sources_and_ways_out, _places, _patterns, _traps, _placeholders, _tests)
+    checks = (_head, _words, _sources_and_ways_out, _places, _patterns, _traps, _placeholders, _circles, _tests)
     return [fault for check in checks for fault in check(source, libraries)]
 
 
@@ -227,6 +227,18 @@ def _placeholders(source: Source, _: Rulebook) -> Iterator[Fault]:
         if key not in keys:
             line = source.line("needs", key)
             yield Fault(source.path, line, f"`needs`: `{key}` is no condition of this rule", nearest(key, keys))
+
+
+def _circles(source: Source, _: Rulebook) -> Iterator[Fault]:
+    """A rule that a prediction is made of cannot ask for that prediction."""
+    struck = {name.split(".")[0] for key in ("disables", "fails_at_run") for name in as_tuple(source.content.get(key))}
+    asked = {f"{prefix}.{question}" for prefix in struck for question in ("selected", "selected_by_default")}
+    at = [(place, key) for place, key, _ in _raw_leaves(source.content["when"], ("when",))]
+    at += [(("message",), key) for key in _BRACES.findall(source.content.get("message") or "")]
+    for place, key in at:
+        if key in asked:
+            why = f"`{key}` follows from this very rule, and cannot be asked for in it"
+            yield Fault(source.path, source.line(*place), why)
 
 
 def _tests(source: Source, libraries: Rulebook) -> Iterator[Fault]:

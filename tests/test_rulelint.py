@@ -85,6 +85,8 @@ def change(old, new):
         ("stage: mask", "stage: masks", 14, "no stage `masks`"),
         ("{cudnn.version})", "{cudnn.versoin})", 15, "unknown fact key"),
         ("{cudnn.version})", "{the cuDNN})", 15, "no fact key"),
+        ("{cudnn.version})", "{te.selected})", 15, "follows from this very rule"),
+        ('cudnn.version: "<9.3"\n', "te.selected: te.fused\n", 8, "follows from this very rule"),
         ('{cudnn.version: ">=9.3"}', '{torch.version: ">=2.7"}', 16, "no condition of this rule"),
         ("Invalid combination", "(Invalid", 17, "is no regular expression"),
         ("cudnn_sdpa", "cudnn_spda", 18, "no kernel `cudnn_spda`"),

@@ -57,6 +57,30 @@ def _bottom_right_diagonal(mask: str) -> bool:
     return mask not in ("causal", "padding_causal")
 
 
+@derived(
+    "workload.fully_masked_rows",
+    BOOLEAN,
+    "the mask leaves queries that see no key; not known of padding and of masks that are a tensor, unless said",
+    needs=("workload.mask", "workload.window"),
+    uses=("workload.seq_len_q", "workload.seq_len_kv", "workload.bottom_right_diagonal"),
+)
+def _fully_masked_rows(
+    mask: str, window: tuple[int, int] | str, q: int | None, kv: int | None, bottom_right: bool | None
+) -> bool | None:
+    if mask not in ("no_mask", "causal", "causal_bottom_right"):
+        return None  # padding may hide all keys of a query, or a whole sequence; a tensor may say anything
+    left, right = window if isinstance(window, tuple) else (-1, -1)
+    if mask != "no_mask":
+        right = 0
+    if left < 0 and (right < 0 or mask == "causal"):
+        return False  # every query sees the first key
+    if not isinstance(q, int) or not isinstance(kv, int) or bottom_right is None:
+        return None
+    if bottom_right:  # the last query sees the last key: the first one reaches `right` beyond kv - q
+        return 0 <= right < q - kv
+    return 0 <= left < q - kv  # the first query sees the first key: the last one looks back `left` from q - 1
+
+
 @derived("workload.context_parallel", BOOLEAN, "cp_size is above 1", needs=("workload.cp_size",))
 def _context_parallel(cp_size: int | str) -> bool:
     return isinstance(cp_size, int) and cp_size > 1

@@ -239,6 +239,16 @@ def _thd(qkv_format: str) -> bool:
     return qkv_format == "thd"
 
 
+@derived(
+    "workload.zero_length_sequences",
+    BOOLEAN,
+    "a packed batch may hold a sequence without queries; not known of packed ones, unless said",
+    needs=("workload.qkv_format",),
+)
+def _zero_length_sequences(qkv_format: str) -> bool | None:
+    return None if qkv_format == "thd" else False
+
+
 def _parts(layout: str) -> list[str]:
     return layout.removeprefix("paged_kv_").split("_")
 

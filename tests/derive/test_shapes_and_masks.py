@@ -123,6 +123,62 @@ def test_windows(window: str, kv: object, given: bool, effective: bool | None) -
 
 
 @pytest.mark.parametrize(
+    ("mask", "window", "q", "kv", "rows"),
+    [
+        ("no_mask", "null", 300, 100, False),
+        ("causal", "null", 300, 100, False),  # from the top left corner: every query sees the first key
+        ("causal", "null", "null", "null", False),
+        ("causal_bottom_right", "null", 300, 100, True),
+        ("causal_bottom_right", "null", 100, 300, False),
+        ("causal_bottom_right", "null", "null", "null", None),
+        ("no_mask", "20,20", 300, 100, True),
+        ("no_mask", "20,200", 300, 100, False),  # the first query just reaches the first key
+        ("no_mask", "20,199", 300, 100, True),
+        ("no_mask", "20,-1", 300, 100, False),
+        ("no_mask", "20,20", 100, 300, False),
+        ("causal", "20,0", 300, 100, True),  # the last query looks back at keys that are not there
+        ("causal", "200,0", 300, 100, False),  # the last query just reaches the last key
+        ("causal", "199,0", 300, 100, True),
+        ("causal", "20,0", "null", "null", None),
+        ("padding", "null", 100, 100, None),
+        ("padding_causal", "null", 100, 100, None),
+        ("arbitrary", "null", 100, 100, None),
+    ],
+)
+def test_rows_without_keys(mask: str, window: str, q: object, kv: object, rows: bool | None) -> None:
+    assert derive("fully_masked_rows", mask=mask, window=window, seq_len_q=q, seq_len_kv=kv) is rows
+    assert derive("fully_masked_rows", mask=mask, window=window, fully_masked_rows="true") is True
+
+
+@pytest.mark.parametrize("left", [-1, 0, 1, 2, 5])
+@pytest.mark.parametrize("right", [-1, 0, 1, 3])
+@pytest.mark.parametrize("q, kv", [(1, 1), (4, 4), (5, 3), (8, 3), (3, 7)])
+@pytest.mark.parametrize("mask", ["no_mask", "causal", "causal_bottom_right"])
+def test_rows_without_keys_are_those_of_the_written_out_mask(mask: str, q: int, kv: int, left: int, right: int) -> None:
+    right = right if mask == "no_mask" else 0
+    shift = 0 if mask == "causal" else kv - q
+    sees = [
+        any((left < 0 or j >= i + shift - left) and (right < 0 or j <= i + shift + right) for j in range(kv))
+        for i in range(q)
+    ]
+    given = {"mask": mask, "window": f"{left},{right}", "seq_len_q": q, "seq_len_kv": kv}
+    assert derive("fully_masked_rows", **given) is not all(sees)
+
+
+def test_empty_sequences_are_of_packed_batches_alone() -> None:
+    assert derive("zero_length_sequences", qkv_layout="bshd_bshd_bshd") is False
+    assert derive("zero_length_sequences", qkv_layout="thd_thd_thd") is None
+    assert derive("zero_length_sequences", qkv_layout="thd_thd_thd", zero_length_sequences="true") is True
+    assert derive("zero_length_sequences", dtype="float16") is None
+
+
+def test_tensors_begin_where_torch_lets_them_unless_said_otherwise() -> None:
+    assert derive("qkv_unaligned", dtype="float16") is False
+    assert derive("qkv_unaligned", qkv_unaligned="true") is True
+    assert derive("qkv_unaligned", qkv_unaligned="null") is None
+
+
+@pytest.mark.parametrize(
     ("key", "given", "value"),
     [
         ("head_dim_v", {"head_dim_qk": 96}, 96),
