@@ -18,9 +18,8 @@ DECLINES = (
     *_cudnn.REFUSALS, "only support", "not support", "unsupported", "Unsupported", "unexpected keyword argument",
     "does not have a deterministic implementation", "must be divisible", "No dot product attention", "not implemented",
     "No operator found", "not yet implemented", "a multiple of", "not correctly aligned", "must have shape",
-    "invalid dtype for bias", "should be in [", "backward requires head_dim",
+    "invalid dtype for bias", "should be in [", "backward requires head_dim", "No viable backend",
 )  # fmt: skip
-NAMES = ("out", "dq", "dk", "dv")
 _programs = {}
 
 
@@ -71,8 +70,9 @@ class Call:
         got = {"out": out.detach()}
         if case["training"]:
             incoming = out.detach() if case["dropout"] else space["dout"]
-            grads = torch.autograd.grad(out, (space["q"], space["k"], space["v"]), incoming)
-            got.update(zip(NAMES[1:], grads))  # noqa: B905 - Python 3.8
+            asked = _sweep_text.gradients(case)
+            grads = torch.autograd.grad(out, [space[name] for name in asked], incoming)
+            got.update(zip(["d" + name for name in asked], grads))  # noqa: B905 - Python 3.8
         return got
 
 
@@ -250,6 +250,6 @@ def _dropout(torch, case, space, truth, got, observed):
         observed["dropout_adjoint"] = abs(other / max(norm, 1e-300) - 1)
         if not observed["dropout_adjoint"] <= 2 * _attention.BOUNDS[case["dtype"]][1] + 1e-6:
             observed["faults"].append("dropout_backward")
-        for name in NAMES[1:]:
+        for name in [name for name in got if name != "out"]:
             if not bool(torch.isfinite(got[name]).all()):
                 observed["faults"].append(name + "_nan")

@@ -14,19 +14,19 @@ def script(case, kinds, bounds=None):
     bound = _bound(case, kinds, bounds)
     grads = case["training"] and not case["dropout"]
     changed = "inputs_changed" in kinds
-    names = ["out", "dq", "dk", "dv"] if grads else ["out"]
+    names = ["out", *("d" + name for name in _sweep_text.gradients(case))] if grads else ["out"]
     lines = ["import torch"] + made["setup"]
     if case["deterministic"]:
         lines.append("torch.use_deterministic_algorithms(True)")
     tail = _tail(case, kinds, names, bound)
     body = _call(case, made, grads)
-    about = "\n".join(body + tail + made["prepare"])
+    about = "\n".join(body + tail)
     lines += _sweep_text.inputs(case) + _pruned(_sweep_text.masks(case) + made["prepare"], about)
     if "dout" not in about:
         lines = [line for line in lines if not line.startswith("dout =")]
     if case["before"] == "other_grad" and grads:
         lines += _call(case, made, False)[:-1]
-        lines.append("torch.autograd.grad(out, (q, k, v), {})".format(_sweep_text.other_grad(case)))
+        lines.append("torch.autograd.grad(out, ({}), {})".format(_asked(case), _sweep_text.other_grad(case)))
     if case.get("primed"):  # what the sweep does before each case: the same with -v
         lines += ["v.data.neg_()", *_call(case, made, False)[:-1], "v.data.neg_()"]
     lines += (["kept = [t.detach().clone() for t in (q, k, v)]"] if changed else []) + body + tail
@@ -59,10 +59,14 @@ def _call(case, made, grads, name="got"):
     else:
         lines.append("{}out = {}".format(indent, made["call"]))
     if grads:
-        lines.append("{} = [out, *torch.autograd.grad(out, (q, k, v), dout)]".format(name))
+        lines.append("{} = [out, *torch.autograd.grad(out, ({}), dout)]".format(name, _asked(case)))
     else:
         lines.append("{} = [out]".format(name))
     return lines
+
+
+def _asked(case):
+    return ", ".join(_sweep_text.gradients(case))
 
 
 def _tail(case, kinds, names, bound):

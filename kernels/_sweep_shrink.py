@@ -12,6 +12,9 @@ PLAIN = (
     ("deterministic", (False,)),
     ("grad", ("dense",)),
     ("layout", ("bhsd",)),
+    ("sequences", ("some_empty", "none_empty")),
+    ("bias_grad", (False,)),
+    ("bias_shape", ("b1ss",)),
     ("mask", ("no_mask", "causal", "boolean")),
     ("training", (False,)),
     ("batch_size", (1, 2)),
@@ -69,6 +72,8 @@ def simpler(request):
     made = []
     for change in steps:
         candidate = dict(case, **change)
+        if not candidate["mask"].startswith("additive"):  # what the bias was like is gone with it
+            candidate.update(bias_grad=False, bias_shape="b1ss")
         if _valid(candidate) and candidate != case and candidate not in made:
             made.append(candidate)
     return made

@@ -19,6 +19,9 @@ DEFAULTS = {
     "dropout": 0.0,
     "softcap": 0.0,
     "alibi": False,
+    "bias_shape": "b1ss",
+    "bias_grad": False,
+    "sequences": "some_empty",
     "deterministic": False,
     "training": True,
     "how": "eager",
@@ -29,6 +32,8 @@ DEFAULTS = {
 
 PLAIN = ("no_mask", "causal", "causal_bottom_right")
 VARLEN = "thd"
+#: Additive masks that a gradient makes sense of: those of ordinary numbers.
+LEARNED = ("additive", "additive_low")
 
 
 def filled(request):
@@ -47,14 +52,19 @@ def filled(request):
 
 
 def lengths(case):
-    """(tokens of each query sequence, of each key sequence): varlen has a full, an empty, a short one …"""
+    """(tokens of each query sequence, of each key sequence): varlen has a full, an empty, a short one …
+
+    Some kernels take no empty ones, and another way where there are any: `sequences` says whether.
+    """
     b, sq, sk = case["batch_size"], case["seq_len_q"], case["seq_len_kv"]
     if case["layout"] != VARLEN:
         return [sq] * b, [max(1, sk - i * (sk // 3 + 1)) for i in range(b)]
-    shares = ([1.0, 0.0, -1, 0.6] * b)[:b]  # -1: one token
+    some = [1.0, 0.0, -1, 0.6] if case["sequences"] == "some_empty" else [1.0, -1, 0.6, 0.3]
+    shares = (some * b)[:b]  # -1: one token
+    least = case["sequences"] != "some_empty"
 
     def tokens(full):
-        return [1 if share < 0 else int(full * share) for share in shares]
+        return [1 if share < 0 else max(int(full * share), least) for share in shares]
 
     return tokens(sq), tokens(sk)
 
@@ -73,6 +83,13 @@ def _tensor(case, name, heads, length, dim):
         return "torch.randn({} + {o}, {})[{o}:].view({}, {}, {}, {})".format(count, opts, b, heads, length, dim, o=off)
     if layout == "rowpad":
         return "torch.randn({}, {}, {}, {} + 8, {})[..., :{}]".format(b, heads, length, dim, opts, dim)
+    if layout == "cache":  # the filled part of a buffer of fixed length
+        return "torch.randn({}, {}, {} + 5, {}, {})[:, :, :{}]".format(b, heads, length, dim, opts, length)
+    if layout == "single":  # where there is but one, its stride says nothing, and kernels that believe it fail
+        sizes, strides = (b, heads, length), (heads * length * dim, length * dim, dim)
+        odd = tuple(stride if size > 1 else 3 for size, stride in zip(sizes, strides))  # noqa: B905 - Python 3.8
+        return "torch.randn({}, {}).as_strided({}, {})".format(
+            b * heads * length * dim, opts, (*sizes, dim), (*odd, 1))  # fmt: skip
     if layout == "expanded" and name != "q":
         return "torch.randn({}, 1, {}, {}, {}).expand({}, {}, -1, -1)".format(b, length, dim, opts, b, heads)
     return "torch.randn({}, {}, {}, {}, {})".format(b, heads, length, dim, opts)
@@ -143,18 +160,19 @@ def masks(case):
     else:
         lines.append("keep = None")
     if mask == "additive":
-        heads = case["num_heads"] if case["seed"] % 2 else 1
-        lines.append("bias = torch.randn({}, {}, {}, {}, **opts)".format(b, heads, sq, sk))
+        lines.append("bias = torch.randn({}, **opts)".format(_bias_size(case)))
     elif mask == "additive_low":  # the softmax does not care, its logarithm's base does
-        lines.append("bias = torch.randn({}, 1, {}, {}, **opts) - 100".format(b, sq, sk))
+        lines.append("bias = torch.randn({}, **opts) - 100".format(_bias_size(case)))
     elif mask == "additive_float32":  # as generate_square_subsequent_mask gives it, whatever q is
-        lines.append("bias = torch.randn({}, 1, {}, {}, device=q.device)".format(b, sq, sk))
+        lines.append("bias = torch.randn({}, device=q.device)".format(_bias_size(case)))
     elif mask == "additive_extreme":  # the lowest number of the dtype, as model code writes it
         lines.append("bias = torch.zeros_like(keep, dtype=q.dtype).masked_fill(~keep, torch.finfo(q.dtype).min)")
     elif mask == "additive_inf":
         lines.append("bias = torch.zeros_like(keep, dtype=q.dtype).masked_fill(~keep, float('-inf'))")
     else:
         lines.append("bias = None")
+    if learned(case):
+        lines[-1] = "bias = ({}).requires_grad_()".format(lines[-1].partition(" = ")[2])
     if case["alibi"]:
         lines.append("slopes = torch.exp2(-8.0 / {h} * torch.arange(1, {h} + 1, device=q.device))".format(
             h=case["num_heads"]))  # fmt: skip
@@ -163,6 +181,27 @@ def masks(case):
         lines.append("slopes = alibi = None")
     lines.append("scale = {!r}".format(case.get("scale") or case["head_dim_qk"] ** -0.5))
     return lines
+
+
+def scores(case):
+    """The size of the scores: (batch, heads, queries, keys)."""
+    return tuple(case[name] for name in ("batch_size", "num_heads", "seq_len_q", "seq_len_kv"))
+
+
+def _bias_size(case):
+    """Each dimension of the additive mask: that of the scores, or 1 where `bias_shape` says so."""
+    full = zip(case["bias_shape"], scores(case))  # noqa: B905 - Python 3.8
+    return ", ".join("1" if letter == "1" else str(size) for letter, size in full)
+
+
+def learned(case):
+    """Whether the additive mask is a parameter, as a position bias is: it gets a gradient as well."""
+    return bool(case["bias_grad"] and case["training"] and case["mask"] in LEARNED)
+
+
+def gradients(case):
+    """Names of the tensors that gradients are asked of."""
+    return ("q", "k", "v", "bias") if learned(case) else ("q", "k", "v")
 
 
 def window(case):
@@ -195,12 +234,15 @@ REFERENCE = (
 
 
 def reference(case):
-    """Lines that make want = [out, dq, dk, dv] in float64."""
+    """Lines that make want = [out, dq, dk, dv] in float64, and the gradient of the bias where that is asked."""
     lines = list(REFERENCE)
+    bias = "bias.double()"
+    if learned(case):
+        lines[0], bias = lines[0].replace("(q, k, v)", "(q, k, v, bias)"), "r[3]"
     if case["softcap"]:
         lines.append("s = {c} * torch.tanh(s / {c})".format(c=case["softcap"]))
     if case["mask"].startswith("additive"):
-        lines.append("s = s + bias.double()")
+        lines.append("s = s + {}".format(bias))
     if case["alibi"]:
         lines.append("s = s + alibi")
     lines.append("p = s.softmax(-1)")

@@ -42,6 +42,18 @@ DIMS = _dims(
 )  # fmt: skip
 HEADS = _heads((2, 4, 4), (2, 8, 2), (1, 8, 1), (4, 6, 2), (3, 1, 1), (1, 16, 16))
 
+#: Shapes of an additive mask by its letters, `+` where it is a parameter.
+BIASES = ("b1ss", "bhss", "1hss", "b11s", "bhss+", "b1ss+", "1hss+", "b11s+")
+#: Axes that most interfaces have no word for: the others ask their first value.
+SAID_BY_FEW = ("bias", "sequences")
+#: Axes whose other values say something of some cases only.
+RESTING = ("bias",)
+
+
+def _biases(*shapes: str) -> tuple[Value, ...]:
+    return tuple({"bias_shape": shape[:4], "bias_grad": shape.endswith("+")} for shape in shapes)
+
+
 AXES: dict[str, tuple[Value, ...]] = {
     "lengths": LENGTHS,
     "dims": DIMS,
@@ -50,11 +62,14 @@ AXES: dict[str, tuple[Value, ...]] = {
         "boolean", "blind", "additive", "additive_extreme", "additive_inf", "additive_low", "additive_float32",
     ),
     "layout": _each(
-        "layout", "bshd", "bhsd", "sbhd", "fused", "interleaved", "expanded", "offset8", "rowpad", "thd"
+        "layout", "bshd", "bhsd", "sbhd", "fused", "interleaved", "expanded", "offset8", "rowpad", "cache", "thd"
     ),
     "heads": HEADS,
     "dtype": _each("dtype", "bfloat16", "float16", "float32"),
     "grad": _each("grad", "dense", "expanded", "transposed"),
+    # What an additive mask is broadcast over, and whether it is a parameter, which gets a gradient.
+    "bias": _biases(*BIASES),
+    "sequences": _each("sequences", "some_empty", "none_empty", "narrowed"),
     "feature": ({}, {"dropout": 0.1}, {"softcap": 30.0}, {"alibi": True}),
     "promise": _each("deterministic", False, True),
     "how": _each("how", "eager", "graph"),
@@ -77,6 +92,8 @@ class Domain:
         for name, values in AXES.items():
             test = self.keep.get(name)
             mine = tuple(value for value in values if (test is None or test(value)) and _on(device, name, value))
+            if test is None and name in SAID_BY_FEW:
+                mine = values[:1]
             kept[name] = mine or values[:1]
         return kept
 
@@ -111,8 +128,15 @@ _flash_masks = {"mask": _one_of("mask", "no_mask", "causal", "causal_bottom_righ
 _plain = {"mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right")}
 
 
+def _any_bias(*shapes: str) -> dict[str, Callable[[Value], bool]]:
+    said = _biases(*shapes)
+    return {"bias": lambda value: value in said}
+
+
 def consistent(case: Case) -> bool:
     """Whether the values of the axes go together at all."""
+    if (case["bias_shape"], case["bias_grad"]) != ("b1ss", False) and not _has_bias(case):
+        return False
     square = case["seq_len_q"] == case["seq_len_kv"]
     equal = case["num_heads"] == case["num_kv_heads"]
     layout, mask = case["layout"], case["mask"]
@@ -128,6 +152,13 @@ def consistent(case: Case) -> bool:
     return not (case.get("dropout") and (case["how"] == "graph" or mask in ("blind", "additive_inf")))
 
 
+def _has_bias(case: Case) -> bool:
+    """Whether there is a bias of ordinary numbers; a gradient is asked of one whose numbers are the queries' type."""
+    plain = not (case.get("softcap") or case.get("alibi"))
+    asks = ("additive", "additive_low") if case["bias_grad"] else ("additive", "additive_low", "additive_float32")
+    return bool(case["mask"] in asks and (plain or not case["bias_grad"]))
+
+
 def _top_left_is_square(case: Case) -> bool:
     """Libraries whose causal mask is bottom-right cannot say the other one, unless both are the same."""
     return bool(case["mask"] != "causal" or (case["layout"] != "thd" and case["seq_len_q"] == case["seq_len_kv"]))
@@ -139,6 +170,11 @@ def _flash2(case: Case) -> bool:
 
 def _flex(case: Case) -> bool:
     return not (case["mask"] == "additive" and (case.get("softcap") or case.get("alibi")))
+
+
+def _keys_for_all(case: Case) -> bool:
+    """No sequence has queries and no keys: torch's arithmetic for nested tensors raises there."""
+    return bool(case["seq_len_kv"] > 1 or case["seq_len_q"] == 1 or case["sequences"] != "some_empty")
 
 
 def _seeing(case: Case) -> bool:
@@ -168,16 +204,22 @@ def _te_unfused(case: Case) -> bool:
 _te_masks = ("no_mask", "causal", "causal_bottom_right", "padding", "window", "window_both", "additive")
 _te_any = {"mask": _one_of("mask", *_te_masks)}
 _te_flash = {**_te_any, **_half, "mask": _one_of("mask", *_te_masks[:-1])}
-_sdpa = {**_not_varlen, "feature": _only("dropout")}
+_sdpa = {**_not_varlen, "feature": _only("dropout"), **_any_bias("b1ss", "bhss", "bhss+", "b1ss+", "1hss+", "b11s+")}
+_te_bias = _any_bias("b1ss", "bhss", "bhss+", "b1ss+", "1hss+")
 DOMAINS: dict[str, Domain] = {
     # cuDNN builds a plan for each new shape, most of a second: where it is asked, fewer cases.
     "sdpa.default": Domain(_sdpa, share=0.8),
     "sdpa.efficient": Domain(_sdpa),
-    "sdpa.flash": Domain({**_sdpa, **_plain, **_half}),
-    "sdpa.cudnn": Domain({**_sdpa, **_half}, share=0.5),
+    "sdpa.flash": Domain({**_sdpa, **_plain, **_half, **_any_bias("b1ss")}),
+    # It takes no mask that asks for a gradient: asked once of each pair, and of more that are broadcast instead.
+    "sdpa.cudnn": Domain({**_sdpa, **_half, **_any_bias("b1ss", "bhss", "1hss", "b11s", "1hss+")}, share=0.5),
     "sdpa.math": Domain(_sdpa, share=0.7),
     "varlen": Domain({"layout": _one_of("layout", "thd"), **_half, "feature": _only(), "heads": _mha,
                       "mask": _one_of("mask", "no_mask", "causal_bottom_right", "window")}, share=0.5),
+    # Nested tensors of the jagged layout: grouped heads are not for gradients there, and sizes are read on the host.
+    "nested": Domain({"layout": _one_of("layout", "thd"), "feature": _only("dropout"), "heads": _mha,
+                      "how": _one_of("how", "eager"), "sequences": lambda v: True,
+                      "mask": _one_of("mask", "no_mask", "causal")}, _keys_for_all, share=0.3, compiles=False),
     "flash2": Domain({**_half, **_flash_masks}, _flash2),
     "flash3": Domain({**_half, **_flash_masks, "feature": _only("softcap")}, _top_left_is_square),
     "fa3_fwd": Domain({**_half, **_flash_masks, "feature": _only("softcap")}, _top_left_is_square),
@@ -185,18 +227,20 @@ DOMAINS: dict[str, Domain] = {
     "te.flash2": Domain(_te_flash, _te),
     "te.flash3": Domain(_te_flash, _te),
     "te.flash4": Domain({**_te_flash, "feature": _only()}, _te, share=0.1),
-    "te.fused": Domain({**_te_any, **_half}, _te, share=0.7),
-    "te.unfused": Domain(_te_any, _te_unfused, share=0.4),
+    "te.fused": Domain({**_te_any, **_half, **_te_bias}, _te, share=0.7),
+    "te.unfused": Domain({**_te_any, **_te_bias}, _te_unfused, share=0.4),
     "cudnn": Domain({**_not_varlen, **_half, "feature": _only(),
-                     "how": _one_of("how", "eager"),
+                     "how": _one_of("how", "eager"), **_any_bias("b1ss", "bhss"),
                      "mask": lambda v: v["mask"] in (*_te_masks, "padding_causal", "additive_low", "additive_inf")},
                     share=0.4, compiles=False),
     "xformers": Domain({**_not_varlen, "heads": _mha, "feature": _only("dropout"),
+                        **_any_bias("b1ss", "bhss", "bhss+", "b1ss+"),
                         "mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right", "additive")}),
     "sage": Domain({**_not_varlen, **_half, "feature": _only(), "promise": _one_of("deterministic", False),
                     "mask": _one_of("mask", "no_mask", "causal")}, _top_left_is_square, share=0.3),
-    "transformers.sdpa": Domain({**_sdpa, "mask": lambda v: v["mask"] != "blind"}, _seeing, share=0.3),
-    "transformers.eager": Domain({**_not_varlen, "feature": _only(),
+    "transformers.sdpa": Domain({**_sdpa, **_any_bias("b1ss", "1hss+"), "mask": lambda v: v["mask"] != "blind"},
+                                _seeing, share=0.3),
+    "transformers.eager": Domain({**_not_varlen, "feature": _only(), **_any_bias("b1ss", "1hss+", "b11s+"),
                                   # Scores are kept in the storage type: near -100 nothing is left of them.
                                   "mask": lambda v: v["mask"] not in ("blind", "additive_low", "additive_extreme")},
                                  _seeing, share=0.3),
@@ -204,6 +248,7 @@ DOMAINS: dict[str, Domain] = {
                                    "promise": _one_of("deterministic", False),  # by a variable of its own alone
                                    "mask": _one_of("mask", "no_mask", "causal")}, _top_left_is_square, share=0.3),
     "flex": Domain({**_not_varlen, "feature": _only("softcap", "alibi"), "how": _one_of("how", "eager"),
+                    **_any_bias("b1ss", "bhss", "bhss+", "b1ss+", "1hss+"),
                     "mask": lambda v: v["mask"] == "additive" or not v["mask"].startswith("additive")},
                    _flex, share=0.02, slow=True),
 }  # fmt: skip

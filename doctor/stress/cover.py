@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -22,9 +22,18 @@ class Cover:
     TRIES = 60
 
     def __init__(
-        self, axes: Mapping[str, Sequence[Mapping[str, Any]]], fits: Callable[[dict[str, Any]], bool], seed: int
+        self,
+        axes: Mapping[str, Sequence[Mapping[str, Any]]],
+        fits: Callable[[dict[str, Any]], bool],
+        seed: int,
+        resting: Collection[str] = (),
     ) -> None:
+        """`resting` names axes that keep to their first value in rows that do not fit otherwise.
+
+        Without that, a value that few others go with would draw most rows to those few.
+        """
         self.names = list(axes)
+        self.resting = [place for place, name in enumerate(self.names) if name in resting]
         self.values = [list(axes[name]) for name in self.names]
         self.fits = fits
         self.random = random.Random(seed)
@@ -83,6 +92,9 @@ class Cover:
             row = tuple(fixed.get(axis, self.random.randrange(len(values))) for axis, values in enumerate(self.values))
             if row not in self.rows and self.fits(self.case(row)):
                 return row
+            rested = tuple(0 if axis in self.resting and axis not in fixed else place for axis, place in enumerate(row))
+            if rested != row and rested not in self.rows and self.fits(self.case(rested)):
+                return rested
         return None
 
 

@@ -57,13 +57,13 @@ def _layout(case: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "qkv_layout": "_".join([form] * 3), "qkv_interleaved": layout in ("fused", "interleaved"),
         # TransformerEngine gets (batch, seq, heads, dim) or (seq, batch, heads, dim), whatever lies in memory.
-        "qkv_transposed": layout in ("bhsd", "expanded", "rowpad") and _lies_otherwise(case),
+        "qkv_transposed": layout in ("bhsd", "expanded", "rowpad", "cache") and _lies_otherwise(case),
     }  # fmt: skip
 
 
 def _lies_otherwise(case: Mapping[str, Any]) -> bool:
     """Whether a tensor (batch, heads, seq, dim) that is looked at as (batch, seq, heads, dim) is no contiguous one."""
-    padded = case.get("layout") == "rowpad"
+    padded = case.get("layout") in ("rowpad", "cache")
     if case["head_dim_qk"] != case["head_dim_v"] and padded:
         return False  # keys and values have unlike strides, which TransformerEngine notices
     return padded or bool(case["num_heads"] > 1 and case["seq_len_q"] > 1 and case["seq_len_kv"] > 1)
@@ -91,8 +91,10 @@ def _mask(case: Mapping[str, Any], framework: str) -> dict[str, Any]:
 
 
 def _additive(case: Mapping[str, Any], framework: str) -> dict[str, Any]:
+    learned = bool(case.get("bias_grad") and case.get("training", True))
     if framework == "torch_sdpa":
-        return {"mask": "arbitrary", "mask_dtype": "float" if case["mask"] == "additive_float32" else ABSENT}
-    heads = case["num_heads"] if case["mask"] == "additive" and case["seed"] % 2 else 1
-    shape = ("1" if case["batch_size"] == 1 else "b") + ("1" if heads == 1 else "h") + "ss"
-    return {"mask": "no_mask", "bias": "post_scale_bias", "bias_shape": shape}
+        told = {"mask": "arbitrary", "mask_dtype": "float" if case["mask"] == "additive_float32" else ABSENT}
+        return {**told, "bias_requires_grad": learned}
+    shape = str(case.get("bias_shape", "b1ss"))
+    shape = ("1" if case["batch_size"] == 1 else shape[0]) + ("1" if case["num_heads"] == 1 else shape[1]) + shape[2:]
+    return {"mask": "no_mask", "bias": "post_scale_bias", "bias_shape": shape, "bias_requires_grad": learned}

@@ -13,7 +13,7 @@ from ..target import Answer
 from .axes import DOMAINS
 from .worker import Worker
 
-CPU_BACKENDS = ("sdpa.default", "sdpa.flash", "sdpa.math", "transformers.sdpa", "transformers.eager")
+CPU_BACKENDS = ("sdpa.default", "sdpa.flash", "sdpa.math", "nested", "transformers.sdpa", "transformers.eager")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 from zlib import crc32
 
-from .axes import consistent, domain
+from .axes import RESTING, consistent, domain
 from .cover import Cover
 
 #: The paths that jobs are on without knowing come first.
@@ -54,7 +54,7 @@ def _cases(name: str, device: str, count: int, seed: int) -> tuple[list[dict[str
         return consistent(case) and mine.fits(case)
 
     # Another array for each backend: together they see more than one array asked of all would.
-    cover = Cover(mine.axes(device), fits, crc32(f"{seed} {name.rpartition('/')[2]}".encode()))
+    cover = Cover(mine.axes(device), fits, crc32(f"{seed} {name.rpartition('/')[2]}".encode()), RESTING)
     made = []
     for number, case in enumerate(islice(cover, count)):
         case = {"backend": name, **case, "seed": seed * 100_003 + number, "device": device}
