@@ -128,6 +128,7 @@ class Fix:
     safe: bool = True
     note: str | None = None
     index_url: str | None = None
+    installs: tuple[str, ...] = ()  # the commands that change the packages, in their order
     costs: tuple[str, ...] = ()  # another torch, a downgrade, a build
     loses: tuple[str, ...] | None = None  # features that some backend served before; None: not worked out
 

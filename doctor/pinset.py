@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .assets import rules_dir
@@ -14,11 +14,11 @@ from .model import ABSENT, Change, Fix, Report
 from .records import dataclass
 from .release_index import admits, load_index
 from .solve.effects import brings
-from .solve.parts import leader_of
-from .solve.stack import Stack
-from .solve.wording import BUILT_AGAINST_TORCH, orphans
+from .solve.parts import BUILT_AGAINST_TORCH, FROM_THE_REGISTRY, FROM_THEIR_SOURCE, leader_of, orphans
 
 if TYPE_CHECKING:
+    from .known import Known
+    from .solve.stack import Stack
     from .wheels import Wheel
 
 #: Companions outside the index whose newer releases ask for a newer torch: left open, a resolver moves it.
@@ -69,9 +69,17 @@ def pinnable(report: Report) -> Fix:
 
 
 def pins_of(report: Report, fix: Fix) -> Pins:
-    """What a fix installs, holds, builds and removes."""
-    packages = [change for change in fix.changes if change.kind == "package"]
-    stack = _stack(report)
+    """What a fix installs, holds, builds and removes, in the environment of the report."""
+    from .known import Known
+    from .solve import stack_of
+
+    known = Known(report.facts)
+    return pins_in(stack_of(report.facts, known, load_index()), known, fix.changes, fix.index_url)
+
+
+def pins_in(stack: Stack, known: Known, changes: Sequence[Change], index_url: str | None) -> Pins:
+    """The same of changes to a stack."""
+    packages = [change for change in changes if change.kind == "package"]
     chosen = {change.name: change.after or ABSENT for change in packages}
     changed = [_line(stack, chosen, change) for change in packages if change.after is not None]
     held, told = _held(stack, chosen)
@@ -88,8 +96,8 @@ def pins_of(report: Report, fix: Fix) -> Pins:
         again=again,
         told=tuple(told),
         moves_torch="torch" in chosen,
-        index_url=fix.index_url,
-        wheel=_wheel(report, chosen, built),
+        index_url=index_url,
+        wheel=_wheel(known, chosen, built),
         cuda=brought.get("torch.cuda"),
         cudnn=brought.get("cudnn.version"),
     )
@@ -131,18 +139,31 @@ def published(line: Line) -> tuple[str, ...]:
     return () if release is None else release.requires
 
 
+def installing(pins: Pins, *, held: bool = False) -> Iterator[str]:
+    """What goes, what comes (beside all that stays, where that is `held`), what shared its files with what went, what
+    is compiled.
+    """
+    from shlex import quote
+
+    if pins.removed:
+        yield f"pip uninstall --yes {' '.join(pins.removed)}"
+    if pins.changed:
+        # Not --index-url: an index of torch builds lacks most other packages, and the next one would not be found.
+        index = f" --extra-index-url {quote(pins.index_url)}" if pins.index_url else ""
+        lines = (*pins.changed, *pins.held) if held else pins.changed
+        yield f"pip install{index} {' '.join(quote(line.requirement) for line in lines)}"
+    if pins.again:
+        yield f"pip install --force-reinstall --no-deps {' '.join(pins.again)}"
+    if stale(pins):
+        yield "# compiled against the torch that is there by now:"
+        yield from compiling(pins, stale(pins))
+
+
 @functools.cache
 def conda_names() -> dict[str, str]:
     """What conda-forge calls a distribution; without an entry it does not have it."""
     names: dict[str, str] = json.loads((rules_dir() / "index" / "conda_forge.json").read_text("utf-8"))["names"]
     return names
-
-
-def _stack(report: Report) -> Stack:
-    from .known import Known
-    from .solve import stack_of
-
-    return stack_of(report.facts, Known(report.facts), load_index())
 
 
 def _line(stack: Stack, chosen: dict[str, str], change: Change) -> Line:
@@ -166,12 +187,13 @@ def _extra(stack: Stack, chosen: dict[str, str], package: str, version: str) -> 
 def _held(stack: Stack, chosen: dict[str, str]) -> tuple[list[Line], list[str]]:
     """(installed companions that stay, sentences about those that cannot be held)."""
     lines, told = [], []
-    versions = {**stack.completed(chosen)}
-    torch = versions.get("torch")
+    versions = stack.completed(chosen)
     for package, version in sorted(stack.installed.items(), key=lambda item: (item[0] != "torch", item[0])):
         if package in chosen or leader_of(package) or version == ABSENT:
             continue
-        if package not in stack.index and package not in _NEED_TORCH:
+        if package in FROM_THEIR_SOURCE and "torch" in chosen:
+            told.append(f"{package} {version} was built against the old torch: build it again from its source.")
+        if package not in stack.index and package not in (*_NEED_TORCH, *FROM_THE_REGISTRY):
             continue
         public = version.partition("+")[0]
         if package in stack.index and stack.index.release(package, public) is None:
@@ -181,7 +203,7 @@ def _held(stack: Stack, chosen: dict[str, str]) -> tuple[list[Line], list[str]]:
         if release is not None and not release.installs_on(stack.platform):
             told.append(f"{package} {version} is not held: no installer takes it on Python {stack.platform.python}.")
             continue
-        against = _against(stack, package, public, versions, torch)
+        against = _against(stack, package, public, chosen, versions)
         if against:
             told.append(f"{package} {version} is not held: {against}.")
             continue
@@ -190,18 +212,17 @@ def _held(stack: Stack, chosen: dict[str, str]) -> tuple[list[Line], list[str]]:
     return lines, told
 
 
-def _against(stack: Stack, package: str, version: str, versions: dict[str, str], torch: str | None) -> str | None:
+def _against(
+    stack: Stack, package: str, version: str, chosen: Mapping[str, str], versions: Mapping[str, str]
+) -> str | None:
     """The requirement that forbids to hold a package at its version, in a sentence."""
-    for need in stack.needs(package, version, torch):
+    for need in stack.needs(package, version, versions.get("torch")):
         found = versions.get(need.package)
         if found is not None and (found == ABSENT or not admits(need.range, found)):
             return f"it needs {need.package}{need.range}, which is {found}"
-    for other, other_version in versions.items():
-        if other == package or other_version == ABSENT or other in BUILT_AGAINST_TORCH:
-            continue
-        for need in stack.needs(other, other_version, torch):
-            if need.package == package and not admits(need.range, version):
-                return f"{other} {other_version} needs {package}{need.range}"
+    for other, need in stack.wanting(package, chosen):
+        if other not in (package, *BUILT_AGAINST_TORCH) and not admits(need.range, version):
+            return f"{other} {versions[other]} needs {package}{need.range}"
     return None
 
 
@@ -230,13 +251,12 @@ def _torch_part(stack: Stack, chosen: dict[str, str], built: list[Line]) -> list
     return [Line(name, str(version), "follows transformer-engine" if moved else "installed", not moved)]
 
 
-def _wheel(report: Report, chosen: dict[str, str], built: list[Line]) -> Wheel | None:
+def _wheel(known: Known, chosen: dict[str, str], built: list[Line]) -> Wheel | None:
     """The official flash-attn wheel for the torch of the fix, where its release has one."""
     line = next((line for line in built if line.package == "flash-attn"), None)
     if line is None:
         return None
-    from .known import Known
     from .wheels import find, place_of
 
-    fitting = find(place_of(Known(report.facts), chosen.get("torch")), line.version).fitting
+    fitting = find(place_of(known, chosen.get("torch")), line.version).fitting
     return fitting[0] if fitting else None

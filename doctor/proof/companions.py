@@ -64,6 +64,7 @@ def question_of(
     known = Known(report.facts)
     index = index or load_index()
     glibc = known.value("platform.glibc")
+    built = [line for line in pins.built if line.package in index]  # of the others nobody knows what they need
     beside = _beside(report, pins, around, index)
     firm = set(map(normalized, request.hold)) if request is not None else set()
     if request is not None and request.allow:
@@ -75,8 +76,8 @@ def question_of(
         needs=tuple(
             text for name, lines in local.items() if name not in around.broken for text in lines if _plain(text)
         ),
-        built=tuple(line.requirement for line in pins.built if line.package not in (apart if line.held else local)),
-        stays=tuple(line.requirement for line in (*pins.held, *pins.built) if line.held and line.package not in apart),
+        built=tuple(line.requirement for line in built if line.package not in (apart if line.held else local)),
+        stays=tuple(line.requirement for line in (*pins.held, *built) if line.held and line.package not in apart),
         firm=frozenset(firm),
         constraints=tuple(str(Path(path).absolute()) for path in request.constraints) if request is not None else (),
         platform=platform_of(known),
@@ -87,7 +88,7 @@ def question_of(
 
 def _beside(report: Report, pins: Pins, around: Surroundings, index: ReleaseIndex) -> dict[str, str]:
     """Installed packages that are no part of the stack: they stay, unless the fix needs them to move."""
-    stack = {line.package for line in (*pins.changed, *pins.held, *pins.built)}
+    stack = {line.package for line in (*pins.changed, *pins.held)}
     found = {}
     for name, fact in distributions(report.facts).items():
         if name in stack or name in pins.removed or name in around.local or name in _TOOLS:

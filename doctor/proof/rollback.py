@@ -16,7 +16,7 @@ from ..probes import find_target
 from ..records import dataclass, replace
 from ..rulebook import load_rulebook
 from ..session import TOOL, diagnose
-from ..solve.wording import BUILT_AGAINST_TORCH
+from ..solve.parts import BUILT_AGAINST_TORCH
 from . import freeze as frozen
 from .answers import installed
 from .apply import Work

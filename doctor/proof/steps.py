@@ -12,7 +12,7 @@ from ..model import ABSENT, Report, Step
 from ..pinset import Line, Pins
 from ..records import dataclass
 from ..release_index import Platform, ReleaseIndex
-from ..solve.wording import BUILT_AGAINST_TORCH
+from ..solve.parts import BUILT_AGAINST_TORCH
 from .answers import installed
 from .child import Ran, run_child
 from .installers import UV, Installer

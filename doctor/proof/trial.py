@@ -15,6 +15,7 @@ from ..errors import DoctorError
 from ..model import Fix, Report, Step
 from ..patient import Request
 from ..pinset import Pins
+from ..records import replace
 from ..release_index import Platform, load_index
 from ..solve import platform_of
 from .answers import installed
@@ -42,7 +43,9 @@ def trial(
     from ..known import Known
 
     platform = platform_of(Known(report.facts))
-    lines = sort_lines(pins, platform, load_index())
+    index = load_index()
+    on_record = tuple(line for line in pins.built if line.package in index)  # of the others no rule speaks
+    lines = sort_lines(replace(pins, built=on_record), platform, index)
     room = _room(lines)
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if free < room:

@@ -23,6 +23,7 @@ from ..model import (
 from . import Style
 from .cases import messages, readings
 from .proof import proof_document
+from .remedies import fix_lines
 
 _WORKLOAD = "workload."
 
@@ -231,6 +232,7 @@ def _fix(item: Fix) -> dict[str, Any]:
         "safe": item.safe,
         "note": item.note,
         "index_url": item.index_url,
+        "commands": fix_lines(item),
         "costs": list(item.costs),
         "loses": None if item.loses is None else list(item.loses),
     }

@@ -37,12 +37,12 @@ def alternative_lines(item: Alternative) -> list[str]:
 
 def fix_lines(item: Fix) -> list[str]:
     """Lines to paste for a fix, packages first."""
-    packages = {change.name: change.after for change in item.changes if change.kind == "package"}
-    removed = [name for name, after in packages.items() if after in _GONE]
-    lines = [f"pip uninstall --yes {' '.join(removed)}"] if removed else []
-    kept = {name: str(after) for name, after in packages.items() if after not in _GONE}
-    if kept:
-        lines += _install(kept, item.index_url)
+    return [*item.installs, *besides(item)]
+
+
+def besides(item: Fix) -> list[str]:
+    """The lines for what is to be done besides packages."""
+    lines = []
     unset = [change.name for change in item.changes if change.kind == "env" and change.after in _GONE]
     if unset:
         lines.append("unset " + " ".join(_bare(name, "env.") for name in unset))

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..model import Fix, Report
-from ..records import replace
 from . import Style
 from .page import printable
-from .remedies import fix_lines
+from .remedies import besides
 
 if TYPE_CHECKING:
     from ..pinset import Pins
@@ -47,7 +46,7 @@ def fragment(report: Report, lines_of: Callable[[Report, Fix, Pins], Iterator[st
     fix = pinnable(report) if report.fixes else None
     lines = head(report, fix)
     if fix is not None:
-        lines += [f"# {flat(line).removeprefix('# ')}" for line in _besides(fix)]
+        lines += [f"# {flat(line).removeprefix('# ')}" for line in besides(fix)]
         lines += lines_of(report, fix, pins_of(report, fix)) if _moves(fix) else ["# no package changes"]
     return "\n".join(lines) + "\n"
 
@@ -57,41 +56,22 @@ def _moves(fix: Fix) -> bool:
     return any(change.kind == "package" for change in fix.changes)
 
 
-def _besides(fix: Fix) -> list[str]:
-    """What is to be done besides packages."""
-    return fix_lines(replace(fix, changes=tuple(change for change in fix.changes if change.kind != "package")))
-
-
 def commands(report: Report) -> list[str]:
     """The lines of the recommended fix; code of the job, settings and advice are comments."""
     if not report.fixes:
         return []
-    from ..pinset import pins_of
-
     fix = report.fixes[0]
-    installing = _installing(pins_of(report, fix)) if _moves(fix) else ()
-    lines = [flat(line) for line in (*installing, *_besides(fix))]
+    lines = [flat(line) for line in (*(_packages(report, fix) if _moves(fix) else ()), *besides(fix))]
     return [line if line.startswith("#") or _COMMAND.match(line) else f"# {line}" for line in lines]
 
 
-def _installing(pins: Pins) -> Iterator[str]:
-    """What goes, what comes beside all that stays, what shared its files with what went, what is compiled."""
-    from shlex import quote
+def _packages(report: Report, fix: Fix) -> Iterator[str]:
+    """The packages, with all that stays held."""
+    from ..pinset import installing, pins_of
 
-    from ..pinset import compiling, stale
-
+    pins = pins_of(report, fix)
     yield from (f"# {text}" for text in pins.told)
-    if pins.removed:
-        yield f"pip uninstall --yes {' '.join(pins.removed)}"
-    if pins.changed:
-        # Not --index-url: an index of torch builds lacks most other packages, and the next one would not be found.
-        index = f" --extra-index-url {quote(pins.index_url)}" if pins.index_url else ""
-        yield f"pip install{index} {' '.join(quote(line.requirement) for line in (*pins.changed, *pins.held))}"
-    if pins.again:
-        yield f"pip install --force-reinstall --no-deps {' '.join(pins.again)}"
-    if stale(pins):
-        yield "# compiled against the torch that is there by now:"
-        yield from compiling(pins, stale(pins))
+    yield from installing(pins, held=True)
 
 
 def unset(lines: Sequence[str]) -> list[str]:

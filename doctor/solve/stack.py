@@ -12,10 +12,9 @@ from typing import Any
 
 from ..model import ABSENT
 from ..records import dataclass, field
-from ..release_index import Need, Platform, Release, ReleaseIndex, admits, loses_cuda, needs_of
-from ..versions import split_clauses
+from ..release_index import Need, Platform, ReleaseIndex, admits, needs_of
 from ..vocabulary import parse_version
-from .cost import distance
+from .domain import releases_of
 from .limits import Limits
 from .parts import leader_of, other_build
 
@@ -168,6 +167,18 @@ class Stack:
                 if other is not None and not _meets(need, other):
                     yield Clash(package, version, need.package, need.range)
 
+    def wanting(self, package: str, chosen: Versions) -> Iterator[tuple[str, Need]]:
+        """Who requires this package once the chosen ones are in, and how."""
+        versions, moved = self.completed(chosen), self._moved(chosen)
+        torch = versions.get("torch")
+        for other, need in self._dependants(torch).get(package, ()):
+            if other not in moved and other in versions:
+                yield other, need
+        for other, version in moved.items():
+            for need in () if version == ABSENT else self.needs(other, version, torch):
+                if need.package == package:
+                    yield other, need
+
     def _dependants(self, torch: str | None) -> Mapping[str, list[tuple[str, Need]]]:
         """Package → who requires it, and how, among the packages as they are installed."""
         key = ("dependants", self.cuda_major(torch))
@@ -244,55 +255,10 @@ class Stack:
         """The releases within the range that install on the platform, nearest first; without the present one."""
         key = ("domain", package, wanted)
         if key not in self.memo:
-            self.memo[key] = self._domain(package, wanted)
+            self.memo[key] = releases_of(self, package, wanted)
         found: list[str] = self.memo[key]
         return found
-
-    def _domain(self, package: str, wanted: str) -> list[str]:
-        if not self.free(package):
-            return []
-        if wanted == ABSENT:
-            return [ABSENT]
-        own_range = self.limits.ranges.get(package, "")
-        wanted = ",".join(filter(None, (wanted, own_range)))
-        present = self.installed.get(package)
-        if leader_of(package):  # the one release it can be brought back to
-            own = self.own_pin(package)
-            return [own] if own is not None and own != present and admits(wanted, own) else []
-        clauses = split_clauses(wanted)
-        named = [bound for operator, bound in clauses if operator == "==" and bound[:1] != "="]
-        if package not in self.index:  # the rule's author names the release, by `==` or by where the range begins
-            named += [bound for operator, bound in clauses if operator in (">=", "~=", "<=")]
-        if named and ("+" in named[0] or package not in self.index):
-            return [] if named[0] == present else [named[0]]
-        releases = self.index.releases(package)
-        final = any(not (item.is_prerelease or item.yanked) for item in releases.values())
-        fitting = [
-            version
-            for version, item in releases.items()
-            if not item.yanked
-            and any(parse_version(version).release)  # 0.0.0 only holds a name
-            and not (final and item.is_prerelease)
-            and not (present and _same(version, present))
-            and admits(wanted, version)
-            and item.installs_on(self.platform)
-            and not loses_cuda(item, self.platform)
-            and self._parts_install(item)
-        ]
-        return sorted(fitting, key=lambda version: distance(self, package, version))
-
-    def _parts_install(self, release: Release) -> bool:
-        """Whether everything it pins exactly can be had on the platform, as far as that is on record."""
-        for part, pin in self.parts(release.package, release.version).items():
-            found = self.index.release(part, pin)
-            if found is not None and not found.installs_on(self.platform):
-                return False
-        return True
 
 
 def _meets(need: Need, version: str) -> bool:
     return version != ABSENT and admits(need.range, version)
-
-
-def _same(one: str, other: str) -> bool:
-    return other != ABSENT and parse_version(one.partition("+")[0]) == parse_version(other.partition("+")[0])

@@ -8,22 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..evaluate import evaluate
 from ..model import ABSENT, Change, Fix
+from ..pinset import installing, pins_in
 from ..release_index import admits, load_index, normalized
 from ..vocabulary import parse_version
 from .cost import in_words
 from .effects import brings
 from .limits import declared
-from .parts import leader_of
+from .parts import BUILT_AGAINST_TORCH, leader_of, orphans
 from .repair import Outcome, Repair, is_change
 
 if TYPE_CHECKING:
     from .losses import Losses
-
-#: Compiled against one torch (its C++ ABI and CUDA): another torch needs another build of the same release.
-BUILT_AGAINST_TORCH = (
-    "flash-attn", "flash-attn-3", "flashattn-hopper", "transformer-engine-torch", "apex", "causal-conv1d",
-    "mamba-ssm", "grouped-gemm", "deep-ep", "deep-gemm",
-)  # fmt: skip
 
 _MOST = 4  # keys named where a rule cannot be judged for want of many
 
@@ -51,6 +46,7 @@ def as_fix(repair: Repair, outcome: Outcome, first: bool = True, losses: Losses 
         safe=all(pick.alternative.safe for pick in outcome.plan.picks),
         note=_note(repair, outcome, after, first) or None,
         index_url=outcome.plan.index_url,
+        installs=tuple(installing(pins_in(repair.stack, repair.base.known, changes, outcome.plan.index_url))),
         costs=tuple(in_words(repair.stack, outcome.chosen)),
         loses=losses.of(outcome) if losses is not None else None,
     )
@@ -216,16 +212,9 @@ def _orphans(repair: Repair, outcome: Outcome) -> str | None:
     gone = orphans(repair.stack.installed, repair.stack.completed(outcome.chosen), outcome.chosen)
     if not gone:
         return None
-    return f"In the present environment first run `pip uninstall -y {' '.join(gone)}`; no installer removes them"
-
-
-def orphans(installed: Any, versions: Any, chosen: Any) -> list[str]:
-    """Parts of the old release that the new one replaces by other packages (cu12 wheels by cu13 ones)."""
-    return sorted(
-        name
-        for name, version in versions.items()
-        if version == ABSENT and installed.get(name, ABSENT) != ABSENT and name not in chosen
-    )
+    names = ", ".join(f"`{name}`" for name in gone)
+    what = "belong" if len(gone) > 1 else "belongs"
+    return f"{names} {what} to the old release, and no installer removes {'them' if len(gone) > 1 else 'it'}"
 
 
 def deed(call: str) -> str:

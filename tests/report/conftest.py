@@ -90,6 +90,7 @@ def build_report(**changes):
         ("TE900",),
         ("FA900",),
         note="rebuild what was compiled against torch 2.6",
+        installs=("pip uninstall --yes flash-attn-4", "pip install torch==2.7.1"),
     )
     content = {
         "tool": "attn-doctor 9.9",

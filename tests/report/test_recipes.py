@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import re
 import shutil
 import subprocess
@@ -24,6 +25,8 @@ from doctor.evaluate import evaluate
 from doctor.facts_file import read_facts
 from doctor.model import Alternative, Change, Facts, Finding, Fix, Report
 from doctor.pins import render_pins
+from doctor.pinset import installing, pins_of
+from doctor.records import replace
 from doctor.report import Style, renderer
 from doctor.report.remedies import alternative_lines, fix_lines
 from doctor.rulebook import load_rulebook
@@ -99,6 +102,40 @@ def test_what_is_compiled_is_compiled_again_where_torch_moves_and_what_stays_is_
     assert wheel.endswith(" || pip install --no-build-isolation --no-cache-dir flash-attn==2.8.3")
 
 
+ANEW = "pip install --no-build-isolation --force-reinstall --no-deps --no-cache-dir"
+
+
+@pytest.mark.parametrize("command", ["fixes", "diagnosis"])
+@pytest.mark.parametrize("name", ["text", "markdown", "json", "html"])
+def test_every_report_tells_what_is_built_again_after_what_comes(name: str, command: str):
+    """The same lines as the script's, but for what is held; each of several ways its own."""
+    if name == "html" and command == "fixes":
+        pytest.skip("a page shows the whole report")
+    wanted = [
+        "pip install torch==2.7.1",
+        f"{ANEW} flash-attn==2.7.4.post1 transformer-engine-torch==2.3.0",
+        "pip install --extra-index-url https://download.pytorch.org/whl/cu126 torch==2.6.0+cu126",
+        f"{ANEW} transformer-engine-torch==2.3.0",
+    ]
+    text = renderer(name, command)(incident("b"), Style())
+    if name == "json":
+        text = "\n".join(line for fix in json.loads(text)["fixes"] for line in fix["commands"])
+    place = 0
+    for line in wanted:
+        place = text.find(line, place) + 1
+        assert place, line
+
+
+def test_what_no_registry_has_is_told_and_not_installed():
+    """apex in the registry is another package; mamba-ssm's source is there, and none of ours says what it needs."""
+    found = incident("b", ("apex.version", "0.1"), ("mamba-ssm.version", "2.2.4+cu122torch2.3"))
+    script = renderer("shell", "fixes")(found, Style())
+    assert f"{ANEW} flash-attn==2.7.4.post1 mamba-ssm==2.2.4 transformer-engine-torch==2.3.0" in script
+    assert "# apex 0.1 was built against the old torch: build it again from its source." in script
+    assert not any("apex" in line for line in (*script.splitlines(), *found.fixes[0].installs) if line[0] != "#")
+    assert "`mamba-ssm`, `apex` were built against the old torch" in (found.fixes[0].note or "")
+
+
 def test_a_variable_that_nobody_set_ends_the_script_before_it_does_harm(tmp_path: Path):
     """An empty one would make links in the system's own folder."""
     script = fragment("shell", incident("f"))
@@ -142,6 +179,8 @@ def test_the_index_of_another_build_is_an_extra_one_everywhere():
     change = Change("package", "torch", "2.6.0", "2.6.0+cu126", "why", ("X001",))
     fix = Fix("Do it", (change,), ("X001",), index_url=CU126)
     report = Report("t", {}, facts_of(torch="2.6.0"), (), (), (fix,), (), {})
+    fix = replace(fix, installs=tuple(installing(pins_of(report, fix))))
+    report = replace(report, fixes=(fix,))
     shown = [renderer(name, "fixes")(report, Style()) for name in ("text", "markdown", "shell", "docker")]
     shown += [render_pins(report), "\n".join(fix_lines(fix))]
     shown += ["\n".join(alternative_lines(Alternative({"torch": "==2.6.0+cu126"}, index_url=CU126)))]
@@ -159,9 +198,10 @@ def facts_of(**installed: str) -> Facts:
 
 
 @cache
-def incident(name: str) -> Report:
+def incident(name: str, *said: tuple[str, str]) -> Report:
     place = EXAMPLES / name
     facts = complete_workload(read_facts(place / "facts.yaml").with_(*read_workload(place / "workload.yaml").values()))
+    facts = facts.with_(*(fact(key, value, "said") for key, value in said))
     found = evaluate(load_rulebook(), facts)
     fixes = solve(load_rulebook(), facts, found)
     return Report("attn-doctor", {}, facts, found.findings, found.predictions, fixes, found.undetermined, {})
