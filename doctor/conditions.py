@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Protocol
 
 from .errors import DoctorError
@@ -160,6 +161,22 @@ def parse_conditions(when: Any) -> Condition:
 
 
 def _leaf(key: str, wanted: Any) -> Leaf:
+    """The condition on one key; rules share most of them, so the meaning of each is worked out once."""
+    if isinstance(wanted, str):
+        same = _understood_once(key, wanted)
+    elif isinstance(wanted, list) and all(isinstance(item, str) for item in wanted):
+        same = _understood_once(key, tuple(wanted))
+    else:
+        return _understood(key, wanted)
+    return Leaf(key, same.text, same.needs, same.test)  # a leaf of its own: lint tells the leaves of a rule apart
+
+
+@lru_cache(maxsize=4096)
+def _understood_once(key: str, wanted: str | tuple[str, ...]) -> Leaf:
+    return _understood(key, wanted if isinstance(wanted, str) else list(wanted))
+
+
+def _understood(key: str, wanted: Any) -> Leaf:
     kind = term(key).kind
     if wanted is None or isinstance(wanted, dict) or wanted == []:
         raise DoctorError(f"`{key}`: needs a value, a range or a list of values")

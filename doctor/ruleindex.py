@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .conditions import All, Condition, Leaf
+from .conditions import All, Condition, Leaf, parse_conditions
 
 if TYPE_CHECKING:
     from .known import Known
@@ -65,6 +65,8 @@ class RuleIndex:
         for position, rule in enumerate(self.rules):
             if parts is not None and parts != self._speaks_of_parts(rule):
                 continue
+            if self._is_of_another_release(rule, version):
+                continue
             rest: list[Condition] = []
             for part in _all_parts(rule.when):
                 verdict = self._of_version(part, version)
@@ -75,6 +77,11 @@ class RuleIndex:
             else:
                 entries.append((position, rule, All(tuple(rest))))
         return entries
+
+    def _is_of_another_release(self, rule: Rule, version: str | None) -> bool:
+        """Whether the version alone keeps the rule silent: the rest of its condition need not be parsed then."""
+        wanted = rule.body["when"].get(self._key)
+        return wanted is not None and self._of_version(parse_conditions({self._key: wanted}), version) is False
 
     def _of_version(self, part: Condition, version: str | None) -> bool | None:
         if version is None or not isinstance(part, Leaf) or part.key != self._key:

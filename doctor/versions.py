@@ -57,6 +57,8 @@ def _release(version: Version, other: Version) -> tuple[int, ...]:
 
 def split_clauses(text: str) -> list[tuple[str, str]]:
     """`">=2.1,<2.9"` as [(">=", "2.1"), ("<", "2.9")]; empty when the text is no range."""
+    if not text.lstrip().startswith(OPERATORS):  # most conditions name a value
+        return []
     clauses = []
     for part in text.split(","):
         part = part.strip()

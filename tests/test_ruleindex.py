@@ -40,3 +40,14 @@ def test_positions_keep_the_order_of_the_rules(rulebook):
     index = rulebook.support["transformer_engine"]
     for position, rule, _ in index.firing(known):
         assert index.rules[position] is rule
+
+
+def test_a_rule_of_another_release_is_not_parsed():
+    rulebook = load_rulebook()
+    known, _ = know(rulebook, read_case(json.loads(LINES[0])))
+    index = rulebook.support["transformer_engine"]
+    assert list(index.firing(known))
+    parsed = [rule for rule in index if "when" in vars(rule)]
+    assert parsed
+    assert all(rule.when.holds(known) is False for rule in index if rule not in parsed)
+    assert len(parsed) < len(index.rules)
