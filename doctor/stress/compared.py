@@ -8,11 +8,12 @@ from typing import Any
 
 from ..backends import predict
 from ..evaluate import know, rule_holds
+from ..known import Known
 from ..model import Facts
 from ..patient import Request, environment_of
 from ..rulebook import Rule, Rulebook, load_rulebook
 from ..target import Answer
-from .described import PREFIX, SPOKEN_OF, described
+from .described import SPOKEN_OF, described
 from .failures import BAD, verdict
 from .sweep import Outcome
 
@@ -54,7 +55,8 @@ class Reader:
         self.rulebook = rulebook
         self.environment = Facts(fact for key, fact in environment.items() if not key.startswith("workload."))
         self._known: dict[str, Said] = {}
-        self._speaking = {prefix: _speaking(rulebook, prefix) for prefix in PREFIX.values()}
+        served = {name for _, names in SPOKEN_OF.values() for name in names}
+        self._speaking = {name: _speaking(rulebook, name.partition(".")[0]) for name in served}
 
     def said(self, case: Mapping[str, Any]) -> Said | None:
         """What the rules say of this case; None where they speak of no such backend."""
@@ -69,43 +71,65 @@ class Reader:
         return self._known[at]
 
     def _judge(self, case: Mapping[str, Any], facts: Facts, state: bool) -> Said:
-        framework, backend = SPOKEN_OF[case["backend"]]
-        prefix = PREFIX[framework]
-        library = self.rulebook.by_prefix[prefix]
         known, _ = know(self.rulebook, self.environment.with_(*facts.values()))
+        serves: bool | None = True
+        fired: dict[str, Rule] = {}
+        for name in SPOKEN_OF[case["backend"]][1]:
+            takes_it, reasons = self._served(name, known)
+            if takes_it is False:
+                return Said(reasons, False)
+            serves = serves and takes_it
+            fired |= {rule.id: rule for rule in self._speaking[name] if self._fires(rule, known, name)}
+        certain = tuple(rule.id for rule in fired.values() if rule.fails_at_run or rule.severity == "error")
+        rest = (rule for rule in fired.values() if rule.id not in certain)
+        return Said((), serves, certain, tuple(rule.id for rule in rest if rule.severity != "note" or state))
+
+    def _served(self, name: str, known: Known) -> tuple[bool | None, tuple[str, ...]]:
+        """(whether this backend, or the library's choice, takes the case; the rules for which it does not)."""
+        library = self.rulebook.by_prefix.get(name.partition(".")[0])
+        if library is None:  # without backends to choose from
+            verdicts = {rule.id: rule.when.holds(known) for rule in self._speaking[name] if _refuses(rule)}
+            reasons = tuple(rule for rule, holds in verdicts.items() if holds)
+            return (False if reasons else None if None in verdicts.values() else True), reasons
         told = predict(self.rulebook, library, known)
-        candidate = next((item for item in told.candidates if item.backend == backend), None)
         if told.import_error is not None and told.import_error.holds:
-            return Said((told.import_error.rule,), False)
+            return False, (told.import_error.rule,)
+        candidate = next((item for item in told.candidates if item.backend == name), None)
         if candidate is not None:
-            serves, reasons = candidate.available, candidate.reasons
+            serves, against = candidate.available, candidate.reasons
         else:
             serves = (told.selected is not None) if told.could_tell else None
-            reasons = tuple(item.reasons[0] for item in told.candidates if item.reasons)
-        refused = tuple(dict.fromkeys(reason.rule for reason in reasons if reason.holds)) if serves is False else ()
-        if serves is False:
-            return Said(refused, False)
-        fired = [rule for rule in self._speaking[prefix] if self._fires(rule, known, backend)]
-        certain = tuple(rule.id for rule in fired if rule.fails_at_run or rule.severity == "error")
-        doubts = tuple(rule.id for rule in fired if rule.id not in certain and (rule.severity != "note" or state))
-        return Said(refused, serves, certain, doubts)
+            against = tuple(item.reasons[0] for item in told.candidates if item.reasons)
+        return serves, tuple(dict.fromkeys(reason.rule for reason in against if reason.holds))
 
-    def _fires(self, rule: Rule, known: Any, backend: str | None) -> bool:
-        if rule.fails_at_run and backend is not None:
-            return bool(backend in rule.fails_at_run and rule.when.holds(known))
+    def _fires(self, rule: Rule, known: Known, name: str) -> bool:
+        if _refuses(rule):
+            return False
+        if rule.fails_at_run and "." in name:
+            return bool(name in rule.fails_at_run and rule.when.holds(known))
         return bool(rule_holds(self.rulebook, rule, known))
 
 
 def _speaking(rulebook: Rulebook, prefix: str) -> list[Rule]:
-    """The rules that say of a backend of this library, once selected, that it fails or computes wrong numbers."""
+    """The rules that say of a backend of this library, once selected, that it fails or computes wrong numbers.
+
+    Of a library without backends: all that say so of the library, and those for which it takes no case.
+    """
     found = []
     for rule in rulebook.rules.values():
         of_run = any(backend.startswith(f"{prefix}.") for backend in rule.fails_at_run)
         keys = {leaf.key for leaf in rule.when.leaves()}
-        wrong = rule.body.get("category") == "wrong-numerics" and f"{prefix}.selected" in keys
-        if of_run or (wrong and rule.severity is not None):
+        wrong = rule.body.get("category") == "wrong-numerics" and (
+            f"{prefix}.selected" in keys or rule.library == prefix
+        )
+        if of_run or ((wrong or (rule.library == prefix and _refuses(rule))) and rule.severity is not None):
             found.append(rule)
     return found
+
+
+def _refuses(rule: Rule) -> bool:
+    """Whether the rule says of a library without backends that it does not take the case."""
+    return bool(rule.body.get("category") == "backend-unavailable" and not rule.fails_at_run)
 
 
 def compare(records: Iterable[tuple[str, Mapping[str, Any], Answer]], reader: Reader) -> Comparison:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
+
 import pytest
 
+from doctor.assets import kernels_dir
 from doctor.model import Facts
 from doctor.rulebook import load_rulebook
 from doctor.stress.axes import DOMAINS
 from doctor.stress.compared import Reader, compare, rules_of
-from doctor.stress.described import SPOKEN_OF, described
+from doctor.stress.described import FORWARD_ONLY, SPOKEN_OF, described
 from doctor.stress.failures import Failure
 from doctor.stress.gpus import Lane
 from doctor.stress.plan import Plan, plan
@@ -21,6 +24,7 @@ H200 = {
     "torch.version": "2.11.0+cu130", "torch.cuda": "13.0", "cudnn.version": "9.19.0", "cudnn.te_version": "9.19.0",
     "gpu.sm": "9.0", "python.version": "3.12.3", "flash-attn.version": "2.8.3.post2", "xformers.version": "0.0.35",
     "transformer-engine.version": "2.20.2", "distributions.complete": True, "workload.framework": "megatron",
+    "sageattention.version": "1.0.6", "transformers.version": "5.17.0", "fa3-fwd.version": "0.0.3",
 }  # fmt: skip
 CASE = {
     "backend": "sdpa.flash", "dtype": "bfloat16", "batch_size": 2, "num_heads": 4, "num_kv_heads": 4, "head_dim_qk": 64,
@@ -59,11 +63,83 @@ def test_tensors_that_lie_otherwise_than_transformer_engine_is_told(reader, layo
     assert rules_of({**CASE, **case}, reader) == expected
 
 
+@pytest.mark.parametrize(
+    "case, expected",
+    [
+        ({"mask": "blind"}, ("SDPA402",)),
+        ({"mask": "boolean"}, ()),
+        ({"mask": "window"}, ("SDPA402",)),  # 300 queries, 100 keys
+        ({"mask": "window_both"}, ("SDPA402",)),
+        ({"mask": "window_both", "window_size": 200}, ()),
+        ({"mask": "window_both", "seq_len_kv": 1000}, ()),
+        ({"mask": "additive_inf"}, ()),
+        ({"layout": "offset1"}, ("SDPA408",)),
+    ],
+)
+def test_rows_without_keys_and_unaligned_tensors_on_cudnn(reader, case, expected):
+    assert rules_of({**CASE, "backend": "sdpa.cudnn", **case}, reader) == expected
+
+
+@pytest.mark.parametrize("backend, dtype, mask", [
+    ("sdpa.flash", "bfloat16", "no_mask"), ("sdpa.efficient", "bfloat16", "padding"),
+    ("sdpa.efficient", "float32", "padding"), ("sdpa.default", "float32", "padding"),
+])  # fmt: skip
+def test_unaligned_tensors_end_the_process_of_other_kernels(reader, backend, dtype, mask):
+    case = {**CASE, "backend": backend, "dtype": dtype, "mask": mask}
+    assert rules_of({**case, "layout": "offset1"}, reader) == ("SDPA407",) and rules_of(case, reader) == ()
+
+
+def test_an_empty_sequence_among_single_queries_with_grouped_heads(reader):
+    case = {**CASE, "backend": "flash2", "layout": "thd", "seq_len_q": 1, "num_kv_heads": 2}
+    assert rules_of(case, reader) == ("FA032",)
+    for other in ({"sequences": "none_empty"}, {"batch_size": 1}, {"num_kv_heads": 4}, {"layout": "bshd"},
+                  {"dropout": 0.1}, {"alibi": True}, {"mask": "window"}):  # fmt: skip
+        assert rules_of({**case, **other}, reader) == (), other
+    assert rules_of({**CASE, "backend": "flash2", "layout": "offset1"}, reader) == ("FA033",)
+
+
+def test_sage_has_no_backends_and_rules_all_the_same(reader):
+    sage = {"backend": "sage", "seq_len_q": 128, "seq_len_kv": 128}
+    assert ("SAGE005", "refused") in beside(reader, {**sage, "head_dim_qk": 80, "head_dim_v": 80}, REFUSED).foretold
+    assert rules_of({**CASE, **sage}, reader) == ("SAGE001",)  # and not SAGE004: no gradient is asked
+    assert set(rules_of({**CASE, **sage, "seq_len_kv": 129}, reader)) == {"SAGE001", "SAGE002"}
+    assert set(rules_of({**CASE, **sage, "head_dim_v": 128}, reader)) == {"SAGE001", "SAGE003"}
+    assert not beside(reader, sage, REFUSED).unruled  # one rule at least says that it goes wrong
+
+
+def test_flash_attention_through_transformers_has_the_faults_of_both(reader):
+    flash = {**CASE, "backend": "transformers.flash2", "seq_len_kv": 300}
+    assert rules_of(flash, reader) == () and reader.said(flash).serves
+    assert rules_of({**flash, "head_dim_v": 128}, reader) == ("TF020",)
+    assert rules_of({**flash, "head_dim_qk": 192, "head_dim_v": 128}, reader) == ()  # narrower ones are padded
+    assert rules_of({**flash, "layout": "offset1"}, reader) == ("FA033",)
+    assert "FA105" in reader.said({**flash, "head_dim_qk": 320, "head_dim_v": 320}).refused_by
+
+
+def test_the_forward_only_build_of_flash_attention_3(reader):
+    build = {**CASE, "backend": "fa3_fwd"}
+    assert rules_of(build, reader) == () and reader.said(build).serves
+    assert reader.said({**build, "dtype": "float16"}).refused_by == ("FA209",)
+    assert reader.said({**build, "mask": "window"}).refused_by == ("FA209",)
+    assert reader.said({**build, "head_dim_qk": 36, "head_dim_v": 36}).refused_by == ("FA210",)
+    assert rules_of({**build, "layout": "offset1"}, reader) == ("FA211",)
+
+
+def test_what_computes_no_gradient_is_told_so():
+    program = (kernels_dir() / "_sweep_backends.py").read_text().splitlines()
+    line = next(line for line in program if line.startswith("FORWARD_ONLY = "))
+    assert literal_eval(line.partition(" = ")[2]) == FORWARD_ONLY
+    assert described({**CASE, "backend": "sage"}).value("workload.training") is False
+    assert described({**CASE, "backend": "flash2"}).value("workload.training") is True
+
+
 def test_flash_attention_4_on_hopper(reader):
     case = {"backend": "flash4", "seq_len_q": 300, "seq_len_kv": 300}
     known = Reader(reader.rulebook, reader.environment.with_(fact("flash-attn-4.version", "4.0.0b36", "test")))
     assert rules_of({**CASE, **case, "head_dim_qk": 72, "head_dim_v": 72}, known) == ("FA029",)
     assert rules_of({**CASE, **case, "head_dim_qk": 96, "head_dim_v": 96}, known) == ()
+    short = {**CASE, **case, "head_dim_qk": 72, "head_dim_v": 72, "seq_len_q": 64}
+    assert rules_of(short, known) == () and rules_of({**short, "num_kv_heads": 2}, known) == ("FA029",)
 
 
 def test_a_refusal_that_no_rule_names_is_listed_with_its_reason(reader):
