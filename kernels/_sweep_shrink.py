@@ -13,6 +13,7 @@ PLAIN = (
     ("grad", ("dense",)),
     ("layout", ("bhsd",)),
     ("sequences", ("some_empty", "none_empty")),
+    ("alone", (False,)),
     ("bias_grad", (False,)),
     ("bias_shape", ("b1ss",)),
     ("mask", ("no_mask", "causal", "boolean")),
@@ -74,6 +75,7 @@ def simpler(request):
         candidate = dict(case, **change)
         if not candidate["mask"].startswith("additive"):  # what the bias was like is gone with it
             candidate.update(bias_grad=False, bias_shape="b1ss")
+        candidate["alone"] = candidate["alone"] and candidate["bias_grad"]
         if _valid(candidate) and candidate != case and candidate not in made:
             made.append(candidate)
     return made

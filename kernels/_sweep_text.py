@@ -21,6 +21,7 @@ DEFAULTS = {
     "alibi": False,
     "bias_shape": "b1ss",
     "bias_grad": False,
+    "alone": False,
     "sequences": "some_empty",
     "deterministic": False,
     "training": True,
@@ -111,7 +112,11 @@ def inputs(case):
     else:
         lines += ["{} = {}".format(n, _tensor(case, n, *shape)) for n, shape in
                   (("q", (h, sq, d)), ("k", (g, sk, d)), ("v", (g, sk, dv)))]  # fmt: skip
-    lines.append("q, k, v = (t.detach().requires_grad_({}) for t in (q, k, v))".format(bool(case["training"])))
+    lines.append(
+        "q, k, v = (t.detach().requires_grad_({}) for t in (q, k, v))".format(
+            "q" in gradients(case) and bool(case["training"])
+        )
+    )
     if case["grad"] == "expanded":  # what out.sum().backward() sends
         lines.append("dout = torch.ones((), **opts).expand({}, {}, {}, {})".format(b, h, sq, dv))
     elif case["grad"] == "transposed":
@@ -200,8 +205,10 @@ def learned(case):
 
 
 def gradients(case):
-    """Names of the tensors that gradients are asked of."""
-    return ("q", "k", "v", "bias") if learned(case) else ("q", "k", "v")
+    """Names of the tensors that gradients are asked of: of the bias `alone`, or of q, k, v and a learned bias."""
+    if not learned(case):
+        return ("q", "k", "v")
+    return ("bias",) if case["alone"] else ("q", "k", "v", "bias")
 
 
 def window(case):
@@ -250,5 +257,6 @@ def reference(case):
     if hides or case["layout"] == VARLEN:
         lines[-1] = "p = s.masked_fill(~keep, -1e300).softmax(-1) * keep"
     lines.append("ref = p @ r[2].repeat_interleave(n, 1)")
-    lines.append("want = [ref, *torch.autograd.grad(ref, r, dout.double())]")
+    asked = "r" if "q" in gradients(case) else "r[3]"
+    lines.append("want = [ref, *torch.autograd.grad(ref, {}, dout.double())]".format(asked))
     return lines

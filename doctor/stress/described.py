@@ -73,7 +73,7 @@ def _layout(case: Case) -> dict[str, Any]:
     return {
         "qkv_layout": "_".join([form] * 3), "qkv_interleaved": layout in ("fused", "interleaved"),
         # TransformerEngine gets (batch, seq, heads, dim) or (seq, batch, heads, dim), whatever lies in memory.
-        "qkv_transposed": layout in ("bhsd", "expanded", "rowpad", "cache") and _lies_otherwise(case),
+        "qkv_transposed": layout in ("bhsd", "expanded", "rowpad", "cache", "single") and _lies_otherwise(case),
         "qkv_unaligned": layout == "offset1",
         "zero_length_sequences": _has_empty_sequence(case),
     }  # fmt: skip

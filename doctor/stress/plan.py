@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -17,7 +17,18 @@ FIRST = ("sdpa.default", "transformers.sdpa", "sdpa.flash", "sdpa.cudnn", "sdpa.
 PROFILED = 8  # every so many cases of a backend, which kernel ran is read off
 #: What may end the process comes last, and is asked but a few times: each costs a start.
 RISKY = {"layout": "offset1"}  # the first element of a tensor lies at an odd place, as after slicing a flat buffer
-PRIMED = {"before": "other_grad", "grad": "dense", "mask": "no_mask"}
+PLAINLY = {"mask": "no_mask", "bias_shape": "b1ss", "bias_grad": False, "grad": "dense", "profile": False}
+PRIMED = {**PLAINLY, "before": "other_grad"}
+#: What there is but one of has a stride that says nothing, and code that believes it fails.
+SINGLE = tuple({**PLAINLY, "layout": "single", **one}
+               for one in ({"batch_size": 1}, {"num_heads": 1, "num_kv_heads": 1}, {"seq_len_q": 1}))  # fmt: skip
+#: A bias that is trained while q, k and v are not.
+ALONE = {**PLAINLY, "mask": "additive", "bias_shape": "bhss", "bias_grad": True, "alone": True, "layout": "bhsd",
+         "deterministic": False}  # fmt: skip
+#: More sequences than a grid of blocks has in its second and third dimension: 65535.
+LARGE = {**PLAINLY, "batch_size": 65_537, "num_heads": 1, "num_kv_heads": 1, "seq_len_q": 8, "seq_len_kv": 8,
+         "head_dim_qk": 16, "head_dim_v": 16, "layout": "bhsd", "deterministic": False,
+         "dtype": "bfloat16"}  # fmt: skip
 COMPILED = 3  # cases per backend that also go through torch.compile, which costs seconds each
 
 
@@ -42,9 +53,12 @@ def plan(backends: Sequence[str], device: str, count: int, seed: int = 0, compil
     slow = {name: queues.pop(name) for name in order if domain(name).slow}
     late = [case for name in queues if domain(name).compiles
             for case in _compiled(queues[name], device, compiled)]  # fmt: skip
-    risky = [case for name in queues for case in _risky(name, queues[name])]
+    risky = {name: _risky(name, queue, device) for name, queue in queues.items()}
     primed = {name: _primed(queue) for name, queue in queues.items()}
-    return Plan((*_in_turn(queues), *_in_turn(primed), *_in_turn(slow), *late, *risky), pairs)
+    single = {name: _special(name, queue, SINGLE) for name, queue in queues.items()}
+    return Plan(
+        (*_in_turn(queues), *_in_turn(primed), *_in_turn(single), *_in_turn(slow), *late, *_in_turn(risky)), pairs
+    )
 
 
 def _cases(name: str, device: str, count: int, seed: int) -> tuple[list[dict[str, Any]], tuple[int, int]]:
@@ -80,16 +94,32 @@ def _primed(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for case in made
         if case["how"] == "eager" and not case.get("dropout") and min(case["num_heads"], case["seq_len_q"]) > 1
     ]
-    return [{**case, **PRIMED, "profile": False} for case in several[:8]]
+    return [{**case, **PRIMED} for case in several[:8]]
 
 
-def _risky(name: str, made: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    loose = [
-        {**case, **RISKY, "how": "eager", "profile": True}
-        for case in made
-        if case["layout"] in ("bhsd", "bshd", "sbhd") and case["how"] != "compile" and not case.get("dropout")
-    ]
-    return loose[: 3 if name == "sdpa.default" else 1]
+def _special(name: str, made: list[dict[str, Any]], sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For each of `sets` a plain case of the backend that sets it, if it can be said to the backend."""
+    mine, asked = domain(name), []
+    for number, special in enumerate(sets):
+        loose = [case for case in made if _dense(case) and not case.get("softcap") and not case.get("alibi")]
+        case = {**loose[number % len(loose)], **special, "how": "eager"} if loose else None
+        if case and consistent(case) and mine.fits(case):
+            asked.append(case)
+    return asked
+
+
+def _dense(case: Mapping[str, Any]) -> bool:
+    return case["layout"] in ("bhsd", "bshd", "sbhd") and case["how"] != "compile" and not case.get("dropout")
+
+
+def _risky(name: str, made: list[dict[str, Any]], device: str) -> list[dict[str, Any]]:
+    own = not name.startswith("transformers.")  # those call others that are asked
+    learns = any(value["bias_grad"] for value in domain(name).axes(device)["bias"])
+    sets: list[Mapping[str, Any]] = [ALONE] if own and learns else []
+    if own and not device.startswith("cpu"):
+        sets.append(LARGE)
+    loose = [{**case, **RISKY, "how": "eager", "profile": True} for case in made if _dense(case)]
+    return _special(name, made, sets) + loose[: 2 if name == "sdpa.default" else 1]
 
 
 def _in_turn(queues: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
