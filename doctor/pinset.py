@@ -97,7 +97,7 @@ def pins_in(stack: Stack, known: Known, changes: Sequence[Change], index_url: st
         told=tuple(told),
         moves_torch="torch" in chosen,
         index_url=index_url,
-        wheel=_wheel(known, chosen, built),
+        wheel=_wheel(stack, known, chosen, built),
         cuda=brought.get("torch.cuda"),
         cudnn=brought.get("cudnn.version"),
     )
@@ -251,12 +251,12 @@ def _torch_part(stack: Stack, chosen: dict[str, str], built: list[Line]) -> list
     return [Line(name, str(version), "follows transformer-engine" if moved else "installed", not moved)]
 
 
-def _wheel(known: Known, chosen: dict[str, str], built: list[Line]) -> Wheel | None:
+def _wheel(stack: Stack, known: Known, chosen: dict[str, str], built: list[Line]) -> Wheel | None:
     """The official flash-attn wheel for the torch of the fix, where its release has one."""
     line = next((line for line in built if line.package == "flash-attn"), None)
     if line is None:
         return None
     from .wheels import find, place_of
 
-    fitting = find(place_of(known, chosen.get("torch")), line.version).fitting
+    fitting = find(place_of(known, chosen.get("torch"), stack), line.version, near=False).fitting
     return fitting[0] if fitting else None

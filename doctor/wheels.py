@@ -11,12 +11,15 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import DoctorError
 from .model import ABSENT
 from .records import dataclass
 from .vocabulary import parse_version
+
+if TYPE_CHECKING:
+    from .solve.stack import Stack
 
 PACKAGE = "flash-attn"
 MACHINES = ("x86_64", "aarch64")
@@ -82,9 +85,12 @@ class Answer:
     nearest: tuple[Wheel, ...] = ()
 
 
-def find(place: Place, version: str | None = None) -> Answer:
-    """The wheels for this place, of one release or of all; three outcomes: fits, does not fit, cannot be told."""
-    wheels = [wheel for wheel in table() if version is None or same(wheel.version, version)]
+def find(place: Place, version: str | None = None, *, near: bool = True) -> Answer:
+    """The wheels for this place, of one release or of all; three outcomes: fits, does not fit, cannot be told.
+
+    Not `near`: without what would be nearest, for which the whole table has to be read.
+    """
+    wheels = table(version)
     missing = tuple(
         name
         for name, value in (("torch", place.torch), ("CUDA", place.cuda), ("C++11 ABI", place.abi),
@@ -108,7 +114,7 @@ def find(place: Place, version: str | None = None) -> Answer:
     for what, holds in steps:
         before, left = left, [wheel for wheel in left if holds(wheel)]
         if not left:
-            return Answer(place, (), missing, _why(before, what, version), nearest(place, version))
+            return Answer(place, (), missing, _why(before, what, version), nearest(place, version) if near else ())
     chosen = left if not missing else []
     best: dict[str, Wheel] = {}
     for wheel in sorted(chosen, key=lambda item: _cuda_distance(item, place)):
@@ -221,25 +227,27 @@ def _lines(wheel: Wheel, version: str) -> tuple[int, ...]:
 
 
 @functools.cache
-def table(path: Path | None = None) -> tuple[Wheel, ...]:
-    """Every wheel the workflows build, oldest release first, then those that came later; read once per process."""
+def table(version: str | None = None, path: Path | None = None) -> tuple[Wheel, ...]:
+    """Every wheel the workflows build, or those of one release: oldest first, then those that came later."""
     if path is None:
         from .assets import rules_dir
 
         path = rules_dir() / "index" / "flash_attn_wheels.json"
     try:
         body = json.loads(path.read_text("utf-8"))
-        return tuple(_wheels(body))
+        return tuple(_wheels(body, version))
     except (OSError, ValueError, KeyError) as problem:
         raise DoctorError(
             f"the table of wheels `{path.name}` cannot be read: {problem}", "reinstall attn-doctor"
         ) from None
 
 
-def _wheels(body: dict[str, Any]) -> Iterator[Wheel]:
+def _wheels(body: dict[str, Any], only: str | None) -> Iterator[Wheel]:
     for group in body["releases"]:
         glibc = body["glibc"][group["runner"]]
         for version in group["versions"]:
+            if only is not None and not same(version, only):
+                continue
             doubt = body["doubtful"].get(version)
             for cuda, nvcc, torch, built_with, pythons, *abis in group["builds"]:
                 for python, abi in product(pythons.split(), "".join(abis or ["FALSE TRUE"]).split()):
@@ -249,6 +257,8 @@ def _wheels(body: dict[str, Any]) -> Iterator[Wheel]:
                     yield Wheel(version, cuda, nvcc, torch, built_with, python, abi == "TRUE", glibc, url, doubt)
     for item in body.get("added", ()):
         version, cuda, torch, python = item["version"], item["cuda"], item["torch"], item["python"]
+        if only is not None and not same(version, only):
+            continue
         for machine, abi in product(item["machines"].split(), item["abis"].split()):
             url = body["url"].format(version=version, cuda=cuda, torch=torch, abi=abi, python=python, machine=machine)
             yield Wheel(
@@ -257,8 +267,8 @@ def _wheels(body: dict[str, Any]) -> Iterator[Wheel]:
             )  # fmt: skip
 
 
-def place_of(known: Any, torch: str | None = None) -> Place:
-    """The place that facts describe; with `torch`, the same place once that torch is installed."""
+def place_of(known: Any, torch: str | None = None, stack: Stack | None = None) -> Place:
+    """The place that facts describe; with `torch`, the same place once that torch is installed in their `stack`."""
     from .release_index import load_index
     from .solve import platform_of, stack_of
     from .solve.effects import brings
@@ -272,7 +282,7 @@ def place_of(known: Any, torch: str | None = None) -> Place:
     goal = torch or present
     cuda, abi = (value("torch.cuda"), value("torch.cxx11_abi")) if goal == present else (None, None)
     if goal is not None and (cuda is None or abi is None):
-        brought = brings(stack_of(known.given, known, load_index()), goal)
+        brought = brings(stack or stack_of(known.given, known, load_index()), goal)
         cuda, abi = cuda or brought.get("torch.cuda"), brought.get("torch.cxx11_abi") if abi is None else abi
     return Place(
         torch=goal,

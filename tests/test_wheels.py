@@ -40,7 +40,7 @@ def test_the_table_holds_what_the_workflows_build():
 def test_a_broken_table_is_told(tmp_path):
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(DoctorError, match=r"`t\.json` cannot be read"):
-        table(tmp_path / "t.json")
+        table(path=tmp_path / "t.json")
 
 
 WORKFLOW = """
