@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .records import dataclass, replace
-from .target import Answer, run_program
+from .target import Answer, HeadStart, run_program
 
 Cases = Mapping[str, Sequence[Mapping[str, Any]]]
 Environment = tuple[tuple[str, "str | None"], ...]
@@ -27,6 +27,7 @@ class Bench:
     python: str
     timeout: float
     kernels: Path
+    ahead: HeadStart | None = None  # a process of it that was started before there were cases
 
     def run(self, cases: Cases) -> dict[str, list[Answer]]:
         """Answers per kernel, in the order of its cases; a crash costs the case that crashed and a new process."""
@@ -35,12 +36,15 @@ class Bench:
             lacking = Answer("unavailable", reason=f"there is no kernel `{kernel}`")
             answers[kernel] = [lacking] * len(requests)
         here = {kernel: requests for kernel, requests in cases.items() if self._has(kernel)}
+        ahead = self.ahead
         for environment, places in groups(here):
             asked = [{"kernel": kernel, "request": _bare(here[kernel][index])} for kernel, index in places]
             programs = [self.kernels / f"{kernel}.py" for kernel in dict.fromkeys(kernel for kernel, _ in places)]
+            first = ahead if not environment else None  # its variables are ours
             got = run_program(
-                self.python, _HOST, asked, timeout=self.timeout, env=dict(environment), beside=programs
+                self.python, _HOST, asked, timeout=self.timeout, env=dict(environment), beside=programs, ahead=first
             )  # fmt: skip
+            ahead = None if first is not None else ahead
             for position, (kernel, index) in enumerate(places):
                 answer = got[position]
                 if position and _suspect(answer):
@@ -62,6 +66,11 @@ class Bench:
     def _has(self, kernel: str) -> bool:
         named = kernel.isidentifier() and not kernel.startswith("_") and kernel != _HOST
         return named and (self.kernels / f"{kernel}.py").is_file()
+
+
+def head_start(python: str) -> HeadStart:
+    """The program that holds all others, begun in this interpreter: for a bench whose cases are not known yet."""
+    return HeadStart(python, _HOST)
 
 
 def _suspect(answer: Answer) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .answer import Answer
 from .bench import Bench, spent
 from .jobruns import foretold_failure, job_requests, judge_run, no_memory, own_time, unpredicted
 from .known import Known
 from .model import ABSENT, SEVERITIES, Confirmation, Finding, Prediction
-from .process import Answer
 from .records import replace
 from .reproduce import reproduction
 from .versions import split_clauses

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .answer import Answer
 from .known import Known
 from .model import ABSENT, Confirmation, Evidence, Fact, Finding, Prediction
-from .process import Answer
 from .records import replace
 
 UNPREDICTED = "UNPREDICTED"

@@ -5,6 +5,7 @@ The program may print, fork, hang, die of a signal or never start: what happened
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .records import dataclass, field
+from .answer import OUTCOMES, Answer, signal_name, stage_of
 
 if TYPE_CHECKING:  # imported where used: a check that runs nothing must not pay for it
     import subprocess
@@ -22,45 +23,26 @@ Request = Mapping[str, Any]
 Overlay = Mapping[str, "str | None"]
 
 CONTRACT = 1
+AHEAD = "--ahead"
+PIPE_HOLDS = 32 << 10  # bytes that a pipe takes in at once, whether or not somebody reads
 MAX_LINE = 8 << 20  # a line longer than this is no answer of ours
 STDERR_TAIL = 8 << 10
 
-#: Outcomes of a case; the last two are the host's own.
-OUTCOMES = ("ran", "refused", "unavailable", "failed", "crashed", "timeout")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What became of one case."""
-
-    outcome: str
-    observed: Mapping[str, Any] = field(default_factory=dict)
-    reason: str = ""
-    seconds: float = 0.0
-    signal: str | None = None  # name of the signal that ended the process
-    where: str | None = None  # the last step that was announced
-    stderr_tail: str = ""
-    #: Seconds, as the host saw it, by what they went to: start (the interpreter), import, (CUDA) context, case.
-    spent: Mapping[str, float] = field(default_factory=dict, compare=False)
-
-
-def stage_of(step: str) -> str:
-    """The stage that an announced step belongs to."""
-    if step.startswith("import "):
-        return "import"
-    return "context" if step.lower() == "cuda context" else "case"
-
 
 class Process:
-    """One start of the program: its pipes, its process group and what it has said so far."""
+    """One start of the program: its pipes, its process group and what it has said so far.
+
+    Without `cases` it is started ahead of them: it imports what every case needs, and waits until it is handed them.
+    """
 
     def __init__(
-        self, python: str, name: str, directory: pathlib.Path, cases: Sequence[Request], env: Overlay | None
+        self, python: str, name: str, directory: pathlib.Path, cases: Sequence[Request] | None, env: Overlay | None
     ) -> None:
         import subprocess
         import tempfile
 
-        self.cases = len(cases)
+        _bury()
+        self.cases = len(cases or ())
         self.answers: list[Answer] = []
         self.case: int | None = None  # the case under way; None before the first
         self.where: str | None = None
@@ -76,12 +58,12 @@ class Process:
         self.process: subprocess.Popen[bytes] | None = None
         # A file and not a pipe: a program that never reads its request must not block us.
         with tempfile.TemporaryFile(dir=directory) as request:
-            request.write(json.dumps({"contract": CONTRACT, "cases": list(cases)}, default=str).encode())
+            request.write(_request(cases or ()))
             request.seek(0)
             try:
                 self.process = subprocess.Popen(
-                    [python, "-B", name],
-                    stdin=request,
+                    [python, "-B", name] + ([] if cases is not None else [AHEAD]),
+                    stdin=subprocess.PIPE if cases is None else request,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     cwd=directory,
@@ -92,6 +74,24 @@ class Process:
                 text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
                 self.problem = f"cannot start `{python}`: {text}"
 
+    def hand(self, cases: Sequence[Request]) -> bool:
+        """Hand over the cases to a process that was started ahead of them; False where it is gone, and of no use."""
+        data, process = _request(cases), self.process
+        if process is None or process.stdin is None or process.poll() is not None or len(data) > PIPE_HOLDS:
+            return False
+        try:
+            process.stdin.write(data)
+            process.stdin.close()
+        except OSError:
+            return False
+        self.cases = len(cases)
+        return True
+
+    def end(self) -> None:
+        """End it, whatever it is at."""
+        if self.process is not None:
+            self._kill(self.process)
+
     def collect(self, timeout: float) -> tuple[list[Answer], bool]:
         """Wait for answers until the process is gone or late; also whether any case was begun."""
         if self.process is None:
@@ -101,8 +101,8 @@ class Process:
             timed_out = self._read(self.process, timeout)
         finally:  # also when we are interrupted: nothing of it may outlive us
             self._kill(self.process)
-        status = self.process.wait()
         if len(self.answers) < self.cases:
+            status = self.process.wait()
             fresh = self.case is not None and self.case >= len(self.answers)
             # Gone after an answer, before the next case: on purpose (a lost device). The host starts anew behind it.
             if fresh or not self.answers or timed_out:
@@ -172,13 +172,13 @@ class Process:
         progress = record.get("progress")
         if isinstance(progress, dict):
             self.case, self.where = progress.get("case"), str(progress.get("step"))
-            self._lap(stage_of(self.where))
+            self._lap(stage_of(self.where), record.get("at"))
         elif record.get("outcome") in OUTCOMES:
             if record.get("case") is None:
                 self.general = str(record.get("reason"))
             elif record["case"] == len(self.answers):
                 observed = record.get("observed")
-                self._lap("case")
+                self._lap("case", record.get("at"))
                 self.answers.append(
                     Answer(
                         outcome=record["outcome"],
@@ -191,10 +191,13 @@ class Process:
                     )
                 )
 
-    def _lap(self, following: str) -> None:
-        """The stage under way ends here, and `following` begins."""
+    def _lap(self, following: str, at: Any = None) -> None:
+        """The stage under way ends here, or `at` the moment that the program names, and `following` begins."""
         now = time.monotonic()
-        self.spent[self.stage] = self.spent.get(self.stage, 0.0) + now - self.since
+        if isinstance(at, float):  # one clock for all processes; but we may be busy when the line comes
+            now = min(now, max(at, self.since))
+        if self.stage != "wait":
+            self.spent[self.stage] = self.spent.get(self.stage, 0.0) + now - self.since
         self.stage, self.since = following, now
 
     def _taken(self) -> dict[str, float]:
@@ -232,22 +235,31 @@ class Process:
             os.killpg(process.pid, signal.SIGKILL)  # a new session: group id = pid
         except (ProcessLookupError, PermissionError):
             process.kill()
-        for pipe in (process.stdout, process.stderr):
+        for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
-                pipe.close()
+                with contextlib.suppress(OSError):  # what stdin still held finds no reader
+                    pipe.close()
+        _killed.append(process)
+
+
+#: Killed and not yet waited for. The driver takes a while to tear down the CUDA context of a process; we need not stand
+#: by, but who starts next may find the GPU still held, and so waits first.
+_killed: list[subprocess.Popen[bytes]] = []
+
+
+def _bury() -> None:
+    while _killed:
+        with contextlib.suppress(IndexError):  # two threads may be at it
+            _killed.pop().wait()
+
+
+def _request(cases: Sequence[Request]) -> bytes:
+    return json.dumps({"contract": CONTRACT, "cases": list(cases)}, default=str).encode()
 
 
 def _number(value: Any) -> float:
     """What the program says of itself may be anything."""
     return float(value) if isinstance(value, (int, float)) and value == value else 0.0
-
-
-def signal_name(number: int) -> str:
-    """`SIGSEGV` for 11."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _environment(overlay: Overlay | None) -> dict[str, str]:

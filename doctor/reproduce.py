@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from .answer import Answer
 from .bench import Bench, environment_of
-from .process import Answer
 from .target import ask, run_alone
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from .ground import Grounds
     from .known import Known
     from .solve.limits import Limits
+    from .target import HeadStart
 
 __all__ = ["TOOL", "Patient", "Request", "diagnose", "examine", "judged"]
 
@@ -47,19 +50,33 @@ def diagnose(
 ) -> Report:
     """One request, answered. `tell` hears what is under way; a `patient` who was examined already is taken as he is."""
     clock = Clock()
-    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
-    clock.lap("rules")
     if request.several:
         from .gate import diagnose_all
 
+        rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+        clock.lap("rules")
         return diagnose_all(request, rulebook, clock, tell)
+    ahead = _head_start(request) if patient is None else None
+    try:
+        return _diagnose(request, tell, patient, clock, ahead)
+    finally:
+        if ahead is not None:
+            ahead.close()
+
+
+def _diagnose(
+    request: Request, tell: Callable[[str], None], patient: Patient | None, clock: Clock, ahead: HeadStart | None
+) -> Report:
+    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    clock.lap("rules")
     patient = patient or examine(request, rulebook)
     clock.lap("facts")
     verdict = judged(rulebook, patient)
     assessment, to_fix = verdict.assessment, verdict.to_fix
     answerable(rulebook, patient, assessment)
     clock.lap("evaluate")
-    findings, runs, notes, predictions, laps = _confirm(verdict.found, assessment, rulebook, patient, request, tell)
+    asked = _confirm(verdict.found, assessment, rulebook, patient, request, tell, ahead)
+    findings, runs, notes, predictions, laps = asked
     clock.lap("kernels")
     told = settled(request, rulebook, findings, assessment.undetermined)
     fixes: tuple[Fix, ...] = ()
@@ -127,6 +144,7 @@ def _confirm(
     patient: Patient,
     request: Request,
     tell: Callable[[str], None],
+    ahead: HeadStart | None,
 ) -> _AsRun:
     """What the GPU says, where there may be one and it may be asked."""
     known = assessment.known
@@ -148,8 +166,28 @@ def _confirm(
         return Judged(fires, smaller.predictions)
 
     job = job_of(known, [key for key in patient.facts if key.startswith("workload.")])
-    bench = Bench(patient.python, request.timeout, kernels_dir())
+    ahead = ahead if ahead is not None and ahead.python == patient.python else None
+    bench = Bench(patient.python, request.timeout, kernels_dir(), ahead)
     return confirm(found, known, assessment.predictions, job, bench, tell, reassess)
+
+
+def _head_start(request: Request) -> HeadStart | None:
+    """A process that imports torch while rules and facts are read: for a job on this machine, if it has a driver."""
+    stated = (*(setting.partition("=")[0].strip() for setting in request.settings), *request.given)
+    job = request.model or request.workload or stated or request.defaults.model or request.defaults.workload
+    elsewhere = request.site_packages or request.facts or request.declared or request.gpu
+    if not request.run or not job or elsewhere or any(not key.startswith("workload.") for key in stated):
+        return None
+    if not any(map(os.path.exists, _DRIVER)):
+        return None
+    from .bench import head_start
+    from .probes import named_interpreter
+
+    return head_start(named_interpreter(request.python) or sys.executable)
+
+
+#: What shows that a driver is there, without asking it: Linux, Linux under Windows.
+_DRIVER = ("/dev/nvidiactl", "/dev/dxg")
 
 
 def _may_have_gpu(known: Known) -> bool:

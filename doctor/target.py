@@ -9,9 +9,13 @@ from __future__ import annotations
 import pathlib
 from collections.abc import Sequence
 
-from .process import Answer, Overlay, Process, Request, signal_name
+from .answer import Answer, signal_name
+from .process import Overlay, Process, Request
 
-__all__ = ["Answer", "Overlay", "Process", "Request", "ask", "run_alone", "run_program", "run_snippet", "signal_name"]
+__all__ = [
+    "Answer", "HeadStart", "Overlay", "Process", "Request", "ask", "run_alone", "run_program", "run_snippet",
+    "signal_name",
+]  # fmt: skip
 
 #: Steps that every program which names them takes first.
 SHARED_STEPS = ("import torch", "cuda context")
@@ -25,19 +29,54 @@ def run_program(
     timeout: float,
     env: Overlay | None = None,
     beside: Sequence[pathlib.Path] = (),
+    ahead: HeadStart | None = None,
 ) -> list[Answer]:
     """Run `program` (a kernel's name, or a path to a .py file) on `cases` with `python`; one answer per case, in order.
 
     `timeout` is the longest wait, in seconds, for the next answer; the first one includes starting up. `env` is laid
-    over our own environment, None removing a variable; `beside` are files that it finds in a folder `programs`. Nothing
-    the program does raises here.
+    over our own environment, None removing a variable; `beside` are files that it finds in a folder `programs`;
+    `ahead` is this program in this interpreter, started before. Nothing the program does raises here.
     """
-    source = pathlib.Path(program)
-    if source.suffix != ".py":
-        from .assets import kernels_dir
+    source = _source(program)
+    return _run(python, source.name, source.read_text("utf-8"), cases, timeout, env, beside, ahead)
 
-        source = kernels_dir() / f"{program}.py"
-    return _run(python, source.name, source.read_text("utf-8"), cases, timeout, env, beside)
+
+def _source(program: str) -> pathlib.Path:
+    from .assets import kernels_dir
+
+    path = pathlib.Path(program)
+    return path if path.suffix == ".py" else kernels_dir() / f"{program}.py"
+
+
+class HeadStart:
+    """A program that begins with what every case needs, the import of torch, while the cases are still being made.
+
+    What it cannot bring about costs nothing: if it is gone when the cases are there, they go to a process of their own.
+    """
+
+    def __init__(self, python: str, program: str) -> None:
+        source = _source(program)
+        self.directory = _furnished(source.name, source.read_text("utf-8"))
+        self.python = python
+        self._process: Process | None = Process(python, source.name, self.directory, None, None)
+        self.taken = False
+
+    def hand(self, cases: Sequence[Request]) -> Process | None:
+        """The process with these cases in hand; None where it is gone, or was taken before."""
+        process, self._process, self.taken = self._process, None, True
+        if process is None or process.hand(cases):
+            return process
+        process.end()
+        return None
+
+    def close(self) -> None:
+        """End what nobody took."""
+        import shutil
+
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def run_snippet(
@@ -78,26 +117,23 @@ def _run(
     timeout: float,
     env: Overlay | None,
     beside: Sequence[pathlib.Path] = (),
+    ahead: HeadStart | None = None,
 ) -> list[Answer]:
     import shutil
-    import tempfile
-
-    from .assets import kernels_dir
 
     answers: list[Answer] = []
-    # Ours alone and otherwise empty: no file of the user's current directory can shadow what the program imports.
-    directory = pathlib.Path(tempfile.mkdtemp(prefix="attn-doctor-"))
+    ahead = None if ahead is None or ahead.taken else ahead
+    directory = _furnished(name, source) if ahead is None else ahead.directory
     try:
-        (directory / name).write_text(source, "utf-8")
-        for shared in kernels_dir().glob("_*.py"):
-            (directory / shared.name).write_bytes(shared.read_bytes())
         if beside:
             (directory / "programs").mkdir()  # a folder of its own, where no `import` finds them
         for path in beside:
             (directory / "programs" / path.name).write_bytes(path.read_bytes())
+        process = None if ahead is None else ahead.hand(cases)
         while len(answers) < len(cases):
-            process = Process(python, name, directory, cases[len(answers) :], env)
+            process = process or Process(python, name, directory, cases[len(answers) :], env)
             got, started = process.collect(timeout)
+            process = None
             answers += got
             # What ends before its first case, or in what every case begins with, ends so each time: one answer serves
             # all, and nobody waits for the same hang again.
@@ -106,6 +142,20 @@ def _run(
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     return answers
+
+
+def _furnished(name: str, source: str) -> pathlib.Path:
+    """A folder with the program and what it imports of ours."""
+    import tempfile
+
+    from .assets import kernels_dir
+
+    # Ours alone and otherwise empty: no file of the user's current directory can shadow what the program imports.
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="attn-doctor-"))
+    (directory / name).write_text(source, "utf-8")
+    for shared in kernels_dir().glob("_*.py"):
+        (directory / shared.name).write_bytes(shared.read_bytes())
+    return directory
 
 
 def _everyones(answer: Answer) -> bool:

@@ -109,8 +109,8 @@ def keep_mask(torch, case, device):
     if mask.startswith("padding"):
         keep &= j < lengths(torch, case).to(device).view(-1, 1, 1, 1)
     if mask == "arbitrary":
-        generator = torch.Generator().manual_seed(7)
-        keep &= (torch.rand(keep.shape, generator=generator) < 0.7).to(device)
+        generator = torch.Generator(device).manual_seed(7)
+        keep &= torch.rand(keep.shape, generator=generator, device=device) < 0.7
         keep[..., 0] = True
     return keep
 
@@ -122,7 +122,8 @@ def _limits(window):
 def tensors(torch, case, device, seed=0):
     """q, k, v and the gradient that comes in, as (batch, heads, seq, dim), values already rounded to the dtype."""
     dtype = getattr(torch, case["dtype"])
-    generator = torch.Generator().manual_seed(seed)
+    # Drawn where they are used: on the CPU, one after the other, tens of millions of them take a quarter of a second.
+    generator = torch.Generator(device).manual_seed(seed)
     b, h, g = case["batch_size"], case["num_heads"], case["num_kv_heads"]
     shapes = [
         (b, h, case["seq_len_q"], case["head_dim_qk"]),
@@ -130,8 +131,7 @@ def tensors(torch, case, device, seed=0):
         (b, g, case["seq_len_kv"], case["head_dim_v"]),
         (b, h, case["seq_len_q"], case["head_dim_v"]),
     ]
-    # Drawn on the CPU, so that every device and backend is asked about the same numbers.
-    data = [torch.randn(shape, generator=generator).to(device=device, dtype=dtype) for shape in shapes]
+    data = [torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes]
     keep = keep_mask(torch, case, device)
     if keep is not None:
         # What a row without keys holds is convention (zero, NaN, a mean), and so is the gradient it passes on.
@@ -243,17 +243,25 @@ def blind_rows(torch, truth, out):
     return "zero" if bool((values == 0).all()) else "other"
 
 
+_broken = []  # why torch cannot be imported: a second try in one process would fail for reasons of its own
+
+
 def import_torch():
     """torch, or Unavailable; any other import error is a failure with its own text."""
+    if _broken:
+        raise _broken[0]
     if "torch" in sys.modules:
         return sys.modules["torch"]
     step("import torch")
     try:
         import torch
     except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise Unavailable("torch is not installed") from error
+        missing = Unavailable("torch is not installed") if error.name == "torch" else error
+        _broken.append(missing)
+        raise missing from error
+    except BaseException as error:
+        _broken.append(error)
+        raise
     step("torch imported")
     return torch
 

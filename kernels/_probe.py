@@ -4,6 +4,7 @@ A program defines `run(request) -> dict` and ends with `main(run)`. Python >= 3.
 runs wherever the patient runs. See `main` for what is read and written.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ import time
 import traceback
 
 CONTRACT = 1
+AHEAD = "--ahead"  # the program is started before its questions are known
 LOST_DEVICE = ("CUDA error", "device-side assert", "illegal memory access", "CUDNN_STATUS_EXECUTION_FAILED")
 
 _channel = None  # the descriptor that answers go to; None until main() has claimed it
@@ -29,7 +31,8 @@ class Unavailable(Exception):
 def _send(record):
     if _channel is None or os.getpid() != _owner:
         return
-    record = dict(record, contract=CONTRACT)
+    # The host's clock is the same; when it comes to read this line is another matter.
+    record = dict(record, contract=CONTRACT, at=time.monotonic())
     # The newline in front ends whatever half line somebody printed before we took the channel.
     data = ("\n" + json.dumps(record, default=repr) + "\n").encode("ascii")
     while data:
@@ -97,8 +100,17 @@ def _answer(run, request):
     return {"outcome": outcome, "observed": _finite(observed), "reason": reason, "seconds": round(seconds, 4)}, fit
 
 
-def main(run):
-    """Answer the request on stdin with `run`.
+def _prepare(ahead):
+    """Do what every case will need while the questions are still on their way; `ahead` keeps what goes wrong in it."""
+    with contextlib.suppress(BaseException):  # told by the case that meets it
+        ahead()
+    if os.getpid() != _owner:
+        os._exit(0)  # a fork that came back out of an import: the parent reads and answers
+    step("ready")
+
+
+def main(run, ahead=None):
+    """Answer the request on stdin with `run`; started with `--ahead`, do `ahead()` before it is read.
 
     Stdin holds one JSON object: a request, or `{"contract": 1, "cases": [request, ...]}`. For each case one JSON line
     goes to stdout: `{"contract": 1, "case": i, "outcome": ..., "observed": {...}, "reason": ..., "seconds": ...}`; the
@@ -106,6 +118,8 @@ def main(run):
     """
     global _case
     _claim_stdout()
+    if ahead is not None and AHEAD in sys.argv[1:]:
+        _prepare(ahead)
     try:
         request = _read_request()
         several = isinstance(request, dict) and request.get("contract") == CONTRACT and "cases" in request

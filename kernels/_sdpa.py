@@ -17,8 +17,10 @@ BACKENDS = {
 #: What torch says when a backend is not to be had, as opposed to one that broke.
 REFUSALS = ("No available kernel", "No viable backend", "Invalid backend")
 
-#: Family by a piece of a kernel's or operator's name; first hit wins, as cuDNN's names hold "flash" too.
+#: Family by a piece of a kernel's, an operator's or an autograd function's name; first hit wins, as cuDNN's names hold
+#: "flash" too. `FusedAttnFunc` is TransformerEngine's call of cuDNN.
 FAMILIES = (
+    ("FusedAttnFunc", "cudnn"),
     ("cudnn_attention", "cudnn"),
     ("cudnn_generated", "cudnn"),
     ("cudnn_scaled_dot", "cudnn"),
@@ -31,6 +33,7 @@ FAMILIES = (
     ("flash_fwd", "flash"),
     ("flash_bwd", "flash"),
     ("FlashAttn", "flash"),
+    ("flash_attn", "flash"),
     ("attention_math", "math"),
 )
 
@@ -105,34 +108,43 @@ def gradients(torch, out, inputs, dout):
         handle.remove()
 
 
-def _watch(torch, device):
+def _watch(torch, gpu):
     """The profiler that torch.profiler.profile wraps: the wrapper imports torch._inductor, which takes seconds."""
     from torch.autograd.profiler import profile
 
-    if not device.startswith("cuda"):
+    if not gpu:
         return profile(use_kineto=True)
     release = tuple(int(part) for part in str(torch.__version__).split(".")[:2])
     return profile(use_kineto=True, **({"use_device": "cuda"} if release >= (2, 3) else {"use_cuda": True}))
 
 
-def profiled(torch, device, function):
-    """(result, families that ran, attention kernels by name, why not known)."""
+def profiled(torch, device, function, kernels=True):
+    """(result, families that ran, names that tell it, why not known).
+
+    `kernels=False` records the operators that torch and the libraries dispatched to, and not the kernels on the GPU:
+    an attention operator belongs to one backend, and the start of CUPTI, half a second and more, is saved.
+    """
+    gpu = device.startswith("cuda")
     try:
-        context = _watch(torch, device)
+        context = _watch(torch, gpu and kernels)
         context.__enter__()
     except Exception as error:  # CUPTI needs rights that a container may not give
         return function(), [], [], str(error)
     try:
         result = function()
-        if device.startswith("cuda"):
+        if gpu:
             torch.cuda.synchronize()
     finally:
         context.__exit__(None, None, None)
-    names = sorted({event.name for event in context.function_events if family(event.name)})
-    # Device kernels are the proof; operators (aten::...) stand in where none were recorded, and on a CPU.
-    kernels = [name for name in names if not name.startswith("aten::") and "Backward0" not in name]
-    ran = sorted({family(name) for name in (kernels or names)})
-    return result, ran, [name[:160] for name in names], None
+    events = [event for event in context.function_events if family(event.name)]
+    # What ran on the device is the proof; operators (aten::...) stand in where nothing of it was recorded.
+    proof = [event for event in events if _on_device(event)] or [e for e in events if "Backward0" not in e.name]
+    ran = sorted({family(event.name) for event in proof})
+    return result, ran, sorted({event.name[:160] for event in events}), None
+
+
+def _on_device(event):
+    return str(getattr(event, "device_type", "")).endswith("CUDA")
 
 
 def refusal(error, caught):
@@ -182,8 +194,10 @@ def measure(request):
         try:
             with context:
                 _attention.poison(torch, device, [dout, q, k, v])
-                if request.get("profile", True):
-                    result, observed["ran"], observed["kernels"], problem = profiled(torch, device, both)
+                asked = request.get("profile", True)
+                if asked:
+                    seen = profiled(torch, device, both, kernels=asked == "kernels")
+                    result, observed["ran"], observed["kernels"], problem = seen
                     if problem:
                         observed["profiler"] = problem
                 else:

@@ -7,6 +7,7 @@ in `...attention.dot_product_attention.utils`; earlier ones decide inside the fo
 import importlib
 import logging
 
+import _sdpa
 from _probe import Unavailable, step
 
 SELECTORS = (
@@ -174,35 +175,37 @@ def decode(result, module=None):
     }
 
 
-def attend(torch, te, case, q, k, v, dout, form, te_mask=None, attention_mask=None):
-    """DotProductAttention forward and backward on (batch, heads, seq, dim) views: (results by name, about)."""
-    te_mask = te_mask or case["mask"]
-    order = {"sbhd": (2, 0, 1, 3), "bshd": (0, 2, 1, 3)}[form]
-    back = [order.index(axis) for axis in range(4)]
+def layer(te, case, form):
+    """DotProductAttention as a job of this case makes it."""
     dims = case["head_dim_qk"]
     if case["head_dim_v"] != dims:
         dims = (dims, case["head_dim_v"])
     step("DotProductAttention: construct")
-    layer = te.DotProductAttention(
+    made = te.DotProductAttention(
         case["num_heads"],
         dims,
         num_gqa_groups=case["num_kv_heads"],
         attention_dropout=0.0,
         qkv_format=form,
-        attn_mask_type=te_mask,
+        attn_mask_type=case["mask"],
     )
-    layer.train(bool(case["training"]))
+    return made.train(bool(case["training"]))
+
+
+def attend(torch, attention, case, q, k, v, dout, form, attention_mask=None):
+    """The layer's forward and backward on (batch, heads, seq, dim) views: results by name."""
+    order = {"sbhd": (2, 0, 1, 3), "bshd": (0, 2, 1, 3)}[form]
+    back = [order.index(axis) for axis in range(4)]
     inputs = [t.detach().permute(order).requires_grad_(bool(case["training"])) for t in (q, k, v)]
     more = {"window_size": tuple(case["window"])} if case.get("window") else {}
-    with Log() as log:
-        step("DotProductAttention: forward")
-        out = layer(*inputs, attention_mask=attention_mask, attn_mask_type=te_mask, **more)
-        grads = [None] * 3
-        shaped = out.reshape(tuple(inputs[0].shape[:3]) + (case["head_dim_v"],))
-        if case["training"]:
-            step("DotProductAttention: backward")
-            grads = torch.autograd.grad(shaped, inputs, dout.permute(order))
+    step("DotProductAttention: forward")
+    out = attention(*inputs, attention_mask=attention_mask, attn_mask_type=case["mask"], **more)
+    grads = [None] * 3
+    shaped = out.reshape(tuple(inputs[0].shape[:3]) + (case["head_dim_v"],))
+    if case["training"]:
+        step("DotProductAttention: backward")
+        grads = _sdpa.gradients(torch, shaped, inputs, dout.permute(order))
     got = {"out": shaped.detach().permute(back)}
     for name, grad in zip(("dq", "dk", "dv"), grads):  # noqa: B905 - Python 3.8
         got[name] = None if grad is None else grad.permute(back)
-    return got, {"log": log.lines[-40:]}
+    return got

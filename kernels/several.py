@@ -1,5 +1,6 @@
 """Several questions in one process: torch is imported and the CUDA context made once for all of them.
 
+Started with `--ahead`, it imports torch before it reads the request: what a case calls for is then still being judged.
 Request: `kernel`, the name of a program in the folder `programs`, and `request`, what that program is asked. The answer
 is that program's own.
 """
@@ -7,6 +8,7 @@ is that program's own.
 import pathlib
 import sys
 
+import _attention
 from _probe import Unavailable, main, step
 
 _programs = {}
@@ -43,4 +45,4 @@ def run(request):
 
 
 if __name__ == "__main__":
-    main(run)
+    main(run, ahead=_attention.import_torch)

@@ -55,9 +55,13 @@ def _through_frontend(torch, engine, case, q, k, v, dout, strides=(None, None, N
     return engine.both(q, k, v, dout, case["mask"], scale, strides=strides), {}
 
 
-def _through_te(torch, case, q, k, v, dout):
-    got, about = _te.attend(torch, _te.load(), case, q, k, v, dout, _format(q))
-    return got, about
+def _through_te(torch, layers, case, q, k, v, dout):
+    form = _format(q)
+    if form not in layers:
+        layers[form] = _te.layer(_te.load(), case, form)
+    with _te.Log() as said:
+        got = _te.attend(torch, layers[form], case, q, k, v, dout, form)
+    return got, {"log": said.lines[-40:]}
 
 
 def _through_flash_attn(torch, case, q, k, v, dout):
@@ -114,7 +118,8 @@ def _runner(torch, backend, case, device):
         return lambda *data, **more: _through_frontend(torch, engine, case, *data, **more)
     if backend == "transformer_engine":
         _te.load()
-        return lambda *data: _through_te(torch, case, *data)
+        layers = {}
+        return lambda *data: _through_te(torch, layers, case, *data)
     if backend == "flash_attn":
         return lambda *data: _through_flash_attn(torch, case, *data)
     raise ValueError("unknown backend {!r}".format(backend))

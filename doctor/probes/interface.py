@@ -64,19 +64,25 @@ def find_target(python: str | None = None, site_packages: str | None = None) -> 
         from .tree import tree_target
 
         return tree_target(site_packages)
+    interpreter = named_interpreter(python)
+    return _own() if interpreter is None else _of_interpreter(interpreter)
+
+
+def named_interpreter(python: str | None = None) -> str | None:
+    """The interpreter of that target, not yet asked anything; None for our own."""
     if python is not None:
-        return _of_interpreter(_executable(python))
+        return _executable(python)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = os.environ.get(variable)
         if not prefix:
             continue
         if Path(prefix).resolve() == Path(sys.prefix).resolve():
-            return _own()
+            return None
         interpreter = _interpreter_in(Path(prefix))
         if interpreter is None:
             raise DoctorError(f"{variable} names `{prefix}`, which holds no Python", "say which one with `--python`")
-        return _of_interpreter(interpreter)
-    return _own()
+        return interpreter
+    return None
 
 
 def _executable(python: str) -> str:

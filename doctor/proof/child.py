@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from ..answer import signal_name
 from ..errors import reason_of
-from ..process import signal_name
 from ..records import dataclass
 
 TAIL = 256 << 10  # bytes of output that are read

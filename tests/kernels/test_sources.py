@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import re
 
 import pytest
 
 KERNELS = sorted((pathlib.Path(__file__).parents[2] / "kernels").glob("*.py"))
-STANDARD = {"json", "os", "pathlib", "sys", "time", "traceback", "warnings", "logging", "importlib"}
+STANDARD = {"json", "os", "pathlib", "sys", "time", "traceback", "warnings", "logging", "importlib", "contextlib"}
 
 
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.name)
@@ -26,7 +27,7 @@ def test_source(path: pathlib.Path) -> None:
         assert set(names) <= STANDARD | shared, "third-party imports belong inside run()"
     if not path.name.startswith("_"):
         assert any(isinstance(node, ast.FunctionDef) and node.name == "run" for node in tree.body)
-        assert text.rstrip().endswith('if __name__ == "__main__":\n    main(run)')
+        assert re.search(r'\nif __name__ == "__main__":\n    main\(run(, ahead=[a-z_.]+)?\)$', text.rstrip())
     # Methods that came after Python 3.8, where the syntax check sees nothing wrong.
     assert "removeprefix(" not in text and "removesuffix(" not in text and "strict=True" not in text
 

@@ -1,0 +1,42 @@
+"""What became of one case that a program was asked, and what its time went to."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from .records import dataclass, field
+
+#: Outcomes of a case; the last two are the host's own.
+OUTCOMES = ("ran", "refused", "unavailable", "failed", "crashed", "timeout")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of one case."""
+
+    outcome: str
+    observed: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    seconds: float = 0.0
+    signal: str | None = None  # name of the signal that ended the process
+    where: str | None = None  # the last step that was announced
+    stderr_tail: str = ""
+    #: Seconds, as the host saw it, by what they went to: start (the interpreter), import, (CUDA) context, case.
+    spent: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+
+def stage_of(step: str) -> str:
+    """The stage that an announced step belongs to; in `wait` nobody waits but the program, for its questions."""
+    if step.startswith("import "):
+        return "import"
+    return {"cuda context": "context", "ready": "wait"}.get(step.lower(), "case")
+
+
+def signal_name(number: int) -> str:
+    """`SIGSEGV` for 11."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
