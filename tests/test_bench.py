@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from doctor.bench import Bench, groups, spent
+from doctor.bench import Bench, groups, head_start, spent
+from doctor.records import replace
 
 HEAD = "import os\nfrom _probe import Refused, Unavailable, main, step\n"
 TAIL = "\nif __name__ == '__main__':\n    main(run)\n"
@@ -184,3 +186,90 @@ def test_what_fails_behind_others_is_asked_again_alone(bench: Bench) -> None:
     assert got["two"][0].observed["wrong"] is False and got["two"][0].observed["behind_others"] == "a wrong result"
     assert (got["zed"][0].outcome, got["zed"][0].reason) == ("failed", "RuntimeError: always")
     assert "behind_others" not in got["one"][0].observed
+
+
+#: What stands for torch: it says who imported it, and how often.
+TORCH = "import os, sys, time\nopen({log!r}, 'a').write(str(os.getpid()) + ' ')\n"
+ASKS = "import _attention\ndef run(request):\n    torch = _attention.import_torch()\n    return {'pid': os.getpid()}"
+
+
+@pytest.fixture
+def torch_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where each import of torch leaves its process; `more` of it is added by the test."""
+    (tmp_path / "lib").mkdir()
+    log = tmp_path / "log"
+    (tmp_path / "lib" / "torch.py").write_text(TORCH.format(log=str(log)))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lib"))
+    return log
+
+
+def more(log: Path, body: str) -> None:
+    torch = log.parent / "lib" / "torch.py"
+    torch.write_text(torch.read_text() + body)
+
+
+def until(said: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not said():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_head_start_is_the_process_that_answers(bench: Bench, torch_log: Path) -> None:
+    add(bench, "one", ASKS)
+    ahead = head_start(bench.python)
+    until(torch_log.exists)
+    time.sleep(0.3)  # which nobody waited for, so it is no one's time
+    got = replace(bench, ahead=ahead).run({"one": [{}, {"a": 1}]})["one"]
+    assert torch_log.read_text().split() == [str(pid) for pid in set(pids(*got))], "imported once, by who answers"
+    assert got[0].spent["import"] > 0 and sum(spent({"one": got}).values()) < 20
+    assert "wait" not in got[0].spent
+    again = replace(bench, ahead=ahead).run({"one": [{}]})["one"]
+    assert again[0].outcome == "ran" and pids(*again) != pids(got[0]), "it was taken: others start as ever"
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "reason"),
+    [
+        ("os._exit(3)", "crashed", "exited with status 3 without an answer at step `import torch`"),
+        ("os.kill(os.getpid(), 11)", "crashed", "killed by SIGSEGV at step `import torch`"),
+        ("raise ImportError('libcudart.so.13: cannot open')", "failed", "ImportError: libcudart.so.13: cannot open"),
+        ("import no_such_module", "failed", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("sys.exit('no license')", "failed", "SystemExit: no license"),
+        ("sys.stdout.write('{}\\n' * 9); os.fork()", "ran", ""),
+    ],
+)
+def test_what_a_broken_torch_does_is_told_as_without_a_head_start(
+    bench: Bench, torch_log: Path, body: str, outcome: str, reason: str
+) -> None:
+    more(torch_log, body)
+    add(bench, "one", ASKS)
+    ahead = head_start(bench.python)
+    until(torch_log.exists)
+    for tried in (replace(bench, ahead=ahead), bench):
+        answers = tried.run({"one": [{}, {"a": 1}]})["one"]
+        assert [(answer.outcome, answer.reason) for answer in answers] == [(outcome, reason)] * 2
+
+
+def test_a_head_start_that_hangs_is_timed_from_its_cases_on(bench: Bench, torch_log: Path) -> None:
+    more(torch_log, "time.sleep(600)")
+    add(bench, "one", ASKS)
+    answers = Bench(bench.python, 1.0, bench.kernels, head_start(bench.python)).run({"one": [{}, {"a": 1}]})["one"]
+    assert {(a.outcome, a.reason) for a in answers} == {("timeout", "no answer within 1 s at step `import torch`")}
+
+
+def test_a_head_start_keeps_to_its_own_environment(bench: Bench, torch_log: Path) -> None:
+    add(bench, "one", "SEEN = os.environ.get('NVTE_FLASH_ATTN')\ndef run(request): return {'seen': SEEN}")
+    with_ahead = replace(bench, ahead=head_start(bench.python))
+    got = with_ahead.run({"one": [{"env": {"NVTE_FLASH_ATTN": 1}}, {}]})["one"]
+    assert [answer.observed["seen"] for answer in got] == ["1", None]
+
+
+def test_a_head_start_that_nobody_takes_leaves_nothing(bench: Bench, torch_log: Path) -> None:
+    more(torch_log, "time.sleep(600)")
+    ahead = head_start(bench.python)
+    until(lambda: torch_log.exists() and bool(torch_log.read_text()))
+    ahead.close()
+    pid = int(torch_log.read_text())
+    until(lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text())
+    assert not ahead.directory.exists()
