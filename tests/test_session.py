@@ -124,6 +124,39 @@ def test_findings_of_a_live_target_are_confirmed_in_its_interpreter(tmp_path, ru
     assert diagnose(Request(rules=(rules,), run=False)).kernels_run is False
 
 
+JOB = ("workload.head_dim_qk=64",)
+
+
+@pytest.mark.parametrize(
+    ("changed", "begun"),
+    [
+        ({}, True),
+        ({"run": False}, False),
+        ({"settings": ()}, False),  # no job: nothing is likely to be asked
+        ({"settings": (*JOB, "torch.version=2.6.0")}, False),  # another machine
+        ({"gpu": "h100"}, False),
+    ],
+)
+def test_torch_is_imported_while_the_facts_are_read(rules, monkeypatch, changed, begun):
+    """Where kernels will most likely be asked, their process is begun at once; where it was not needed, it is ended."""
+    from doctor import bench, session
+
+    made = []
+    monkeypatch.setattr(
+        bench, "head_start", lambda python, start=bench.head_start: made.append(start(python)) or made[-1]
+    )
+    facts = Facts([Fact("acme.version", "1.0", "dist-info"), Fact("gpu.sm", "absent", "NVML")])
+    monkeypatch.setattr(session, "examine", lambda request, rulebook: Patient(facts, sys.executable))
+    asked = {"rules": (rules,), "settings": JOB, **changed}
+    monkeypatch.setattr(session, "_DRIVER", ("/no/driver",))
+    diagnose(Request(**asked))
+    assert not made
+    monkeypatch.setattr(session, "_DRIVER", ("/no/driver", "/dev/null"))
+    diagnose(Request(**asked))
+    assert [ahead.python for ahead in made] == ([sys.executable] if begun else [])
+    assert not any(ahead.directory.exists() for ahead in made)
+
+
 @pytest.mark.parametrize(
     ("told", "asked"),
     [
