@@ -23,14 +23,15 @@ class Answer:
     signal: str | None = None  # name of the signal that ended the process
     where: str | None = None  # the last step that was announced
     stderr_tail: str = ""
-    #: Seconds, as the host saw it, by what they went to: start (the interpreter), import, (CUDA) context, case.
+    #: Seconds by what they went to: start (the interpreter), import (of torch), library (imports of others), (CUDA)
+    #: context, case.
     spent: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 def stage_of(step: str) -> str:
     """The stage that an announced step belongs to; in `wait` nobody waits but the program, for its questions."""
     if step.startswith("import "):
-        return "import"
+        return "import" if step == "import torch" else "library"
     return {"cuda context": "context", "ready": "wait"}.get(step.lower(), "case")
 
 

@@ -26,7 +26,7 @@ class Confirmed(NamedTuple):
     runs: tuple[Confirmation, ...] = ()
     notes: tuple[str, ...] = ()
     predictions: tuple[Prediction, ...] = ()  # less the failures that a run refuted
-    spent: Mapping[str, float] = {}  # seconds: kernels.start, .import, .context, .case
+    spent: Mapping[str, float] = {}  # seconds: kernels.start, .import (of torch), .library, .context, .case
 
 
 class Judged(NamedTuple):

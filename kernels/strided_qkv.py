@@ -64,15 +64,18 @@ def _through_te(torch, layers, case, q, k, v, dout):
     return got, {"log": said.lines[-40:]}
 
 
-def _through_flash_attn(torch, case, q, k, v, dout):
+def _flash_attn():
+    step("import flash_attn")
     try:
         from flash_attn import flash_attn_func
     except ModuleNotFoundError as error:
         if error.name != "flash_attn":
             raise
         raise Unavailable("flash_attn is not installed") from error
-    if case["mask"] not in ("no_mask", "causal"):
-        raise Unavailable("flash_attn is asked about no_mask and causal only")
+    return flash_attn_func
+
+
+def _through_flash_attn(torch, flash_attn_func, case, q, k, v, dout):
     inputs = [t.detach().transpose(1, 2).requires_grad_(True) for t in (q, k, v)]
     out = flash_attn_func(*inputs, causal=case["mask"] == "causal")
     grads = _sdpa.gradients(torch, out, inputs, dout.transpose(1, 2))
@@ -121,7 +124,8 @@ def _runner(torch, backend, case, device):
         layers = {}
         return lambda *data: _through_te(torch, layers, case, *data)
     if backend == "flash_attn":
-        return lambda *data: _through_flash_attn(torch, case, *data)
+        function = _flash_attn()
+        return lambda *data: _through_flash_attn(torch, function, case, *data)
     raise ValueError("unknown backend {!r}".format(backend))
 
 

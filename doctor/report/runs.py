@@ -13,7 +13,7 @@ _CONFIRMED = {
     "unpredicted": ("error", "seen in a run"),
 }
 #: Stages of the kernels' time that are told, and what people call them; most of it is the import of torch.
-_STAGES = (("import", "import"), ("context", "CUDA context"), ("case", "cases"))
+_STAGES = (("import", "import"), ("library", "libraries"), ("context", "CUDA context"), ("case", "cases"))
 
 
 def confirmation_lines(page: Page, finding: Finding) -> None:
@@ -59,5 +59,5 @@ def timing_line(page: Page, report: Report) -> None:
 
 def _stages(report: Report) -> str:
     told = [(name, report.timing.get(f"kernels.{stage}")) for stage, name in _STAGES]
-    parts = [f"{name} {seconds:.1f}" for name, seconds in told if seconds is not None]
+    parts = [f"{name} {seconds:.1f}" for name, seconds in told if seconds and seconds >= 0.05]
     return f" ({', '.join(parts)})" if parts else ""
