@@ -33,10 +33,18 @@ def job_requests(known: Known, job: Mapping[str, Any]) -> list[tuple[str, dict[s
     elif framework in _SDPA_USERS and implementation in (None, ABSENT, "sdpa"):
         requests.append(("sdpa", {**job, "backend": "default"}))
     if known.value("workload.qkv_interleaved"):
-        requests.append(("strided_qkv", dict(job)))
+        requests.append(("strided_qkv", {**job, **_who_reads_views(framework, implementation)}))
     if known.value("workload.step_bottom_right"):
         requests.append(("cudnn_sdpa", {**job, "mask": "causal_bottom_right"}))
     return requests
+
+
+def _who_reads_views(framework: object, implementation: object) -> dict[str, list[str]]:
+    """The backends that a job of torch alone can come to: importing the others takes seconds, and tells it nothing."""
+    if framework not in _SDPA_USERS:
+        return {}
+    flash = ["flash_attn"] if str(implementation).startswith("flash_attention") else []
+    return {"backends": ["sdpa.flash", "sdpa.efficient", "sdpa.cudnn", "sdpa.math", "cudnn.frontend", *flash]}
 
 
 def judge_run(

@@ -187,6 +187,22 @@ class TestTheJobItself:
         assert [run.verdict for run in result.runs] == ["inconclusive"]
         assert [(item.rule, item.confirmation.verdict) for item in result.findings] == [("X001", "inconclusive")]
 
+    @pytest.mark.parametrize(
+        ("workload", "asked"),
+        [
+            ({"framework": "torch_sdpa"}, {"sdpa.cudnn", "cudnn.frontend"}),
+            ({"framework": "transformers", "attn_implementation": "flash_attention_2"}, {"sdpa.cudnn", "flash_attn"}),
+            ({"framework": "transformer_engine"}, None),
+        ],
+    )
+    def test_a_job_of_torch_imports_no_library_that_it_does_not_use(self, bench, workload, asked):
+        for name in ("sdpa", "strided_qkv", "te_attention"):
+            bench.add(name, "return {'wrong': False, 'asked': request.get('backends')}")
+        runs = ask(bench, head_dim_qk=128, qkv_interleaved=True, **workload).runs
+        (views,) = [run for run in runs if run.kernel == "strided_qkv"]
+        told = views.observed["asked"]
+        assert told is asked is None or (asked <= set(told) and "transformer_engine" not in told)
+
     def test_a_busy_gpu_is_said_once(self, bench):
         seen = "{'wrong': False, 'gpu': {'busy': 'NVIDIA H200 is busy: 120.0 of 139.8 GiB are in use'}}"
         for name in ("sdpa", "strided_qkv"):
