@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import gc
 
     gc.disable()  # a check lives for a tenth of a second and makes no cycles worth a collection
+    _open_streams()
     code = run(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()
@@ -44,8 +45,11 @@ def run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 gets the words all the same
+    from .lifeline import ended_properly
+
     try:
-        return _dispatch(list(arguments))
+        with ended_properly():
+            return _dispatch(list(arguments))
     except DoctorError as error:
         _complain(error.message, error.hint, fatal=error.exit_code == 3)
         return error.exit_code
@@ -66,6 +70,17 @@ def run(arguments: Sequence[str]) -> int:
             fatal=True,
         )
         return 3
+
+
+def _open_streams() -> None:
+    """Started with a stream closed (`>&-`, some schedulers), write to nothing: no file of ours may get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115 - for the life of the process
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -5,16 +5,15 @@ The program may print, fork, hang, die of a signal or never start: what happened
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .answer import OUTCOMES, Answer, signal_name, stage_of
+from .lifeline import Lifeline, asked_to_end, bury, kill, status_of
 
 if TYPE_CHECKING:  # imported where used: a check that runs nothing must not pay for it
     import subprocess
@@ -41,7 +40,7 @@ class Process:
         import subprocess
         import tempfile
 
-        _bury()
+        bury()
         self.cases = len(cases or ())
         self.answers: list[Answer] = []
         self.case: int | None = None  # the case under way; None before the first
@@ -52,10 +51,12 @@ class Process:
         self.tail = b""
         self.problem: str | None = None
         self.stage, self.since = "start", time.monotonic()
+        self.stages = {self.stage}  # those that were reached so far
         self.spent: dict[str, float] = {}  # since the last answer
         if os.sep in python:
             python = os.path.abspath(python)  # noqa: PTH100 - a venv's python is a link that must not be resolved
         self.process: subprocess.Popen[bytes] | None = None
+        self.lifeline = Lifeline()
         # A file and not a pipe: a program that never reads its request must not block us.
         with tempfile.TemporaryFile(dir=directory) as request:
             request.write(_request(cases or ()))
@@ -69,10 +70,13 @@ class Process:
                     cwd=directory,
                     env=_environment(env),
                     start_new_session=True,
+                    pass_fds=self.lifeline.theirs,
                 )
+                self.lifeline.tie(self.process.pid)
             except (OSError, ValueError) as error:
                 text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
                 self.problem = f"cannot start `{python}`: {text}"
+                self.lifeline.cut()
 
     def hand(self, cases: Sequence[Request]) -> bool:
         """Hand over the cases to a process that was started ahead of them; False where it is gone, and of no use."""
@@ -90,19 +94,23 @@ class Process:
     def end(self) -> None:
         """End it, whatever it is at."""
         if self.process is not None:
-            self._kill(self.process)
+            kill(self.process)
+            self.lifeline.cut()
 
     def collect(self, timeout: float) -> tuple[list[Answer], bool]:
-        """Wait for answers until the process is gone or late; also whether any case was begun."""
+        """Wait for answers until the process is gone or late; also whether any case was begun.
+
+        `timeout` is what the interpreter has to start, each stage before the first case, and each case.
+        """
         if self.process is None:
             return [Answer("unavailable", reason=self.problem or "cannot start")], False
         timed_out = True
         try:
             timed_out = self._read(self.process, timeout)
         finally:  # also when we are interrupted: nothing of it may outlive us
-            self._kill(self.process)
+            self.end()
         if len(self.answers) < self.cases:
-            status = self.process.wait()
+            status = status_of(self.process)
             fresh = self.case is not None and self.case >= len(self.answers)
             # Gone after an answer, before the next case: on purpose (a lost device). The host starts anew behind it.
             if fresh or not self.answers or timed_out:
@@ -123,14 +131,15 @@ class Process:
             while selector.get_map():
                 # A grandchild may hold the pipes open after the program itself is gone: look for its end as well.
                 ready = selector.select(0.0 if ended else max(0.0, min(0.05, deadline - time.monotonic())))
-                answered = len(self.answers)
+                self.look()
+                reached = len(self.answers), len(self.stages)
                 for key, _ in ready:
                     chunk = os.read(key.fd, 1 << 16)
                     if chunk:
                         key.data(chunk)
                     else:
                         selector.unregister(key.fileobj)
-                if len(self.answers) > answered:
+                if (len(self.answers), len(self.stages)) != reached:
                     deadline = time.monotonic() + timeout
                 if len(self.answers) >= self.cases or self.general:
                     return False
@@ -141,10 +150,16 @@ class Process:
                 elif not ended and time.monotonic() >= deadline:
                     return True
         while process.poll() is None:  # it closed both pipes and lives on
+            self.look()
             if time.monotonic() >= deadline:
                 return True
             time.sleep(0.005)
         return False
+
+    def look(self) -> None:
+        """Called again and again while we wait, to raise what is to end the waiting."""
+        if asked_to_end():
+            raise KeyboardInterrupt
 
     def _stdout(self, chunk: bytes) -> None:
         *lines, rest = (self.line + chunk).split(b"\n")
@@ -199,21 +214,24 @@ class Process:
         if self.stage != "wait":
             self.spent[self.stage] = self.spent.get(self.stage, 0.0) + now - self.since
         self.stage, self.since = following, now
+        self.stages.add(following)
 
     def _taken(self) -> dict[str, float]:
         """What was spent since the last answer; counted anew from here."""
         spent, self.spent = {name: round(seconds, 4) for name, seconds in self.spent.items()}, {}
         return spent
 
-    def _obituary(self, status: int, timed_out: bool, timeout: float) -> Answer:
+    def _obituary(self, status: int | None, timed_out: bool, timeout: float) -> Answer:
         """The answer that the program could not give any more."""
         tail = self._tail_text()
         at = f" at step `{self.where}`" if self.where else " before it took the request"
         last = tail.strip().rsplit("\n", 1)[-1][:500]
-        died_of = signal_name(-status) if status < 0 else None
+        died_of = signal_name(-status) if status is not None and status < 0 else None
         self._lap(self.stage)
         if timed_out:
             outcome, died_of, reason = "timeout", None, f"no answer within {timeout:g} s{at}"
+            if status is None:
+                reason += ", and it cannot be killed: it hangs in the system, as in a driver"
         elif self.general:
             outcome, reason = "failed", self.general
         elif died_of:
@@ -227,30 +245,6 @@ class Process:
 
     def _tail_text(self) -> str:
         return self.tail.decode("utf-8", "replace")
-
-    @staticmethod
-    def _kill(process: subprocess.Popen[bytes]) -> None:
-        """End the process and its whole group, grandchildren too (also those left behind by a clean exit)."""
-        try:
-            os.killpg(process.pid, signal.SIGKILL)  # a new session: group id = pid
-        except (ProcessLookupError, PermissionError):
-            process.kill()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # what stdin still held finds no reader
-                    pipe.close()
-        _killed.append(process)
-
-
-#: Killed and not yet waited for. The driver takes a while to tear down the CUDA context of a process; we need not stand
-#: by, but who starts next may find the GPU still held, and so waits first.
-_killed: list[subprocess.Popen[bytes]] = []
-
-
-def _bury() -> None:
-    while _killed:
-        with contextlib.suppress(IndexError):  # two threads may be at it
-            _killed.pop().wait()
 
 
 def _request(cases: Sequence[Request]) -> bytes:

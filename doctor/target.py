@@ -33,8 +33,8 @@ def run_program(
 ) -> list[Answer]:
     """Run `program` (a kernel's name, or a path to a .py file) on `cases` with `python`; one answer per case, in order.
 
-    `timeout` is the longest wait, in seconds, for the next answer; the first one includes starting up. `env` is laid
-    over our own environment, None removing a variable; `beside` are files that it finds in a folder `programs`;
+    `timeout` is the longest wait, in seconds, for the next answer; starting, imports and the context have it each to
+    themselves. `env` is laid over our own environment, None removing a variable; `beside` are files that it finds in a folder `programs`;
     `ahead` is this program in this interpreter, started before. Nothing the program does raises here.
     """
     source = _source(program)

@@ -20,7 +20,7 @@ LAYERS = (
     {"vocabulary", "privacy", "requirement_lines", "yamltext", "assets", "versions", "regexsafety", "wholefile",
      "tomlread"},
     {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "ruleindex", "wording", "answer",
-     "process", "target", "release_index"},
+     "lifeline", "process", "target", "release_index"},
     {"backends", "foretold", "evaluate", "ground", "ruletests", "rulenew", "rulelint", "probes", "workload",
      "facts_file", "solve", "pinset", "pins", "edit", "confirm", "jobruns", "bench", "reproduce", "config", "project",
      "batch", "matrix", "patient", "declared", "wheels", "building"},
