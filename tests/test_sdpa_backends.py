@@ -26,6 +26,12 @@ LLAMA = {
     "workload.batch_size": 2,
 }
 
+#: What neither flash (unequal head dims) nor memory-efficient attention (grouped heads) takes.
+LOWER_RIGHT = {
+    "workload.mask": "causal_bottom_right", "workload.seq_len_kv": 8192, "workload.head_dim_qk": 192,
+    "workload.head_dim_v": 128, "workload.num_kv_heads": 8, "workload.enable_gqa": True,
+}  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def rulebook() -> Rulebook:
@@ -107,6 +113,10 @@ def test_the_capture_covers_all_four_backends() -> None:
         ("2.8.0", "8.9", {"workload.head_dim_qk": 224}, "sdpa.efficient"),
         ("2.8.0", "9.0", {"workload.seq_len_kv": 8192}, "sdpa.efficient"),  # is_causal is top-left
         ("2.8.0", "9.0", {"workload.seq_len_kv": 8192, "workload.mask": "causal_bottom_right"}, "sdpa.flash"),
+        ("2.8.0", "9.0", LOWER_RIGHT, "sdpa.math"),
+        ("2.12.1", "9.0", LOWER_RIGHT, "sdpa.cudnn"),  # the mask is written out, and cuDNN goes first
+        ("2.12.1", "9.0", {**LOWER_RIGHT, "env.TORCH_CUDNN_SDPA_DEPRIORITIZED": "1"}, "sdpa.math"),
+        ("2.12.1", "8.0", LOWER_RIGHT, "sdpa.math"),
         ("2.8.0", "9.0", {"workload.mask": "padding_causal"}, "sdpa.efficient"),
         ("2.8.0", "9.0", {"workload.window": [1024, 0]}, "sdpa.efficient"),
         ("2.8.0", "9.0", {"workload.num_kv_heads": 8, "workload.enable_gqa": True}, "sdpa.flash"),
