@@ -137,7 +137,8 @@ class Truth:
             numbers.append(torch.stack([
                 delta.norm() / size, _worst(delta, lengths), delta.abs().max(),
                 (~torch.isfinite(seen)).sum().double(), nan_blind.double(), high_blind.double(),
-                _most(healthy, lambda way: way.norm() / size), _most(healthy, lambda way: _worst(way, lengths)),
+                torch.stack([way.norm() for way in healthy]).max() / size,
+                torch.stack([_worst(way, lengths) for way in healthy]).max(),
             ]))  # fmt: skip
             names.append(name)
         table = torch.stack(numbers).tolist() if numbers else []
@@ -147,12 +148,6 @@ class Truth:
             if self.blind is not None and name in ("out", "dq"):
                 report[name]["blind_nonfinite"], report[name]["blind_max"] = int(nan_blind), high_blind
         return report
-
-
-def _most(ways, measure):
-    """The largest that any of the arithmetics errs."""
-    measured = [measure(way) for way in ways]
-    return measured[0] if len(measured) == 1 else measured[0].maximum(measured[1])
 
 
 def _worst(delta, lengths):
@@ -241,8 +236,7 @@ def faults(case, errors, device, factor=1.0):
         for name, error in errors.items()
         # Written so that NaN, which compares false with everything, is an offender.
         if not (
-            error["rel"] <= bound[name]
-            and error.get("row", 0.0) <= max(bound[name] * row, factor * _row(dtype, error))
+            error["rel"] <= bound[name] and error.get("row", 0.0) <= max(bound[name] * row, factor * _row(dtype, error))
         )
         or error.get("nonfinite")
     ]
