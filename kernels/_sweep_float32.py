@@ -1,8 +1,8 @@
 """What float32 alone makes of a case: the arithmetic of a healthy kernel, whose errors a kernel of that type may have.
 
 Two kinds of product are in use: plain ones, and those of tensor cores, which take each number as the sum of two of 11
-bits (memory-efficient kernels: CUTLASS, OpMultiplyAddFastF32). Both read backward's probabilities off the stored logarithm
-of the sum of a row, which costs as much as all the rest where scores are large.
+bits (memory-efficient kernels: CUTLASS, OpMultiplyAddFastF32). Both read backward's probabilities off the stored
+logarithm of the sum of a row, which costs as much as all the rest where scores are large.
 """
 
 #: So many rows at least go into a product: with fewer, libraries add up in another order, and err less.
