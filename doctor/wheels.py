@@ -110,7 +110,7 @@ def find(place: Place, version: str | None = None, *, near: bool = True) -> Answ
         (f"C++11 ABI {place.abi}", lambda wheel: place.abi is None or wheel.abi == place.abi),
         (f"glibc {place.glibc}", lambda wheel: place.glibc is None or not _newer(wheel.glibc, place.glibc)),
     )
-    left = wheels
+    left: Sequence[Wheel] = wheels
     for what, holds in steps:
         before, left = left, [wheel for wheel in left if holds(wheel)]
         if not left:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ..records import dataclass
+from ..release_index import normalized
 from .child import Ran
 
 LONGEST = 420  # characters of a quoted reason
@@ -31,12 +32,23 @@ _FROM_HERE = re.compile(r"(?:^|\n)\s*(?:cause:|╰─▶|├─▶|Caused by:)\s
 _MARKERS = re.compile(r"\{[^{}]*==[^{}]*\}")
 
 
+#: What uv tells in a hint only: an index did not say what it has, so that nothing follows from what was not found.
+_UNASKED = re.compile(r"hint: An index (?:URL )?\(\S+\) (?P<why>(?:could not be queried|returned a)[^\n.]*)")
+#: The same in pip's log, where silence and an answer that there is none are told apart. Some indexes say 403 for both.
+_NOT_THERE = re.compile(r"(404|410) Client Error")
+_FORBIDDEN = re.compile(r"403 Client Error")
+_NONE_FITS = re.compile(
+    r"from versions: (?P<versions>[^)]*)\)(?s:.)*?No matching distribution found for (?P<name>[\w.-]+)"
+)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Three outcomes, and the reason of every one but the first."""
 
     outcome: bool | None
     reason: str = ""
+    reached: bool = True  # whether the registry could be asked
 
 
 def verdict(ran: Ran) -> Verdict:
@@ -49,8 +61,9 @@ def verdict(ran: Ran) -> Verdict:
     text = ran.said
     if _DISK.search(text):
         return Verdict(None, "the disk is full")
-    if _NETWORK.search(text):
-        return Verdict(None, f"the registry could not be reached: {_network(text)}")
+    silent = _silent(ran)
+    if silent is not None:
+        return Verdict(None, f"the registry could not be reached: {silent}", reached=False)
     if _UV_REFUSES in text.lower():
         reason = sentences(text)
         # A conclusion that rests on a source nobody could read is no refusal.
@@ -68,9 +81,28 @@ def verdict(ran: Ran) -> Verdict:
 def installed(ran: Ran) -> Verdict:
     """The same of an installation, where a failure is a failure; only what was not its fault is unknown."""
     found = verdict(ran)
-    if found.outcome is None and ran.code is not None and not _NETWORK.search(ran.said) and not _DISK.search(ran.said):
-        return Verdict(False, found.reason)
-    return found
+    its_own = ran.code is not None and found.reached and not _DISK.search(ran.said)
+    return Verdict(False, found.reason) if found.outcome is None and its_own else found
+
+
+def _silent(ran: Ran) -> str | None:
+    """Why a registry did not say what it has; None if it did.
+
+    pip takes a page that it cannot read for a page that is not there, and then says that no release matches.
+    """
+    if _NETWORK.search(ran.said):
+        return _network(ran.said)
+    unasked = _UNASKED.search(ran.said)
+    if unasked:
+        return f"an index {unasked['why']}"
+    match = _NONE_FITS.search(ran.said)
+    for page in ran.unread:
+        address, _, why = page.partition(": ")
+        other = match is not None and normalized(address.rstrip("/").rpartition("/")[2]) != normalized(match["name"])
+        answered = match is not None and match["versions"] != "none"  # by another index, where one says no to anybody
+        if not (other or _NOT_THERE.match(why) or (answered and _FORBIDDEN.match(why))):
+            return shortened(_cause_of(why))
+    return None
 
 
 def sentences(text: str) -> str:
@@ -111,6 +143,12 @@ def _network(text: str) -> str:
     assert match is not None
     line = next(line for line in text.splitlines() if match[0] in line)
     return shortened(line.strip())
+
+
+def _cause_of(why: str) -> str:
+    """The innermost cause in Python's words for a lost connection, without objects and addresses."""
+    inner = re.search(r"Caused by \w+\((?:[\"']?<[^>]*>: |[\"'])?(?P<cause>.*?)[\"']?\)+$", why)
+    return inner["cause"] if inner else why.partition(" for url:")[0]
 
 
 def _cause(text: str) -> str:

@@ -26,6 +26,7 @@ _ASTRAY = (
     "PIP_PYTHON", "PIP_REQUIREMENT", "PIP_CONSTRAINT", "PIP_QUIET", "UV_TARGET", "UV_PREFIX", "UV_PYTHON",
     "UV_SYSTEM_PYTHON", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_WORKING_DIRECTORY", "VIRTUAL_ENV", "CONDA_PREFIX",
 )  # fmt: skip
+_UNREAD = "Could not fetch URL "  # pip's words for a page of an index
 _QUIET = {
     "NO_COLOR": "1", "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off",
     "UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never", "PYTHONUNBUFFERED": "1",
@@ -42,6 +43,7 @@ class Ran:
     err: str
     seconds: float
     trouble: str | None = None  # why there is no exit status
+    unread: tuple[str, ...] = ()  # `ADDRESS: why`: pages of an index that pip could not read, told in its log alone
 
     @property
     def good(self) -> bool:
@@ -71,11 +73,11 @@ def run_child(
 ) -> Ran:
     """Run a program to its end, or to ours; an interruption ends its whole group and goes on upwards."""
     began = time.monotonic()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.NamedTemporaryFile() as log:
         try:
             process = subprocess.Popen(
                 list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd,
-                env=environment(env), start_new_session=True,
+                env=environment({"PIP_LOG": log.name, **(env or {})}), start_new_session=True,
             )  # fmt: skip
         except (OSError, ValueError) as problem:
             reason = reason_of(problem)
@@ -86,7 +88,8 @@ def run_child(
         finally:
             _end(process)
         code = None if trouble else process.returncode
-        return Ran(tuple(command), code, _tail(out), _tail(err), round(time.monotonic() - began, 3), trouble)
+        seconds = round(time.monotonic() - began, 3)
+        return Ran(tuple(command), code, _tail(out), _tail(err), seconds, trouble, _unread(Path(log.name)))
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -125,3 +128,12 @@ def _tail(stream: IO[bytes]) -> str:
     size = os.fstat(stream.fileno()).st_size
     stream.seek(max(0, size - TAIL))
     return stream.read(TAIL).decode("utf-8", "replace")
+
+
+def _unread(log: Path) -> tuple[str, ...]:
+    try:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            told = (line.partition(_UNREAD)[2].strip() for line in lines if _UNREAD in line)
+            return tuple(dict.fromkeys(line.removesuffix(" - skipping") for line in told))
+    except OSError:
+        return ()  # whoever ran has taken it away: nothing is told

@@ -71,7 +71,7 @@ def resolve(
     while True:
         ran, found, versions = _ask(asked, installer, index, timeout, python, held)
         seconds += ran.seconds
-        if found.outcome:
+        if found.outcome or not found.reached:
             break
         gone = _unobtainable(ran, asked)
         if found.outcome is None and not gone:

@@ -51,6 +51,16 @@ def test_what_no_registry_has_is_left_out_and_named(uv):
     assert (uv.folder / "asked.txt").read_text().splitlines() == ["a==2", "numpy==1.26.4"]
 
 
+def test_where_an_index_did_not_answer_nothing_is_left_out(uv):
+    """What it did not tell is not gone: asking again without it would prove another fix."""
+    silent = refused("my-lib was not found in the package registry and you require my-lib==1.0")
+    silent["err"] += "\nhint: An index (https://registry.invalid/simple) returned a 403 Forbidden error.\n"
+    uv.plan(compile=[silent, {}])
+    answer = ask(uv, Question(("a==2",), beside={"my-lib": "1.0"}, platform=LINUX))
+    assert answer.outcome is None and answer.left_out == () and "could not be reached" in answer.reason
+    assert len(uv.calls("compile")) == 1
+
+
 def test_a_missing_pin_of_the_fix_itself_is_a_refusal(uv):
     uv.plan(compile=[refused("there is no version of a==2 and you require a==2")])
     answer = ask(uv, Question(("a==2",), platform=LINUX))
