@@ -55,6 +55,8 @@ def test_cases_of_a_backend_are_ones_it_can_say(backend):
     axes = domain(backend).axes("cuda")
     for case in cases:
         assert domain(backend).fits(case) and consistent({"how": "eager", **case})
+        if case["layout"] == "single" or case.get("alone") or case["batch_size"] > 4:
+            continue  # few of each backend, which set what no axis does
         for name, values in axes.items():
             if name in ("how", "layout", "feature"):
                 continue  # set anew for compile and misaligned cases; a feature may be none
