@@ -86,11 +86,9 @@ def machine(facts: Mapping[str, Any]) -> dict[str, str]:
     if value("transformers.version") not in (None, "absent"):
         parts.append(f"transformers {value('transformers.version')}")
     copies = sorted({str(copy).split()[0] for copy in value("cudnn.copies") or ()}, reverse=True)
-    told = f"cuDNN {value('cudnn.version')}"
-    several = (
-        f"Two or more cuDNNs lie there: {', '.join(copies)}." if len(copies) > 1 else f"It has one cuDNN, {told[6:]}."
-    )
-    about = f"one {value('gpu.name')} (driver {value('driver.version')}) with {', '.join(parts)} and {told}"
+    one = value("cudnn.version")
+    several = f"It has more than one cuDNN: {', '.join(copies)}." if len(copies) > 1 else f"It has one cuDNN, {one}."
+    about = f"one {value('gpu.name')} (driver {value('driver.version')}) with {', '.join(parts)} and cuDNN {one}"
     return {"machine": about, "copies": several}
 
 
