@@ -90,7 +90,8 @@ def _lies_otherwise(case: Case) -> bool:
     padded = case.get("layout") in ("rowpad", "cache")
     if case["head_dim_qk"] != case["head_dim_v"] and padded:
         return False  # keys and values have unlike strides, which TransformerEngine notices
-    return padded or bool(case["num_heads"] > 1 and case["seq_len_q"] > 1 and case["seq_len_kv"] > 1)
+    queries = case["num_heads"] > 1 and case["seq_len_q"] > 1
+    return bool(padded or queries or (case["num_kv_heads"] > 1 and case["seq_len_kv"] > 1))
 
 
 def _mask(case: Case, framework: str) -> dict[str, Any]:

@@ -55,11 +55,18 @@ def test_a_refusal_in_a_step_is_foretold_by_the_rule_of_that_step(reader):
 
 
 @pytest.mark.parametrize(
-    "layout, heads, expected",
-    [("bhsd", 4, ("TE650",)), ("bhsd", 1, ()), ("bshd", 4, ()), ("sbhd", 4, ()), ("rowpad", 1, ("TE650",))],
+    "layout, heads, queries, expected",
+    [
+        ("bhsd", 4, 300, ("TE650",)),
+        ("bhsd", 1, 300, ()),
+        ("bhsd", 4, 1, ("TE650",)),
+        ("bshd", 4, 300, ()),
+        ("sbhd", 4, 300, ()),
+        ("rowpad", 1, 300, ("TE650",)),
+    ],
 )
-def test_tensors_that_lie_otherwise_than_transformer_engine_is_told(reader, layout, heads, expected):
-    case = {"backend": "te.fused", "layout": layout, "num_heads": heads, "num_kv_heads": heads}
+def test_tensors_that_lie_otherwise_than_transformer_engine_is_told(reader, layout, heads, queries, expected):
+    case = {"backend": "te.fused", "layout": layout, "num_heads": heads, "num_kv_heads": heads, "seq_len_q": queries}
     assert rules_of({**CASE, **case}, reader) == expected
 
 
