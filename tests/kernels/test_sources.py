@@ -9,7 +9,19 @@ import re
 import pytest
 
 KERNELS = sorted((pathlib.Path(__file__).parents[2] / "kernels").glob("*.py"))
-STANDARD = {"json", "os", "pathlib", "sys", "time", "traceback", "warnings", "logging", "importlib", "contextlib", "math"}
+STANDARD = {
+    "json",
+    "os",
+    "pathlib",
+    "sys",
+    "time",
+    "traceback",
+    "warnings",
+    "logging",
+    "importlib",
+    "contextlib",
+    "math",
+}
 
 
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.name)
