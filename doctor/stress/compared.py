@@ -17,6 +17,9 @@ from .described import SPOKEN_OF, described
 from .failures import BAD, verdict
 from .sweep import Outcome
 
+#: What ails a library that then serves nothing, whatever it is asked.
+BROKEN = ("abi-undefined-symbol", "missing-module", "no-kernel-image", "no-kernel-image/arch")
+
 
 @dataclass(frozen=True)
 class Said:
@@ -55,6 +58,7 @@ class Reader:
         self.rulebook = rulebook
         self.environment = Facts(fact for key, fact in environment.items() if not key.startswith("workload."))
         self._known: dict[str, Said] = {}
+        self._broken = self._broken_here()
         served = {name for _, names in SPOKEN_OF.values() for name in names}
         self._speaking = {name: _speaking(rulebook, name.partition(".")[0]) for name in served}
 
@@ -84,9 +88,22 @@ class Reader:
         rest = (rule for rule in fired.values() if rule.id not in certain)
         return Said((), serves, certain, tuple(rule.id for rule in rest if rule.severity != "note" or state))
 
+    def _broken_here(self) -> dict[str, tuple[str, ...]]:
+        """Library → rules for which it serves nothing in this environment."""
+        known, _ = know(self.rulebook, self.environment)
+        found: dict[str, tuple[str, ...]] = {}
+        for rule in self.rulebook.rules.values():
+            if rule.severity == "error" and rule.body.get("category") in BROKEN and rule.when.holds(known):
+                found[rule.library] = (*found.get(rule.library, ()), rule.id)
+        return found
+
     def _served(self, name: str, known: Known) -> tuple[bool | None, tuple[str, ...]]:
         """(whether this backend, or the library's choice, takes the case; the rules for which it does not)."""
-        library = self.rulebook.by_prefix.get(name.partition(".")[0])
+        prefix = name.partition(".")[0]
+        library = self.rulebook.by_prefix.get(prefix)
+        broken = self._broken.get(library.name if library else prefix)
+        if broken:
+            return False, broken
         if library is None:  # without backends to choose from
             verdicts = {rule.id: rule.when.holds(known) for rule in self._speaking[name] if _refuses(rule)}
             reasons = tuple(rule for rule, holds in verdicts.items() if holds)

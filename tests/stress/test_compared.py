@@ -114,6 +114,16 @@ def test_sage_has_no_backends_and_rules_all_the_same(reader):
     assert not beside(reader, sage, REFUSED).unruled  # one rule at least says that it goes wrong
 
 
+def test_a_library_that_loads_nothing_here_is_foretold_to_refuse_all(reader):
+    case = {"backend": "xformers", "seq_len_kv": 300}
+    assert not reader.said({**CASE, **case}).refused_by
+    other_cuda = {"xformers.cuda": "12.8", "torch.cuda": "13.0"}
+    broken = Reader(reader.rulebook, reader.environment.with_(*(fact(k, v, "test") for k, v in other_cuda.items())))
+    assert ("XF007", "refused") in beside(broken, case, REFUSED).foretold
+    assert ("XF007", "xformers") in beside(broken, case, RIGHT).refuted
+    assert broken.said({**CASE, "backend": "flash2"}).serves  # another library
+
+
 def test_flash_attention_through_transformers_has_the_faults_of_both(reader):
     flash = {**CASE, "backend": "transformers.flash2", "seq_len_kv": 300}
     assert rules_of(flash, reader) == () and reader.said(flash).serves
