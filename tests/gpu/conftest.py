@@ -9,7 +9,7 @@ import pytest
 from doctor.target import ask
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="session", autouse=True)
 def _gpu() -> None:
     pytest.importorskip("torch", reason="torch is not in the interpreter that runs the tests")
     facts = ask(sys.executable, "facts", timeout=300)
