@@ -100,6 +100,8 @@ TERMS: dict[str, Term] = _terms(
     ("workload.qkv_interleaved", BOOLEAN, "q, k, v are views of one fused projection", (), False),
     ("workload.qkv_transposed", BOOLEAN, "q, k, v are views that lie otherwise than their layout says", (), False),
     ("workload.qkv_unaligned", BOOLEAN, "q, k or v begin at an address that is no multiple of 16 bytes", (), False),
+    ("workload.kv_storage_offset", BOOLEAN,
+     "k and v are contiguous, but begin behind the start of a larger buffer", (), False),
     ("workload.dropout", NUMBER, "attention dropout probability", (), 0.0),
     ("workload.softcap", NUMBER, "logit soft cap; 0 = none", (), 0.0),
     ("workload.softmax_type", TEXT, "softmax variant", ("vanilla", "off-by-one", "learnable"), "vanilla"),

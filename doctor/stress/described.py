@@ -75,6 +75,7 @@ def _layout(case: Case) -> dict[str, Any]:
         # TransformerEngine gets (batch, seq, heads, dim) or (seq, batch, heads, dim), whatever lies in memory.
         "qkv_transposed": layout in ("bhsd", "expanded", "rowpad", "cache", "single") and _lies_otherwise(case),
         "qkv_unaligned": layout == "offset1",
+        "kv_storage_offset": layout in ("offset1", "offset8") and not _keys_lie_otherwise(case),
         "zero_length_sequences": _has_empty_sequence(case),
     }  # fmt: skip
 
@@ -91,7 +92,11 @@ def _lies_otherwise(case: Case) -> bool:
     if case["head_dim_qk"] != case["head_dim_v"] and padded:
         return False  # keys and values have unlike strides, which TransformerEngine notices
     queries = case["num_heads"] > 1 and case["seq_len_q"] > 1
-    return bool(padded or queries or (case["num_kv_heads"] > 1 and case["seq_len_kv"] > 1))
+    return bool(padded or queries or _keys_lie_otherwise(case))
+
+
+def _keys_lie_otherwise(case: Case) -> bool:
+    return bool(case["num_kv_heads"] > 1 and case["seq_len_kv"] > 1)
 
 
 def _mask(case: Case, framework: str) -> dict[str, Any]:

@@ -73,6 +73,20 @@ def test_tensors_that_lie_otherwise_than_transformer_engine_is_told(reader, layo
 @pytest.mark.parametrize(
     "case, expected",
     [
+        ({"layout": "offset8", "num_kv_heads": 1}, ("TE652",)),
+        ({"layout": "offset8", "seq_len_kv": 1}, ("TE652",)),
+        ({"layout": "offset8"}, ()),  # not contiguous as (batch, seq, heads, dim), so they are copied
+        ({"layout": "sbhd", "num_kv_heads": 1}, ()),
+    ],
+)
+@pytest.mark.parametrize("backend", ["te.fused", "te.unfused", "te.flash2"])
+def test_slices_of_a_buffer_that_transformer_engine_refuses(reader, backend, case, expected):
+    assert rules_of({**CASE, "backend": backend, **case}, reader) == expected
+
+
+@pytest.mark.parametrize(
+    "case, expected",
+    [
         ({"mask": "blind"}, ("SDPA402",)),
         ({"mask": "boolean"}, ()),
         ({"mask": "window"}, ("SDPA402",)),  # 300 queries, 100 keys
