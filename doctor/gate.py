@@ -238,7 +238,7 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
         from .joint import fixes_for
 
         for ward in judged:
-            made = fixes_for(rulebook, ward, limits_of_request(request, ward.cells[0].verdict.assessment))
+            made = fixes_for(rulebook, ward, limits_of_request(request, ward.cells[0].verdict.assessment, ward.patient))
             fixes += [replace(fix, title=f"in {ward.name}: {fix.title}") if len(judged) > 1 else fix for fix in made]
         clock.lap("fixes")
     notes = dict.fromkeys(note for ward in judged for note in _notes(ward))

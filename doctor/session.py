@@ -14,7 +14,7 @@ from .evaluate import Assessment, evaluate
 from .foretold import foretold
 from .model import ABSENT, Confirmation, Fact, Finding, Fix, NoFix, Prediction, Report
 from .patient import Patient, Request, examine
-from .records import dataclass
+from .records import dataclass, replace
 from .rulebook import Rulebook, load_rulebook
 from .settled import settled
 
@@ -81,7 +81,7 @@ def _diagnose(
     told = settled(request, rulebook, findings, assessment.undetermined)
     fixes: tuple[Fix, ...] = ()
     hopeless: tuple[NoFix, ...] = ()
-    limits = limits_of_request(request, assessment)
+    limits = limits_of_request(request, assessment, patient)
     if request.fixes and to_fix.findings:
         from .solve import no_fix, solve
 
@@ -200,13 +200,19 @@ def _may_have_gpu(known: Known) -> bool:
     return known.value("driver.version") not in (None, ABSENT)
 
 
-def limits_of_request(request: Request, assessment: Assessment) -> Limits | None:
-    """What the user wants to keep; a name that is neither installed nor on record is most likely misspelt."""
-    if not (request.hold or request.allow or request.constraints):
+def limits_of_request(request: Request, assessment: Assessment, patient: Patient) -> Limits | None:
+    """What the user wants to keep, and the project's own lines; a name that is neither installed nor on record is most
+    likely misspelt.
+    """
+    declared = patient.declaration.asked if patient.declaration is not None else {}
+    if not (request.hold or request.allow or request.constraints or declared):
         return None
+    from .solve.limits import Limits, limits_of, unknown_names
+
+    if not (request.hold or request.allow or request.constraints):
+        return Limits(declared=declared)
     from .release_index import load_index
     from .solve import distributions, platform_of
-    from .solve.limits import limits_of, unknown_names
 
     known = assessment.known
     limits = limits_of(request.hold, request.allow, request.constraints, platform_of(known))
@@ -217,7 +223,7 @@ def limits_of_request(request: Request, assessment: Assessment) -> Limits | None
 
         hint = nearest(strangers[0], (*installed, *packages))
         raise DoctorError(f"`{strangers[0]}` is neither installed there nor on record", hint)
-    return limits
+    return replace(limits, declared=declared)
 
 
 class Clock:

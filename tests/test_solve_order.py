@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doctor.evaluate import evaluate
-from doctor.model import Fact, Facts, Fix
+from doctor.model import Facts, Fix
 from doctor.release_index import ReleaseIndex
 from doctor.rulebook import Rule, Rulebook, load_rulebook
 from doctor.solve import no_fix, solve
@@ -228,43 +228,6 @@ def test_what_was_built_for_another_torch_gets_its_release(installed: dict[str, 
     rules, facts = load_rulebook(), given(**installed)
     fix = solve(rules, facts, evaluate(rules, facts))[0]
     assert {change.name: change.after for change in fix.changes} == wanted and not fix.leaves
-
-
-# --- the project's own files --------------------------------------------------------------------------------------
-
-
-def declared(**lines: str) -> Facts:
-    """Versions as a requirements file gives them: each with its line."""
-    facts = given(**{name: line[0] for name, line in _lines(lines).items()})
-    return facts.with_(*(
-        Fact(f"{name}.version", version, f"requirements.txt:{number}", raw)
-        for number, (name, (version, raw)) in enumerate(_lines(lines).items(), 1)
-    ))  # fmt: skip
-
-
-def _lines(lines: dict[str, str]) -> dict[str, tuple[str, str]]:
-    return {name: (line.partition(" ")[0], line.partition(" ")[2]) for name, line in lines.items()}
-
-
-def test_the_pin_that_has_to_move_is_named_with_its_line():
-    rules = book(OWN001={"when": {"torch.version": "2.6.0"}, "fix": [{"require": {"torch": "==2.7.0"}}]})
-    world = index(torch={v: {"rd": [CUDA12]} for v in ("2.6.0", "2.7.0")})
-    facts = declared(torch="2.6.0 torch==2.6.0")
-    (fix,) = solve(rules, facts, evaluate(rules, facts), index=world)
-    assert "requirements.txt:1 pins `torch==2.6.0`: change it to `torch==2.7.0`" in fix.changes[0].why
-
-
-def test_a_declared_range_that_is_not_part_of_the_trouble_is_kept():
-    rules = book(OWN001={"when": {"torch.version": "2.6.0"}, "fix": [{"require": {"torch": ">2.6"}}]})
-    world = index(torch={v: {"rd": [CUDA12]} for v in ("2.6.0", "2.7.0", "2.8.0")},
-                  torchvision={"0.21.0": {"rd": ["torch==2.6.0"]}, "0.22.0": {"rd": ["torch==2.7.0"]},
-                               "0.23.0": {"rd": ["torch==2.8.0"]}})  # fmt: skip
-    free = declared(torch="2.6.0 torch==2.6.0", torchvision="0.21.0 torchvision==0.21.0")
-    assert first(rules, free, world) == {"torch": "2.7.0", "torchvision": "0.22.0"}
-    kept = declared(torch="2.6.0 torch==2.6.0", torchvision="0.21.0 torchvision!=0.22.0")
-    assert first(rules, kept, world) == {"torch": "2.8.0", "torchvision": "0.23.0"}
-    in_the_way = declared(torch="2.6.0 torch==2.6.0", torchvision="0.21.0 torchvision<0.22")
-    assert first(rules, in_the_way, world) == {"torch": "2.7.0", "torchvision": "0.22.0"}
 
 
 def test_a_pin_of_xformers_or_vllm_binds_an_upgrade_of_torch():

@@ -140,6 +140,17 @@ def _within(version: str, ranges: tuple[str, ...]) -> bool:
     return all(admits(text, version) for text in ranges)
 
 
+def any_of(name: str, ranges: Sequence[str]) -> str:
+    """One range that admits of the releases on record what any of these admits; empty where none is on record."""
+    releases = [version for version, item in load_index().releases(name).items() if not item.is_prerelease]
+    good = [at for at, version in enumerate(releases) if any(admits(text, version) for text in ranges)]
+    if not good:
+        return ""
+    first, last = good[0], good[-1]
+    clauses = [f">={releases[first]}", *([f"<={releases[last]}"] if last + 1 < len(releases) else [])]
+    return ",".join([*clauses, *(f"!={releases[at]}" for at in range(first, last) if at not in set(good))])
+
+
 def narrowed(item: Open, clean: Sequence[str]) -> str:
     """A range that admits none of the others on record, and of these the newest, with few releases left out between."""
     versions, good = item.versions, set(clean)

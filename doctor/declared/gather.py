@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..errors import DoctorError
 from ..model import ABSENT, Fact, Facts
-from ..records import dataclass, field
+from ..records import dataclass, field, replace
 from ..release_index import Platform, ReleaseIndex, admits, load_index, needs_of
 from ..vocabulary import fact as make_fact
 from .compatible import Open, binding, fits, go_together
@@ -28,6 +28,7 @@ class Declaration:
     other_index: bool = False  # torch does not come from PyPI
     notes: tuple[str, ...] = ()
     faults: tuple[DoctorError, ...] = ()
+    asked: Mapping[str, Entry] = field(default_factory=dict)  # package → the line that asks for it, no lock's
 
 
 def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] = ()) -> Declaration:
@@ -40,13 +41,17 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
     ranges: dict[str, tuple[str, Entry]] = {}
     extras: dict[str, frozenset[str]] = {}
     broken: list[DoctorError] = []
+    asked: dict[str, Entry] = {}
     for name, entries in groups.items():
         if name not in index and (plain := _plain_pin(entries)) is not None:
             pinned[name] = plain  # most lines of a long file
+            if not entries[0].locked:
+                asked[name] = replace(entries[0], range="")
             continue
         try:
             holding, unsure = _holding(entries, likely)
             wanted = [entry for entry in holding if not entry.constraint]
+            asked |= _asked(name, [] if unsure else holding)
             extras[name] = frozenset(extra for entry in wanted for extra in entry.extras)
             if unsure and not _all_alike([*wanted, *unsure]):
                 pinned[name] = _unsure(name, [*wanted, *unsure])
@@ -80,7 +85,7 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
     notes += tuple(_at_odds(pinned, extras, index, platform, other_index, sources))
     several = tuple(item for item in opened if item.versions)
     return Declaration(
-        Facts(facts.values()), several, platform, other_index, (*notes, *told, *rest), (*faults, *broken)
+        Facts(facts.values()), several, platform, other_index, (*notes, *told, *rest), (*faults, *broken), asked
     )
 
 
@@ -125,6 +130,14 @@ def _holding(entries: Sequence[Entry], likely: Sequence[Platform]) -> tuple[list
     if len({entry.version for entry in locked}) > 1:  # extras or groups decide, and the file does not say which
         return [entry for entry in holding if not entry.locked], unsure + locked
     return holding, unsure
+
+
+def _asked(name: str, entries: Sequence[Entry]) -> dict[str, Entry]:
+    """The line to edit where another release is wanted: the one that pins, else one that narrows; with all ranges."""
+    own = [entry for entry in entries if not entry.locked and not entry.problem]
+    lines = sorted(own, key=lambda entry: (entry.version is None, not entry.range, entry.constraint))
+    ranges = (clause for entry in own if entry.version is None for clause in entry.range.split(",") if clause)
+    return {name: replace(lines[0], range=",".join(dict.fromkeys(ranges)))} if lines else {}
 
 
 def _all_alike(entries: Sequence[Entry]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,19 @@ def _entry(path: Path, name: str, value: Any, line: int, places: Places, notes: 
     version = table.get("version", "*")
     if not isinstance(version, str):
         raise fault(path, line, f"the version of `{name[:40]}` needs to be a text")
-    ranges = pep440(version)
+    several = [pep440(part) for part in re.split(r"\|\|?", version)]
+    ranges = several[0] if len(several) == 1 else None if None in several else _any(name, several)
     if ranges is None:
         raise fault(path, line, f"`{version[:60]}` is no range of versions")
     return Entry(normalized(name), str(path), line, ranges, pin_of(ranges, path, line), extras, marker, raw)
+
+
+def _any(name: str, ranges: Sequence[str | None]) -> str:
+    """Alternatives as one range; one that admits everything makes them all idle."""
+    from .compatible import any_of
+
+    whole = [text for text in ranges if text]
+    return any_of(normalized(name), whole) if len(whole) == len(ranges) else ""
 
 
 def _marker(table: Table) -> str | None:
@@ -83,7 +92,7 @@ def _address(table: Table) -> str | None:
 
 
 def pep440(text: str) -> str | None:
-    """poetry's `^2.4`, `~2.4`, `2.4.*` and `2.4.0` in the words of PEP 440; alternatives (`||`) are left open."""
+    """poetry's `^2.4`, `~2.4`, `2.4.*` and `2.4.0` in the words of PEP 440; of alternatives (`||`) one at a time."""
     text = text.strip()
     if PLAIN_RANGE.fullmatch(text):
         return text

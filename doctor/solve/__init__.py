@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..model import ABSENT, Fact, Facts, Fix, NoFix
 from ..release_index import Platform, ReleaseIndex, load_index, normalized
 from ..vocabulary import TERMS
-from .limits import Limits, with_declared
+from .limits import Limits
 
 if TYPE_CHECKING:
     from ..evaluate import Assessment
@@ -46,12 +46,16 @@ def solve(
     ways lose is not worked out.
     """
     requires = functools.cache(installed) if installed is not None else None
-    own = with_declared(limits, facts, distributions(facts)) if deep else None
+    own = limits.with_declared() if limits is not None else None
+    kept: tuple[Fix, ...] = ()
     if own is not None:  # ranges of the project's own files that are not part of the trouble are kept
         kept = _solve(rulebook, facts, assessment, own, requires, index, deep, thorough)
         if kept and not kept[0].leaves and any(change.kind == "package" for change in kept[0].changes):
             return kept
-    return _solve(rulebook, facts, assessment, limits, requires, index, deep, thorough)
+        kept = tuple(fix for fix in kept if not fix.leaves)
+    found = _solve(rulebook, facts, assessment, limits, requires, index, deep, thorough)
+    known = {fix.title for fix in kept}
+    return (*kept, *(fix for fix in found if fix.title not in known))[:MOST_FIXES]
 
 
 def _solve(

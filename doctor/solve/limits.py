@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import DoctorError
-from ..model import Facts
-from ..records import dataclass, field
+from ..records import dataclass, field, replace
 from ..release_index import Platform, admits, normalized
-from ..requirement_lines import Line, marker_holds, read_line
+from ..requirement_lines import marker_holds, read_line
+
+if TYPE_CHECKING:
+    from ..declared.interface import Entry
 
 _SPECIAL = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@")
 _INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]+(?P<file>\S+)")
@@ -23,10 +26,26 @@ class Limits:
     hold: frozenset[str] = frozenset()
     allow: frozenset[str] = frozenset()  # empty: all may
     ranges: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, Entry] = field(default_factory=dict)  # lines of the project's own files, kept where possible
 
     def free(self, package: str) -> bool:
         """Whether the package may change at all."""
         return package not in self.hold and (not self.allow or package in self.allow)
+
+    def with_declared(self) -> Limits | None:
+        """The limits with the ranges that the project's own files declare; None where they declare none.
+
+        An exact pin is no range: it is what is installed, and moves where it is part of the trouble.
+        """
+        own = {name: line.range for name, line in self.declared.items() if line.range}
+        both = {name: ",".join(filter(None, (self.ranges.get(name), text))) for name, text in own.items()}
+        return replace(self, ranges={**self.ranges, **both}) if own else None
+
+    def source(self, package: str) -> str:
+        """Who asks for the range of a package: `your constraint`, or the line of the project's own."""
+        line = self.declared.get(package)
+        own = line is not None and line.range and self.ranges.get(package, "").endswith(line.range)
+        return line.place if line is not None and own else "your constraint"
 
 
 def limits_of(
@@ -114,34 +133,15 @@ def unknown_names(names: Sequence[str], known: Collection[str]) -> list[str]:
     return [name for name in names if normalized(name) not in known]
 
 
-_AT_A_LINE = re.compile(r".+:\d+")
 _QUOTED = re.compile(r'"([^"\\]*)"|\'([^\']*)\'')
 
 
-def declared(facts: Facts, name: str) -> tuple[str, Line] | None:
-    """(file and line, requirement) where the project's own files say what is installed of a package."""
-    fact = facts.get(f"{name}.version")
-    if fact is None or not fact.raw or not _AT_A_LINE.fullmatch(fact.source):
-        return None
-    quoted = (double or single for double, single in _QUOTED.findall(fact.raw))  # items of an array in TOML
-    lines = [read_line(text.strip()) for text in (fact.raw.partition(" #")[0], *quoted)]
-    named = [line for line in lines if line is not None and normalized(line.name) == name]
-    return (fact.source, named[0]) if len(named) == 1 else None
-
-
-def with_declared(limits: Limits | None, facts: Facts, names: Collection[str]) -> Limits | None:
-    """The limits with the ranges that the project's own files declare; None where they declare none.
-
-    An exact pin is no range: it is what is installed, and moves where it is part of the trouble.
-    """
-    ranges: dict[str, str] = {}
-    for name in names:
-        found = declared(facts, name)
-        clauses = found[1].clauses if found else ()
-        if clauses and not (len(clauses) == 1 and clauses[0].startswith("==")):
-            ranges[name] = ",".join(clauses)
-    if not ranges:
-        return None
-    kept = limits or Limits()
-    both = {name: ",".join(filter(None, (kept.ranges.get(name), text))) for name, text in ranges.items()}
-    return Limits(kept.hold, kept.allow, {**kept.ranges, **both})
+def requirement_in(line: Entry) -> str | None:
+    """The requirement as it stands in its line, `torch[extra]>=2.4`; None where the file writes it in another way."""
+    raw = (line.raw or "").partition(" #")[0]
+    texts = [raw, *(double or single for double, single in _QUOTED.findall(raw))]  # items of an array in TOML
+    for text in map(str, texts):
+        plain = read_line(text.strip())
+        if plain is not None and normalized(plain.name) == line.name:
+            return text.strip()
+    return None

@@ -74,7 +74,7 @@ def impossible(stack: Stack, wanted: Mapping[str, str]) -> str | None:
         usable = [item for item in releases if not item.yanked and not item.is_prerelease]
         own_range = stack.limits.ranges.get(package, "")
         if usable and own_range and not any(admits(own_range, item.version) for item in usable):
-            return f"{asked} is ruled out by your constraint `{package}{own_range}`"
+            return f"{asked} is ruled out by `{package}{own_range}` ({stack.limits.source(package)})"
         python = stack.platform.python
         if usable and python is not None and not any(admits(item.requires_python, python) for item in usable):
             return f"{asked} needs Python {usable[-1].requires_python}, and this is {python}"

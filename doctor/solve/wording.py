@@ -13,11 +13,12 @@ from ..release_index import admits, load_index, normalized
 from ..vocabulary import parse_version
 from .cost import in_words
 from .effects import brings
-from .limits import declared
+from .limits import requirement_in
 from .parts import BUILT_AGAINST_TORCH, leader_of, orphans
 from .repair import Outcome, Repair, is_change
 
 if TYPE_CHECKING:
+    from ..declared.interface import Entry
     from .losses import Losses
 
 _MOST = 4  # keys named where a rule cannot be judged for want of many
@@ -121,13 +122,20 @@ def _why_package(
         brought = brings(stack, version).get("cudnn.version") or outcome.known.value("cudnn.version")
         if brought and brought != ABSENT:
             reasons.append(f"this build brings cuDNN {brought}")
-    line = declared(repair.facts, name)
-    if line is not None and version != ABSENT:
-        place, said = line[0], str(repair.facts[f"{name}.version"].raw)
-        extras = re.match(r"[^\[=<>!~;\s]+(\[[^\]]*\])?", said)
-        new = f"{extras[0] if extras else name}=={version}"
-        reasons.append(f"{place} {'pins' if '==' in said else 'says'} `{said}`: change it to `{new}`")
+    line = stack.limits.declared.get(name)
+    if line is not None and version != ABSENT and not (line.version is None and admits(line.range, version)):
+        reasons.append(_to_edit(line, version))
     return "; ".join(reasons)
+
+
+def _to_edit(line: Entry, version: str) -> str:
+    """Which line of the project's own does not admit the new release, and what to write there instead."""
+    said = requirement_in(line)
+    if said is None:
+        return f"{line.place} says `{' '.join((line.raw or line.range).split())}`: let it admit {version}"
+    named = re.match(r"[^\[=<>!~;\s]+(\[[^\]]*\])?", said)
+    new = f"{named[0] if named else line.name}=={version}"
+    return f"{line.place} {'pins' if line.version else 'says'} `{said}`: change it to `{new}`"
 
 
 def _note(repair: Repair, outcome: Outcome, after: Any, first: bool) -> str:
