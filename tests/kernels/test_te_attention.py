@@ -113,6 +113,18 @@ def test_wrong_numbers_are_seen(torch_python: str, tmp_path: pathlib.Path) -> No
     assert answer.observed["wrong"] and "out" in answer.observed["offenders"]
 
 
+def test_what_ran_is_read_off_the_functions_that_were_called(torch_python: str, tmp_path: pathlib.Path) -> None:
+    how = (
+        "class FusedAttnFunc(torch.autograd.Function):\n"
+        "            forward = staticmethod(lambda ctx, t: t.clone())\n"
+        "            backward = staticmethod(lambda ctx, g: g)\n"
+        "        q = FusedAttnFunc.apply(q)"
+    )
+    observed = te(torch_python, tmp_path, OLD, where="attention", how=how).observed
+    assert "cudnn" in observed["ran"] and "FusedAttnFunc" in observed["kernels"], observed
+    assert not observed["wrong"]
+
+
 def test_no_backend_is_a_refusal(torch_python: str, tmp_path: pathlib.Path) -> None:
     how = "raise Exception('No dot product attention support for the provided inputs!')"
     answer = te(torch_python, tmp_path, NONE, where="deep", how=how)
