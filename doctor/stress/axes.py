@@ -153,8 +153,8 @@ def consistent(case: Case) -> bool:
 
 
 def _has_bias(case: Case) -> bool:
-    """Whether there is a bias of ordinary numbers; a gradient is asked of one whose numbers are the queries' type."""
-    plain = not (case.get("softcap") or case.get("alibi"))
+    """Whether there is a bias of ordinary numbers; of one in the queries' type also a gradient, where it is known."""
+    plain = not (case.get("softcap") or case.get("alibi") or case.get("dropout"))
     asks = ("additive", "additive_low") if case["bias_grad"] else ("additive", "additive_low", "additive_float32")
     return bool(case["mask"] in asks and (plain or not case["bias_grad"]))
 
@@ -213,7 +213,7 @@ DOMAINS: dict[str, Domain] = {
     "sdpa.flash": Domain({**_sdpa, **_plain, **_half, **_any_bias("b1ss")}),
     # It takes no mask that asks for a gradient: asked once of each pair, and of more that are broadcast instead.
     "sdpa.cudnn": Domain({**_sdpa, **_half, **_any_bias("b1ss", "bhss", "1hss", "b11s", "1hss+")}, share=0.5),
-    "sdpa.math": Domain(_sdpa, share=0.7),
+    "sdpa.math": Domain(_sdpa, share=0.8),
     "varlen": Domain({"layout": _one_of("layout", "thd"), **_half, "feature": _only(), "heads": _mha,
                       "mask": _one_of("mask", "no_mask", "causal_bottom_right", "window")}, share=0.5),
     # Nested tensors of the jagged layout: grouped heads are not for gradients there, and sizes are read on the host.

@@ -22,9 +22,10 @@ PRIMED = {**PLAINLY, "before": "other_grad"}
 #: What there is but one of has a stride that says nothing, and code that believes it fails.
 SINGLE = tuple({**PLAINLY, "layout": "single", **one}
                for one in ({"batch_size": 1}, {"num_heads": 1, "num_kv_heads": 1}, {"seq_len_q": 1}))  # fmt: skip
-#: A bias that is trained while q, k and v are not.
-ALONE = {**PLAINLY, "mask": "additive", "bias_shape": "bhss", "bias_grad": True, "alone": True, "layout": "bhsd",
-         "deterministic": False}  # fmt: skip
+#: A bias that is trained, and one that is while q, k and v are not.
+LEARNED = {**PLAINLY, "mask": "additive", "bias_shape": "bhss", "bias_grad": True, "deterministic": False,
+           "layout": "bhsd"}  # fmt: skip
+ALONE = {**LEARNED, "alone": True}
 #: More sequences than a grid of blocks has in its second and third dimension: 65535.
 LARGE = {**PLAINLY, "batch_size": 65_537, "num_heads": 1, "num_kv_heads": 1, "seq_len_q": 8, "seq_len_kv": 8,
          "head_dim_qk": 16, "head_dim_v": 16, "layout": "bhsd", "deterministic": False,
@@ -51,6 +52,7 @@ def plan(backends: Sequence[str], device: str, count: int, seed: int = 0, compil
         wanted = max(4, round(count * shares[name] / total))
         queues[name], pairs[name] = _cases(name, device, wanted, seed)
     slow = {name: queues.pop(name) for name in order if domain(name).slow}
+    slow = {name: [*queue, *_special(name, queue, [LEARNED])] for name, queue in slow.items()}  # few else hold one
     late = [case for name in queues if domain(name).compiles
             for case in _compiled(queues[name], device, compiled)]  # fmt: skip
     risky = {name: _risky(name, queue, device) for name, queue in queues.items()}
@@ -98,14 +100,17 @@ def _primed(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _special(name: str, made: list[dict[str, Any]], sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For each of `sets` a plain case of the backend that sets it, if it can be said to the backend."""
+    """For each of `sets` the next case that can set it: none of a backend that takes packed tensors alone."""
     mine, asked = domain(name), []
+    loose = [{**case, "how": "eager"} for case in made if case["layout"] != "thd" and not _odd(case)]
     for number, special in enumerate(sets):
-        loose = [case for case in made if _dense(case) and not case.get("softcap") and not case.get("alibi")]
-        case = {**loose[number % len(loose)], **special, "how": "eager"} if loose else None
-        if case and consistent(case) and mine.fits(case):
-            asked.append(case)
+        found = ({**case, **special} for case in loose[number:])
+        asked += [case for case in found if consistent(case) and mine.fits(case)][:1]
     return asked
+
+
+def _odd(case: Mapping[str, Any]) -> bool:
+    return bool(case["how"] == "compile" or case.get("dropout") or case.get("softcap") or case.get("alibi"))
 
 
 def _dense(case: Mapping[str, Any]) -> bool:
