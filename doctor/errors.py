@@ -18,6 +18,12 @@ class NoDiagnosis(DoctorError):
     exit_code = 3
 
 
+class Interrupted(DoctorError):
+    """Ended by the user or the system before it was through; what is kept of it stands in the hint."""
+
+    exit_code = 130
+
+
 def reason_of(problem: Exception) -> str:
     """Why a file or program could not be had: the system's own words, without its number, to end a sentence."""
     return str(getattr(problem, "strerror", None) or problem).lower()

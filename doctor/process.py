@@ -57,11 +57,11 @@ class Process:
             python = os.path.abspath(python)  # noqa: PTH100 - a venv's python is a link that must not be resolved
         self.process: subprocess.Popen[bytes] | None = None
         self.lifeline = Lifeline()
-        # A file and not a pipe: a program that never reads its request must not block us.
-        with tempfile.TemporaryFile(dir=directory) as request:
-            request.write(_request(cases or ()))
-            request.seek(0)
-            try:
+        try:
+            # A file and not a pipe: a program that never reads its request must not block us.
+            with tempfile.TemporaryFile(dir=directory) as request:
+                request.write(_request(cases or ()))
+                request.seek(0)
                 self.process = subprocess.Popen(
                     [python, "-B", name] + ([] if cases is not None else [AHEAD]),
                     stdin=subprocess.PIPE if cases is None else request,
@@ -73,10 +73,10 @@ class Process:
                     pass_fds=self.lifeline.theirs,
                 )
                 self.lifeline.tie(self.process.pid)
-            except (OSError, ValueError) as error:
-                text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                self.problem = f"cannot start `{python}`: {text}"
-                self.lifeline.cut()
+        except (OSError, ValueError) as error:
+            text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            self.problem = f"cannot start `{python}`: {text}"
+            self.lifeline.cut()
 
     def hand(self, cases: Sequence[Request]) -> bool:
         """Hand over the cases to a process that was started ahead of them; False where it is gone, and of no use."""
@@ -131,7 +131,6 @@ class Process:
             while selector.get_map():
                 # A grandchild may hold the pipes open after the program itself is gone: look for its end as well.
                 ready = selector.select(0.0 if ended else max(0.0, min(0.05, deadline - time.monotonic())))
-                self.look()
                 reached = len(self.answers), len(self.stages)
                 for key, _ in ready:
                     chunk = os.read(key.fd, 1 << 16)
@@ -139,6 +138,7 @@ class Process:
                         key.data(chunk)
                     else:
                         selector.unregister(key.fileobj)
+                self.look()  # now, and not before what was said is heard
                 if (len(self.answers), len(self.stages)) != reached:
                     deadline = time.monotonic() + timeout
                 if len(self.answers) >= self.cases or self.general:

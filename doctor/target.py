@@ -13,8 +13,8 @@ from .answer import Answer, signal_name
 from .process import Overlay, Process, Request
 
 __all__ = [
-    "Answer", "HeadStart", "Overlay", "Process", "Request", "ask", "run_alone", "run_program", "run_snippet",
-    "signal_name",
+    "Answer", "HeadStart", "Overlay", "Process", "Request", "ask", "everyones", "run_alone", "run_program",
+    "run_snippet", "signal_name",
 ]  # fmt: skip
 
 #: Steps that every program which names them takes first.
@@ -34,8 +34,8 @@ def run_program(
     """Run `program` (a kernel's name, or a path to a .py file) on `cases` with `python`; one answer per case, in order.
 
     `timeout` is the longest wait, in seconds, for the next answer; starting, imports and the context have it each to
-    themselves. `env` is laid over our own environment, None removing a variable; `beside` are files that it finds in a folder `programs`;
-    `ahead` is this program in this interpreter, started before. Nothing the program does raises here.
+    themselves. `env` is laid over our own environment, None removing a variable; `beside` are files that it finds in a
+    folder `programs`; `ahead` is this program in this interpreter, started before. Nothing that it does raises here.
     """
     source = _source(program)
     return _run(python, source.name, source.read_text("utf-8"), cases, timeout, env, beside, ahead)
@@ -137,7 +137,7 @@ def _run(
             answers += got
             # What ends before its first case, or in what every case begins with, ends so each time: one answer serves
             # all, and nobody waits for the same hang again.
-            if not started or _everyones(got[-1]):
+            if not started or everyones(got[-1]):
                 answers += [got[-1]] * (len(cases) - len(answers))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -158,6 +158,6 @@ def _furnished(name: str, source: str) -> pathlib.Path:
     return directory
 
 
-def _everyones(answer: Answer) -> bool:
+def everyones(answer: Answer) -> bool:
     """Whether the process died in a step that no case gets around."""
-    return answer.outcome in ("crashed", "timeout") and answer.where in SHARED_STEPS
+    return answer.outcome in ("crashed", "timeout") and (answer.where or "").lower() in SHARED_STEPS

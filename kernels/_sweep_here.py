@@ -31,7 +31,8 @@ def describe(request):
         step("CUDA context")
         (torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)).sum().item()
     context = time.perf_counter()
-    found["backends"], found["versions"] = _backends(torch, request.get("backends") or list(_sweep_backends.BACKENDS))
+    names = list(request.get("backends") or _sweep_backends.BACKENDS) + list(request.get("own") or ())
+    found["backends"], found["versions"] = _backends(torch, names)
     found["device"] = device
     found["seconds"] = {
         "import": round(imported - began, 3), "context": round(context - imported, 3),
@@ -77,10 +78,15 @@ def _backends(torch, names):
             lines = _sweep_backends.text(case)["setup"]
             if name.startswith("te."):  # the rest needs a GPU, and chooses for the process
                 lines = [line for line in lines if line.startswith(("import", "from importlib"))]
-            exec(compile("\n".join(lines), "<setup>", "exec"), {"torch": torch})
+            space = {"torch": torch}
+            exec(compile("\n".join(lines), "<setup>", "exec"), space)
             states[name] = None
-        except Exception as error:
+            if name.startswith("file:") and not callable(space["attention"]):
+                states[name] = "it is no function but of type {}".format(type(space["attention"]).__name__)
+        except BaseException as error:  # SystemExit in an import is an answer too
             states[name] = "{}: {}".format(type(error).__name__, error)[:600]
+            if name.startswith("file:") and isinstance(error, KeyError):
+                states[name] = "the file defines no {}".format(error)
     import sys
 
     for name in MODULES:

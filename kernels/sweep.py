@@ -21,14 +21,27 @@ _capped = False
 
 
 def _cap(request):
-    """Hold this process to the memory it was given."""
+    """Hold this process to the memory it was given: that of its GPU, or else what it may take of the host's."""
     global _capped
     if request.get("memory_bytes") and not _capped:
         torch = _attention.import_torch()
         if torch.cuda.is_available():
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, request["memory_bytes"] / total))
+        else:
+            _cap_host(int(request["memory_bytes"]))
         _capped = True
+
+
+def _cap_host(limit):
+    """What lies beyond the limit is refused, and that is an answer; the system would kill, and whom it likes."""
+    try:
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
+    except (ImportError, OSError, ValueError):  # no such limit on this system
+        pass
 
 
 def _kinds(case):

@@ -11,6 +11,9 @@ from ..target import Answer, run_alone
 from .worker import Worker
 
 BAD = ("wrong", "failed", "crashed", "timeout")
+#: What torch says on a GPU, on a CPU, C++ and Python where memory is at its end; in small letters.
+NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc",
+             "memoryerror")  # fmt: skip
 CATEGORIES = (
     "mask", "bias_shape", "bias_grad", "alone", "layout", "sequences", "grad", "how", "before", "dropout", "softcap",
     "alibi", "deterministic",
@@ -26,7 +29,7 @@ def verdict(answer: Answer) -> str:
     """right, wrong, refused, unavailable, no memory, failed, crashed or timeout."""
     if answer.outcome == "ran":
         return "wrong" if answer.observed.get("verdict") == "wrong" else "right"
-    if answer.outcome == "failed" and "out of memory" in answer.reason.lower():
+    if answer.outcome == "failed" and any(words in answer.reason.lower() for words in NO_MEMORY):
         return "no memory"
     return answer.outcome
 

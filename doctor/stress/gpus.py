@@ -28,7 +28,7 @@ def lanes(hello: Mapping[str, Any], memory: int | None) -> tuple[list[Lane], lis
     """The lanes of this host, and what is wrong with devices that get none."""
     devices = hello.get("devices") or []
     if not devices:
-        return [Lane("cpu", "the CPU")], []
+        return [Lane("cpu", "the CPU", memory_bytes=memory)], []
     tokens = [token.strip() for token in str(hello.get("visible") or "").split(",") if token.strip()]
     made, problems = [], []
     for device in devices:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from ..errors import DoctorError, NoDiagnosis
-from ..target import Answer
+from ..target import Answer, everyones
 from .axes import DOMAINS
 from .worker import Worker
 
@@ -32,17 +33,26 @@ class Options:
     journal: Path | None = None
     restart: bool = False
     processes: int | None = None  # on each GPU; None: as the host's cores allow
+    must_keep: bool = True  # without its journal there is no sweep; else it is done without
+
+    @property
+    def own(self) -> list[str]:
+        """Functions of the user's own among the backends: `file:PATH:FUNCTION`."""
+        return [name for name in self.backends if name.startswith("file:")]
 
 
 def look(options: Options, tell: Callable[[str], None]) -> tuple[Mapping[str, Any], list[str]]:
     """What torch and the libraries say of themselves, and what went wrong on the way."""
+    for name in options.own:
+        _exists(name)
     tell("looking at devices and libraries")
     worker = Worker(options.python, timeout=max(180.0, options.timeout))
-    answer = worker.ask({"op": "hello", "device": options.device})
+    request = {"op": "hello", "device": options.device, "own": options.own}
+    answer = worker.ask(request)
     problems = []
-    if answer.outcome in ("crashed", "timeout"):
+    if answer.outcome in ("crashed", "timeout") and answer.where is not None and not everyones(answer):
         problems.append(f"looking at the libraries: {answer.reason}")
-        answer = _one_by_one(worker, options)
+        answer = _one_by_one(worker, request)
     if answer.outcome != "ran":
         raise NoDiagnosis(f"torch in `{options.python}` cannot be used: {answer.reason}")
     if answer.observed.get("no_gpu"):
@@ -50,17 +60,26 @@ def look(options: Options, tell: Callable[[str], None]) -> tuple[Mapping[str, An
     return answer.observed, problems
 
 
-def _one_by_one(worker: Worker, options: Options) -> Answer:
+def _exists(name: str) -> None:
+    """Complain about a function that cannot be there, before anything is started."""
+    path, _, function = name[5:].rpartition(":")
+    if not path or not function:
+        raise DoctorError(f"`{name}` names no function", "write it as `file:PATH:FUNCTION`")
+    if not Path(path).is_file():
+        raise DoctorError(f"there is no file `{path}`")
+
+
+def _one_by_one(worker: Worker, request: Mapping[str, Any]) -> Answer:
     """A library took the process with it: torch on its own, then each backend in a process of its own."""
     from concurrent.futures import ThreadPoolExecutor
 
-    alone = {"op": "hello", "device": options.device}
-    first = worker.ask({**alone, "backends": ["sdpa.default"]})
+    first = worker.ask({**request, "backends": ["sdpa.default"], "own": []})
     if first.outcome != "ran":
         return first
+    names = [*DOMAINS, *request["own"]]
     with ThreadPoolExecutor(4) as pool:
-        ask = partial(_state, worker, {**alone, "context": False})
-        states = dict(zip(DOMAINS, pool.map(ask, DOMAINS), strict=True))
+        ask = partial(_state, worker, {**request, "context": False, "own": []})
+        states = dict(zip(names, pool.map(ask, names), strict=True))
     return Answer("ran", {**first.observed, "backends": states}, first.reason, first.seconds)
 
 
@@ -75,16 +94,15 @@ def _state(worker: Worker, request: Mapping[str, Any], name: str) -> str | None:
 def chosen(options: Options, hello: Mapping[str, Any], device: str) -> list[str]:
     """The backends to ask: those named, else all that are there."""
     states = hello.get("backends") or {}
-    own = [name for name in options.backends if name.startswith("file:")]
+    own = options.own
     for name in own:
-        if name.count(":") < 2:
-            raise DoctorError(f"`{name}` names no function", "write it as `file:PATH:FUNCTION`")
-        if not Path(name[5:].rpartition(":")[0]).is_file():
-            raise DoctorError(f"there is no file `{name[5:].rpartition(':')[0]}`")
-    wanted = [name for name in options.backends if name not in own]
+        if states.get(name) is not None:
+            raise DoctorError(f"`{name}` cannot be asked: {' '.join(str(states[name]).split())}")
+    wanted = list(dict.fromkeys(name for name in options.backends if name not in own))
     unknown = [name for name in wanted if name not in states]
     if unknown:
-        raise DoctorError(f"there is no backend `{unknown[0]}`", f"backends are {', '.join(states)}")
+        names = ", ".join(name for name in states if name not in own)
+        raise DoctorError(f"there is no backend `{unknown[0]}`", f"backends are {names}")
     there = [name for name, problem in states.items() if problem is None]
     if not device.startswith("cuda"):
         there = [name for name in there if name in CPU_BACKENDS]
@@ -93,5 +111,11 @@ def chosen(options: Options, hello: Mapping[str, Any], device: str) -> list[str]
         if missing:
             why = states[missing[0]] or "it needs a GPU"
             raise NoDiagnosis(f"`{missing[0]}` cannot be asked here: {why}")
-        return [*wanted, *own]
+        return [*wanted, *dict.fromkeys(own)]
     return there
+
+
+def own_functions(backends: Sequence[str]) -> dict[str, int]:
+    """What the files of the user's own functions hold: answers of another version of them are not taken up."""
+    own = [name for name in backends if name.startswith("file:")]
+    return {name: crc32(Path(name[5:].rpartition(":")[0]).read_bytes()) for name in own}

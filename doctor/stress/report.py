@@ -12,7 +12,7 @@ from .sweep import Outcome, by_backend, margins
 if TYPE_CHECKING:
     from .compared import Comparison
 
-COLUMNS = ("right", "wrong", "failed", "crashed", "timeout", "no memory", "refused", "unavailable")
+COLUMNS = ("right", "wrong", "failed", "crashed", "timeout", "no memory", "refused", "unavailable", "not reached")
 
 
 def as_json(outcome: Outcome, beside: Comparison | None = None) -> dict[str, Any]:
@@ -23,7 +23,13 @@ def as_json(outcome: Outcome, beside: Comparison | None = None) -> dict[str, Any
         "complete": outcome.complete,
         "stack": {name: outcome.hello.get(name) for name in ("torch", "cuda", "versions", "devices", "device")},
         "unavailable": {name: why for name, why in (outcome.hello.get("backends") or {}).items() if why},
-        "cases": {"planned": len(outcome.plan.cases), "answered": len(outcome.records), "resumed": outcome.resumed},
+        "cases": {
+            "planned": len(outcome.plan.cases),
+            "devices": len(outcome.lanes),
+            "answered": len(outcome.records),
+            "resumed": outcome.resumed,
+            "became": outcome.totals,
+        },
         "pairs": {name: {"covered": covered, "of": total} for name, (covered, total) in outcome.plan.pairs.items()},
         "backends": {name: dict(counts) for name, counts in by_backend(outcome).items()},
         "margins": {f"{name} {dtype}": round(value, 3) for (name, dtype), value in margins(outcome.records).items()},
@@ -108,13 +114,15 @@ def as_text(outcome: Outcome, beside: Comparison | None = None) -> str:
 def _headline(outcome: Outcome) -> str:
     devices = ", ".join(lane.label for lane in outcome.lanes)
     asked = f"{len(outcome.records)} cases on {devices}, torch {outcome.hello.get('torch')}"
-    left = "" if outcome.complete else f" (stopped before the end: {len(outcome.plan.cases)} were planned for each)"
+    missed = outcome.totals.get("not reached")
+    left = f"; {missed} more were planned and not reached" if missed else ""
     if not outcome.bad:
         return f"nothing wrong in {asked}{left}"
     faults = len(outcome.failures)
     parts = [f"{faults} fault{'s' if faults != 1 else ''}"] if faults else []
     parts += [f"{len(outcome.disagreements)} cases in which GPUs disagree"] if outcome.disagreements else []
-    parts += [f"{len(outcome.vanished)} GPU{'s' if len(outcome.vanished) > 1 else ''} lost"] if outcome.vanished else []
+    lost = len({label for label, _ in outcome.vanished})
+    parts += [f"{lost} device{'s' if lost > 1 else ''} lost on the way"] if lost else []
     return f"{' and '.join(parts)} in {asked}{left}"
 
 

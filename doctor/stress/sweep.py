@@ -9,17 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import NoDiagnosis
+from .. import __version__
+from ..errors import DoctorError, NoDiagnosis
 from ..target import Answer
 from .failures import BAD, Failure, gather, kinds, verdict
 from .gpus import Lane, disagreements, lanes
-from .here import Options, chosen, look
+from .here import Options, chosen, look, own_functions
 from .journal import Journal
+from .lane import Part
 from .plan import Plan, key, plan
 from .worker import Worker
-
-TRIES = 3  # processes a backend may take down on one GPU before the rest of its cases is left out
-IN_A_ROW = 6  # cases that end their process, one after the other, before a GPU is given up
 
 
 @dataclass
@@ -39,6 +38,13 @@ class Outcome:
     complete: bool = True
 
     @property
+    def totals(self) -> dict[str, int]:
+        """How many cases became what; with those that were not reached, as many as were planned for all devices."""
+        counts = Counter(verdict(answer) for _, _, answer in self.records)
+        counts["not reached"] = len(self.plan.cases) * len(self.lanes) - len(self.records)
+        return {name: count for name, count in counts.items() if count}
+
+    @property
     def bad(self) -> bool:
         """Whether anything is wrong."""
         return bool(self.failures or self.disagreements or self.vanished)
@@ -53,19 +59,24 @@ def sweep(
     began = time.monotonic()
     hello, problems = look(options, tell)
     device = str(hello["device"])
-    here, trouble = lanes(hello, options.memory) if device.startswith("cuda") else lanes({}, None)
+    here, trouble = lanes(hello if device.startswith("cuda") else {}, options.memory)
     if not here:
         raise NoDiagnosis(f"no GPU can be used: {'; '.join(trouble)}")
     backends = chosen(options, hello, device)
     planned = plan(backends, device, options.cases or (2400 if device.startswith("cuda") else 600), options.seed)
     stack = {name: hello.get(name) for name in ("torch", "cuda", "versions", "device")}
-    stack.update(seed=options.seed, cases=len(planned.cases), backends=sorted(backends))
-    journal = Journal(options.journal, stack, restart=options.restart)
+    stack.update(seed=options.seed, cases=len(planned.cases), backends=sorted(backends), own=own_functions(backends))
+    stack["attn-doctor"] = __version__
     outcome = Outcome(hello, planned, here, [], notes=[*problems, *trouble, *(n for lane in here for n in lane.notes)])
+    journal = _journal(options, stack, outcome)
     outcome.resumed = journal.resumed
     ready = time.monotonic()
     try:
         outcome.complete = _run_lanes(options, outcome, journal, progress)
+        if journal.problem is not None:
+            text = f"cannot write the journal `{journal.path}`: {journal.problem}"
+            outcome.notes.append(f"{text}; what came after is kept nowhere")
+        _any_judged(outcome)
         outcome.seconds = {**(hello.get("seconds") or {}), "prepare": ready - began, "wall": time.monotonic() - ready}
         spent = sum(answer.seconds for _, _, answer in outcome.records)
         outcome.seconds["cases"] = spent / len(here) / _processes(options, outcome)
@@ -81,34 +92,60 @@ def sweep(
     return outcome
 
 
+def _journal(options: Options, stack: Mapping[str, Any], outcome: Outcome) -> Journal:
+    """The journal asked for; the one that nobody asked for is done without where it cannot be had."""
+    limits = {"timeout": options.timeout, "memory": options.memory}
+    try:
+        return Journal(options.journal, stack, restart=options.restart, limits=limits)
+    except DoctorError as problem:
+        if options.must_keep:
+            raise
+        outcome.notes.append(f"{problem.message}; the sweep is kept nowhere")
+        return Journal(None, stack)
+
+
 def _run_lanes(options: Options, outcome: Outcome, journal: Journal, progress: Callable[[int, int, int], None]) -> bool:
     """All GPUs at once; whether every case was asked."""
     until = time.monotonic() + options.budget if options.budget else None
     lock, bad, through = threading.Lock(), Counter[str](), []
+    stop, ended = threading.Event(), threading.Semaphore(0)
     total = len(outcome.plan.cases) * len(outcome.lanes)
     broken: list[BaseException] = []
-
-    def note(lane: Lane, case: dict[str, Any], answer: Answer, *, fresh: bool = True) -> None:
-        with lock:
-            if fresh:
-                journal.add(lane.name, case, answer)
-            outcome.records.append((lane.name, case, answer))
-            bad["bad"] += verdict(answer) in BAD
-            progress(len(outcome.records), total, bad["bad"])
+    count = _processes(options, outcome)
 
     def work(lane: Lane, cases: tuple[dict[str, Any], ...]) -> None:
+        def note(case: dict[str, Any], answer: Answer, fresh: bool) -> None:
+            with lock:
+                if fresh:
+                    journal.add(lane.name, case, answer)
+                outcome.records.append((lane.name, case, answer))
+                bad["bad"] += verdict(answer) in BAD
+                progress(len(outcome.records), total, bad["bad"])
+
         try:
-            through.append(_one_lane(options, outcome, journal, lane, cases, note, until))
+            part = Part(lane, Worker(options.python, timeout=options.timeout, env=lane.env), note)
+            share = lane.memory_bytes // count if lane.memory_bytes else None
+            through.append(part.ask(cases, journal, share, until, stop.is_set))
+            outcome.notes += part.notes
+            if part.lost is not None and lane.label not in dict(outcome.vanished):
+                outcome.vanished.append((lane.label, part.lost))
         except BaseException as error:  # told in the main thread
             broken.append(error)
+        finally:
+            ended.release()
 
-    count = _processes(options, outcome)
     parts = [(lane, outcome.plan.cases[part::count]) for lane in outcome.lanes for part in range(count)]
-    threads = [threading.Thread(target=work, args=part, daemon=True) for part in parts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    for part in parts:
+        threading.Thread(target=work, args=part, daemon=True).start()
+    waiting = len(parts)
+    try:
+        while waiting:  # not `Thread.join`, which an interrupt makes take the thread for ended
+            ended.acquire()
+            waiting -= 1
+    finally:
+        stop.set()
+        for _ in range(waiting):
+            ended.acquire(timeout=20)
     if broken:
         raise broken[0]
     return all(through)
@@ -119,66 +156,10 @@ def _processes(options: Options, outcome: Outcome) -> int:
     import os
 
     if options.processes:
-        return options.processes
+        return min(options.processes, max(1, len(outcome.plan.cases)))
     if outcome.lanes[0].name == "cpu":
         return 1
     return max(1, min(4, (os.cpu_count() or 1) // (2 * len(outcome.lanes))))
-
-
-def _one_lane(
-    options: Options,
-    outcome: Outcome,
-    journal: Journal,
-    lane: Lane,
-    cases: Sequence[dict[str, Any]],
-    note: Callable[..., None],
-    until: float | None,
-) -> bool:
-    killed: Counter[str] = Counter()
-    in_a_row = 0
-    given_up = False
-    worker = Worker(options.python, timeout=options.timeout, env=lane.env)
-    left = []
-    share = lane.memory_bytes // _processes(options, outcome) if lane.memory_bytes else None
-    for case in cases:
-        known = journal.answers.get((lane.name, key(case)))
-        if known is None:
-            left.append({**case, "memory_bytes": share} if share else case)
-        else:
-            note(lane, case, known, fresh=False)
-
-    def heard(request: Mapping[str, Any], answer: Answer) -> None:
-        nonlocal in_a_row, given_up
-        gone = _gone(lane, answer)
-        if answer.outcome in ("crashed", "timeout"):
-            killed[str(request["backend"])] += 1
-        in_a_row = in_a_row + 1 if gone or answer.outcome in ("crashed", "timeout") else 0
-        if in_a_row >= IN_A_ROW and not given_up:
-            given_up = True
-            if gone:
-                outcome.vanished.append((lane.label, answer.reason))
-        note(lane, {name: value for name, value in request.items() if name != "memory_bytes"}, answer)
-
-    def skip(request: Mapping[str, Any]) -> bool:
-        return given_up or killed[str(request["backend"])] >= TRIES
-
-    finished = worker.run(left, heard, until, skip, lambda: given_up)
-    for backend, count in killed.items():
-        if count >= TRIES:
-            outcome.notes.append(
-                f"{lane.label}: `{backend}` ended its process {count} times; its other cases were left out"
-            )
-    if given_up:
-        outcome.notes.append(f"{lane.label}: given up after {IN_A_ROW} cases in a row that could not be asked")
-    return finished and not given_up
-
-
-def _gone(lane: Lane, answer: Answer) -> bool:
-    """Whether this reads as if the device were no longer there: no case is to blame for that alone."""
-    if lane.name == "cpu":
-        return False
-    lost = answer.outcome == "failed" and "CUDA error" in answer.reason
-    return lost or (answer.outcome == "unavailable" and "sees no CUDA device" in answer.reason)
 
 
 def _look_into_failures(options: Options, outcome: Outcome, tell: Callable[[str], None]) -> None:
@@ -214,11 +195,29 @@ def _plainness(case: Mapping[str, Any]) -> int:
     return odd + sum(bool(case.get(name)) for name in ("dropout", "softcap", "alibi"))
 
 
+def _any_judged(outcome: Outcome) -> None:
+    """Nothing found where nothing was seen is no good news."""
+    totals = outcome.totals
+    if totals.get("right") or any(totals.get(name) for name in BAD) or outcome.vanished:
+        return
+    why = next((answer.reason for _, _, answer in outcome.records if answer.reason), "")
+    if not outcome.records:
+        raise NoDiagnosis("no case was answered within the budget", "give it more with `--budget SECONDS`")
+    became = ", ".join(f"{count} {name}" for name, count in totals.items())
+    raise NoDiagnosis(f"no case could be judged ({became}); the first said: {' '.join(why.split())[:200]}")
+
+
 def by_backend(outcome: Outcome) -> dict[str, Counter[str]]:
     """Verdicts per backend."""
     table: dict[str, Counter[str]] = {}
     for _, case, answer in outcome.records:
         table.setdefault(str(case["backend"]), Counter())[verdict(answer)] += 1
+    planned = Counter(str(case["backend"]) for case in outcome.plan.cases)
+    for name, count in planned.items():
+        counts = table.setdefault(name, Counter())
+        left = count * len(outcome.lanes) - sum(counts.values())
+        if left:
+            counts["not reached"] = left
     return table
 
 

@@ -10,9 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..assets import kernels_dir
-from ..target import Answer, Process
+from ..errors import NoDiagnosis, reason_of
+from ..target import Answer, Process, everyones
 
 Heard = Callable[[Mapping[str, Any], Answer], None]
+
+STARTS = 3  # in a row that come to no case, before no more are made
+PAUSE = 1.0  # seconds between two of them: what is in the way may pass
 
 
 class TimeIsUp(Exception):
@@ -28,13 +32,17 @@ class _Listening(Process):
         self.heard, self.until, self.stop, self.passed = heard, until, stop, 0
         super().__init__(*arguments)
 
+    def look(self) -> None:
+        """End the waiting when time is up, whatever the program is at."""
+        super().look()
+        if time.monotonic() > self.until or self.stop():
+            raise TimeIsUp
+
     def _record(self, line: bytes) -> None:
         super()._record(line)
         while self.passed < len(self.answers):
             self.passed += 1
             self.heard(self.answers[self.passed - 1])
-        if time.monotonic() > self.until or self.stop():
-            raise TimeIsUp
 
 
 class Worker:
@@ -50,23 +58,31 @@ class Worker:
         until: float | None = None,
         skip: Callable[[Mapping[str, Any]], bool] = lambda request: False,
         stop: Callable[[], bool] = lambda: False,
+        barren: Callable[[Answer], None] = lambda answer: None,
+        starts: int = STARTS,
     ) -> bool:
         """Ask all requests in order, `heard` getting each with its answer; False if it ended before they were through.
 
-        After a crash, requests that `skip` names by then are left out; where `stop` says so, the rest is given up.
+        Requests that `skip` names when a process is started are left out; where `stop` says so, the rest is given up.
+        `barren` hears what ended the last of `starts` processes in a row that came to no case: none is to blame for it.
         """
         limit = float("inf") if until is None else until
         left = list(requests)
-        directory = pathlib.Path(tempfile.mkdtemp(prefix="attn-doctor-"))
+        in_vain = 0
+        directory = _furnished()
         try:
-            for source in [kernels_dir() / "sweep.py", *kernels_dir().glob("_*.py")]:
-                (directory / source.name).write_bytes(source.read_bytes())
-            while left:
+            while left := [request for request in left if not skip(request)]:
                 if time.monotonic() > limit or stop():
                     return False
-                if not self._once(directory, left, heard, limit, stop):
+                ended = self._once(directory, left, heard, limit, stop)
+                in_vain = 0 if ended is None else in_vain + 1
+                if ended is not None and in_vain >= starts:
+                    barren(ended)
                     return False
-                left = [request for request in left if not skip(request)]
+                if ended is not None:
+                    time.sleep(PAUSE)
+        except TimeIsUp:
+            return False
         finally:
             shutil.rmtree(directory, ignore_errors=True)
         return True
@@ -74,8 +90,8 @@ class Worker:
     def _once(
         self, directory: pathlib.Path, left: list[Mapping[str, Any]], heard: Heard, limit: float,
         stop: Callable[[], bool],
-    ) -> bool:  # fmt: skip
-        """One start of the program; takes off `left` what was answered. False if time ran out."""
+    ) -> Answer | None:  # fmt: skip
+        """One start of the program; takes off `left` what was answered. What ended it where it came to no case."""
         done = 0
 
         def pass_on(answer: Answer) -> None:
@@ -85,26 +101,31 @@ class Worker:
             heard(request, answer)
 
         process = _Listening(pass_on, limit, stop, self.python, "sweep.py", directory, left, self.env)
-        try:
-            # A hang must not outlive the budget by much, nor a slow start be taken for one.
-            patience = min(self.timeout, max(5.0, limit - time.monotonic()))
-            answers, started = process.collect(patience)
-        except TimeIsUp:
-            return False
+        answers, started = process.collect(self.timeout)
         if len(answers) > process.passed:  # the obituary, which no line brought
-            late = answers[-1].outcome == "timeout" and time.monotonic() > limit
-            if late:
-                return False
-            pass_on(answers[-1])
-            if not started:  # it ends so every time
-                for request in left[done:]:
-                    heard(request, answers[-1])
-                done = len(left)
+            last = answers[-1]
+            if not process.passed and (not started or everyones(last)):
+                return last
+            pass_on(last)
         del left[:done]
-        return True
+        return None
 
     def ask(self, request: Mapping[str, Any]) -> Answer:
         """One request on its own."""
         got: list[Answer] = []
-        self.run([request], lambda _, answer: got.append(answer))
+        self.run([request], lambda _, answer: got.append(answer), barren=got.append, starts=1)
         return got[0]
+
+
+def _furnished() -> pathlib.Path:
+    """A folder with the program and what it imports; ours alone and otherwise empty."""
+    directory = None
+    try:
+        directory = pathlib.Path(tempfile.mkdtemp(prefix="attn-doctor-"))
+        for source in [kernels_dir() / "sweep.py", *kernels_dir().glob("_*.py")]:
+            (directory / source.name).write_bytes(source.read_bytes())
+    except OSError as problem:
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise NoDiagnosis(f"cannot write temporary files: {reason_of(problem)}") from None
+    return directory

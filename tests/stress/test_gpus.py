@@ -8,6 +8,7 @@ import pytest
 
 from doctor.stress import sweep as module
 from doctor.stress.here import Options
+from doctor.stress.lane import IN_A_ROW
 from doctor.stress.report import as_json, as_text
 from doctor.stress.worker import Worker
 from doctor.target import Answer
@@ -35,7 +36,7 @@ class Host:
         host = self
 
         class Fake(Worker):
-            def run(self, requests, heard, until=None, skip=lambda request: False, stop=lambda: False):
+            def run(self, requests, heard, until=None, skip=lambda request: False, stop=lambda: False, *more, **how):
                 gpu = int(self.env.get("CUDA_VISIBLE_DEVICES", -1))
                 if requests and gpu >= 0 and "op" not in requests[0] and gpu not in host.begun:
                     host.begun.add(gpu)
@@ -117,9 +118,14 @@ def test_a_gpu_that_vanishes_is_told_and_costs_the_others_nothing(monkeypatch, l
         return right(gpu, request)
 
     outcome = sweep_of(monkeypatch, ["NVIDIA H200"] * 2, answer)
-    assert outcome.bad and not outcome.complete and len(asked) == 20 + module.IN_A_ROW, "the rest is not asked"
+    assert outcome.bad and not outcome.complete and len(asked) == 20 + IN_A_ROW, "the rest is not asked"
     assert [label for label, _ in outcome.vanished] == ["GPU 0 (NVIDIA H200)"]
     assert sum(gpu == "uuid-1" for gpu, _, _ in outcome.records) == len(outcome.plan.cases)
+    told = as_json(outcome)["cases"]
+    assert sum(told["became"].values()) == told["planned"] * told["devices"] and told["became"]["not reached"] > 0
+    assert sum(gpu == "uuid-0" for gpu, _, _ in outcome.records) == 21, "the first that found it gone; no case else"
+    assert len(outcome.failures) <= 1, "what was asked of a GPU that is gone is no fault"
+    assert "1 device lost on the way" in as_text(outcome) and "not reached" in as_text(outcome)
     assert "lost on the way: GPU 0" in as_text(outcome) and as_json(outcome)["vanished"][0]["said"] == lost.reason
 
 
