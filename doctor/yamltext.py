@@ -46,6 +46,13 @@ def read_text(path: Path, what: str, limit: int = MAX_BYTES) -> str:
 
 def parse_yaml(text: str, origin: str) -> tuple[Any, Lines]:
     """The document as str, None, list and dict, and the line of every mapping key and list item by path."""
+    from .plainyaml import read_plain
+
+    return read_plain(text) or parse_any_yaml(text, origin)
+
+
+def parse_any_yaml(text: str, origin: str) -> tuple[Any, Lines]:
+    """The same by the parser alone, for whatever a file may hold."""
     import yaml
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
