@@ -106,7 +106,7 @@ def _flex(case):
         arguments.append(("score_mod", "score"))
     if case["mask"] not in ("no_mask", "additive"):
         seen = {"causal": "i >= j", "causal_bottom_right": "i + {} >= j"}.get(case["mask"], "keep[b, 0, i, j]")
-        prepare.append("keep = keep.expand({}, -1, -1, -1)".format(case["batch_size"]))
+        prepare.append("keep = keep.expand({batch_size}, -1, {seq_len_q}, -1)".format(**case))  # read at every index
         prepare.append("blocks = create_block_mask(lambda b, h, i, j: {}, {}, None, {}, {}, device=q.device)".format(
             seen.format(case["seq_len_kv"] - case["seq_len_q"]), case["batch_size"], case["seq_len_q"],
             case["seq_len_kv"]))  # fmt: skip

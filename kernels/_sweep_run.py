@@ -18,7 +18,7 @@ DECLINES = (
     *_cudnn.REFUSALS, "only support", "not support", "unsupported", "Unsupported", "unexpected keyword argument",
     "does not have a deterministic implementation", "must be divisible", "No dot product attention", "not implemented",
     "No operator found", "not yet implemented", "a multiple of", "not correctly aligned", "must have shape",
-    "invalid dtype for bias", "should be in [", "backward requires head_dim", "No viable backend",
+    "invalid dtype for bias", "should be in [", "backward requires head_dim", "No viable backend", "NYI",
 )  # fmt: skip
 _programs = {}
 

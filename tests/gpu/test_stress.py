@@ -18,8 +18,9 @@ FAULTS = Path(__file__).parents[1] / "stress" / "faults.py"
 
 def test_sound_backends_are_not_accused() -> None:
     outcome = sweep(Options(sys.executable, cases=300, backends=("sdpa.math", "sdpa.flash"), shrink=30))
-    # Misaligned tensors are a fault of torch's flash kernels, and known.
-    odd = [item for item in outcome.failures if (item.small or item.case)["layout"] != "offset1"]
+    # Misaligned tensors and more sequences than a grid has are faults of torch's flash kernels, and known.
+    known = [item for item in outcome.failures if item.case["layout"] == "offset1" or item.case["batch_size"] > 65535]
+    odd = [item for item in outcome.failures if item not in known]
     assert not odd, as_text(outcome)
     assert by_backend(outcome)["sdpa.math"]["right"] > 100
 
