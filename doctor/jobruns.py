@@ -14,6 +14,8 @@ UNPREDICTED = "UNPREDICTED"
 
 _TE_USERS = ("transformer_engine", "megatron")
 _SDPA_USERS = ("torch_sdpa", "transformers", None)
+#: Generation of flash-attn → its distribution.
+_FLASH = {"2": "flash-attn", "3": "flash-attn-3", "4": "flash-attn-4"}
 #: Kernel → prefix of the predictions it can contradict.
 _PREDICTED_BY = {"te_attention": "te", "sdpa": "sdpa"}
 #: Backend of TransformerEngine → family that its kernels' names belong to; unfused attention has no name of its own.
@@ -32,11 +34,23 @@ def job_requests(known: Known, job: Mapping[str, Any]) -> list[tuple[str, dict[s
         requests.append(("te_attention", dict(job)))
     elif framework in _SDPA_USERS and implementation in (None, ABSENT, "sdpa"):
         requests.append(("sdpa", {**job, "backend": "default"}))
+    flash = _flash(known, framework, implementation)
+    if flash is not None:
+        requests.append(("flash_attention", {**job, "backend": flash}))
     if known.value("workload.qkv_interleaved"):
         requests.append(("strided_qkv", {**job, **_who_reads_views(framework, implementation)}))
     if known.value("workload.step_bottom_right"):
         requests.append(("cudnn_sdpa", {**job, "mask": "causal_bottom_right"}))
     return requests
+
+
+def _flash(known: Known, framework: object, implementation: object) -> str | None:
+    """The flash-attn that the job calls by itself, if it is installed."""
+    generation = "2" if framework == "flash_attn" else str(implementation).removeprefix("flash_attention_")
+    distribution = _FLASH.get(generation) if framework in ("flash_attn", "transformers", None) else None
+    if distribution is None or known.value(f"{distribution}.version") in (None, ABSENT):
+        return None
+    return f"flash{generation}"
 
 
 def _who_reads_views(framework: object, implementation: object) -> dict[str, list[str]]:

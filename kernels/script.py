@@ -137,6 +137,7 @@ def _library(kernel, request, case, backend):
         fused = request.get("qkv_interleaved") and case["head_dim_qk"] == case["head_dim_v"]
         return _te(case, form, request.get("window")), form[:2] + "(h+2hg)d" if fused else form
     names = {"cudnn_sdpa": "sdpa.cudnn", "sdpa": "sdpa." + str(request.get("backend") or "default")}
+    names["flash_attention"] = str(request.get("backend") or "flash2")
     name = {"flash_attn": "flash2"}.get(backend, backend) or names.get(kernel)
     if name not in _sweep_backends.BACKENDS:
         raise Unavailable("`{}` has no script".format(name or kernel))

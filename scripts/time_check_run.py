@@ -28,6 +28,7 @@ LLAMA = ["--model", str(MODELS / "llama-3-8b.json")]
 DEEPSEEK = ["--model", str(MODELS / "deepseek-v3.json"), "--set", "workload.seq_len_q=4096"]
 INTERLEAVED = ["--set", "workload.qkv_interleaved=true"]
 TE = ["--set", "workload.framework=transformer_engine"]
+FLASH = ["--set", "workload.framework=flash_attn"]
 #: Name → (the library it needs beside torch, options of `check`).
 JOBS: dict[str, tuple[str | None, list[str]]] = {
     "llama": (None, LLAMA),
@@ -36,8 +37,9 @@ JOBS: dict[str, tuple[str | None, list[str]]] = {
     "te-llama": ("transformer_engine", LLAMA + TE),
     "te-deepseek": ("transformer_engine", DEEPSEEK + TE),
     "te-interleaved": ("transformer_engine", LLAMA + INTERLEAVED + TE),
-    # Its views of one projection go through every backend here, flash-attn's own among them.
-    "flash-interleaved": ("flash_attn", [*LLAMA, *INTERLEAVED, "--set", "workload.framework=flash_attn"]),
+    "flash-llama": ("flash_attn", LLAMA + FLASH),
+    # Its views of one projection go through every backend here.
+    "flash-interleaved": ("flash_attn", LLAMA + INTERLEAVED + FLASH),
 }
 IMPORTS = {"transformer_engine": "transformer_engine.pytorch", "flash_attn": "flash_attn"}
 FLOOR = """

@@ -6,6 +6,7 @@ import pytest
 
 from doctor.bench import Bench
 from doctor.confirm import Judged, confirm, job_of, matches, typed, verdict_of
+from doctor.jobruns import job_requests
 from doctor.known import Known
 from doctor.model import Candidate, Fact, Facts, Finding, Prediction, Reason
 from doctor.target import Answer
@@ -40,6 +41,10 @@ def known(**workload):
     given = {"workload.framework": "vllm"} | {f"workload.{key}": value for key, value in workload.items()}
     extra = {"transformer-engine.version": "2.3.0"} if workload.get("framework") == "transformer_engine" else {}
     return Known(Facts(Fact(key, value, "test") for key, value in (given | extra).items()))
+
+
+def known_of(facts):
+    return Known(Facts(Fact(key, value, "test") for key, value in facts.items()))
 
 
 def ask(bench, *findings, predictions=(), **workload):
@@ -186,6 +191,23 @@ class TestTheJobItself:
         result = ask(bench, finding("sdpa", bad=({"outcome": ["failed"]},)), framework="torch_sdpa", head_dim_qk=128)
         assert [run.verdict for run in result.runs] == ["inconclusive"]
         assert [(item.rule, item.confirmation.verdict) for item in result.findings] == [("X001", "inconclusive")]
+
+    @pytest.mark.parametrize(
+        ("workload", "installed", "asked"),
+        [
+            ({"framework": "flash_attn"}, "flash-attn", "flash2"),
+            ({"framework": "transformers", "attn_implementation": "flash_attention_2"}, "flash-attn", "flash2"),
+            ({"framework": "transformers", "attn_implementation": "flash_attention_3"}, "flash-attn-3", "flash3"),
+            ({"framework": "transformers", "attn_implementation": "flash_attention_3"}, "flash-attn", None),
+            ({"framework": "transformers", "attn_implementation": "sdpa"}, "flash-attn", None),
+            ({"framework": "vllm"}, "flash-attn", None),
+        ],
+    )
+    def test_a_job_of_flash_attn_is_run_by_it(self, workload, installed, asked):
+        facts = {f"{installed}.version": "2.8.3", **{f"workload.{key}": value for key, value in workload.items()}}
+        of_job = known_of(facts)
+        requests = dict(job_requests(of_job, {"head_dim_qk": 128}))
+        assert requests.get("flash_attention", {}).get("backend") == asked
 
     @pytest.mark.parametrize(
         ("workload", "asked"),
