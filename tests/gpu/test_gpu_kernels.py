@@ -67,3 +67,17 @@ def test_lost_device_costs_one_case() -> None:
     )
     assert run_snippet(sys.executable, source, {"lose": True}, timeout=300).outcome == "failed"
     assert run_snippet(sys.executable, source, {}, timeout=300).outcome == "ran"
+
+
+@pytest.mark.parametrize("backend", ["flash2", "flash3"])
+def test_flash_attn_is_right_where_it_is_installed(backend: str) -> None:
+    cases: list[dict[str, Any]] = [
+        {"backend": backend, "mask": mask, "dtype": dtype, "seq_len_q": 320, "num_kv_heads": 2, "repeat": 1}
+        for mask in ("no_mask", "causal")
+        for dtype in ("bfloat16", "float16")
+    ]
+    for case, answer in zip(cases, run_program(sys.executable, "flash_attention", cases, timeout=300), strict=True):
+        if answer.outcome == "unavailable":
+            pytest.skip(answer.reason)
+        assert answer.outcome == "ran" and answer.observed["ran"] == ["flash"], (case, answer)
+        assert not answer.observed["wrong"], (case, answer.observed["errors"])
