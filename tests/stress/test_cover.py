@@ -48,6 +48,29 @@ def test_infeasible_pairs_are_told_apart_from_missing_ones():
     assert not any(case["a"] and case["b"] for case in cases) and len(cases) == 6
 
 
+def test_a_value_that_few_go_with_leaves_the_others_their_share():
+    sizes = {"mask": 10, "bias": 6, "length": 10, "dims": 10, "heads": 10}
+    axes = {name: [{name: place} for place in range(size)] for name, size in sizes.items()}
+
+    def fits(case):
+        return case["bias"] == 0 or case["mask"] == 9
+
+    covers = [Cover(axes, fits, 1, resting) for resting in ((), ("bias",))]
+    crowded, even = (sum(case["mask"] == 9 for case in islice(cover, 600)) for cover in covers)
+    assert even < 0.75 * crowded and all(cover.pairs[0] == cover.pairs[1] for cover in covers)
+
+
+@pytest.mark.parametrize("backend", ["sdpa.default", "flash2", "te.fused"])
+def test_special_cases_are_asked_once_or_twice(backend):
+    cases = plan([backend], "cuda", 120, seed=2).cases
+    single = [case for case in cases if case["layout"] == "single"]
+    assert {min(case["batch_size"], case["num_heads"], case["seq_len_q"]) for case in single} == {1}
+    assert 2 <= len(single) <= 3 and sum(case["batch_size"] > 65_535 for case in cases) == 1
+    alone = [case for case in cases if case.get("alone")]
+    assert len(alone) == (backend != "flash2") and all(case["bias_grad"] for case in alone)
+    assert not any(case["batch_size"] > 65_535 for case in plan([backend], "cpu", 120, seed=2).cases)
+
+
 @pytest.mark.parametrize("backend", sorted(DOMAINS))
 def test_cases_of_a_backend_are_ones_it_can_say(backend):
     cases = plan([backend], "cuda", 60, seed=3).cases
