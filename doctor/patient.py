@@ -13,6 +13,7 @@ from .rulebook import Rulebook
 
 if TYPE_CHECKING:
     from .declared import Declaration
+    from .probes.interrogate import Question
 
 #: Reads what installed distributions require; opens every metadata file, so it is called late.
 Requirements = Callable[[], Mapping[str, Sequence[str]]]
@@ -115,9 +116,18 @@ class Shelf:
         return found
 
 
-def examine(request: Request, rulebook: Rulebook) -> Patient:
+def ask_ahead(request: Request) -> Question | None:
+    """The interpreter under examination, if it is another than ours: asked while the rules are read."""
+    if request.facts is not None or request.declared or request.site_packages is not None:
+        return None
+    from .probes import ask
+
+    return ask(request.python)
+
+
+def examine(request: Request, rulebook: Rulebook, asked: Question | None = None) -> Patient:
     """Gather the facts: the environment, then the job, then what the user says outright. Later ones win."""
-    return with_job(environment_of(request, rulebook), request, Shelf(rulebook, request.held))
+    return with_job(environment_of(request, rulebook, asked), request, Shelf(rulebook, request.held))
 
 
 def with_job(patient: Patient, request: Request, shelf: Shelf) -> Patient:
@@ -167,7 +177,7 @@ def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
     return lambda: {name: lines for name, lines in requirements().items() if name not in other}
 
 
-def environment_of(request: Request, rulebook: Rulebook) -> Patient:
+def environment_of(request: Request, rulebook: Rulebook, asked: Question | None = None) -> Patient:
     """The facts of what is examined, without GPU or job that the request names."""
     if request.facts is not None:
         from .facts_file import read_facts
@@ -181,7 +191,7 @@ def environment_of(request: Request, rulebook: Rulebook) -> Patient:
         return Patient(declaration.facts, None, "the environment is only declared", None, declaration)
     from .probes import Watch, collect, find_target
 
-    target = find_target(request.python, request.site_packages)
+    target = find_target(request.python, request.site_packages, asked)
     facts = collect(target, Watch(rulebook.watched_environment, rulebook.watched_distributions))
 
     def requirements() -> Mapping[str, Sequence[str]]:

@@ -13,7 +13,7 @@ from .errors import DoctorError, NoDiagnosis
 from .evaluate import Assessment, evaluate
 from .foretold import foretold
 from .model import ABSENT, Confirmation, Fact, Finding, Fix, NoFix, Prediction, Report
-from .patient import Patient, Request, examine
+from .patient import Patient, Request, ask_ahead, examine
 from .records import dataclass, replace
 from .rulebook import Rulebook, load_rulebook
 from .settled import settled
@@ -67,10 +67,7 @@ def diagnose(
 def _diagnose(
     request: Request, tell: Callable[[str], None], patient: Patient | None, clock: Clock, ahead: HeadStart | None
 ) -> Report:
-    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
-    clock.lap("rules")
-    patient = patient or examine(request, rulebook)
-    clock.lap("facts")
+    rulebook, patient = _read(request, patient, clock)
     verdict = judged(rulebook, patient)
     assessment, to_fix = verdict.assessment, verdict.to_fix
     answerable(rulebook, patient, assessment)
@@ -106,6 +103,20 @@ def _diagnose(
         known=told.known,
         ignored=told.ignored,
     )
+
+
+def _read(request: Request, patient: Patient | None, clock: Clock) -> tuple[Rulebook, Patient]:
+    """Rules and facts: while another interpreter starts and says who it is, the rules are read."""
+    asked = ask_ahead(request) if patient is None else None
+    try:
+        rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+        clock.lap("rules")
+        patient = patient or examine(request, rulebook, asked)
+        clock.lap("facts")
+    finally:
+        if asked is not None:
+            asked.close()
+    return rulebook, patient
 
 
 def judged(

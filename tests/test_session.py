@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from doctor.config import read_defaults
+from doctor.errors import DoctorError
 from doctor.model import Fact, Facts
 from doctor.report import Style, renderer
 from doctor.report.places import place_of
@@ -111,7 +112,7 @@ def test_findings_of_a_live_target_are_confirmed_in_its_interpreter(tmp_path, ru
     from doctor import session
 
     facts = Facts([Fact("acme.version", "1.0", "dist-info"), Fact("gpu.sm", "9.0", "NVML")])
-    monkeypatch.setattr(session, "examine", lambda request, rulebook: Patient(facts, sys.executable))
+    monkeypatch.setattr(session, "examine", lambda *_: Patient(facts, sys.executable))
     report = diagnose(Request(rules=(rules,)))
     (finding,) = [finding for finding in report.findings if finding.rule == "ACME001"]
     assert finding.confirmation.kernel == "sdpa"
@@ -146,7 +147,7 @@ def test_torch_is_imported_while_the_facts_are_read(rules, monkeypatch, changed,
         bench, "head_start", lambda python, start=bench.head_start: made.append(start(python)) or made[-1]
     )
     facts = Facts([Fact("acme.version", "1.0", "dist-info"), Fact("gpu.sm", "absent", "NVML")])
-    monkeypatch.setattr(session, "examine", lambda request, rulebook: Patient(facts, sys.executable))
+    monkeypatch.setattr(session, "examine", lambda *_: Patient(facts, sys.executable))
     asked = {"rules": (rules,), "settings": JOB, **changed}
     monkeypatch.setattr(session, "_DRIVER", ("/no/driver",))
     diagnose(Request(**asked))
@@ -173,7 +174,7 @@ def test_kernels_are_asked_wherever_there_may_be_a_gpu(rules, monkeypatch, told,
     made = [Fact(key, value, "NVML", problem=None if value is not None else "the driver does not tell")
             for key, value in told.items()]  # fmt: skip
     facts = Facts([Fact("acme.version", "1.0", "dist-info"), *made])
-    monkeypatch.setattr(session, "examine", lambda request, rulebook: Patient(facts, sys.executable))
+    monkeypatch.setattr(session, "examine", lambda *_: Patient(facts, sys.executable))
     report = diagnose(Request(rules=(rules,)))
     assert report.kernels_run is asked
     assert ("kernels.case" in report.timing) is asked
@@ -259,3 +260,34 @@ def test_a_bare_tree_is_examined_without_an_interpreter(tmp_path, rules):
     (finding,) = [finding for finding in report.findings if finding.rule == "ACME001"]
     assert finding.message == "acme 1.5 loses gradients, needs >=2"
     assert "no kernel was run: a bare tree has no interpreter to run in" in report.notes
+
+
+@pytest.mark.parametrize("fault", [None, "no such folder of rules"])
+def test_an_interpreter_is_asked_while_the_rules_are_read(rules, monkeypatch, fault):
+    """It has been started when the rules are read, and is gone afterwards, whatever they hold."""
+    from doctor import session
+    from doctor.probes import interrogate
+
+    asked, read = [], []
+    started = interrogate.Question.__init__
+    monkeypatch.setattr(
+        interrogate.Question, "__init__", lambda self, python: (asked.append(self), started(self, python))[1]
+    )
+    load = session.load_rulebook
+    monkeypatch.setattr(session, "load_rulebook", lambda extra: (read.append(len(asked)), load(extra))[1])
+    request = Request(python=sys.executable, rules=(fault or rules,), settings=("acme.version=1.0",), run=False)
+    if fault is None:
+        assert diagnose(request).facts.value("target.path") == sys.executable
+    else:
+        with pytest.raises(DoctorError, match=fault):
+            diagnose(request)
+    (question,) = asked
+    assert read == [1]
+    assert question._process.returncode is not None and question._process.stdout.closed
+
+
+def test_nobody_is_asked_where_nothing_runs(tmp_path, monkeypatch):
+    from doctor.probes import interrogate
+
+    monkeypatch.setattr(interrogate, "Question", None)
+    assert diagnose(Request(facts=facts_file(tmp_path, "torch.version: '2.6.0'"), run=False)).facts

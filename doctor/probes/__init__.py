@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import cast
 
 from ..model import Fact, Facts
-from .interface import Probe, Target, Watch, find_target, named_interpreter
+from .interface import Probe, Target, Watch, ask, find_target, named_interpreter
 
 #: Later ones know better: torch's own version file knows the build label that its metadata lacks.
 PROBES = ("platform", "distributions", "torch_build", "xformers_build", "cudnn", "te_cudnn", "gpu", "environment")
 
-__all__ = ["PROBES", "Probe", "Target", "Watch", "collect", "find_target", "named_interpreter"]
+__all__ = ["PROBES", "Probe", "Target", "Watch", "ask", "collect", "find_target", "named_interpreter"]
 
 
 def collect(target: Target, watch: Watch, probes: tuple[str, ...] = PROBES) -> Facts:

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import DoctorError, NoDiagnosis, reason_of
 from ..model import Fact
 from ..records import dataclass
+
+if TYPE_CHECKING:
+    from .interrogate import Question
 
 INTERPRETER, SITE_PACKAGES = "interpreter", "site_packages"
 OLDEST = (3, 8)
@@ -56,16 +59,29 @@ class Probe(Protocol):
         ...
 
 
-def find_target(python: str | None = None, site_packages: str | None = None) -> Target:
-    """The target that the command line names, else the active environment, else our own interpreter."""
+def find_target(python: str | None = None, site_packages: str | None = None, asked: Question | None = None) -> Target:
+    """The target that the command line names, else the active environment, else our own interpreter.
+
+    `asked` is its interpreter where that was asked already.
+    """
     if python is not None and site_packages is not None:
         raise DoctorError("`--python` and `--site-packages` exclude each other")
     if site_packages is not None:
         from .tree import tree_target
 
         return tree_target(site_packages)
+    asked = asked or ask(python)
+    return _own() if asked is None else _of_interpreter(asked)
+
+
+def ask(python: str | None = None) -> Question | None:
+    """The interpreter of that target, started and asked who it is; None for our own."""
     interpreter = named_interpreter(python)
-    return _own() if interpreter is None else _of_interpreter(interpreter)
+    if interpreter is None:
+        return None
+    from .interrogate import Question
+
+    return Question(interpreter)
 
 
 def named_interpreter(python: str | None = None) -> str | None:
@@ -161,10 +177,12 @@ def import_dirs(entries: list[str], stdlib: str) -> tuple[Path, ...]:
     return tuple(Path(path) for path in kept)
 
 
-def _of_interpreter(python: str) -> Target:
-    from .interrogate import interrogate
-
-    said = interrogate(python, meanwhile=_load_probes)
+def _of_interpreter(asked: Question) -> Target:
+    try:
+        _load_probes()
+        said, python = asked.answer(), asked.python
+    finally:
+        asked.close()
     version = tuple(int(part) for part in said.version.split("."))
     if version < OLDEST:
         raise DoctorError(f"`{python}` is Python {said.version}: needs 3.8 or newer")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import DoctorError, NoDiagnosis, reason_of
@@ -46,46 +45,62 @@ class Said(NamedTuple):
     path: list[str]
 
 
-def interrogate(python: str, timeout: float = TIMEOUT, meanwhile: Callable[[], None] | None = None) -> Said:
-    """Start `python` once; DoctorError when it is no Python, NoDiagnosis when it dies, hangs or stays silent.
+class Question:
+    """An interpreter that was started and asked; it takes its time, so the answer is heard when it is needed."""
 
-    `meanwhile` is done while it starts up.
-    """
-    import subprocess
+    def __init__(self, python: str) -> None:
+        import subprocess
 
-    environment = {
-        # PYTHONSAFEPATH would leave out the first entry of sys.path, which is ours and not the job's.
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTHONSAFEPATH", "PYTHONINSPECT")
-    }
-    try:
-        process = subprocess.Popen(
-            [python, "-B", "-c", _SNIPPET],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # so that what it starts ends with it
-            env=environment,
-        )
-    except OSError as problem:
-        reason = reason_of(problem)
-        raise DoctorError(f"cannot start interpreter `{python}`: {reason}") from None
-    try:
-        if meanwhile is not None:
-            meanwhile()
-        stdout, stderr, late = _listen(process, timeout)
-    finally:
-        _end(process.pid)
-        status = process.wait()
-    _, found, answer = stdout.partition(_BEGIN)
-    answer, ended, _ = answer.partition(_END)
-    fields = [os.fsdecode(field) for field in answer.split(b"\0")]
-    if found and ended and len(fields) >= _FIELDS:
-        version, implementation, prefix, system, machine, glibc, stdlib = fields[:_FIELDS]
-        return Said(version, implementation, prefix, system, machine, glibc, stdlib, fields[_FIELDS:])
-    if late:
-        raise NoDiagnosis(f"`{python}` gave no answer within {timeout:g} s")
+        self.python, self._closed = python, False
+        environment = {
+            # PYTHONSAFEPATH would leave out the first entry of sys.path, which is ours and not the job's.
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("PYTHONSAFEPATH", "PYTHONINSPECT")
+        }
+        try:
+            self._process = subprocess.Popen(
+                [python, "-B", "-c", _SNIPPET],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # so that what it starts ends with it
+                env=environment,
+            )
+        except OSError as problem:
+            reason = reason_of(problem)
+            raise DoctorError(f"cannot start interpreter `{python}`: {reason}") from None
+
+    def answer(self, timeout: float = TIMEOUT) -> Said:
+        """What it says; DoctorError when it is no Python, NoDiagnosis when it dies, hangs or stays silent."""
+        try:
+            stdout, stderr, late = _listen(self._process, timeout)
+        finally:
+            self.close()
+        _, found, answer = stdout.partition(_BEGIN)
+        answer, ended, _ = answer.partition(_END)
+        fields = [os.fsdecode(field) for field in answer.split(b"\0")]
+        if found and ended and len(fields) >= _FIELDS:
+            version, implementation, prefix, system, machine, glibc, stdlib = fields[:_FIELDS]
+            return Said(version, implementation, prefix, system, machine, glibc, stdlib, fields[_FIELDS:])
+        if late:
+            raise NoDiagnosis(f"`{self.python}` gave no answer within {timeout:g} s")
+        raise _no_answer(self.python, self._process.returncode, stderr)
+
+    def close(self) -> None:
+        """End it and all that it has started, whether it was heard or not."""
+        if self._closed:
+            return
+        self._closed = True
+        _end(self._process.pid)
+        self._process.wait()
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def _no_answer(python: str, status: int, stderr: bytes) -> DoctorError:
+    """How it ended instead."""
     last = stderr.decode("utf-8", "replace").strip().rpartition("\n")[2].strip()[:200]
     if status < 0:
         import signal
@@ -94,10 +109,10 @@ def interrogate(python: str, timeout: float = TIMEOUT, meanwhile: Callable[[], N
             name = signal.Signals(-status).name
         except ValueError:
             name = f"signal {-status}"
-        raise NoDiagnosis(f"`{python}` crashes at start: killed by {name}")
+        return NoDiagnosis(f"`{python}` crashes at start: killed by {name}")
     if status == 0:
-        raise DoctorError(f"`{python}` is not a Python interpreter: it did not run a line of Python")
-    raise NoDiagnosis(f"`{python}` fails at start with status {status}" + (f": {last}" if last else ""))
+        return DoctorError(f"`{python}` is not a Python interpreter: it did not run a line of Python")
+    return NoDiagnosis(f"`{python}` fails at start with status {status}" + (f": {last}" if last else ""))
 
 
 def _listen(process: subprocess.Popen[bytes], timeout: float) -> tuple[bytes, bytes, bool]:

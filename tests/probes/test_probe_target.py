@@ -121,7 +121,7 @@ def test_a_hang_ends_with_all_its_children(tmp_path: Path) -> None:
     python = script(tmp_path / "python", f"sleep 300 &\necho $! > {mark}\nwait")
     began = time.monotonic()
     with pytest.raises(NoDiagnosis, match="no answer within"):
-        interrogate.interrogate(python, timeout=0.5)
+        interrogate.Question(python).answer(timeout=0.5)
     assert time.monotonic() - began < 5
     pid = int(mark.read_text())
     for _ in range(100):
