@@ -122,7 +122,7 @@ def profiled(torch, device, function, kernels=True):
     """(result, families that ran, names that tell it, why not known).
 
     `kernels=False` records the operators that torch and the libraries dispatched to, and not the kernels on the GPU:
-    an attention operator belongs to one backend, and the start of CUPTI, half a second and more, is saved.
+    an attention operator belongs to one backend, and CUPTI, which is slow to start, is left alone.
     """
     gpu = device.startswith("cuda")
     try:

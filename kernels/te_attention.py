@@ -2,7 +2,7 @@
 
 Request: the workload's keys; optional `execute` (default true). Observed: `selected` (te.flash2, te.flash3, te.flash4,
 te.fused, te.unfused or null), `available`, `log` (its own reasons), and after a run `executed`, `ran` (families by
-kernel names), `errors`, `wrong`, `bound`, and what it cost (see `_cost.measured`).
+what was called), `errors`, `wrong`, `bound`, and what it cost (see `_cost.measured`).
 """
 
 import _attention

@@ -23,21 +23,32 @@ ODD: dict[str, dict[str, Any]] = {
 }
 
 
+PLAIN = [
+    {"backend": backend, "mask": mask, "dtype": dtype}
+    for backend in ("flash", "math")
+    for mask in ("no_mask", "causal", "padding")
+    for dtype in ("bfloat16", "float32")
+]
+
+
 @pytest.fixture(scope="module")
-def odd(torch_python: str) -> dict[str, Answer]:
-    """What `sdpa` answers to each, all in one process."""
-    asked = [{**SMALL, **request} for request in ODD.values()]
-    return dict(zip(ODD, run_program(torch_python, "sdpa", asked, timeout=120), strict=True))
+def answers(torch_python: str) -> list[Answer]:
+    """What `sdpa` answers to each of ODD, then of PLAIN; all in one process, as starting torch costs most."""
+    return run_program(torch_python, "sdpa", [{**SMALL, **request} for request in (*ODD.values(), *PLAIN)], timeout=120)
 
 
-def test_backends_and_masks(torch_python: str) -> None:
-    cases = [
-        {**SMALL, "backend": backend, "mask": mask, "dtype": dtype}
-        for backend in ("flash", "math")
-        for mask in ("no_mask", "causal", "padding")
-        for dtype in ("bfloat16", "float32")
-    ]
-    for case, answer in zip(cases, run_program(torch_python, "sdpa", cases, timeout=120), strict=True):
+@pytest.fixture(scope="module")
+def odd(answers: list[Answer]) -> dict[str, Answer]:
+    return dict(zip(ODD, answers, strict=False))
+
+
+@pytest.fixture(scope="module")
+def facts(torch_python: str) -> dict[str, Any]:
+    return ask(torch_python, "facts", {"transformer_engine": True}, timeout=120).observed
+
+
+def test_backends_and_masks(answers: list[Answer]) -> None:
+    for case, answer in zip(PLAIN, answers[len(ODD) :], strict=True):
         assert answer.outcome == "ran", (case, answer)
         assert not answer.observed["wrong"], (case, answer.observed["errors"])
         assert set(answer.observed["errors"]) == {"out", "dq", "dk", "dv"}
@@ -65,8 +76,8 @@ def test_rows_without_keys_are_told_apart(odd: dict[str, Answer]) -> None:
     assert answer.observed["rows_without_keys"] in ("zero", "nan") and not answer.observed["wrong"]
 
 
-def test_no_gpu_is_no_answer(torch_python: str) -> None:
-    if ask(torch_python, "facts", timeout=120).observed.get("cuda.available"):
+def test_no_gpu_is_no_answer(torch_python: str, facts: dict[str, Any]) -> None:
+    if facts.get("cuda.available"):
         pytest.skip("this machine has a GPU")
     for program in ("sdpa", "strided_qkv"):
         answer = ask(torch_python, program, {}, timeout=120)
@@ -97,10 +108,9 @@ def test_fused_views_hold_the_same_numbers(views: dict[tuple[int, int], Answer],
     assert "GPU" in answer.observed["backends"]["cudnn.frontend"]["unavailable"]
 
 
-def test_facts_of_torch(torch_python: str) -> None:
-    observed = ask(torch_python, "facts", {"transformer_engine": True}, timeout=120).observed
-    assert observed["torch.version"] and isinstance(observed["torch.cxx11_abi"], bool)
-    assert isinstance(observed["cudnn.files"], list)
+def test_facts_of_torch(facts: dict[str, Any]) -> None:
+    assert facts["torch.version"] and isinstance(facts["torch.cxx11_abi"], bool)
+    assert isinstance(facts["cudnn.files"], list)
 
 
 @pytest.mark.parametrize("program", ["sdpa", "strided_qkv", "cudnn_sdpa", "te_attention"])
@@ -118,3 +128,35 @@ def test_torch_that_is_broken_is_a_failure(tmp_path: pathlib.Path) -> None:
     assert answer.outcome == "failed" and "libcudnn.so.9" in answer.reason
     facts = ask(sys.executable, "facts", {}, timeout=60, env={"PYTHONPATH": str(tmp_path)})
     assert facts.outcome == "ran" and "libcudnn.so.9" in facts.observed["torch"]["error"]
+
+
+LOADS = """
+import sys
+import _attention
+import _sdpa
+import strided_qkv
+from _probe import main
+
+def run(request):
+    _attention.import_torch()
+    before = set(sys.modules)
+    _sdpa.measure(request)
+    strided_qkv.run(request)
+    return {"loaded": sorted({name.partition(".")[0] for name in set(sys.modules) - before} | {
+        name for name in set(sys.modules) - before if name.startswith("torch.")})}
+
+main(run)
+"""
+
+
+def test_a_case_imports_nothing_slow_beside_torch(torch_python: str, tmp_path: pathlib.Path) -> None:
+    """sympy, torch's compiler and its profiler's front end take a second or more each, and none is needed."""
+    source = (pathlib.Path(__file__).parents[2] / "kernels" / "strided_qkv.py").read_text()
+    (tmp_path / "strided_qkv.py").write_text(source)
+    (tmp_path / "loads.py").write_text(
+        LOADS.replace("import sys\n", f"import sys\nsys.path.append({str(tmp_path)!r})\n", 1)
+    )
+    answer = ask(torch_python, str(tmp_path / "loads.py"), {**SMALL, "mask": "causal", "num_kv_heads": 4}, timeout=120)
+    assert answer.outcome == "ran", answer
+    slow = {"sympy", "numpy", "torch._dynamo", "torch._inductor", "torch.profiler", "torch.testing", "torch.fx"}
+    assert not slow & set(answer.observed["loaded"]), answer.observed["loaded"]
