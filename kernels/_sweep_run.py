@@ -132,7 +132,8 @@ def _declined(error, caught):
 
 def _run(torch, case, device, call, observed, request):
     space, gpu = call.space, device.startswith("cuda")
-    before = [space[name].detach().clone() for name in "qkv"]
+    given = _sweep_text.given(case)
+    before = [space[name].detach().clone() for name in given]
     _attention.poison(torch, device, [space["dout"], space["q"], space["k"], space["v"]])
     if gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -159,7 +160,7 @@ def _run(torch, case, device, call, observed, request):
     else:
         observed["errors"] = truth.errors(got)
         observed["faults"], observed["bound"] = _sweep_truth.faults(case, observed["errors"], device, factor)
-    if not all(bool((space[name] == kept).all()) for name, kept in zip("qkv", before)):  # noqa: B905
+    if not all(bool((space[name] == kept).all()) for name, kept in zip(given, before)):  # noqa: B905
         observed["faults"].append("inputs_changed")
     step("{} again".format(case["backend"]))
     began = _clock(torch, gpu)

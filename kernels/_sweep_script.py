@@ -29,7 +29,9 @@ def script(case, kinds, bounds=None):
         lines.append("torch.autograd.grad(out, ({}), {})".format(_asked(case), _sweep_text.other_grad(case)))
     if case.get("primed"):  # what the sweep does before each case: the same with -v
         lines += ["v.data.neg_()", *_call(case, made, False)[:-1], "v.data.neg_()"]
-    lines += (["kept = [t.detach().clone() for t in (q, k, v)]"] if changed else []) + body + tail
+    if changed:
+        lines.append("kept = [t.detach().clone() for t in ({})]".format(", ".join(_sweep_text.given(case))))
+    lines += body + tail
     if device.startswith("cuda") and len(device) > 4:
         lines.insert(1, "torch.cuda.set_device({!r})".format(device))
     return "\n".join(lines) + "\n"
@@ -87,9 +89,10 @@ def _tail(case, kinds, names, bound):
             "raise SystemExit(not all(same))",
         ]
     if "inputs_changed" in kinds and not set(kinds) & set(names):
+        given = ", ".join(_sweep_text.given(case))
         return [
-            "same = [bool((now == then).all()) for now, then in zip((q, k, v), kept)]",
-            "print('q, k, v as before:', same)",
+            "same = [bool((now == then).all()) for now, then in zip(({}), kept)]".format(given),
+            "print('{} as before:', same)".format(given),
             "raise SystemExit(not all(same))",
         ]
     if "dropout" in kinds and not set(kinds) & set(names):

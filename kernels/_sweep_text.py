@@ -204,6 +204,11 @@ def learned(case):
     return bool(case["bias_grad"] and case["training"] and case["mask"] in LEARNED)
 
 
+def given(case):
+    """Names of the tensors that a backend is handed and must leave as they are."""
+    return ("q", "k", "v", "bias") if case["mask"].startswith("additive") else ("q", "k", "v")
+
+
 def gradients(case):
     """Names of the tensors that gradients are asked of: of the bias `alone`, or of q, k, v and a learned bias."""
     if not learned(case):

@@ -65,3 +65,11 @@ def off_dbias(q, k, v, attn_mask=None, **how):
         return grad * (1 + 3 * 0.42 * eps * 2 * sign)
 
     return _with(q, k, v, attn_mask, change, how)
+
+
+def writes_bias(q, k, v, attn_mask=None, **how):
+    """Uses the mask's memory as its own."""
+    out = sdpa(q, k, v, attn_mask=attn_mask, **how)
+    if attn_mask is not None:
+        attn_mask.data[..., -1] += 1
+    return out

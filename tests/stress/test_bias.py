@@ -41,6 +41,7 @@ def judged(torch_python):
     asked |= {f"{dtype} low": {**CASE, **low, "backend": "sdpa.math", "dtype": dtype} for dtype in DTYPES}
     asked["one key"] = {**CASE, "backend": "sdpa.math", "seq_len_kv": 1, "bias_shape": "b1ss"}
     asked["alone"] = {**CASE, "backend": "sdpa.math", "alone": True}
+    asked["written"] = {**CASE, "backend": named("writes_bias"), "dtype": "float32"}
     asked |= {name: {**CASE, **more, "backend": named(name), "dtype": "float16"} for name, more in PLANTED.items()}
     answers = []
     Worker(torch_python, timeout=60.0).run(list(asked.values()), lambda case, answer: answers.append(answer))
@@ -68,6 +69,10 @@ def test_a_bias_may_be_all_that_is_trained(judged):
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_faults_are_seen_in_this_gradient_alone(judged, name):
     assert judged[name]["faults"] == ["dbias"], judged[name]["errors"]
+
+
+def test_a_bias_that_was_written_to_is_seen(judged):
+    assert "inputs_changed" in judged["written"]["faults"]
 
 
 def test_the_script_shows_it(torch_python):
