@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 
 from doctor import cli
+from doctor.stress_command import _Bar, _journal
 
 
 @pytest.fixture
@@ -27,6 +31,20 @@ def run(monkeypatch):
         (["--cases", "none"], "needs a positive number"),
         (["--memory", "lots"], "an amount of memory"),
         (["--budget", "0"], "positive number of seconds"),
+        (["--budget", "-5"], "positive number of seconds"),
+        (["--budget", "inf"], "positive number of seconds"),
+        (["--cases", "0"], "needs a positive number"),
+        (["--cases", "²"], "needs a positive number"),
+        (["--processes", "0"], "from 1 to 64"),
+        (["--processes", "9999999"], "from 1 to 64"),
+        (["--seed", "99999999999999999999"], "from 0 to"),
+        (["--seed", "-1"], "from 0 to"),
+        (["--memory", "nan"], "an amount of memory"),
+        (["--backend", "file:"], "names no function"),
+        (["--backend", "file:/no/where.py:f"], "there is no file"),
+        (["--python", "/no/where"], "does not exist"),
+        (["-o", "/no/where/report"], "there is no folder"),
+        (["-o", "/"], "is a directory"),
         (["--buget", "5"], "--budget"),
     ],
 )
@@ -36,8 +54,6 @@ def test_one_clear_sentence_for_a_mistake(run, arguments, word):
 
 
 def test_no_torch_is_no_diagnosis(run, tmp_path):
-    import sys
-
     fake = tmp_path / "python"
     fake.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
     fake.chmod(0o755)
@@ -54,3 +70,67 @@ def test_json(run, torch_python, tmp_path):
     assert code == 0 and not out
     told = json.loads(report.read_text())
     assert told["verdict"] == "good" and told["complete"] and told["backends"]["sdpa.math"]["right"] >= 8
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed(tmp_path, closed):
+    """A pipe of ours must not take the number of one that is missing, nor anybody trip over it."""
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+    interpreter.chmod(0o755)
+    errors = tmp_path / "errors"
+    command = f"{sys.executable} -m doctor stress --python {interpreter} --journal {tmp_path / 'j'}"
+    redirected = closed if "2>" in closed else f"{closed} 2>{errors}"
+    done = subprocess.run(["/bin/sh", "-c", f"{command} {redirected}"], timeout=60)
+    assert done.returncode == 3
+    if errors.exists():
+        assert "torch in" in errors.read_text() and "fault of attn-doctor" not in errors.read_text()
+
+
+@pytest.mark.parametrize("columns", [20, 200])
+def test_the_bar_fits_its_terminal(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for done in (0, 3, 500):
+        line = _Bar._line(f"{done}/500 cases, 0 bad, 3 s", done / 500)
+        assert len(line) - 1 < columns and (columns < 30 or "[" in line)
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for kind, mark in (("dumb", "\n"), ("xterm", "\r")):
+        monkeypatch.setenv("TERM", kind)
+        monkeypatch.setattr("sys.stderr", Terminal())
+        bar = _Bar()
+        bar(5, 5, 1)
+        assert sys.stderr.getvalue().count(mark) == 1 and "5/5 cases, 1 bad" in sys.stderr.getvalue()
+
+
+def test_nobody_listens_to_the_progress(monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sys.stderr", Full())
+    bar = _Bar()
+    bar(5, 5, 0)
+    bar.end()
+
+
+def test_each_sweep_has_its_own_journal(monkeypatch):
+    """A short one in between must not cost what a long one has found so far."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    options = argparse.Namespace(device=None, backend=[], seed=0, cases=None)
+    plain = _journal("/usr/bin/python3", options)
+    assert plain == _journal("/usr/bin/python3", options) and str(plain).startswith("/home/somebody/.cache/")
+    for name, value in (("device", "cpu"), ("backend", ["sdpa.math"]), ("seed", 1), ("cases", 9)):
+        assert _journal("/usr/bin/python3", argparse.Namespace(**{**vars(options), name: value})) != plain
+
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("pathlib.Path.home", homeless)
+    assert _journal("/usr/bin/python3", options) is None

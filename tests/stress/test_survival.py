@@ -9,22 +9,25 @@ import pytest
 from fake_torch import HOSTILE, install
 
 from doctor.assets import kernels_dir
-from doctor.errors import NoDiagnosis
+from doctor.errors import DoctorError, NoDiagnosis
+from doctor.stress.failures import verdict
 from doctor.stress.gpus import lanes
-from doctor.stress.here import Options, chosen, look
+from doctor.stress.here import Options, chosen, look, own_functions
+from doctor.stress.worker import Worker
+from doctor.target import Answer, run_snippet
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """The look at a host whose torch, and whose hostile libraries, are fakes: (what was found, problems)."""
 
-    def call(*hostile, fake="", **env):
+    def call(*hostile, fake="", options=None, **env):
         monkeypatch.setenv("PYTHONPATH", str(install(tmp_path / "fake", *hostile)))
         monkeypatch.setenv("FAKE", fake)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         for name, value in env.items():
             monkeypatch.setenv(name, value)
-        return look(Options(sys.executable, timeout=20.0), lambda text: None)
+        return look(options or Options(sys.executable, timeout=20.0), lambda text: None)
 
     return call
 
@@ -95,6 +98,55 @@ def test_libraries_that_end_the_process_when_imported(here):
         chosen(Options(sys.executable, backends=("xformers",)), found, "cuda")
 
 
+def test_an_import_that_gives_up_costs_its_backend_alone(here):
+    """SystemExit is no crash: nothing need be started again for it."""
+    found, problems = here("transformer_engine", "flash_attn_interface")
+    assert "SystemExit: not on this machine" in found["backends"]["te.fused"] and not problems
+    assert found["backends"]["sdpa.default"] is None
+
+
+@pytest.mark.parametrize(
+    "source, function, word",
+    [
+        ("def f(*a, **k): pass", "g", "defines no 'g'"),
+        ("f = 3", "f", "no function but of type int"),
+        ("def f(:", "f", "SyntaxError"),
+        ("raise SystemExit('not today')", "f", "not today"),
+        ("import os; os._exit(0)", "f", "ended the process"),
+        ("import no_such_library", "f", "no_such_library"),
+    ],
+)
+def test_a_function_of_ones_own_that_cannot_be_asked(here, tmp_path, source, function, word):
+    path = tmp_path / "my own: functions.py"
+    path.write_text(source)
+    options = Options(sys.executable, timeout=20.0, backends=(f"file:{path}:{function}",))
+    with pytest.raises(DoctorError, match="cannot be asked") as told:
+        found, _ = here(options=options)
+        chosen(options, found, "cpu")
+    assert word in told.value.message and told.value.exit_code == 2
+
+
+def test_a_function_of_ones_own_is_asked_alone(here, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("print('noise')\ndef f(*a, **k): pass")
+    options = Options(sys.executable, timeout=20.0, backends=(f"file:{path}:f", f"file:{path}:f"))
+    found, problems = here(options=options)
+    assert chosen(options, found, "cpu") == [f"file:{path}:f"] and not problems
+    assert own_functions(options.backends) != own_functions(())
+
+
+def test_an_interpreter_that_hangs_is_waited_for_once(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("import time; time.sleep(300)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    begun = []
+    real = Worker.ask
+    monkeypatch.setattr(Worker, "ask", lambda self, request: (begun.append(request), real(self, request))[1])
+    monkeypatch.setattr("doctor.stress.here.Worker", lambda python, *, timeout: Worker(python, timeout=1.0))
+    with pytest.raises(NoDiagnosis, match="no answer within 1 s"):
+        look(Options(sys.executable), lambda text: None)
+    assert len(begun) == 1
+
+
 def test_torch_itself_ends_the_process(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("import os; os._exit(7)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -120,3 +172,37 @@ def test_memory_is_held_to_what_was_given(monkeypatch):
     monkeypatch.setattr(sweep, "_capped", False)
     sweep._cap({"memory_bytes": 1000})
     assert asked[-1] == 1.0
+
+
+def test_memory_of_the_host_is_held_too():
+    """On a CPU: what lies beyond the limit is refused, where the system would kill."""
+    source = """
+import resource, sys, types
+import sweep
+from _probe import main
+def run(request):
+    cuda = types.SimpleNamespace(is_available=lambda: False)
+    sweep._attention.import_torch = lambda: types.SimpleNamespace(cuda=cuda)
+    bytearray(256 << 20)
+    sweep._cap({"memory_bytes": 128 << 20})
+    bytearray(256 << 20)
+main(run)
+"""
+    found = f"sys.path.append({str(kernels_dir())!r})\nimport sweep"
+    answer = run_snippet(sys.executable, source.replace("import sweep", found), timeout=30)
+    assert answer.outcome == "failed" and verdict(answer) == "no memory", answer.reason
+    assert lanes({}, 5)[0][0].memory_bytes == 5
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried to",
+        "RuntimeError: std::bad_alloc",
+        "MemoryError",
+        "RuntimeError: unable to mmap 64 bytes from file: Cannot allocate memory (12)",
+    ],
+)
+def test_want_of_memory_is_no_fault(reason):
+    assert verdict(Answer("failed", reason=reason)) == "no memory"
