@@ -86,21 +86,21 @@ else:
 
     def _init(cls, fields):
         """The constructor, compiled: records are made by the thousand."""
-        scope = {"_set": object.__setattr__, "_missing": _MISSING}
-        head, body = [], []
+        scope = {"_missing": _MISSING}
+        head, body = ["self"], []
         for name, (found, default) in fields.items():
+            value = name
             if found.factory is not None:
                 scope[f"_f_{name}"] = found.factory
                 head.append(f"{name}=_missing")
-                body.append(f" _set(self, {name!r}, _f_{name}() if {name} is _missing else {name})")
-                continue
-            if default is _MISSING:
+                value = f"_f_{name}() if {name} is _missing else {name}"
+            elif default is _MISSING:
                 head.append(name)
             else:
                 scope[f"_d_{name}"] = default
                 head.append(f"{name}=_d_{name}")
-            body.append(f" _set(self, {name!r}, {name})")
-        exec(f"def __init__(self, {', '.join(head)}):\n" + ("\n".join(body) or " pass"), scope)
+            body.append(f"{name}={value}")
+        exec(f"def __init__({', '.join(head)}): self.__dict__.update({', '.join(body)})", scope)
         scope["__init__"].__qualname__ = f"{cls.__qualname__}.__init__"
         return scope["__init__"]
 
