@@ -83,9 +83,15 @@ def _first_on_path(copies: list[Distribution]) -> Distribution:
 
 
 def scan(
-    site_dirs: Iterable[Path], verify: frozenset[str] = frozenset(), unreadable: list[str] | None = None
+    site_dirs: Iterable[Path],
+    verify: frozenset[str] = frozenset(),
+    unreadable: list[str] | None = None,
+    only: str | None = None,
 ) -> Iterator[Distribution]:
-    """Every distribution, in the order of the import path; the metadata of those in `verify` is opened."""
+    """Every distribution, in the order of the import path; the metadata of those in `verify` is opened.
+
+    With `only`, folders whose names say plainly that they are of another distribution are left out.
+    """
     for directory in site_dirs:
         base = str(directory)
         try:
@@ -98,9 +104,16 @@ def scan(
             yield from _egg(base, base, "EGG-INFO/PKG-INFO")
         for entry in names:
             if entry.endswith(".dist-info"):
+                if only is not None and _is_plainly_of_another(entry[:-10], only):
+                    continue
                 yield _dist_info(f"{base}/{entry}", entry[:-10], verify)
             elif entry.endswith(".egg-info"):
                 yield from _egg(f"{base}/{entry}", entry, "PKG-INFO")
+
+
+def _is_plainly_of_another(stem: str, wanted: str) -> bool:
+    name, _, version = stem.partition("-")
+    return normalized(name) != wanted and _NAME.fullmatch(name) is not None and _is_version(version)
 
 
 def _dist_info(path: str, stem: str, verify: frozenset[str]) -> Distribution:
@@ -178,7 +191,7 @@ def _headers(path: str) -> dict[str, str]:
 def installed_version(target: Target, name: str) -> str | None:
     """The version of one distribution, None when it is not there or broken."""
     wanted = normalized(name)
-    return next((found.version for found in scan(target.site_dirs) if found.name == wanted), None)
+    return next((found.version for found in scan(target.site_dirs, only=wanted) if found.name == wanted), None)
 
 
 def installed_requirements(target: Target) -> dict[str, list[str]]:

@@ -100,17 +100,41 @@ def _home_folders(release: tuple[int, ...]) -> list[tuple[str, str]]:
 def _deep(folder: str) -> list[str]:
     """Every libcudnn.so* below a folder, as `glob` with `**` finds them; stubs are none."""
     found: list[str] = []
-    for seen, (root, folders, files) in enumerate(os.walk(folder)):
-        if seen >= _MAX_FOLDERS:
+    waiting = [folder]
+    seen = 0
+    while waiting:  # not `os.walk`: it asks the system of each folder again whether it is a link
+        root = waiting.pop()
+        seen += 1
+        if seen > _MAX_FOLDERS:
             raise _Unknown(f"`{folder}` holds more than {_MAX_FOLDERS} folders: not searched to the end")
-        # `**` follows links to folders but enters no hidden one; a link back up would never end, so only lib links.
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [f"{root}/{name}" for name in files if name.startswith(_LIBRARY) and "stub" not in root]
-        for name in folders:
-            path = Path(root, name)
-            if path.is_symlink() and path.is_dir():
-                found += [str(inner) for inner in path.glob(f"{_LIBRARY}*") if "stub" not in str(inner)]
+        folders: list[str] = []
+        linked: list[str] = []
+        for entry in _entries(root):
+            # `**` follows links to folders but enters no hidden one; a link back up would never end, so only lib links.
+            if _is_folder(entry):
+                if not entry.name.startswith("."):
+                    (linked if entry.is_symlink() else folders).append(entry.path)
+            elif entry.name.startswith(_LIBRARY) and "stub" not in root:
+                found.append(f"{root}/{entry.name}")
+        for path in linked:
+            found += [str(inner) for inner in Path(path).glob(f"{_LIBRARY}*") if "stub" not in str(inner)]
+        waiting += reversed(folders)
     return found
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _loader(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:

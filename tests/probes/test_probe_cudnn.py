@@ -272,6 +272,28 @@ class TestTransformerEngine:
         monkeypatch.setenv("CUDNN_HOME", str(tmp_path / "home"))
         assert read(target).value("cudnn.te_version") == "9.9.0"  # by name, not by number: TE's own order
 
+    def test_what_is_searched_in_depth(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from doctor.probes import te_cudnn
+
+        home, other = tmp_path / "home", tmp_path / "other"
+        for name in ("lib/a/libcudnn.so.9", "lib/libcudnn.so", "lib/.kept/libcudnn.so", "lib/stubs/libcudnn.so",
+                     "lib/libcudnn_ops.so", "lib/libcudnn.so.d/libcudnn.so.8"):  # fmt: skip
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).touch()
+        (other / "deep").mkdir(parents=True)
+        (other / "libcudnn.so.7").touch()
+        (other / "deep" / "libcudnn.so.6").touch()
+        (home / "linked").symlink_to(other)
+        (home / "up").symlink_to(home)
+        (home / "libcudnn.so.5").symlink_to("nowhere")
+        wanted = ["lib/a/libcudnn.so.9", "lib/libcudnn.so", "lib/libcudnn.so.d/libcudnn.so.8", "libcudnn.so.5",
+                  "linked/libcudnn.so.7", "up/libcudnn.so.5"]  # fmt: skip
+        assert sorted(te_cudnn._deep(str(home))) == [str(home / name) for name in wanted]
+        assert te_cudnn._deep(str(tmp_path / "none")) == []
+        monkeypatch.setattr(te_cudnn, "_MAX_FOLDERS", 2)
+        with pytest.raises(te_cudnn._Unknown, match="more than 2 folders"):
+            te_cudnn._deep(str(home))
+
     def test_unknown_with_the_reason(self, site: Path, target: Target) -> None:
         install(site, "transformer_engine", "1.7.0")
         fact = read(target)["cudnn.te_version"]

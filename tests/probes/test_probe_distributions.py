@@ -174,6 +174,16 @@ def test_one_version(site: Path, target: Target) -> None:
     assert installed_version(target, "torch") is None
 
 
+def test_one_version_where_the_name_of_the_folder_does_not_tell(site: Path, target: Target) -> None:
+    """A folder that is plainly another's is not looked into; one that looks odd is, and says whose it is."""
+    install(site, "torch", "2.6.0")
+    (site / "torch-2.6.0.dist-info" / "METADATA").write_text("Name: transformer-engine\nVersion: 9.9\n")
+    odd = site / "te-2.4.0_local.dist-info"
+    odd.mkdir()
+    (odd / "METADATA").write_text("Name: transformer_engine\nVersion: 2.4.0+local\n")
+    assert installed_version(target, "transformer-engine") == "2.4.0+local"
+
+
 def test_absent_is_not_said_here(site: Path, target: Target) -> None:
     """That a package is absent follows from the completeness of the list; the probe names only what it saw."""
     assert ABSENT not in [fact.value for fact in read(target).values()]
