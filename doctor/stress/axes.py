@@ -208,12 +208,12 @@ _sdpa = {**_not_varlen, "feature": _only("dropout"), **_any_bias("b1ss", "bhss",
 _te_bias = _any_bias("b1ss", "bhss", "bhss+", "b1ss+", "1hss+")
 DOMAINS: dict[str, Domain] = {
     # cuDNN builds a plan for each new shape, most of a second: where it is asked, fewer cases.
-    "sdpa.default": Domain(_sdpa, share=0.8),
+    "sdpa.default": Domain(_sdpa, share=0.9),
     "sdpa.efficient": Domain(_sdpa),
     "sdpa.flash": Domain({**_sdpa, **_plain, **_half, **_any_bias("b1ss")}),
     # It takes no mask that asks for a gradient: asked once of each pair, and of more that are broadcast instead.
     "sdpa.cudnn": Domain({**_sdpa, **_half, **_any_bias("b1ss", "bhss", "1hss", "b11s", "1hss+")}, share=0.5),
-    "sdpa.math": Domain(_sdpa, share=0.8),
+    "sdpa.math": Domain(_sdpa, share=0.85),
     "varlen": Domain({"layout": _one_of("layout", "thd"), **_half, "feature": _only(), "heads": _mha,
                       "mask": _one_of("mask", "no_mask", "causal_bottom_right", "window")}, share=0.5),
     # Nested tensors of the jagged layout: grouped heads are not for gradients there, and sizes are read on the host.
