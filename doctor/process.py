@@ -63,7 +63,7 @@ class Process:
                 request.write(_request(cases or ()))
                 request.seek(0)
                 self.process = subprocess.Popen(
-                    [python, "-B", name] + ([] if cases is not None else [AHEAD]),
+                    [python, "-B", str(directory / name)] + ([] if cases is not None else [AHEAD]),
                     stdin=subprocess.PIPE if cases is None else request,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

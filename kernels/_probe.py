@@ -15,6 +15,9 @@ CONTRACT = 1
 AHEAD = "--ahead"  # the program is started before its questions are known
 LOST_DEVICE = ("CUDA error", "device-side assert", "illegal memory access", "CUDNN_STATUS_EXECUTION_FAILED")
 
+#: As they are now: what is imported later may put something else in their place.
+_dumps, _write, _getpid, _clock = json.dumps, os.write, os.getpid, time.monotonic
+
 _channel = None  # the descriptor that answers go to; None until main() has claimed it
 _owner = None  # process that may answer: a child forked by an import must not answer in our name
 _case = None
@@ -29,14 +32,14 @@ class Unavailable(Exception):
 
 
 def _send(record):
-    if _channel is None or os.getpid() != _owner:
+    if _channel is None or _getpid() != _owner:
         return
     # The host's clock is the same; when it comes to read this line is another matter.
-    record = dict(record, contract=CONTRACT, at=time.monotonic())
+    record = dict(record, contract=CONTRACT, at=_clock())
     # The newline in front ends whatever half line somebody printed before we took the channel.
-    data = ("\n" + json.dumps(record, default=repr) + "\n").encode("ascii")
+    data = ("\n" + _dumps(record, default=repr) + "\n").encode("ascii")
     while data:
-        data = data[os.write(_channel, data) :]
+        data = data[_write(_channel, data) :]
 
 
 def step(text):
@@ -48,7 +51,7 @@ def _claim_stdout():
     """Keep fd 1 for answers alone; whatever else writes to it, from C or from a child, lands on stderr."""
     global _channel, _owner
     _channel = os.dup(1)  # not inheritable across exec, so no child process can write to it
-    _owner = os.getpid()
+    _owner = _getpid()
     os.dup2(2, 1)
 
 
@@ -62,7 +65,11 @@ def _read_request():
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)  # nothing that is imported later may wait for a keyboard
     os.close(null)
-    return json.loads(b"".join(chunks).decode("utf-8") or "{}")
+    if not any(chunks):  # taken by what runs at start: a reader, or a fork of us, which then answers in our place
+        sys.stderr.write("nothing came on stdin: something that runs at the start of this interpreter took it\n")
+        sys.stderr.flush()
+        os._exit(0)
+    return json.loads(b"".join(chunks).decode("utf-8"))
 
 
 def _finite(value):
@@ -78,7 +85,7 @@ def _finite(value):
 
 def _answer(run, request):
     """One case: outcome, observed, reason, and whether the process is fit for another case."""
-    began = time.monotonic()
+    began = _clock()
     observed, reason, fit = {}, None, True
     try:
         observed = run(request)
@@ -96,7 +103,7 @@ def _answer(run, request):
         observed = {"traceback": ["{}:{} {}".format(f.filename, f.lineno, f.name) for f in frames]}
         # After such an error every later call in this process fails with it: the host goes on in a fresh one.
         fit = not any(mark in text for mark in LOST_DEVICE)
-    seconds = time.monotonic() - began
+    seconds = _clock() - began
     return {"outcome": outcome, "observed": _finite(observed), "reason": reason, "seconds": round(seconds, 4)}, fit
 
 
@@ -104,7 +111,7 @@ def _prepare(ahead):
     """Do what every case will need while the questions are still on their way; `ahead` keeps what goes wrong in it."""
     with contextlib.suppress(BaseException):  # told by the case that meets it
         ahead()
-    if os.getpid() != _owner:
+    if _getpid() != _owner:
         os._exit(0)  # a fork that came back out of an import: the parent reads and answers
     step("ready")
 
@@ -131,7 +138,7 @@ def main(run, ahead=None):
         _case = index
         step("start")
         answer, fit = _answer(run, case)
-        if os.getpid() != _owner:
+        if _getpid() != _owner:
             os._exit(0)  # a fork that came back out of run(): the parent answers
         _send(dict(answer, case=index))
         if not fit:

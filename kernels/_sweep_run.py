@@ -1,5 +1,6 @@
 """One case of the sweep, run and judged: values, gradients, repeat, graph replay, torch.compile, which kernel ran."""
 
+import contextlib
 import time
 import warnings
 
@@ -20,6 +21,7 @@ DECLINES = (
     "No operator found", "not yet implemented", "a multiple of", "not correctly aligned", "must have shape",
     "invalid dtype for bias", "should be in [", "backward requires head_dim", "No viable backend", "NYI",
 )  # fmt: skip
+KEPT = 200  # warnings; torch says why it declines in the last ones
 _programs = {}
 
 
@@ -67,6 +69,7 @@ class Call:
         if case["dropout"]:
             torch.manual_seed(case["seed"] + 1)  # the same mask every time
         out = self.forward()
+        _due(torch, out, space["dout"])
         got = {"out": out.detach()}
         if case["training"]:
             incoming = out.detach() if case["dropout"] else space["dout"]
@@ -74,6 +77,39 @@ class Call:
             grads = torch.autograd.grad(out, [space[name] for name in asked], incoming)
             got.update(zip(["d" + name for name in asked], grads))  # noqa: B905 - Python 3.8
         return got
+
+
+class WrongKind(Exception):
+    """What came back is no output of this case, whatever its numbers."""
+
+
+def _due(torch, out, dout):
+    """Complain of what is no tensor, or one of another shape, type or device than the gradient that it will get."""
+    if not isinstance(out, torch.Tensor):
+        raise WrongKind("the call returned {} where a tensor is due".format(type(out).__name__))
+    for name in ("shape", "dtype", "device", "layout"):
+        found, wanted = getattr(out, name), getattr(dout, name)
+        if found != wanted:
+            found, wanted = (tuple(found), tuple(wanted)) if name == "shape" else (found, wanted)
+            raise WrongKind("the call returned a tensor of {} {} where {} is due".format(name, found, wanted))
+
+
+@contextlib.contextmanager
+def _heard():
+    """The last warnings of what is done here, all of them being given; how many there are costs no memory."""
+    caught, before = [], warnings.showwarning
+
+    def hear(*told, **more):
+        del caught[: max(0, len(caught) - KEPT + 1)]
+        caught.append(warnings.WarningMessage(*told, **more))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = hear
+        try:
+            yield caught
+        finally:
+            warnings.showwarning = before
 
 
 def measure(request):
@@ -86,8 +122,7 @@ def measure(request):
         case["training"] = False
     device = case["device"] = _attention.pick_device(torch, case)
     observed = {"faults": [], "notes": []}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with _heard() as caught:
         strict = bool(case["deterministic"]) and not case["backend"].startswith("te.")
         if strict:
             torch.use_deterministic_algorithms(True)  # which also fills fresh memory with NaN

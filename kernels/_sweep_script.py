@@ -5,6 +5,11 @@ import _sweep_text
 import _sweep_truth
 
 BOUND = "raise SystemExit(not all(e <= {:g} for e in errors.values()))"
+WRONG_KIND = (
+    "about = lambda t: [getattr(t, name, None) for name in ('shape', 'dtype', 'device', 'layout')]",
+    "print('WrongKind:', type(out), about(out), 'where this is due:', about(dout))",
+    "raise SystemExit(about(out) != about(dout))",
+)
 
 
 def script(case, kinds, bounds=None):
@@ -12,7 +17,7 @@ def script(case, kinds, bounds=None):
     made = _sweep_backends.text(case)
     device = str(case["device"])
     bound = _bound(case, kinds, bounds)
-    grads = case["training"] and not case["dropout"]
+    grads = case["training"] and not case["dropout"] and "failed:WrongKind" not in kinds
     changed = "inputs_changed" in kinds
     names = ["out", *("d" + name for name in _sweep_text.gradients(case))] if grads else ["out"]
     lines = ["import torch"] + made["setup"]
@@ -73,6 +78,8 @@ def _asked(case):
 
 def _tail(case, kinds, names, bound):
     kinds = _tensors(kinds)
+    if "failed:WrongKind" in kinds:
+        return list(WRONG_KIND)
     if any(kind.startswith("failed:") for kind in kinds):
         return []  # the exception is the fault
     if set(kinds) & {"blind_nan", "blind_rows"} and not set(kinds) & set(names):

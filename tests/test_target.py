@@ -109,6 +109,37 @@ def test_printing_sitecustomize(tmp_path: pathlib.Path) -> None:
     assert answer.observed == {"path": str(tmp_path)}, "the user's PYTHONPATH is part of the patient"
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os; os.chdir('/')",
+        "import os\nos.fork()",
+        "import os, time\nif os.fork() == 0: time.sleep(60)",
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()",
+        "import sys; sys.stdout.close()",
+        "import signal\nfor number in (1, 2, 15): signal.signal(number, signal.SIG_IGN)",
+        "import builtins; builtins.print = None",
+    ],
+)
+def test_sitecustomize_that_does_things(source: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(source)
+    program = HEAD + "import _probe\ndef run(r): return r\nmain(run)"
+    for _ in range(3):  # after a fork both read the request, and either may get it: it ends well or it is said
+        answer = run_snippet(sys.executable, program, {"q": 1}, timeout=30, env={"PYTHONPATH": str(tmp_path)})
+        if "fork" not in source or answer.outcome == "ran":
+            break
+        assert "something that runs at the start" in answer.reason
+    assert answer.outcome == "ran" and answer.observed == {"q": 1}, answer.reason
+
+
+def test_what_is_imported_may_replace_what_we_use() -> None:
+    source = """
+import json, os, time
+json.dumps = os.write = os.getpid = time.monotonic = lambda *a, **k: 1 / 0
+"""
+    assert snippet(source + "def run(r): return {'a': 1}").observed == {"a": 1}
+
+
 def test_relative_pythonpath_still_means_the_users_directory(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,11 +10,11 @@ from fake_torch import HOSTILE, install
 
 from doctor.assets import kernels_dir
 from doctor.errors import DoctorError, NoDiagnosis
-from doctor.stress.failures import verdict
+from doctor.stress.failures import kinds, verdict
 from doctor.stress.gpus import lanes
 from doctor.stress.here import Options, chosen, look, own_functions
 from doctor.stress.worker import Worker
-from doctor.target import Answer, run_snippet
+from doctor.target import Answer, run_alone, run_snippet
 
 
 @pytest.fixture
@@ -206,3 +206,49 @@ main(run)
 )
 def test_want_of_memory_is_no_fault(reason):
     assert verdict(Answer("failed", reason=reason)) == "no memory"
+
+
+IN_THE_SWEEP = """
+import sys
+sys.path.append({0!r})
+from _probe import main
+import _sweep_run
+def run(request):
+    {1}
+main(run)
+"""
+
+
+def test_warnings_without_end_cost_no_memory():
+    body = """import warnings
+    before = warnings.showwarning
+    with _sweep_run._heard() as caught:
+        for number in range(5000):
+            warnings.warn(f"{number} things are deprecated")
+    return {"kept": len(caught), "last": str(caught[-1].message), "back": warnings.showwarning is before}
+    """
+    told = run_snippet(sys.executable, IN_THE_SWEEP.format(str(kernels_dir()), body), timeout=30).observed
+    assert told == {"kept": 200, "last": "4999 things are deprecated", "back": True}
+
+
+@pytest.mark.parametrize(
+    "function, word",
+    [
+        ("lambda q, k, v, **how: [q]", "returned list"),
+        ("lambda q, k, v, **how: None", "returned NoneType"),
+        ("lambda q, k, v, **how: q.double()", "dtype torch.float64 where"),
+        ("lambda q, k, v, **how: q[..., :1]", "of shape"),
+        ("lambda q, k, v, **how: q.to('meta')", "device meta where cpu"),
+        ("lambda q, k, v, **how: q.to_sparse()", "layout torch.sparse_coo where"),
+    ],
+)
+def test_what_is_no_output_is_told_as_that(torch_python, tmp_path, function, word):
+    (tmp_path / "mine.py").write_text(f"attend = {function}\n")
+    case = {"backend": f"file:{tmp_path}/mine.py:attend", "device": "cpu", "dtype": "float32", "head_dim_qk": 8,
+            "head_dim_v": 8, "seq_len_q": 16, "seq_len_kv": 16}  # fmt: skip
+    worker = Worker(torch_python, timeout=60)
+    answer = worker.ask(case)
+    assert answer.outcome == "failed" and kinds(answer) == ["failed:WrongKind"] and word in answer.reason
+    script = worker.ask({"op": "script", "case": case, "kinds": kinds(answer)}).observed["script"]
+    alone = run_alone(torch_python, script, timeout=60)
+    assert alone.observed["code"] == 1 and "WrongKind" in alone.observed["said"]
