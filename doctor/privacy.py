@@ -6,21 +6,21 @@ import os
 import re
 from functools import lru_cache
 
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|AUTH", re.IGNORECASE)
-_SECRET_VALUE = re.compile(
-    r"""\b(hf_|gh[pousr]_|github_pat_|glpat-|xox[abpr]-|sk-|nvapi-|AKIA|ASIA|ya29\.)[A-Za-z0-9_-]{8}
+# Compiled when a variable is first looked at: most commands meet none.
+_SECRET_NAME = r"(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|AUTH"
+_SECRET_VALUE = r"""(?x)
+    \b(hf_|gh[pousr]_|github_pat_|glpat-|xox[abpr]-|sk-|nvapi-|AKIA|ASIA|ya29\.)[A-Za-z0-9_-]{8}
     | ://[^/\s:@]*:[^/\s@]+@            # a password in an address
     | \beyJ[A-Za-z0-9_-]{10,}\.         # a JSON web token
     | -----BEGIN
-    | \b(?=[A-Za-z]*\d)[A-Za-z0-9+]{40,}={0,2}(?![A-Za-z0-9/+.]) # a long random text""",
-    re.VERBOSE,
-)
+    | \b(?=[A-Za-z]*\d)[A-Za-z0-9+]{40,}={0,2}(?![A-Za-z0-9/+.]) # a long random text
+"""
 _HOMES = re.compile(r"(?<![\w.~-])/(?:home|Users)/[^/\s:;,'\"`()]+")
 
 
 def is_secret(name: str, value: str) -> bool:
     """Whether a variable's name or value looks like a credential."""
-    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
+    return bool(re.search(_SECRET_NAME, name) or re.search(_SECRET_VALUE, value))
 
 
 @lru_cache(maxsize=8)

@@ -22,7 +22,7 @@ for _key, _kind, _meaning in (
 
 #: what `attn_implementation` may say by name; everything else is a kernel of the Hub or a mistake
 NAMES = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
-_HUB_KERNEL = re.compile(r"[^/:|@\s]+/[^/:|@\s]+(@[^:|@\s]+)?(:[^/:|@\s]+)?")
+_HUB_KERNEL = r"[^/:|@\s]+/[^/:|@\s]+(@[^:|@\s]+)?(:[^/:|@\s]+)?"
 
 
 @derived(
@@ -39,7 +39,7 @@ def _request(framework: str, written: str, flash_attn: str | None) -> str | None
         name = written.removeprefix("paged|")
         if name in NAMES:
             return name
-        return "hub" if _HUB_KERNEL.fullmatch(name) else "other"
+        return "hub" if re.fullmatch(_HUB_KERNEL, name) else "other"
     if framework != "xtuner":
         return "none"
     # XTuner fills in flash_attention_2 itself wherever flash-attn can be imported.

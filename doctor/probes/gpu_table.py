@@ -15,8 +15,8 @@ GPU_KEYS = ("gpu.sm", "gpu.name", "gpu.memory_bytes", "gpu.all", "gpu.mig")
 
 Table = Mapping[str, Mapping[str, Any]]
 
-_SM = re.compile(r"(?:sm|compute)?[_ ]?(\d{1,2})\.?(\d)[af]?", re.IGNORECASE)
-_NOISE = re.compile(r"nvidia|geforce|tesla|quadro|graphics|generation|[^a-z0-9]")
+_SM = r"(?i)(?:sm|compute)?[_ ]?(\d{1,2})\.?(\d)[af]?"
+_NOISE = r"nvidia|geforce|tesla|quadro|graphics|generation|[^a-z0-9]"
 
 
 def gpu_facts(name: str, table: Table | None = None) -> tuple[Fact, ...]:
@@ -27,7 +27,7 @@ def gpu_facts(name: str, table: Table | None = None) -> tuple[Fact, ...]:
     source = f"--gpu {name.strip()}"
     known = _gpus() if table is None else table
     found: dict[str, Any] = {}
-    match = _SM.fullmatch(name.strip())
+    match = re.fullmatch(_SM, name.strip())
     if match:
         sm = f"{int(match[1])}.{match[2]}"
         sms = {str(entry["sm"]) for entry in known.values()}
@@ -76,7 +76,7 @@ def _aliases(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _plain(name: str) -> str:
     """Spelling aside: `NVIDIA GeForce RTX 4090`, `rtx-4090` and `RTX4090` are one."""
-    return _NOISE.sub("", name.lower())
+    return re.sub(_NOISE, "", name.lower())
 
 
 def _rank(sm: str) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ LOOKS = {
     "command": "green",
     "dim": "dim",
 }
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 
 
 class Page:
@@ -84,4 +84,6 @@ class Page:
 
 def printable(text: str) -> str:
     """The text with control characters spelled out: a fact from a file must not steer the terminal."""
-    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+    if text.isprintable():  # none of them is, and most text is: the pattern need not be compiled
+        return text
+    return re.sub(_CONTROL, lambda match: ascii(match[0])[1:-1], text)

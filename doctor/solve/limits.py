@@ -15,8 +15,9 @@ from ..requirement_lines import marker_holds, read_line
 if TYPE_CHECKING:
     from ..declared.interface import Entry
 
-_SPECIAL = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@")
-_INCLUDE = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]+(?P<file>\S+)")
+# Compiled when a file of constraints is read, and not at every start.
+_SPECIAL = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@"
+_INCLUDE = r"(?:-r|-c|--requirement|--constraint)[\s=]+(?P<file>\S+)"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def _read(path: Path, platform: Platform, above: tuple[Path, ...]) -> Iterator[t
         reason = str(getattr(problem, "strerror", None) or "it is not text").lower()
         raise DoctorError(f"cannot read constraints `{path}`: {reason}") from None
     for number, line in _logical(text):
-        include = _INCLUDE.fullmatch(line)
+        include = re.fullmatch(_INCLUDE, line)
         if include:
             inner = (path.parent / include["file"]).resolve()
             if inner in above or inner == path.resolve():
@@ -105,7 +106,7 @@ def _logical(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _requirement(line: str, where: str, platform: Platform) -> Iterator[tuple[str, str | None]]:
-    special = _SPECIAL.match(line)
+    special = re.match(_SPECIAL, line)
     if special:
         yield normalized(special["name"]), None
         return
@@ -133,13 +134,13 @@ def unknown_names(names: Sequence[str], known: Collection[str]) -> list[str]:
     return [name for name in names if normalized(name) not in known]
 
 
-_QUOTED = re.compile(r'"([^"\\]*)"|\'([^\']*)\'')
+_QUOTED = r'"([^"\\]*)"|\'([^\']*)\''
 
 
 def requirement_in(line: Entry) -> str | None:
     """The requirement as it stands in its line, `torch[extra]>=2.4`; None where the file writes it in another way."""
     raw = (line.raw or "").partition(" #")[0]
-    texts = [raw, *(double or single for double, single in _QUOTED.findall(raw))]  # items of an array in TOML
+    texts = [raw, *(double or single for double, single in re.findall(_QUOTED, raw))]  # items of an array in TOML
     for text in map(str, texts):
         plain = read_line(text.strip())
         if plain is not None and normalized(plain.name) == line.name:
