@@ -31,7 +31,8 @@ def describe(request):
         step("CUDA context")
         (torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)).sum().item()
     context = time.perf_counter()
-    names = list(request.get("backends") or _sweep_backends.BACKENDS) + list(request.get("own") or ())
+    asked = request.get("backends")
+    names = list(_sweep_backends.BACKENDS if asked is None else asked) + list(request.get("own") or ())
     found["backends"], found["versions"] = _backends(torch, names)
     found["device"] = device
     found["seconds"] = {

@@ -42,12 +42,20 @@ class Options:
 
 
 def look(options: Options, tell: Callable[[str], None]) -> tuple[Mapping[str, Any], list[str]]:
-    """What torch and the libraries say of themselves, and what went wrong on the way."""
+    """What torch and the libraries say of themselves, and what went wrong on the way.
+
+    Where backends are named no other library is imported: some take seconds.
+    """
     for name in options.own:
         _exists(name)
+    named = [name for name in dict.fromkeys(options.backends) if name not in options.own]
+    for name in named:
+        if name not in DOMAINS:
+            raise DoctorError(f"there is no backend `{name}`", f"backends are {', '.join(DOMAINS)}")
     tell("looking at devices and libraries")
     worker = Worker(options.python, timeout=max(180.0, options.timeout))
     request = {"op": "hello", "device": options.device, "own": options.own}
+    request["backends"] = named if options.backends else None
     answer = worker.ask(request)
     problems = []
     if answer.outcome in ("crashed", "timeout") and answer.where is not None and not everyones(answer):
@@ -76,7 +84,8 @@ def _one_by_one(worker: Worker, request: Mapping[str, Any]) -> Answer:
     first = worker.ask({**request, "backends": ["sdpa.default"], "own": []})
     if first.outcome != "ran":
         return first
-    names = [*DOMAINS, *request["own"]]
+    asked = request.get("backends")
+    names = [*(DOMAINS if asked is None else asked), *request["own"]]
     with ThreadPoolExecutor(4) as pool:
         ask = partial(_state, worker, {**request, "context": False, "own": []})
         states = dict(zip(names, pool.map(ask, names), strict=True))
@@ -99,10 +108,6 @@ def chosen(options: Options, hello: Mapping[str, Any], device: str) -> list[str]
         if states.get(name) is not None:
             raise DoctorError(f"`{name}` cannot be asked: {' '.join(str(states[name]).split())}")
     wanted = list(dict.fromkeys(name for name in options.backends if name not in own))
-    unknown = [name for name in wanted if name not in states]
-    if unknown:
-        names = ", ".join(name for name in states if name not in own)
-        raise DoctorError(f"there is no backend `{unknown[0]}`", f"backends are {names}")
     there = [name for name, problem in states.items() if problem is None]
     if not device.startswith("cuda"):
         there = [name for name in there if name in CPU_BACKENDS]
