@@ -226,19 +226,23 @@ def forgets_dropout(q, k, v, dropout_p=0.0, **how):
 
 class _Redrawn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, p, how):
+    def forward(ctx, q, k, v, mask, p, how):
         ctx.save_for_backward(q, k, v)
-        ctx.p, ctx.how = p, how
-        return sdpa(q, k, v, dropout_p=p, **how)
+        ctx.mask, ctx.p, ctx.how = mask, p, how
+        return sdpa(q, k, v, attn_mask=mask, dropout_p=p, **how)
 
     @staticmethod
     def backward(ctx, dout):
         with torch.enable_grad():
             kept = [t.detach().requires_grad_() for t in ctx.saved_tensors]
-            out = sdpa(*kept, dropout_p=ctx.p, **ctx.how)
-        return (*torch.autograd.grad(out, kept, dout), None, None)
+            mask = ctx.mask
+            if ctx.needs_input_grad[3]:
+                mask = mask.detach().requires_grad_()
+                kept.append(mask)
+            out = sdpa(*kept[:3], attn_mask=mask, dropout_p=ctx.p, **ctx.how)
+        return (*torch.autograd.grad(out, kept, dout), *[None] * (6 - len(kept)))
 
 
-def redraws_dropout(q, k, v, dropout_p=0.0, **how):
+def redraws_dropout(q, k, v, attn_mask=None, dropout_p=0.0, **how):
     """Backward drops others than forward."""
-    return _Redrawn.apply(q, k, v, dropout_p, how)
+    return _Redrawn.apply(q, k, v, attn_mask, dropout_p, how)

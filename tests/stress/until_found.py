@@ -8,7 +8,7 @@ from _probe import Refused, Unavailable, main
 
 
 def run(request):
-    """`cases`, in order; `kind`, the fault looked for; `modules`, name → source of libraries that are made up."""
+    """`cases`, in order; `kinds`, how the fault that is looked for may be told; `modules`, name → source of libraries that are made up."""
     for name, source in (request.get("modules") or {}).items():
         module = sys.modules[name] = types.ModuleType(name)
         exec(source, module.__dict__)
@@ -19,7 +19,7 @@ def run(request):
         except (Refused, Unavailable):
             continue
         asked += 1
-        if request["kind"] in kinds:
+        if set(request["kinds"]) & set(kinds):
             return {"found": True, "asked": asked, "kinds": kinds, "case": case}
         others.update(kinds)
     return {"found": False, "asked": asked, "others": sorted(others)}
