@@ -23,6 +23,7 @@ def _seen():
     kept = []
     for token in (t.strip() for t in listed.split(",")):
         if token not in ("0", "1", "GPU-aa", "GPU-bb", "MIG-cc"): break  # CUDA stops at what it does not know
+        if token in kept: return []  # one that is named twice: none are seen
         kept.append(token)
     return kept
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +87,42 @@ def test_a_line_cut_short_costs_no_answer_that_follows(tmp_path):
     second.add("gpu1", CASE, Answer("ran"))
     second.close()
     assert {gpu for gpu, _ in Journal(path, stack).answers} == {"gpu0", "gpu1"}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"gpu": "g", "key": ["no", "text"], "answer": {"outcome": "ran"}},
+        {"gpu": {}, "key": "k", "answer": {"outcome": "ran"}},
+        {"gpu": "g", "key": "k", "answer": {"outcome": "sang"}},
+        {"gpu": "g", "key": "k", "answer": {}},
+        {"gpu": "g", "key": "k", "answer": {"outcome": "ran", "observed": "much"}},
+        {"gpu": "g", "key": "k", "answer": {"outcome": "ran", "seconds": "few"}},
+        {"gpu": "g", "key": "k", "answer": {"outcome": "failed", "reason": ["a", "list"]}},
+        {"gpu": "g", "key": "k", "answer": ["ran"]},
+        {"limits": 7},
+        ["neither"],
+    ],
+)
+def test_what_no_answer_can_have_been_is_passed_over(tmp_path, record):
+    path, stack = tmp_path / "j.jsonl", {"torch": "2.11"}
+    first = Journal(path, stack)
+    first.add("gpu0", CASE, Answer("ran"))
+    first.close()
+    with path.open("ab") as file:
+        file.write(json.dumps(record).encode() + b"\n" + b"\xff\x00" + b"[" * 100_000 + b"\n")
+    assert [gpu for gpu, _ in Journal(path, stack).answers] == ["gpu0"]
+
+
+def test_a_journal_that_is_no_file(tmp_path):
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(DoctorError, match="no file"):
+            Journal(path, {"torch": "2.11"})
+    with pytest.raises(DoctorError, match="cannot write the journal"):
+        Journal(tmp_path / "a\0b", {"torch": "2.11"})
 
 
 @pytest.mark.parametrize("text", ["my notes\n", "3\n", "[]\n", '{"a": 1}\n'])

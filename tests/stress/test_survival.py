@@ -56,7 +56,7 @@ def test_no_permission_is_no_silent_sweep_of_the_cpu(here):
     assert found["device"] == "cpu" and "Error 999" in problems[0]
 
 
-@pytest.mark.parametrize("listed", ["", "-1", "7", "nonsense"])
+@pytest.mark.parametrize("listed", ["", "-1", "7", "nonsense", "0,0", "-1,0", ","])
 def test_a_list_of_devices_that_names_none(here, listed):
     found, problems = here(CUDA_VISIBLE_DEVICES=listed)
     assert found["device"] == "cpu" and problems[0].startswith("no GPU")
