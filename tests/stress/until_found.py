@@ -8,7 +8,7 @@ from _probe import Refused, Unavailable, main
 
 
 def run(request):
-    """`cases`, in order; `kinds`, how the fault that is looked for may be told; `modules`, name → source of libraries that are made up."""
+    """`cases`, in order; `kinds`, how the fault may be told; `modules`, name → source of libraries made up."""
     for name, source in (request.get("modules") or {}).items():
         module = sys.modules[name] = types.ModuleType(name)
         exec(source, module.__dict__)
