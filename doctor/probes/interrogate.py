@@ -111,7 +111,10 @@ def _no_answer(python: str, status: int, stderr: bytes) -> DoctorError:
             name = f"signal {-status}"
         return NoDiagnosis(f"`{python}` crashes at start: killed by {name}")
     if status == 0:
-        return DoctorError(f"`{python}` is not a Python interpreter: it did not run a line of Python")
+        return DoctorError(
+            f"`{python}` is not a Python interpreter, or what runs at its start (a sitecustomize) ends it or takes its "
+            "stdout: no line of Python answered"
+        )
     return NoDiagnosis(f"`{python}` fails at start with status {status}" + (f": {last}" if last else ""))
 
 
