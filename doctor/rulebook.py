@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -47,7 +47,7 @@ class Rule:
         """The library that refuses to import or construct with these versions."""
         return self.body.get("import_error")
 
-    @cached_property
+    @property
     def weight(self) -> int:
         """How much more specific than its equals: the higher is told first."""
         return int(self.body.get("weight", 0))
@@ -186,17 +186,18 @@ class Rulebook:
     @cached_property
     def support(self) -> Mapping[str, RuleIndex]:
         """Library → rules that disable one of its backends."""
-        return self._group(lambda rule: bool(rule.disables))
+        return self._group("disables")
 
     @cached_property
     def runtime(self) -> Mapping[str, RuleIndex]:
         """Library → rules about what dies although it was selected, or at import; the most specific first."""
-        return self._group(lambda rule: bool(rule.fails_at_run or rule.import_error))
+        return self._group("fails_at_run", "import_error")
 
-    def _group(self, keep: Callable[[Rule], bool]) -> Mapping[str, RuleIndex]:
+    def _group(self, *verdicts: str) -> Mapping[str, RuleIndex]:
+        """Library → its rules that say one of these."""
         grouped: dict[str, list[Rule]] = {}
         for rule in self.rules.values():
-            if keep(rule):
+            if any(rule.body.get(verdict) for verdict in verdicts):
                 grouped.setdefault(rule.library, []).append(rule)
         return {
             name: RuleIndex(tuple(sorted(rules, key=lambda rule: -rule.weight)), self.libraries.get(name))

@@ -277,6 +277,32 @@ class TestOtherCommands:
         assert (code, out.splitlines()[-1]) == (0, "2 tests, 0 failed; 0 complaints of the lint"), out
 
 
+class TestEnd:
+    @pytest.mark.parametrize(
+        ("before", "ordinary"),
+        [("", False), ("sys.setprofile(lambda *_: None)", True), ("sys.settrace(lambda *_: None)", True)],
+    )
+    def test_the_program_ends_at_once_unless_somebody_watches(self, before, ordinary):
+        script = (
+            "import atexit, os, sys\n"
+            "atexit.register(os.write, 2, b'ordinary end')\n"
+            f"from doctor import cli\n{before}\n"
+            f"sys.argv = ['attn-doctor', 'check', '--facts', {B[1]!r}, '--no-run', '--fail-on', 'note']\n"
+            "cli.main()\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert done.stdout.endswith("no kernel was run\n") and done.returncode in (0, 1)
+        assert done.stderr == ("ordinary end" if ordinary else "")
+
+    def test_a_program_that_calls_it_goes_on(self):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["--version"])
+        assert ended.value.code == 0
+
+
 class TestStreams:
     def test_a_reader_who_leaves_early_sees_no_traceback(self):
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
