@@ -206,3 +206,36 @@ def _known_thd(layout: str | None) -> bool:
 )
 def _enable_gqa_asked(enabled: bool | None) -> bool:
     return enabled is True
+
+
+@derived(
+    "workload.jagged",
+    BOOLEAN,
+    "SDPA is called on nested tensors of the jagged layout",
+    needs=("workload.nested_tensors",),
+    uses=("workload.nested_layout",),
+)
+def _jagged(nested: bool, layout: str | None) -> bool | None:
+    if not nested:
+        return False
+    return None if layout is None else layout == "jagged"
+
+
+@derived(
+    "workload.known_empty_sequences",
+    BOOLEAN,
+    "a sequence without tokens is known to be in the batch; false where that is not said",
+    uses=("workload.zero_length_sequences",),
+)
+def _known_empty_sequences(empty: bool | None) -> bool:
+    return empty is True
+
+
+@derived(
+    "workload.longer_than_head_dim",
+    BOOLEAN,
+    "more query or more key tokens than a query head is wide",
+    needs=("workload.seq_len_q", "workload.seq_len_kv", "workload.head_dim_qk"),
+)
+def _longer_than_head_dim(q: int, kv: int, head_dim: int) -> bool:
+    return max(q, kv) > head_dim

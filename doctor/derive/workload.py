@@ -242,11 +242,12 @@ def _thd(qkv_format: str) -> bool:
 @derived(
     "workload.zero_length_sequences",
     BOOLEAN,
-    "a packed batch may hold a sequence without queries; not known of packed ones, unless said",
+    "a packed or nested batch may hold a sequence without queries; not known of such batches, unless said",
     needs=("workload.qkv_format",),
+    uses=("workload.nested_tensors",),
 )
-def _zero_length_sequences(qkv_format: str) -> bool | None:
-    return None if qkv_format == "thd" else False
+def _zero_length_sequences(qkv_format: str, nested: bool | None) -> bool | None:
+    return None if qkv_format == "thd" or nested is not False else False
 
 
 def _parts(layout: str) -> list[str]:

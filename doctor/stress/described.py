@@ -53,7 +53,7 @@ def described(case: Case) -> Facts | None:
         else:
             told["enable_gqa"] = True
     if case["backend"] == "nested":
-        told["nested_tensors"] = True
+        told.update(nested_tensors=True, nested_layout="jagged", nested_holes=_has_holes(case))
     if case.get("alibi"):
         told.update(bias="alibi", alibi_slopes="h")
     generation = next((name[-1] for name in served if name.startswith("fa.")), None)
@@ -77,6 +77,7 @@ def _layout(case: Case) -> dict[str, Any]:
         "qkv_unaligned": layout == "offset1",
         "kv_storage_offset": layout in ("offset1", "offset8") and not _keys_lie_otherwise(case),
         "zero_length_sequences": _has_empty_sequence(case),
+        "singleton_strides": layout == "single" and _says_nothing(case),
     }  # fmt: skip
 
 
@@ -84,6 +85,22 @@ def _has_empty_sequence(case: Case) -> bool:
     """The second one, unless the case says that there is none."""
     some = case.get("sequences", "some_empty") == "some_empty"
     return bool(case.get("layout") == "thd" and some and case["batch_size"] > 1)
+
+
+def _has_holes(case: Case) -> bool:
+    """Whether a sequence before the last is shorter than the rows it is narrowed from: the second has one token."""
+    longer = case["seq_len_q"] > 1 or case["seq_len_kv"] > 1
+    return bool(case.get("sequences") == "narrowed" and case["batch_size"] > 2 and longer)
+
+
+def _says_nothing(case: Case) -> bool:
+    """Whether queries, or keys that are not repeated for their group, have one head or one token."""
+    grouped = case["num_heads"] != case["num_kv_heads"]
+    if grouped and case["backend"] == "transformers.sdpa":
+        return False  # plain math multiplies them
+    repeated = grouped and case["backend"] == "sdpa.efficient"
+    sizes = [case["num_heads"], case["seq_len_q"]]
+    return 1 in (sizes if repeated else [*sizes, case["num_kv_heads"], case["seq_len_kv"]])
 
 
 def _lies_otherwise(case: Case) -> bool:
