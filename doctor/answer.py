@@ -11,6 +11,10 @@ from .records import dataclass, field
 #: Outcomes of a case; the last two are the host's own.
 OUTCOMES = ("ran", "refused", "unavailable", "failed", "crashed", "timeout")
 
+#: What torch says on a GPU, on a CPU, C++ and Python where memory is at its end; in small letters.
+NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc",
+             "memoryerror")  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -26,6 +30,11 @@ class Answer:
     #: Seconds by what they went to: start (the interpreter), import (of torch), library (imports of others), (CUDA)
     #: context, case.
     spent: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+
+def out_of_memory(answer: Answer) -> bool:
+    """Whether the case failed for want of memory, which says nothing of what it asked about."""
+    return answer.outcome == "failed" and any(words in answer.reason.lower() for words in NO_MEMORY)
 
 
 def stage_of(step: str) -> str:

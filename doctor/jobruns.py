@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .answer import Answer
+from .answer import Answer, out_of_memory
 from .known import Known
 from .model import ABSENT, Confirmation, Evidence, Fact, Finding, Prediction
 from .records import replace
@@ -79,7 +79,7 @@ def own_time(answer: Answer) -> float:
 
 def no_memory(answer: Answer) -> bool:
     """Whether the case failed for want of memory: kernels ask for little, so others hold it."""
-    return answer.outcome == "failed" and "out of memory" in answer.reason.lower()
+    return out_of_memory(answer)
 
 
 def _verdict(kernel: str, answer: Answer, known: Known) -> tuple[str, str]:
