@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..answer import out_of_memory
 from ..target import Answer, run_alone
 from .worker import Worker
 
 BAD = ("wrong", "failed", "crashed", "timeout")
-#: What torch says on a GPU, on a CPU, C++ and Python where memory is at its end; in small letters.
-NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "bad_alloc",
-             "memoryerror")  # fmt: skip
 CATEGORIES = (
     "mask", "bias_shape", "bias_grad", "alone", "layout", "sequences", "grad", "how", "before", "dropout", "softcap",
     "alibi", "deterministic",
@@ -29,7 +27,7 @@ def verdict(answer: Answer) -> str:
     """right, wrong, refused, unavailable, no memory, failed, crashed or timeout."""
     if answer.outcome == "ran":
         return "wrong" if answer.observed.get("verdict") == "wrong" else "right"
-    if answer.outcome == "failed" and any(words in answer.reason.lower() for words in NO_MEMORY):
+    if out_of_memory(answer):
         return "no memory"
     return answer.outcome
 
