@@ -131,7 +131,8 @@ def _ended_properly() -> Iterator[None]:
     before: dict[signal.Signals, Any] = {}
     for number in (getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)):
         with contextlib.suppress(ValueError):  # not in the main thread
-            before[number] = signal.signal(number, interrupted)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # under `nohup` a closed terminal is to be ignored
+                before[number] = signal.signal(number, interrupted)
     try:
         yield
     except KeyboardInterrupt as stop:
