@@ -95,6 +95,7 @@ TERMS: dict[str, Term] = _terms(
     ("workload.bias", TEXT, "attention bias", ("no_bias", "pre_scale_bias", "post_scale_bias", "alibi"), "no_bias"),
     ("workload.bias_shape", TEXT, "1hss, b1ss, bhss, 11ss, 111s …", (), ABSENT),
     ("workload.bias_requires_grad", BOOLEAN, "the bias is trained", (), False),
+    ("workload.qkv_frozen", BOOLEAN, "no gradient of q, k and v is asked for", (), False),
     ("workload.alibi_slopes", TEXT, "shape of given slopes: h or bh", ("h", "bh"), ABSENT),
     ("workload.qkv_layout", TEXT, "memory layout, TE's names: bshd_bshd_bshd, thd_thd_thd, sb3hd …"),
     ("workload.qkv_interleaved", BOOLEAN, "q, k, v are views of one fused projection", (), False),

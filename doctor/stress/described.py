@@ -166,4 +166,4 @@ def _bias_shape(case: Case) -> str:
 
 
 def _trained(case: Case) -> dict[str, Any]:
-    return {"bias_requires_grad": True} if case.get("bias_grad") else {}
+    return {"bias_requires_grad": True, "qkv_frozen": bool(case.get("alone"))} if case.get("bias_grad") else {}
