@@ -1,8 +1,10 @@
 """How long a verdict takes, in bare Python starts: ours and the peers', in turns within one run.
 
-    python bench/startup.py [--rounds N] [--peers | --peer-python PATH] [--json FILE]
+    python bench/startup.py [--rounds N] [--cpu] [--peers | --peer-python PATH] [--json FILE]
 
 Every command is run once per round, in an order drawn anew, so that a slow minute of the machine falls on all of them.
+On a machine that others use, `--cpu` counts processor time, which waits for nobody; it takes no account of what runs
+side by side, as the interpreter of `--python` does.
 `--peers` installs torch and env-doctor into a temporary environment (large downloads); `--peer-python` names an
 interpreter that has them. Peers that are not there are left out and named.
 """
@@ -13,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import shutil
 import statistics
 import subprocess
@@ -20,6 +23,7 @@ import sys
 import tempfile
 import time
 import venv
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,7 +45,7 @@ def main() -> int:
             if done.returncode not in (0, 1) or "No module named" in last:
                 absent[name] = f"exit {done.returncode}: {last[:100]}"
                 del commands[name]
-        seconds = measure(commands, environment, options.rounds)
+        seconds = measure(commands, environment, options.rounds, processor_time if options.cpu else time.perf_counter)
     rows = table(seconds)
     for row in rows:
         print(f"{row['command']:<48} {row['median_ms']:>9.1f} ms {row['min_ms']:>9.1f} ms {row['ratio']:>8.1f} ×")
@@ -58,6 +62,7 @@ def read_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--cpu", action="store_true", help="count processor time instead of wall-clock time")
     parser.add_argument("--peers", action="store_true", help="install the peers into a temporary environment")
     parser.add_argument("--peer-python", metavar="PATH", help="an interpreter that has torch and env-doctor")
     parser.add_argument("--json", metavar="FILE", help="also write the table as JSON")
@@ -145,19 +150,27 @@ def peers(prefix: Path) -> Path:
     return python
 
 
-def measure(commands: dict[str, list[str]], environment: dict[str, str], rounds: int) -> dict[str, list[float]]:
-    """Wall-clock seconds of every run, by command."""
+def processor_time() -> float:
+    """Seconds that all children so far, and theirs, have spent on a processor."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def measure(
+    commands: dict[str, list[str]], environment: dict[str, str], rounds: int, clock: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Seconds of every run by that clock, by command."""
     seconds: dict[str, list[float]] = {name: [] for name in commands}
     order = list(commands)
     for _ in range(rounds):
         random.shuffle(order)
         for name in order:
-            began = time.perf_counter()
+            began = clock()
             subprocess.run(
                 commands[name], env=environment, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )  # fmt: skip
-            seconds[name].append(time.perf_counter() - began)
+            seconds[name].append(clock() - began)
     return seconds
 
 
