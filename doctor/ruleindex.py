@@ -98,7 +98,7 @@ def _grouped(entries: list[Entry]) -> tuple[Group, ...]:
     groups: list[Group] = []
     while entries:
         shared = Counter(_name(part) for _, _, rest in entries for part in _all_parts(rest) if isinstance(part, Leaf))
-        (name, count) = shared.most_common(1)[0] if shared else (("", ""), 0)
+        name, count = max(shared.items(), key=lambda item: item[1], default=(("", ""), 0))
         if count < 2:
             groups.append((None, tuple(entries)))
             break

@@ -73,7 +73,6 @@ def _solve(
     hopeless = all(finding.no_pin for finding in errors)  # says the author: no release cures it
     if not any(finding.alternatives for finding in targets) and hopeless:
         return ()
-    from .losses import Losses
     from .repair import Repair, best_of, drags
     from .wording import as_fix
 
@@ -108,7 +107,11 @@ def _solve(
         if smaller is not None:  # recommended only if it is worse in nothing that matters, else one way of several
             best = [smaller, *best] if smaller.dominates(best[0]) else [*best[: MOST_FIXES - 1], smaller]
         best = best[:MOST_FIXES]
-    losses = Losses(repair) if deep and thorough else None
+    losses = None
+    if deep and thorough:
+        from .losses import Losses
+
+        losses = Losses(repair)
     fixes = (as_fix(repair, outcome, outcome is best[0], losses) for outcome in best)
     return tuple(fix for fix in fixes if fix.changes)
 
