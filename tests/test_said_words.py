@@ -1,4 +1,4 @@
-"""What only a workload can say: fully masked rows, empty sequences, unaligned tensors. Silent unless said or needed."""
+"""What only a workload can say: masked rows, empty sequences, odd tensors. Silent unless said or needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from doctor.rulebook import load_rulebook
 from doctor.vocabulary import fact
 from doctor.workload import complete_workload
 
-NEW = {"SDPA402", "SDPA407", "SDPA408", "FA032", "FA033", "FA211"}
+NEW = {"SDPA402", "SDPA407", "SDPA408", "FA032", "FA033", "FA211", *(f"SDPA{number}" for number in range(410, 419))}
 HOST = {
     "torch.version": "2.11.0", "torch.cuda": "13.0", "cudnn.version": "9.19.0", "gpu.sm": "9.0",
     "flash-attn.version": "2.8.3.post2", "transformers.version": "5.17.0", "python.version": "3.12.3",
@@ -70,3 +70,51 @@ def test_packed_single_queries_with_grouped_heads_are_asked_about_empty_sequence
 def test_unaligned_tensors_are_told_by_the_rule_of_what_runs(rulebook, job, rule):
     assert heard(rulebook, **job, qkv_unaligned=True) == ({rule}, set())
     assert heard(rulebook, **job, qkv_unaligned=False) == (set(), set())
+
+
+JAGGED = {"framework": "torch_sdpa", "nested_tensors": True, "nested_layout": "jagged", "zero_length_sequences": False}
+
+
+@pytest.mark.parametrize("job, fires", [
+    ({}, set()),
+    ({"dropout": 0.1}, set()),  # flash
+    ({"dropout": 0.1, "dtype": "float32"}, {"SDPA410"}),
+    ({"dropout": 0.1, "head_dim_v": 64}, {"SDPA410"}),
+    ({"dropout": 0.1, "dtype": "float32", "training": False}, set()),
+    ({"seq_len_kv": 100}, {"SDPA411"}),
+    ({"seq_len_kv": 100, "dtype": "float32"}, set()),
+    ({"seq_len_kv": 100, "mask": "no_mask"}, set()),
+    ({"zero_length_sequences": True}, {"SDPA412"}),
+    ({"zero_length_sequences": True, "mask": "no_mask"}, set()),  # plain math
+    ({"zero_length_sequences": True, "training": False}, set()),
+    ({"nested_holes": True}, {"SDPA413"}),
+    ({"head_dim_qk": 36}, {"SDPA412", "SDPA414"}),
+    ({"head_dim_qk": 36, "mask": "no_mask"}, set()),
+])  # fmt: skip
+def test_nested_tensors_are_told_by_the_rule_of_what_runs(rulebook, job, fires):
+    assert heard(rulebook, **{**JAGGED, **job}) == (fires, set())
+    assert heard(rulebook, **{"framework": "torch_sdpa", **job, "zero_length_sequences": False}) == (set(), set())
+
+
+def test_what_is_not_said_of_nested_tensors_is_asked_for(rulebook):
+    unsaid = {"framework": "torch_sdpa", "nested_tensors": True}
+    assert heard(rulebook, **unsaid) == (set(), {"SDPA412"})
+    assert heard(rulebook, **unsaid, nested_layout="strided") == (set(), set())
+    assert heard(rulebook, **unsaid, nested_layout="jagged") == (set(), {"SDPA412"})  # empty sequences?
+    assert heard(rulebook, **unsaid, nested_layout="jagged", deterministic=True) == (set(), set())
+    noisy = {**unsaid, "dropout": 0.1, "dtype": "float32"}
+    assert heard(rulebook, **noisy, zero_length_sequences=False) == (set(), {"SDPA410", "SDPA412"})
+
+
+@pytest.mark.parametrize("job, rule", [
+    ({"batch_size": 65_537}, "SDPA415"),
+    ({"batch_size": 65_537, "mask": "arbitrary", "fully_masked_rows": False}, "SDPA415"),
+    ({"num_heads": 65_536, "num_kv_heads": 65_536, "dtype": "float32"}, "SDPA416"),
+    ({"batch_size": 65_537, "dtype": "float32", "dropout": 0.1}, "SDPA416"),
+    ({"singleton_strides": True, "dtype": "float32"}, "SDPA417"),
+    ({"mask": "arbitrary", "fully_masked_rows": False, "bias_requires_grad": True, "qkv_frozen": True}, "SDPA418"),
+])  # fmt: skip
+def test_grids_strides_and_masks_that_alone_are_trained(rulebook, job, rule):
+    assert heard(rulebook, framework="torch_sdpa", **job) == ({rule}, set())
+    milder = {"batch_size": 65_535, "num_heads": 8, "num_kv_heads": 8, "singleton_strides": False, "qkv_frozen": False}
+    assert heard(rulebook, framework="torch_sdpa", **{**job, **milder}) == (set(), set())

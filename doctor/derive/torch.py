@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..model import ABSENT
-from ..vocabulary import BOOLEAN, INTEGER, Term, declare
+from ..vocabulary import BOOLEAN, INTEGER, TEXT, Term, declare
 from . import derived
 
 declare(Term("torch.sdpa_reviewed", BOOLEAN, "what this torch release accepts was read from its source", derived=True))
@@ -209,16 +209,23 @@ def _enable_gqa_asked(enabled: bool | None) -> bool:
 
 
 @derived(
+    "workload.nested_layout",
+    TEXT,
+    "layout of the nested tensors, strided or jagged; absent where there are none",
+    needs=("workload.nested_tensors",),
+)
+def _nested_layout(nested: bool) -> str | None:
+    return None if nested else ABSENT
+
+
+@derived(
     "workload.jagged",
     BOOLEAN,
     "SDPA is called on nested tensors of the jagged layout",
-    needs=("workload.nested_tensors",),
-    uses=("workload.nested_layout",),
+    needs=("workload.nested_tensors", "workload.nested_layout"),
 )
-def _jagged(nested: bool, layout: str | None) -> bool | None:
-    if not nested:
-        return False
-    return None if layout is None else layout == "jagged"
+def _jagged(nested: bool, layout: str) -> bool:
+    return nested and layout == "jagged"
 
 
 @derived(

@@ -67,3 +67,34 @@ def test_math_bytes_count_gradients_in_training() -> None:
 @pytest.mark.parametrize(("dropout", "steps"), [(0.0, True), (0.125, True), (0.1, False)])
 def test_dropout_in_sixteenths(dropout: float, steps: bool) -> None:
     assert value("workload.dropout_in_sixteenths", dropout=dropout) is steps
+
+
+@pytest.mark.parametrize(
+    ("workload", "jagged", "layout"),
+    [
+        ({}, False, "absent"),
+        ({"nested_tensors": True}, None, None),
+        ({"nested_tensors": None}, None, None),
+        ({"nested_tensors": True, "nested_layout": "jagged"}, True, "jagged"),
+        ({"nested_tensors": True, "nested_layout": "strided"}, False, "strided"),
+        ({"nested_layout": "jagged"}, False, "jagged"),  # of tensors that are not nested
+    ],
+)
+def test_the_layout_of_nested_tensors_is_known_where_it_is_said(
+    workload: dict[str, Any], jagged: bool | None, layout: str | None
+) -> None:
+    assert value("workload.jagged", **workload) is jagged
+    assert value("workload.nested_layout", **workload) == layout
+
+
+def test_empty_sequences_of_nested_tensors_are_known_where_they_are_said() -> None:
+    layout = {"qkv_layout": "bshd_bshd_bshd"}
+    assert value("workload.zero_length_sequences", **layout) is False
+    assert value("workload.zero_length_sequences", nested_tensors=True, **layout) is None
+    assert value("workload.known_empty_sequences", nested_tensors=True, **layout) is False
+    assert value("workload.known_empty_sequences", nested_tensors=True, zero_length_sequences=True) is True
+
+
+@pytest.mark.parametrize(("q", "kv", "longer"), [(64, 64, False), (65, 64, True), (1, 65, True), (None, 65, None)])
+def test_sequences_longer_than_a_head_is_wide(q: int | None, kv: int, longer: bool | None) -> None:
+    assert value("workload.longer_than_head_dim", seq_len_q=q, seq_len_kv=kv, head_dim_qk=64) is longer

@@ -119,6 +119,63 @@ def test_an_empty_sequence_among_single_queries_with_grouped_heads(reader):
     assert rules_of({**CASE, "backend": "flash2", "layout": "offset1"}, reader) == ("FA033",)
 
 
+NESTED = {**CASE, "backend": "nested", "layout": "thd", "sequences": "none_empty", "batch_size": 3}
+
+
+@pytest.mark.parametrize(
+    "case, expected",
+    [
+        ({}, ()),
+        ({"mask": "causal"}, ("SDPA411",)),  # 300 queries, 100 keys
+        ({"mask": "causal", "dtype": "float32"}, ()),
+        ({"mask": "causal", "dtype": "float32", "dropout": 0.1}, ("SDPA410",)),
+        ({"dropout": 0.1}, ()),
+        ({"dropout": 0.1, "head_dim_v": 128}, ("SDPA410",)),
+        ({"dropout": 0.1, "dtype": "float32", "batch_size": 1, "num_heads": 1, "num_kv_heads": 1}, ()),
+        ({"mask": "causal", "sequences": "some_empty"}, ("SDPA412",)),
+        ({"mask": "causal", "sequences": "some_empty", "batch_size": 1}, ("SDPA411",)),  # one full sequence
+        ({"sequences": "some_empty"}, ()),  # plain math
+        ({"sequences": "narrowed"}, ("SDPA413",)),
+        ({"sequences": "narrowed", "batch_size": 2}, ()),  # the last one may be shorter
+        ({"sequences": "narrowed", "seq_len_q": 1, "seq_len_kv": 1}, ()),
+        ({"mask": "causal", "head_dim_qk": 36, "head_dim_v": 36}, ("SDPA414", "SDPA412")),
+        ({"head_dim_qk": 36, "head_dim_v": 36}, ()),  # plain math
+    ],
+)
+def test_nested_tensors(reader, case, expected):
+    assert set(rules_of({**NESTED, **case}, reader)) == set(expected)
+
+
+@pytest.mark.parametrize("case", [{"dtype": "float32"}, {"deterministic": True}])
+def test_nested_tensors_with_an_empty_sequence_that_nothing_takes(reader, case):
+    empty = {**NESTED, "mask": "causal", "sequences": "some_empty", **case}
+    assert ("SDPA110", "refused") in beside(reader, empty, REFUSED).foretold
+
+
+@pytest.mark.parametrize("backend, case, expected", [
+    ("sdpa.flash", {"batch_size": 65_537}, ("SDPA415",)), ("sdpa.cudnn", {"batch_size": 65_537}, ("SDPA415",)),
+    ("sdpa.default", {"batch_size": 65_537}, ("SDPA415",)), ("sdpa.efficient", {"batch_size": 65_537}, ()),
+    ("sdpa.efficient", {"batch_size": 65_537, "dropout": 0.1}, ("SDPA416",)),
+    ("sdpa.efficient", {"layout": "single"}, ()),
+    ("sdpa.efficient", {"layout": "single", "seq_len_q": 1}, ("SDPA417",)),
+    ("sdpa.efficient", {"layout": "single", "num_kv_heads": 1}, ()),  # they are repeated
+    ("sdpa.default", {"layout": "single", "num_heads": 1, "num_kv_heads": 1, "dtype": "float32"}, ("SDPA417",)),
+    ("sdpa.flash", {"layout": "single", "seq_len_q": 1}, ()),
+    ("sdpa.efficient", {"mask": "additive", "bias_grad": True}, ()),
+    ("sdpa.efficient", {"mask": "additive", "bias_grad": True, "alone": True}, ("SDPA418",)),
+    ("sdpa.math", {"mask": "additive", "bias_grad": True, "alone": True}, ()),
+])  # fmt: skip
+def test_grids_strides_and_masks_that_alone_are_trained(reader, backend, case, expected):
+    assert rules_of({**CASE, "backend": backend, **case}, reader) == expected
+
+
+def test_alibi_with_a_window_to_both_sides(reader):
+    case = {**CASE, "backend": "te.fused", "seq_len_kv": 300, "layout": "sbhd", "alibi": True}
+    assert reader.said({**case, "mask": "window_both"}).refused_by == ("TE713",)
+    assert reader.said({**case, "mask": "no_mask"}).serves
+    assert reader.said({**case, "mask": "window_both", "alibi": False}).serves
+
+
 def test_sage_has_no_backends_and_rules_all_the_same(reader):
     sage = {"backend": "sage", "seq_len_q": 128, "seq_len_kv": 128}
     assert ("SAGE005", "refused") in beside(reader, {**sage, "head_dim_qk": 80, "head_dim_v": 80}, REFUSED).foretold
