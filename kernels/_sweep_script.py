@@ -125,10 +125,18 @@ def _scatter(case):
     reference = [line for line in _sweep_text.reference(case) if not line.startswith("want")]
     rate = case["dropout"]
     return reference + [
-        "spread = {:g} * (p ** 2 @ r[2].repeat_interleave(n, 1) ** 2).sum()".format(rate / (1 - rate)),
-        "scatter = float(((out.double() - ref) ** 2).sum() / spread)",
-        "print('scatter over what this dropout must cause:', scatter)",
-        "raise SystemExit(not 0.6 <= scatter <= 1.6)",
+        "values = r[2].repeat_interleave(n, 1)",
+        "spread = {:g} * (p ** 2 @ values ** 2).sum(-1)".format(rate / (1 - rate)),
+        "scatter = float(((out.double() - ref) ** 2).sum() / spread.sum())",
+        "few = float((8 * (spread ** 2).sum()) ** 0.5 / spread.sum())",
+        "print('scatter over what this dropout must cause:', scatter, 'allowed off by', 6 * few)",
+        "mean = float((out.double() * ref).sum() / (ref ** 2).sum())",
+        "wander = float(({:g} * p ** 2 * (ref @ values.mT) ** 2).sum() ** 0.5 / (ref ** 2).sum())".format(
+            rate / (1 - rate)
+        ),
+        "print('part along the truth, 1 on the mean:', mean, 'allowed off by', 6 * wander)",
+        "right = min(0.9, 1 - 5 * few) <= scatter <= max(1.12, 1 + 6 * few) and abs(mean - 1) <= 0.02 + 6 * wander",
+        "raise SystemExit(not right)",
     ]
 
 

@@ -8,6 +8,7 @@ PLAIN = (
     ("how", ("eager",)),
     ("dropout", (0.0,)),
     ("softcap", (0.0,)),
+    ("scale", (None,)),
     ("alibi", (False,)),
     ("deterministic", (False,)),
     ("grad", ("dense",)),

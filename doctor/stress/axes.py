@@ -30,10 +30,11 @@ def _each(key: str, *values: Any) -> tuple[Value, ...]:
     return tuple({key: value} for value in values)
 
 
-#: Lengths at the seams of tiles, decode, no multiple of anything, and queries unlike keys both ways.
+#: Lengths at the seams of tiles, decode, no multiple of anything, queries unlike keys both ways, and long beside short.
 LENGTHS = _lengths(
     (128, 128), (1, 300), (300, 100), (1, 1), (63, 63), (64, 64), (65, 65), (127, 127), (129, 129), (192, 192),
     (320, 320), (1000, 1000), (65, 129), (129, 65), (100, 300), (17, 513), (1, 1000), (255, 1025),
+    (2, 2051), (2051, 2),
 )  # fmt: skip
 #: Usual head dims, the pairs of multi-head latent attention, odd multiples of 8, and one that is no multiple of 8.
 DIMS = _dims(
@@ -70,7 +71,9 @@ AXES: dict[str, tuple[Value, ...]] = {
     # What an additive mask is broadcast over, and whether it is a parameter, which gets a gradient.
     "bias": _biases(*BIASES),
     "sequences": _each("sequences", "some_empty", "none_empty", "narrowed"),
-    "feature": ({}, {"dropout": 0.1}, {"softcap": 30.0}, {"alibi": True}),
+    # A cap of 30 is what models have, one of 5 bends unit scores so that it shows where it is applied. A scale of 1 is
+    # T5's: it tells a kernel that ignores what it is given, and scores far apart make sums be brought to another size.
+    "feature": ({}, {"dropout": 0.1}, {"softcap": 30.0}, {"alibi": True}, {"softcap": 5.0}, {"scale": 1.0}),
     "promise": _each("deterministic", False, True),
     "how": _each("how", "eager", "graph"),
 }  # fmt: skip
@@ -202,9 +205,13 @@ def _te_unfused(case: Case) -> bool:
 
 
 _te_masks = ("no_mask", "causal", "causal_bottom_right", "padding", "window", "window_both", "additive")
-_te_any = {"mask": _one_of("mask", *_te_masks)}
+_te_any = {"mask": _one_of("mask", *_te_masks), "feature": _only("dropout", "softcap", "alibi")}
 _te_flash = {**_te_any, **_half, "mask": _one_of("mask", *_te_masks[:-1])}
-_sdpa = {**_not_varlen, "feature": _only("dropout"), **_any_bias("b1ss", "bhss", "bhss+", "b1ss+", "1hss+", "b11s+")}
+_sdpa = {
+    **_not_varlen,
+    "feature": _only("dropout", "scale"),
+    **_any_bias("b1ss", "bhss", "bhss+", "b1ss+", "1hss+", "b11s+"),
+}
 _te_bias = _any_bias("b1ss", "bhss", "bhss+", "b1ss+", "1hss+")
 DOMAINS: dict[str, Domain] = {
     # cuDNN builds a plan for each new shape, most of a second: where it is asked, fewer cases.
@@ -221,9 +228,9 @@ DOMAINS: dict[str, Domain] = {
                       "how": _one_of("how", "eager"), "sequences": lambda v: True,
                       "mask": _one_of("mask", "no_mask", "causal")}, _keys_for_all, share=0.3, compiles=False),
     "flash2": Domain({**_half, **_flash_masks}, _flash2),
-    "flash3": Domain({**_half, **_flash_masks, "feature": _only("softcap")}, _top_left_is_square),
-    "fa3_fwd": Domain({**_half, **_flash_masks, "feature": _only("softcap")}, _top_left_is_square),
-    "flash4": Domain({**_half, **_flash_masks, "feature": _only("softcap")}, _top_left_is_square, share=0.1),
+    "flash3": Domain({**_half, **_flash_masks, "feature": _only("softcap", "scale")}, _top_left_is_square),
+    "fa3_fwd": Domain({**_half, **_flash_masks, "feature": _only("softcap", "scale")}, _top_left_is_square),
+    "flash4": Domain({**_half, **_flash_masks, "feature": _only("softcap", "scale")}, _top_left_is_square, share=0.1),
     "te.flash2": Domain(_te_flash, _te),
     "te.flash3": Domain(_te_flash, _te),
     "te.flash4": Domain({**_te_flash, "feature": _only()}, _te, share=0.1),

@@ -14,12 +14,12 @@ from .worker import Worker
 BAD = ("wrong", "failed", "crashed", "timeout")
 CATEGORIES = (
     "mask", "bias_shape", "bias_grad", "alone", "layout", "sequences", "grad", "how", "before", "dropout", "softcap",
-    "alibi", "deterministic",
+    "alibi", "scale", "deterministic",
 )  # fmt: skip
 PLAINEST = {
     "mask": "no_mask", "before": "nothing", "layout": "bhsd", "grad": "dense", "how": "eager", "dropout": 0.0,
     "softcap": 0.0, "alibi": False, "deterministic": False, "training": True, "bias_shape": "b1ss", "bias_grad": False,
-    "alone": False, "sequences": "some_empty",
+    "alone": False, "sequences": "some_empty", "scale": None,
 }  # fmt: skip
 
 

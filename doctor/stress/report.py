@@ -153,7 +153,7 @@ def short(case: Mapping[str, Any]) -> str:
     heads = f"b{case['batch_size']} h{case['num_heads']}/{case['num_kv_heads']}"
     dims = f"d{case['head_dim_qk']}/{case['head_dim_v']} s{case['seq_len_q']}/{case['seq_len_kv']}"
     names = ("bias_shape", "bias_grad", "alone", "layout", "sequences", "grad", "how", "before", "dropout", "softcap",
-             "alibi", "deterministic")  # fmt: skip
+             "alibi", "scale", "deterministic")  # fmt: skip
     plain = (None, False, 0.0, "bhsd", "dense", "eager", "nothing", "b1ss", "some_empty")
     odd = [f"{name}={case[name]}" for name in names if case.get(name) not in plain]
     return " ".join([case["dtype"], heads, dims, str(case["mask"]), *odd])

@@ -4,6 +4,7 @@ import itertools
 import os
 
 import torch
+from torch.nn.attention.bias import CausalBias
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 _calls = itertools.count()
@@ -38,14 +39,12 @@ def wrong_alignment(q, k, v, attn_mask=None, is_causal=False, **how):
 def dropped_tail(q, k, v, attn_mask=None, is_causal=False, **how):
     """Forgets the keys of the last tile where the length is no multiple of 64."""
     tail = k.shape[2] % 64
-    if k.shape[2] < 64 or not tail:
+    if k.shape[2] < 64 or not tail or isinstance(attn_mask, CausalBias):
         return sdpa(q, k, v, attn_mask=attn_mask, is_causal=is_causal, **how)
     keep = torch.arange(k.shape[2], device=q.device) < k.shape[2] - tail
     keep = keep.expand(q.shape[2], -1)
     if is_causal:
         keep = keep & torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
-    if attn_mask is not None and not isinstance(attn_mask, torch.Tensor):
-        return sdpa(q, k, v, attn_mask=attn_mask, **how)
     if attn_mask is not None:
         keep = keep & attn_mask if attn_mask.dtype == torch.bool else attn_mask.masked_fill(~keep, float("-inf"))
     return sdpa(q, k, v, attn_mask=keep, **how)
