@@ -14,7 +14,6 @@ for name, chosen in (("default", every), *((b.name, [b]) for b in every)):
             with sdpa_kernel(chosen):
                 out = sdpa(q, k, v, dropout_p=dropout)
             torch.cuda.synchronize()
-            step = "backward"
             torch.autograd.grad(out.sum(), (q, k, v))
             torch.cuda.synchronize()
             want = sdpa(q.double(), k.double(), v.double())
