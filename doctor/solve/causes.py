@@ -12,7 +12,7 @@ from typing import Any
 
 from ..backends import Predictor, order_that_counts
 from ..conditions import PRESENT, All, Condition, Leaf
-from ..evaluate import rule_holds
+from ..evaluate import know, rule_holds
 from ..known import Known
 from ..model import ABSENT, Fact, Facts
 from ..records import dataclass
@@ -73,6 +73,7 @@ class Causes:
 
     def __init__(self, rulebook: Rulebook, stack: Stack, facts: Facts) -> None:
         self.rulebook, self.stack, self.facts = rulebook, stack, facts
+        self.known, _ = know(rulebook, facts)
         self._blocked: dict[str, tuple[Blocked, ...]] = {}
         self._of: dict[str, set[str]] = {}
         self._limit_reads: dict[str, frozenset[str]] = {}
@@ -84,7 +85,8 @@ class Causes:
         for key in reads:
             if key.endswith(".version"):
                 name = key.removesuffix(".version")
-                found.add(leader_of(name) or name)
+                leader = leader_of(name)
+                found |= {name} if leader is None else {leader, "torch"}  # for whose CUDA another leader's parts are
         here = self.stack.installed
         moved = {n for n in found if self.stack.movable(n) and (here.get(n, ABSENT) != ABSENT or n in ADDABLE)}
         return moved | {name for name in self._strayed() if f"{name}.version" in reads}
@@ -194,7 +196,12 @@ class Causes:
         if limit.rule is None:
             return limit.reads
         if limit.rule.id not in self._limit_reads:
-            self._limit_reads[limit.rule.id] = frozenset(self._reads(limit.rule.when))
+            reads = self._reads(limit.rule.when)
+            if limit.rule.fails_at_run:  # it fires only where its backend is selected
+                known = traced(self.rulebook, self.facts)
+                rule_holds(self.rulebook, limit.rule, known)
+                reads |= known.reads
+            self._limit_reads[limit.rule.id] = frozenset(reads)
         return self._limit_reads[limit.rule.id]
 
     def _reads(self, condition: Condition) -> set[str]:

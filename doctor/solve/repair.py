@@ -10,7 +10,7 @@ from ..evaluate import Assessment, know, rule_holds
 from ..known import Known
 from ..model import ABSENT, Facts
 from ..records import dataclass
-from ..rulebook import Rule, Rulebook
+from ..rulebook import Rule, Rulebook, as_tuple
 from .cost import cost, series
 from .effects import changed_facts
 from .packages import choices, impossible, met, pressing
@@ -59,6 +59,8 @@ class Repair:
         self.base = assessment
         self.rules = [rule for rule in rulebook.rules.values() if rule.severity in severities]
         self.firing = frozenset(f.rule for f in assessment.findings if f.severity in severities)
+        wide = ((rule.id, as_tuple(rule.body.get("yields_to"))) for rule in self.rules)
+        self._yields = {name: others for name, others in wide if others}  # they say the same as the others, in general
         self.left, self.nodes = _EVALUATIONS, [_NODES]
         self.smallest = True  # whether it is known that fewer packages than those of the offered ways would not do
         self.passed_over: list[str] = []  # why a way out that a rule names could not be had
@@ -204,8 +206,9 @@ class Repair:
         for prediction in predictions.values():
             if prediction.could_tell and prediction.selected is None and prediction.library in self.usable:
                 return None
+        told = {name for name in firing if not firing.intersection(self._yields.get(name, ()))}
         costs = (*cost(self.stack, chosen), by_hand(plan))
-        return Outcome(plan, chosen, facts, known, frozenset(firing), frozenset(unclear), costs)
+        return Outcome(plan, chosen, facts, known, frozenset(told), frozenset(unclear), costs)
 
 
 def drags(stack: Stack, outcome: Outcome) -> bool:

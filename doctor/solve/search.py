@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from ..evaluate import rule_holds
@@ -18,13 +19,14 @@ from ..rulebook import Rule
 from .causes import Causes, traced
 from .cost import cost
 from .kinds import Kinds
-from .packages import met, pressing, ways_out
+from .packages import choices, met, pressing, ways_out
 from .plan import Pick, Plan
 from .repair import UNNAMED, Outcome, Repair, by_hand
 
 _MOST = 6  # packages changed; what goes along because of metadata counts
 _SETTINGS = 3  # variables and settings changed besides
-_EVALUATIONS, _NODES = 420, 4000
+_EVALUATIONS, _NODES = 260, 4000
+_CASES, _OPENINGS, _MORE = 90, 12, 4  # judged for ways begun from their end, such ways, packages changed besides
 _SMALL = 80, 800  # the same, where a rule's way leaves errors behind
 _BETTER = 250, 2500  # the same, where a rule's way clears everything
 
@@ -211,4 +213,27 @@ def completed(repair: Repair, outcomes: Sequence[Outcome]) -> Outcome | None:
     if found is None and outcomes:
         begun = min(outcomes, key=lambda outcome: outcome.rank(repair.firing))
         found = Search(repair, 2, *_SMALL).best(begun)
-    return found
+    return found or _from_the_end(repair)
+
+
+def _from_the_end(repair: Repair) -> Outcome | None:
+    """A way begun where the first error is gone, and completed by what its releases need and by the other errors."""
+    from .cases import Cases
+
+    cases, left = Cases(repair, _CASES), [_SMALL[1]]
+    begun: dict[frozenset[str], Outcome] = {}
+    rule = next((rule for rule in repair.rules if rule.id in repair.firing and not _no_release(rule)), None)
+    if rule is None:
+        return None
+    for wanted in islice(cases.openings(rule), _OPENINGS):
+        if any(repair.stack.outdated(name, version, wanted) for name, version in wanted.items()):
+            continue
+        ranges = {name: version if version == ABSENT else f"=={version}" for name, version in wanted.items()}
+        for chosen in islice(choices(repair.stack, ranges, left=left), 1):
+            outcome = repair.asked(cases.plan, chosen)
+            if outcome is not None and not outcome.firing:
+                return outcome
+            if outcome is not None:
+                begun.setdefault(outcome.firing, outcome)
+    best = min(begun.values(), key=lambda item: (len(item.firing), item.cost), default=None)
+    return Search(repair, _MORE, *_SMALL).best(best) if best is not None else None
