@@ -2,7 +2,8 @@
 
 Two kinds of product are in use: plain ones, and those of tensor cores, which take each number as the sum of two of 11
 bits (memory-efficient kernels: CUTLASS, OpMultiplyAddFastF32). Both read backward's probabilities off the stored
-logarithm of the sum of a row, which costs as much as all the rest where scores are large.
+logarithm of the sum of a row. That is rounded once or twice, which costs more than all the rest where scores are large;
+how often and where to is the kernel's own, so what a rounding costs stands beside the two arithmetics.
 """
 
 #: So many rows at least go into a product: with fewer, libraries add up in another order, and err less.
@@ -10,13 +11,17 @@ ROWS = 64
 
 
 def ways(torch, made, softcap, training, tensor_cores):
-    """What each arithmetic gives: a list of {out, dq, dk, dv, dscores}, dq and dscores per query, heads ungrouped."""
-    products = [_product] + ([_product_of_halves] if tensor_cores else [])
-    return [_attention(torch, made, softcap, training, product) for product in products]
+    """What each arithmetic gives: a list of {out, dq, dk, dv, dscores}, the last before the scale and per head."""
+    found = [_attention(torch, made, softcap, training, _product)]
+    if tensor_cores:
+        found.append(_attention(torch, made, softcap, training, _product_of_halves))
+        found.append(_attention(torch, made, softcap, training, _exact, torch.float64, rounding=2.0**-24))
+    return found
 
 
-def _attention(torch, made, softcap, training, product):
-    q, k, v, dout = (made[name].detach().float() for name in ("q", "k", "v", "dout"))
+def _attention(torch, made, softcap, training, product, dtype=None, rounding=0.0):
+    """`rounding`: of what relative size is the error of the stored logarithm, up in one row and down in the next."""
+    q, k, v, dout = (made[name].detach().to(dtype or torch.float32) for name in ("q", "k", "v", "dout"))
     bias, keep, group, scale = made["bias"], made["keep"], q.shape[1] // k.shape[1], made["scale"]
     if group > 1:
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -26,13 +31,17 @@ def _attention(torch, made, softcap, training, product):
         slope = 1.0 - scores * scores
         scores = scores * softcap
     for term in (bias, made["alibi"]):
-        scores = scores if term is None else scores + term.detach().float()
+        scores = scores if term is None else scores + term.detach().to(scores.dtype)
     if keep is not None and bias is None:
         scores = scores.masked_fill(~keep, float("-inf"))
     got = {"out": product(torch, scores.softmax(-1).nan_to_num(0.0), v)}  # a row that sees nothing gives zero
     if not training:
         return got
-    p = torch.exp(scores - scores.logsumexp(-1, keepdim=True)).nan_to_num(0.0)
+    stored = scores.logsumexp(-1, keepdim=True)
+    if rounding:
+        stored[..., ::2, :] *= 1.0 + rounding
+        stored[..., 1::2, :] *= 1.0 - rounding
+    p = torch.exp(scores - stored).nan_to_num(0.0)
     ds = p * (product(torch, dout, v.mT) - (got["out"] * dout).sum(-1, keepdim=True))
     got["dscores"] = ds
     ds = ds * scale if slope is None else ds * scale * slope
@@ -40,6 +49,10 @@ def _attention(torch, made, softcap, training, product):
     if group > 1:
         of_keys, of_values = (t.unflatten(1, (-1, group)).sum(2) for t in (of_keys, of_values))
     return dict(got, dq=product(torch, ds, k), dk=of_keys, dv=of_values)
+
+
+def _exact(torch, a, b):
+    return a @ b
 
 
 def _product(torch, a, b):
