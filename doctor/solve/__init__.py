@@ -112,8 +112,11 @@ def _solve(
         from .losses import Losses
 
         losses = Losses(repair)
-    fixes = (as_fix(repair, outcome, outcome is best[0], losses) for outcome in best)
-    return tuple(fix for fix in fixes if fix.changes)
+    fixes: dict[tuple[object, ...], Fix] = {}  # two ways may come to the same
+    for outcome in best:
+        fix = as_fix(repair, outcome, outcome is best[0], losses)
+        fixes.setdefault(tuple((change.kind, change.name, change.after) for change in fix.changes), fix)
+    return tuple(fix for changes, fix in fixes.items() if changes)
 
 
 def stack_of(
