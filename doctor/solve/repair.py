@@ -156,11 +156,6 @@ class Repair:
                 return self.lean(without)
         return outcome
 
-    @property
-    def exhausted(self) -> bool:
-        """Whether a bound ended the search: then an empty answer proves nothing."""
-        return self.left <= 0 or self.nodes[0] <= 0
-
     def _choices(self, plan: Plan) -> Iterator[dict[str, str]]:
         return choices(self.stack, plan.require, left=self.nodes)
 
