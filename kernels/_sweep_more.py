@@ -3,12 +3,13 @@
 import traceback
 
 import _probe
+import _sweep_bounds
 import _sweep_truth
 
 
 def _judge_more(torch, case, device, truth, got, observed, factor, label):
     errors = truth.errors(got)
-    kinds, _ = _sweep_truth.faults(case, errors, device, factor)
+    kinds, _ = _sweep_bounds.faults(case, errors, device, factor)
     fresh = [kind for kind in kinds if kind not in observed["faults"]]
     if fresh:
         observed[label + "_errors"] = errors

@@ -9,6 +9,7 @@ import _cudnn
 import _probe
 import _sdpa
 import _sweep_backends
+import _sweep_bounds
 import _sweep_more
 import _sweep_text
 import _sweep_truth
@@ -186,7 +187,7 @@ def _run(torch, case, device, call, observed, request):
     if gpu:
         torch.cuda.synchronize()
         observed["peak_bytes"] = torch.cuda.max_memory_allocated() - held
-    observed["flops"], observed["bytes"] = _sweep_truth.needs(case)
+    observed["flops"], observed["bytes"] = _sweep_bounds.needs(case)
     step("reference")
     truth = _sweep_truth.Truth(torch, case, space)
     factor = _sweep_backends.looser(case)
@@ -194,7 +195,7 @@ def _run(torch, case, device, call, observed, request):
         _dropout(torch, case, space, truth, got, observed)
     else:
         observed["errors"] = truth.errors(got)
-        observed["faults"], observed["bound"] = _sweep_truth.faults(case, observed["errors"], device, factor)
+        observed["faults"], observed["bound"] = _sweep_bounds.faults(case, observed["errors"], device, factor)
     if not all(bool((space[name] == kept).all()) for name, kept in zip(given, before)):  # noqa: B905
         observed["faults"].append("inputs_changed")
     step("{} again".format(case["backend"]))

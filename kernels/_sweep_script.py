@@ -1,8 +1,8 @@
 """A reproduction: a short program that needs torch and the library alone, made of the lines that the sweep executed."""
 
 import _sweep_backends
+import _sweep_bounds
 import _sweep_text
-import _sweep_truth
 
 BOUND = "raise SystemExit(not all(e <= {:g} for e in errors.values()))"
 WRONG_KIND = (
@@ -44,7 +44,7 @@ def script(case, kinds, bounds=None):
 
 def _bound(case, kinds, bound):
     if not bound:
-        _, bound = _sweep_truth.faults(case, {}, str(case["device"]), _sweep_backends.looser(case))
+        _, bound = _sweep_bounds.faults(case, {}, str(case["device"]), _sweep_backends.looser(case))
     kinds = _tensors(kinds)
     return max([bound[kind] for kind in kinds if kind in bound] or bound.values())
 

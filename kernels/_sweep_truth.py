@@ -1,7 +1,7 @@
 """The float64 truth of a sweep case, batched, with the errors of an answer read off in one transfer."""
 
-import _attention
 import _sweep_bias
+import _sweep_bounds
 import _sweep_float32
 import _sweep_text
 
@@ -31,7 +31,7 @@ class Truth:
         half = kind if made["q"].element_size() == 2 else None
         scores = (q @ k.transpose(-1, -2)).mul_(scale)
         slope = None
-        near = scores.to(kind).double() if written_out(case) else None
+        near = scores.to(kind).double() if _sweep_bounds.written_out(case) else None
         if cap:
             scores = torch.tanh(scores / cap)
             if half is not None:  # the GPU's fast tanh has as many bits as a float16
@@ -42,7 +42,7 @@ class Truth:
             if more is not None:
                 scores = scores + more.double()
                 near = None if near is None else near + more.double()
-        if near is not None and written_out(case):
+        if near is not None and _sweep_bounds.written_out(case):
             near = near.to(kind).double()
         self.blind = None
         if keep is not None:
@@ -66,10 +66,10 @@ class Truth:
             self.wander = along**0.5 / max(float((out * out).sum()), 1e-300)
             return
         if half is not None:
-            seen = _rounded(p if near is None else _softmax(near, keep), half)
-            self.rounded["out"] = _in(seen @ v, half)
+            seen = p if near is None else _softmax(near, keep)
+            self.rounded["out"] = _in(_rounded(seen, half) @ v, half)
         else:
-            tensor_cores = not written_in_float(case)
+            tensor_cores = not _sweep_bounds.written_in_float(case)
             self.ways = _sweep_float32.ways(torch, made, cap, case["training"], tensor_cores)
         if not case["training"]:
             return
@@ -94,14 +94,21 @@ class Truth:
             _sweep_bias.add(self, made, p * (dp - delta), p * p * terms, near_ds)
 
     def _round_gradients(self, q, k, dout, seen, dp, slope, scale, half, group):
+        seen = _in(seen, half)  # backward has them over the sum of their row
         delta = (self.rounded["out"] * dout).sum(-1, keepdim=True)
-        if written_out(self.case):
+        if _sweep_bounds.written_out(self.case):
             dp = _in(dp, half)
         of_scores = seen * (dp - delta)
-        ds = _in(of_scores if slope is None else of_scores * slope, half) * scale
+        if slope is None:
+            ds = _in(of_scores, half) * scale
+        else:  # flash kernels hold them scaled and divided by the cap, which can sink below float16's range
+            cap = self.case["softcap"]
+            ds = _in(of_scores * slope * (scale / cap), half) * cap
         self.rounded["dq"] = _in(ds @ k, half)
-        self.rounded["dk"] = _in(self._grouped(ds.transpose(-1, -2) @ q, group), half)
-        self.rounded["dv"] = _in(self._grouped(seen.transpose(-1, -2) @ dout, group), half)
+        # of each head first: what a group shares is added up afterwards
+        of_keys, of_values = _in(ds.transpose(-1, -2) @ q, half), _in(seen.transpose(-1, -2) @ dout, half)
+        self.rounded["dk"] = _in(self._grouped(of_keys, group), half)
+        self.rounded["dv"] = _in(self._grouped(of_values, group), half)
         return of_scores
 
     @staticmethod
@@ -130,9 +137,10 @@ class Truth:
                 high_blind = there.nan_to_num(0.0).abs().amax() if there.numel() else high_blind
                 seen = value.masked_fill(self.blind.unsqueeze(-1), 0.0)
             delta = seen - ref
-            rows = (ref * ref).sum(-1)
+            sizes = ref * ref
             if name in self.scales:
-                rows = torch.maximum(rows, self.scales[name].sum(-1))
+                sizes = torch.maximum(sizes, self.scales[name])
+            rows = sizes.sum(-1)
             floor = rows.mean() * 1e-2  # float noise in a row far smaller than its neighbours is no damage
             lengths = torch.maximum(rows, floor).clamp_min(1e-300)
             size = rows.sum().sqrt().clamp_min(1e-150)
@@ -141,16 +149,21 @@ class Truth:
                 delta.norm() / size, _worst(delta, lengths), delta.abs().max(),
                 (~torch.isfinite(seen)).sum().double(), nan_blind.double(), high_blind.double(),
                 torch.stack([way.norm() for way in healthy]).max() / size,
-                torch.stack([_worst(way, lengths) for way in healthy]).max(),
+                torch.stack([_worst(way, lengths) for way in healthy]).max(), _worth(sizes),
             ]))  # fmt: skip
             names.append(name)
         table = torch.stack(numbers).tolist() if numbers else []
-        for name, (rel, row, largest, bad, nan_blind, high_blind, *healthy) in zip(names, table):  # noqa: B905
-            report[name] = {"rel": rel, "row": row, "max": largest, "nonfinite": int(bad)}
+        for name, (rel, row, largest, bad, nan_blind, high_blind, *healthy, worth) in zip(names, table):  # noqa: B905
+            report[name] = {"rel": rel, "row": row, "max": largest, "nonfinite": int(bad), "worth": worth}
             report[name]["healthy"], report[name]["healthy_row"] = healthy
             if self.blind is not None and name in ("out", "dq"):
                 report[name]["blind_nonfinite"], report[name]["blind_max"] = int(nan_blind), high_blind
         return report
+
+
+def _worth(squares):
+    """Of how many numbers of a normal distribution the tensor's size is the sum: few, where few are large."""
+    return 3.0 * squares.sum() ** 2 / (squares * squares).sum().clamp_min(1e-300)
 
 
 def _worst(delta, lengths):
@@ -172,95 +185,3 @@ def _rounded(p, dtype):
 def _softmax(scores, keep):
     p = scores.softmax(-1)
     return p if keep is None else p.nan_to_num_(0.0)
-
-
-#: Written-out attention: scores and their gradients are held in the type of the inputs.
-SCORES_ROUNDED = ("transformers.eager", "te.unfused")
-
-
-def written_out(case):
-    """Whether this backend computes the case in several steps, each rounded to the type of the inputs."""
-    if case["backend"] != "nested":
-        return case["backend"] in SCORES_ROUNDED
-    # Kernels take nested tensors on a GPU, where no sequence is empty; torch's own arithmetic takes the others.
-    empty = 0 in [count for counts in _sweep_text.lengths(case) for count in counts]
-    aligned = 4 if case["dtype"] == "float32" else 8
-    odd = case["head_dim_qk"] % aligned or case["head_dim_v"] % aligned
-    return str(case["device"]).startswith("cpu") or empty or bool(odd)
-
-
-def written_in_float(case):
-    """Whether this backend's float32 is plain arithmetic step by step: no tensor cores, no running sums."""
-    return case["backend"] == "sdpa.math" or str(case["device"]).startswith("cpu") or written_out(case)
-
-
-#: A tensor may err so many times what rounding alone explains in this very case, its worst row so many times what it
-#: explains in the worst row. Kernels differ in what else they round, those of tensor cores more than written-out
-#: float32; three times the healthy error is beyond it. Measured over the cases that docs/stress.md names.
-TIMES, TIMES_WRITTEN, TIMES_ROW = {"bfloat16": 2.0, "float16": 2.0, "float32": 2.5}, 1.75, 4.0
-#: Less than this is taken for the healthy error of no case: of half types half of what rounding the result once costs
-#: (0.21 of the type's spacing), of float32 four roundings of 2^-24.
-LEAST = {"bfloat16": 0.1 * 2**-7, "float16": 0.1 * 2**-10, "float32": 2.5e-7}
-#: The bounds are about the mean over many numbers. Of few, the largest rounding counts: 2^-8 of the value against
-#: 0.21 * 2^-7 rms for bf16, 2.4 times as much. So a tensor of N numbers may err (1 + 4 / sqrt(N)) times the bound.
-FEW = 4.0
-
-
-def _row(dtype, error):
-    """What a worst row may err whatever the whole does: rows that see few keys, in a tensor of rows that see many."""
-    once = 16.8 * LEAST[dtype] if dtype != "float32" else 0.0
-    return max(once, TIMES_ROW * error.get("healthy_row", 0.0))
-
-
-def faults(case, errors, device, factor=1.0):
-    """(kinds of fault, bound): a kind is the tensor's name, with `_nan` where numbers are not finite; or blind_…."""
-    dtype = case["dtype"]
-    bound, _, _ = _attention.judge(case, {}, device)
-    row = bound.pop("row_factor")
-    if _sweep_text.learned(case):
-        bound["dbias"] = bound["dq"]
-    b, h, g = case["batch_size"], case["num_heads"], case["num_kv_heads"]
-    sizes = {
-        "out": b * h * case["seq_len_q"] * case["head_dim_v"], "dq": b * h * case["seq_len_q"] * case["head_dim_qk"],
-        "dk": b * g * case["seq_len_kv"] * case["head_dim_qk"], "dv": b * g * case["seq_len_kv"] * case["head_dim_v"],
-        "dbias": _sweep_bias.count(case),
-    }  # fmt: skip
-    times = TIMES_WRITTEN if dtype == "float32" and written_in_float(case) and device != "cpu" else TIMES[dtype]
-    shared = bound["dk"] / bound["dq"]  # a CPU adds up what heads share in the storage type
-    for name, error in errors.items():
-        if "healthy" in error:  # elsewhere the bound of the type
-            bound[name] = times * max(LEAST[dtype], error["healthy"])
-            bound[name] *= shared if name in ("dk", "dv") else 1.0
-            bound[name] *= _sweep_bias.looser(case) if name == "dbias" else 1.0
-    if case["softcap"] and dtype == "float16":
-        factor *= 2.0  # flash kernels hold the scores' gradient divided by the cap: it sinks below float16's range
-    bound = {name: limit * factor * (1 + FEW / sizes[name] ** 0.5) for name, limit in bound.items()}
-    kinds = [
-        # A number that is none is another fault than a wrong number, and shrinks to another case.
-        name + ("_nan" if error.get("nonfinite") else "")
-        for name, error in errors.items()
-        # Written so that NaN, which compares false with everything, is an offender.
-        if not (
-            error["rel"] <= bound[name] and error.get("row", 0.0) <= max(bound[name] * row, factor * _row(dtype, error))
-        )
-        or error.get("nonfinite")
-    ]
-    if any(error.get("blind_nonfinite") for error in errors.values()):
-        kinds.append("blind_nan")
-    if any(error.get("blind_max", 0.0) > 0.0 for error in errors.values()):
-        kinds.append("blind_rows")
-    return kinds, bound
-
-
-def needs(case):
-    """(floating point operations, bytes) that the case needs, not what a backend spends: forward and backward."""
-    b, h, g = case["batch_size"], case["num_heads"], case["num_kv_heads"]
-    sq, sk, d, dv = case["seq_len_q"], case["seq_len_kv"], case["head_dim_qk"], case["head_dim_v"]
-    flops = 2 * b * h * sq * sk * (d + dv)
-    if case["mask"] in ("causal", "causal_bottom_right", "padding_causal"):
-        flops //= 2
-    size = {"float32": 4}.get(case["dtype"], 2)
-    count = b * (h * sq * (d + dv) + g * sk * (d + dv))
-    if case["training"]:
-        flops, count = flops * 7 // 2, count * 2 + b * h * sq * dv
-    return flops, count * size
