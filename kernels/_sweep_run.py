@@ -10,6 +10,7 @@ import _probe
 import _sdpa
 import _sweep_backends
 import _sweep_bounds
+import _sweep_dropout
 import _sweep_more
 import _sweep_text
 import _sweep_truth
@@ -192,7 +193,7 @@ def _run(torch, case, device, call, observed, request):
     truth = _sweep_truth.Truth(torch, case, space)
     factor = _sweep_backends.looser(case)
     if case["dropout"]:
-        _dropout(torch, case, space, truth, got, observed)
+        _sweep_dropout.judge(torch, case, space, truth, got, observed)
     else:
         observed["errors"] = truth.errors(got)
         observed["faults"], observed["bound"] = _sweep_bounds.faults(case, observed["errors"], device, factor)
@@ -263,34 +264,3 @@ def _bits(torch, got):
         flat = got["out"].contiguous().view(kind).reshape(-1).long()
         weights = torch.arange(flat.numel(), device=flat.device) % 8191 + 1
         return int((flat * weights).sum())
-
-
-def _likely(rate, rows):
-    """Whether dropout may scatter so: rows of one key, the worst there are, vary by sqrt(8) of what is expected."""
-    spread = (8.0 / rows) ** 0.5
-    return min(0.9, max(0.05, 1 - 5 * spread)) <= rate <= max(1.12, 1 + 6 * spread)
-
-
-def _dropout(torch, case, space, truth, got, observed):
-    """Dropout has no one right output; but its mean and scatter are known, and backward must drop what forward did."""
-    ref, out = truth.values["out"], got["out"].double()
-    seen = out if truth.blind is None else out.masked_fill(truth.blind.unsqueeze(-1), 0.0)
-    rate = float(((seen - ref) ** 2).sum()) / max(truth.variance, 1e-300)
-    observed["dropout_scatter"] = rate
-    if not bool(torch.isfinite(out).all()):
-        observed["faults"].append("out_nan")
-    elif truth.rows >= 20:
-        held = float((seen * ref).sum()) / max(float((ref * ref).sum()), 1e-300)
-        # Some kernels hold the rate in eight bits.
-        allowed = 6 * truth.wander + 2 * _attention.BOUNDS[case["dtype"]][0] + 2**-8
-        if not _likely(rate, truth.rows) or not abs(held - 1) <= allowed:
-            observed["faults"].append("dropout")
-    if case["training"]:  # out is linear in v, and dv was asked for the gradient `out`: <v, dv> is <out, out>
-        norm = float((out * out).sum())
-        other = float((space["v"].detach().double() * got["dv"].double()).sum())
-        observed["dropout_adjoint"] = abs(other / max(norm, 1e-300) - 1)
-        if not observed["dropout_adjoint"] <= 2 * _attention.BOUNDS[case["dtype"]][1] + 1e-6:
-            observed["faults"].append("dropout_backward")
-        for name in [name for name in got if name != "out"]:
-            if not bool(torch.isfinite(got[name]).all()):
-                observed["faults"].append(name + "_nan")

@@ -2,6 +2,7 @@
 
 import _sweep_backends
 import _sweep_bounds
+import _sweep_dropout
 import _sweep_text
 
 BOUND = "raise SystemExit(not all(e <= {:g} for e in errors.values()))"
@@ -106,10 +107,13 @@ def _tail(case, kinds, names, bound):
         return _scatter(case)
     if "dropout_backward" in kinds and not set(kinds) & set(names):
         return [
-            "dv = torch.autograd.grad(out, v, out.detach())[0]",
+            "dq, dk, dv = torch.autograd.grad(out, (q, k, v), out.detach())",
             "off = float((v.double() * dv.double()).sum() / (out.double() ** 2).sum()) - 1",
             "print('<v, dv> is <out, out> if backward drops what forward dropped; off by', off)",
-            "raise SystemExit(abs(off) > {:g})".format(2 * bound),
+            "a, b = q.double() * dq.double(), k.double() * dk.double()",
+            "gap = float((a.sum() - b.sum()).abs() / (a.norm() + b.norm()))",
+            "print('<q, dq> is <k, dk> whatever is dropped; apart by', gap, 'of their size')",
+            "raise SystemExit(abs(off) > {:g} or gap > {:g})".format(2 * bound, _sweep_dropout.SUMS * bound),
         ]
     reference = _sweep_text.reference(case)
     if len(names) == 1:

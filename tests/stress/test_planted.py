@@ -46,8 +46,6 @@ ALL = {
     **{name: (f"file:{HERE / 'subtle_faults.py'}:{name}", kind) for name, kind in SUBTLE.items()},
     **{name: ("flash2", kind) for name, kind in FLASH.items()},
 }
-#: What the sweep does not see, and why.
-MISSED = {"dropout_twice_in_dq": "dq and dk under dropout are looked at for numbers that are none, no more"}
 
 
 def _request(name: str, count: int, after: int = 0) -> dict[str, Any]:
@@ -73,15 +71,11 @@ def answers(request, torch_python) -> dict[str, Answer]:
     chosen = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
     # A few cases show most faults, and a plan of many takes a while to make.
     told = ask({name: _request(name, FEW) for name in ALL if name in chosen})
-    left = [name for name in told if not told[name].observed.get("found") and name not in MISSED]
+    left = [name for name in told if not told[name].observed.get("found")]
     return told | ask({name: _request(name, CASES, after=FEW) for name in left})
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.xfail(reason=MISSED[name], strict=True)) if name in MISSED else name
-     for name in ALL],
-)  # fmt: skip
+@pytest.mark.parametrize("name", ALL)
 def test_a_planted_fault_is_found(answers: dict[str, Answer], name: str) -> None:
     answer = answers[name]
     assert answer.outcome == "ran", answer.reason
