@@ -22,6 +22,7 @@ DECLINES = (
     "does not have a deterministic implementation", "must be divisible", "No dot product attention", "not implemented",
     "No operator found", "not yet implemented", "a multiple of", "not correctly aligned", "must have shape",
     "invalid dtype for bias", "should be in [", "backward requires head_dim", "No viable backend", "NYI",
+    "NoValidChoicesError",
 )  # fmt: skip
 KEPT = 200  # warnings; torch says why it declines in the last ones
 _programs = {}

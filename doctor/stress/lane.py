@@ -14,6 +14,7 @@ from .worker import Worker
 
 TRIES = 3  # processes a backend may take down on one GPU before the rest of its cases is left out
 IN_A_ROW = 6  # cases that end their process, one after the other, before a GPU is given up
+PATIENCE = 3  # times as long may a case take that is asked again
 
 #: Hears (case, answer, whether it is new: not from the journal).
 Note = Callable[[dict[str, Any], Answer, bool], None]
@@ -30,6 +31,7 @@ class Part:
         self._in_a_row = 0
         self._gone: list[tuple[dict[str, Any], Answer]] = []  # as if the device were gone: who is to blame shows later
         self._given_up = False
+        self._late: list[tuple[Mapping[str, Any], Answer]] = []  # no answer in time, and not asked again yet
 
     def ask(
         self,
@@ -51,6 +53,7 @@ class Part:
         given_up = lambda: self._given_up or stop()  # noqa: E731
         finished = self.worker.run(left, self._heard, until, self._skip, given_up, self._barren)
         self._settle()
+        self._ask_again(until, given_up)
         for backend, count in self._killed.items():
             if count >= TRIES:
                 text = f"`{backend}` ended its process {count} times; its other cases were left out"
@@ -61,7 +64,7 @@ class Part:
         return finished and not self._given_up
 
     def _heard(self, request: Mapping[str, Any], answer: Answer) -> None:
-        case = {name: value for name, value in request.items() if name != "memory_bytes"}
+        case = case_of(request)
         gone, died = is_gone(self.lane, answer), answer.outcome in ("crashed", "timeout")
         self._count(case, answer)
         self._in_a_row = self._in_a_row + 1 if gone or died else 0
@@ -69,12 +72,26 @@ class Part:
             self._gone.append((case, answer))
         else:
             self._settle()
-            self.note(case, answer, True)
+            if answer.outcome == "timeout":
+                self._late.append((request, answer))
+            else:
+                self.note(case, answer, True)
         if self._in_a_row >= IN_A_ROW and not self._given_up:
             self._given_up = True
             if gone:
                 self.lost = answer.reason
                 del self._gone[1:]  # the first may have brought it about; the others found it gone
+
+    def _ask_again(self, until: float | None, stop: Callable[[], bool]) -> None:
+        """What did not answer in time gets longer, once the rest is through: a busy host is no fault of a case."""
+        patient = Worker(self.worker.python, timeout=PATIENCE * self.worker.timeout, env=self.worker.env)
+        answers: list[Answer] = []
+        for request, first in self._late:
+            answers.clear()
+            if self._killed[str(request["backend"])] < TRIES:
+                patient.run([request], lambda _, answer: answers.append(answer), until, stop=stop)
+            self.note(case_of(request), answers[0] if answers else first, True)
+        self._late.clear()
 
     def _settle(self) -> None:
         """The device is there after all, or no more is heard of it: those answers are the cases' own."""
@@ -91,6 +108,11 @@ class Part:
 
     def _barren(self, answer: Answer) -> None:
         self.lost = f"the program does not get to a case any more: {answer.reason}"
+
+
+def case_of(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked, without how."""
+    return {name: value for name, value in request.items() if name != "memory_bytes"}
 
 
 def is_gone(lane: Lane, answer: Answer) -> bool:
