@@ -36,8 +36,8 @@ def torch_python() -> str:
 settings.register_profile("default-without-deadline", deadline=None)
 settings.load_profile("default-without-deadline")
 
-# A run in the background (`nohup`, `&` in a script) inherits SIGINT or SIGHUP as ignored, and so would every child that a
-# test interrupts: what is handled here is back at its default there.
+# A run in the background (`nohup`, `&` in a script) inherits SIGINT or SIGHUP as ignored, and so would every child that
+# a test interrupts: what is handled here is back at its default there.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
