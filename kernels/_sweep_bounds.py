@@ -33,8 +33,8 @@ TIMES, TIMES_WRITTEN, TIMES_ROW = {"bfloat16": 2.0, "float16": 2.0, "float32": 2
 LEAST = {"bfloat16": 0.1 * 2**-7, "float16": 0.1 * 2**-10, "float32": 2.5e-7}
 #: The bounds are about the mean over many numbers. Of few, the largest rounding counts: 2^-8 of the value against
 #: 0.21 * 2^-7 rms for bf16, 2.4 times as much. So a tensor of N numbers, or one whose size comes from so many, may err
-#: (1 + 4 / sqrt(N)) times the bound.
-FEW = 4.0
+#: (1 + 4 / sqrt(N)) times the bound. What all numbers of a row share, a rounded probability or logarithm, counts once.
+FEW, FEW_ROWS = 4.0, 1.5
 
 
 def _row(dtype, error):
@@ -64,8 +64,9 @@ def faults(case, errors, device, factor=1.0):
             bound[name] *= shared if name in ("dk", "dv") else 1.0
             bound[name] *= _sweep_bias.looser(case) if name == "dbias" else 1.0
     for name in bound:
-        count = max(1.0, min(sizes[name], errors.get(name, {}).get("worth", sizes[name])))
-        bound[name] *= factor * (1 + FEW / count**0.5)
+        error = errors.get(name, {})
+        count, rows = min(sizes[name], error.get("worth", sizes[name])), error.get("worth_rows", sizes[name])
+        bound[name] *= factor * (1 + max(FEW / max(1.0, count) ** 0.5, FEW_ROWS / max(1.0, rows) ** 0.5))
     kinds = [
         # A number that is none is another fault than a wrong number, and shrinks to another case.
         name + ("_nan" if error.get("nonfinite") else "")

@@ -149,21 +149,22 @@ class Truth:
                 delta.norm() / size, _worst(delta, lengths), delta.abs().max(),
                 (~torch.isfinite(seen)).sum().double(), nan_blind.double(), high_blind.double(),
                 torch.stack([way.norm() for way in healthy]).max() / size,
-                torch.stack([_worst(way, lengths) for way in healthy]).max(), _worth(sizes),
+                torch.stack([_worst(way, lengths) for way in healthy]).max(), 3.0 * _worth(sizes), _worth(rows),
             ]))  # fmt: skip
             names.append(name)
         table = torch.stack(numbers).tolist() if numbers else []
-        for name, (rel, row, largest, bad, nan_blind, high_blind, *healthy, worth) in zip(names, table):  # noqa: B905
-            report[name] = {"rel": rel, "row": row, "max": largest, "nonfinite": int(bad), "worth": worth}
-            report[name]["healthy"], report[name]["healthy_row"] = healthy
+        for name, (rel, row, largest, bad, nan_blind, high_blind, *healthy) in zip(names, table):  # noqa: B905
+            report[name] = {"rel": rel, "row": row, "max": largest, "nonfinite": int(bad)}
+            report[name]["healthy"], report[name]["healthy_row"], *worth = healthy
+            report[name]["worth"], report[name]["worth_rows"] = worth  # in numbers of a normal distribution; in rows
             if self.blind is not None and name in ("out", "dq"):
                 report[name]["blind_nonfinite"], report[name]["blind_max"] = int(nan_blind), high_blind
         return report
 
 
 def _worth(squares):
-    """Of how many numbers of a normal distribution the tensor's size is the sum: few, where few are large."""
-    return 3.0 * squares.sum() ** 2 / (squares * squares).sum().clamp_min(1e-300)
+    """Of how many equal numbers their sum is worth: few, where few are large."""
+    return squares.sum() ** 2 / (squares * squares).sum().clamp_min(1e-300)
 
 
 def _worst(delta, lengths):

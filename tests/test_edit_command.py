@@ -158,7 +158,7 @@ def test_a_range_of_pyproject_binds_as_one_of_a_requirements_file_does(run: Run,
     text = f'[project]\nname = "job"\nversion = "1"\nrequires-python = ">=3.11"\n{place.format(te=te)}\n'
     (tmp_path / "pyproject.toml").write_text(text)
     code, out, _ = run("--write", declared="pyproject.toml")
-    assert code == 1 and "`torch==2.7.1` is ruled out by your constraint" in out
+    assert code == 1 and "`torch==2.7.1` is ruled out by `torch<2.7,>=2.6` (pyproject.toml:" in out
     after = (tmp_path / "pyproject.toml").read_text()
     assert "torch==2.6.0+cu126" in after and "https://download.pytorch.org/whl/cu126" in after
 
