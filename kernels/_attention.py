@@ -244,6 +244,14 @@ def blind_rows(torch, truth, out):
     return "zero" if bool((values == 0).all()) else "other"
 
 
+def compared(torch, case, truth, got, device):
+    """What an answer's tensors say beside the truth: `errors`, `bound`, `wrong`, `offenders`, `rows_without_keys`."""
+    errors = truth.errors(torch, got)
+    bound, wrong, offenders = judge(case, errors, device)
+    rows = blind_rows(torch, truth, got["out"])
+    return {"errors": errors, "bound": bound, "wrong": wrong, "offenders": offenders, "rows_without_keys": rows}
+
+
 _broken = []  # why torch cannot be imported: a second try in one process would fail for reasons of its own
 
 

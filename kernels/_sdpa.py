@@ -219,9 +219,7 @@ def measure(request):
             raise declined from error
     step("compare")
     observed["gqa"] = how
-    observed["errors"] = truth.errors(torch, got)
-    observed["bound"], observed["wrong"], observed["offenders"] = _attention.judge(case, observed["errors"], device)
-    observed["rows_without_keys"] = _attention.blind_rows(torch, truth, got["out"])
+    observed.update(_attention.compared(torch, case, truth, got, device))
     if case["dtype"] == "float32":
         observed["float32_matmul_precision"] = torch.get_float32_matmul_precision()
     said = [str(w.message).split(" (Triggered internally at")[0].strip()[:500] for w in caught]

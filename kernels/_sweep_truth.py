@@ -60,7 +60,7 @@ class Truth:
             rows = (rate / (1 - rate) * ((p * p) @ (v * v))).sum(-1)  # rows without keys add none
             self.variance = float(rows.sum())
             # Rows that see few keys scatter most: of how many equal ones the sum is worth.
-            self.rows = self.variance**2 / max(float((rows * rows).sum()), 1e-300)
+            self.rows = float(_worth(rows))
             # And how far the output's part along the truth may lie from 1: dropout leaves the mean alone.
             along = float((rate / (1 - rate) * (p * p) * (out @ v.transpose(-1, -2)).square()).sum())
             self.wander = along**0.5 / max(float((out * out).sum()), 1e-300)

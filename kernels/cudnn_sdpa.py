@@ -62,9 +62,7 @@ def run(request):
         declined.observed = observed
         raise
     step("compare")
-    observed["errors"] = truth.errors(torch, got)
-    observed["bound"], observed["wrong"], observed["offenders"] = _attention.judge(case, observed["errors"], device)
-    observed["rows_without_keys"] = _attention.blind_rows(torch, truth, got["out"])
+    observed.update(_attention.compared(torch, case, truth, got, device))
     return observed
 
 

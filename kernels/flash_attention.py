@@ -103,9 +103,7 @@ def run(request):
     given = [q, k, v, dout] if backward else [q, k, v]
     observed.update(_cost.measured(torch, case, device, call, given, int(request.get("repeat", 3))))
     step("compare")
-    observed["errors"] = truth.errors(torch, got)
-    observed["bound"], observed["wrong"], observed["offenders"] = _attention.judge(case, observed["errors"], device)
-    observed["rows_without_keys"] = _attention.blind_rows(torch, truth, got["out"])
+    observed.update(_attention.compared(torch, case, truth, got, device))
     return observed
 
 
