@@ -30,13 +30,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from ask_projects import read_list  # noqa: E402 (the script runs from anywhere)
 
-from doctor.declared import Declaration, declare  # noqa: E402
 from doctor.errors import DoctorError  # noqa: E402
-from doctor.evaluate import know  # noqa: E402
+from doctor.facts.vocabulary import parse_version  # noqa: E402
 from doctor.model import ABSENT, Fact, Facts  # noqa: E402
-from doctor.release_index import Platform, load_index, normalized  # noqa: E402
-from doctor.rulebook import Rulebook, load_rulebook  # noqa: E402
-from doctor.vocabulary import parse_version  # noqa: E402
+from doctor.packages.index import Platform, load_index, normalized  # noqa: E402
+from doctor.rulebook.evaluate import know  # noqa: E402
+from doctor.rulebook.rulebook import Rulebook, load_rulebook  # noqa: E402
+from doctor.sources.manifests.read import Declaration, declare  # noqa: E402
 
 PYTHONS = ("3.11", "3.10", "3.12")  # the first for which uv finds a solution counts
 RETRIES = 12  # of one file, each with one more source described to uv

@@ -27,11 +27,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from brute_force import World  # noqa: E402
 from made_up import environment  # noqa: E402
 
-from doctor.evaluate import Assessment, evaluate  # noqa: E402
 from doctor.model import Facts, Fix, NoFix, Report  # noqa: E402
-from doctor.pins import render_pins  # noqa: E402
-from doctor.rulebook import Rulebook, load_rulebook  # noqa: E402
-from doctor.solve import no_fix, solve  # noqa: E402
+from doctor.report.requirements import render_pins  # noqa: E402
+from doctor.rulebook.evaluate import Assessment, evaluate  # noqa: E402
+from doctor.rulebook.rulebook import Rulebook, load_rulebook  # noqa: E402
+from doctor.solver.solve import no_fix, solve  # noqa: E402
 
 MEDIAN, WORST = 0.5, 3.0  # seconds
 

@@ -22,15 +22,15 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from made_up import environment  # noqa: E402
 
-from doctor.evaluate import evaluate  # noqa: E402
+from doctor.apply.install.dry_run import resolve  # noqa: E402
+from doctor.apply.install.installers import find_installer  # noqa: E402
+from doctor.apply.install.surroundings import question_of  # noqa: E402
 from doctor.model import Report  # noqa: E402
-from doctor.pinset import pinnable, pins_of  # noqa: E402
-from doctor.proof.companions import question_of  # noqa: E402
-from doctor.proof.installers import find_installer  # noqa: E402
-from doctor.proof.resolve import resolve  # noqa: E402
-from doctor.release_index import load_index  # noqa: E402
-from doctor.rulebook import load_rulebook  # noqa: E402
-from doctor.solve import solve  # noqa: E402
+from doctor.packages.index import load_index  # noqa: E402
+from doctor.rulebook.evaluate import evaluate  # noqa: E402
+from doctor.rulebook.rulebook import load_rulebook  # noqa: E402
+from doctor.solver.install_plan import pinnable, pins_of  # noqa: E402
+from doctor.solver.solve import solve  # noqa: E402
 
 
 def main() -> int:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._version import __version__
+
 if TYPE_CHECKING:
     from .api import diagnose, diagnose_ranks, render
     from .errors import DoctorError, NoDiagnosis
     from .model import Finding, Fix, Report
 
-__version__ = "0.1.0"
 
 __all__ = [
     "DoctorError",

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from doctor.diagnosis.pipeline import Request
+    from doctor.diagnosis.ranks import Gather
+
     from .errors import DoctorError
     from .model import Facts, Report
-    from .ranks import Gather
-    from .session import Request
 
 __all__ = ["diagnose", "diagnose_ranks", "render"]
 
@@ -57,7 +58,7 @@ def diagnose(
 
     DoctorError for bad input, its subclass NoDiagnosis where nothing could be examined.
     """
-    from .session import diagnose as of_request
+    from doctor.diagnosis.pipeline import diagnose as of_request
 
     return of_request(
         _request(
@@ -85,12 +86,14 @@ def diagnose_ranks(
     returns those of all ranks in their order); without it through the process group that torch.distributed has set
     up. A job of one rank is diagnosed alone. `options` are those of `diagnose`.
     """
+    from dataclasses import replace
+
+    from doctor.diagnosis.pipeline import diagnose as of_request
+    from doctor.diagnosis.pipeline import examine
+    from doctor.diagnosis.ranks import exchange, process_group, ranks_facts
+    from doctor.rulebook.rulebook import load_rulebook
+
     from .errors import DoctorError
-    from .ranks import exchange, process_group, ranks_facts
-    from .records import replace
-    from .rulebook import load_rulebook
-    from .session import diagnose as of_request
-    from .session import examine
 
     group = (rank, gather) if rank is not None and gather is not None else process_group()
     if group is None:
@@ -117,11 +120,11 @@ def diagnose_ranks(
 
 def render(report: Report, form: str = "text") -> str:
     """A report as `attn-doctor check --format FORM` prints it."""
-    from .report import Style, renderer
+    from doctor.report.formats import Style, renderer
 
     if form == "html":
-        from .matrix import with_matrices
-        from .rulebook import load_rulebook
+        from doctor.rulebook.matrix import with_matrices
+        from doctor.rulebook.rulebook import load_rulebook
 
         report = with_matrices(load_rulebook(), report)
     text: str = renderer(form, "diagnosis")(report, Style(False, 100))
@@ -142,10 +145,12 @@ def _request(
     fixes: bool = True,
     timeout: float = 120.0,
 ) -> Request:
-    from .config import project_defaults, split_names
+    from dataclasses import replace
+
+    from doctor.diagnosis.pipeline import Request
+    from doctor.sources.project.config import project_defaults, split_names
+
     from .errors import DoctorError
-    from .records import replace
-    from .session import Request
 
     files = (requirements,) if isinstance(requirements, (str, os.PathLike)) else requirements
     if not timeout > 0:
@@ -191,7 +196,8 @@ def _each(source: Source) -> tuple[Source, ...]:
 
 def _name(kind: str, number: int, source: Source, held: dict[tuple[str, str], Facts]) -> str:
     """What one of several is called in the report; what is no file is held under that name."""
-    from .workload import model_facts, workload_facts
+    from doctor.sources.workload.files import workload_facts
+    from doctor.sources.workload.huggingface import model_facts
 
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
@@ -204,9 +210,12 @@ def _name(kind: str, number: int, source: Source, held: dict[tuple[str, str], Fa
 
 def _given(model: Source, workload: Source, settings: Mapping[str, Any]) -> Facts:
     """What the caller states, as facts: the model, the workload over it, the settings over both."""
+    from doctor.facts.vocabulary import parse
+    from doctor.sources.workload.defaults import lay_over
+    from doctor.sources.workload.files import read_workload, workload_facts
+    from doctor.sources.workload.huggingface import model_facts, read_model_config
+
     from .model import Fact, Facts
-    from .vocabulary import parse
-    from .workload import lay_over, model_facts, read_model_config, read_workload, workload_facts
 
     given = Facts()
     if model is not None:

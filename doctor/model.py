@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
-
-from .records import dataclass, field
 
 #: Value of a key that is known not to be there: a package that is not installed, a variable that is not set.
 ABSENT = "absent"

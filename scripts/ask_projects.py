@@ -27,9 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 NO_DIAGNOSIS = 3  # exit code: among others where nothing of the stack is declared
 sys.path.insert(0, str(ROOT))
 
-from doctor.declared import discover  # noqa: E402 (the script runs from anywhere)
-from doctor.declared.kinds import kind_of  # noqa: E402
 from doctor.errors import DoctorError  # noqa: E402
+from doctor.sources.manifests import discover  # noqa: E402 (the script runs from anywhere)
+from doctor.sources.manifests.detect import kind_of  # noqa: E402
 
 
 class Asked(NamedTuple):

@@ -207,7 +207,7 @@ def main() -> int:
     if options.output == "-":
         print(page, end="")
     else:
-        from doctor.wholefile import write_atomically
+        from doctor.util.atomic_write import write_atomically
 
         write_atomically(pathlib.Path(options.output) if options.output else ROOT / session["output"], page)
     return 0

@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from doctor.target import Answer, run_program, run_snippet
+from doctor.runner.run import Answer, run_program, run_snippet
 
 HEADS = {"mha": (4, 4), "gqa": (8, 2)}
 DIMS = [(64, 64), (128, 128), (192, 128), (256, 256), (72, 72)]

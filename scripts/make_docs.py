@@ -18,11 +18,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from doctor.cli import COMMANDS, run  # noqa: E402
-from doctor.rule_commands import ACTIONS  # noqa: E402
-from doctor.rulebook import Rulebook, load_rulebook  # noqa: E402
-from doctor.rulepage import as_markdown, escaped, kind_of, page_of  # noqa: E402
-from doctor.vocabulary import TERMS  # noqa: E402
+from doctor.cli.main import COMMANDS, run  # noqa: E402
+from doctor.cli.rules import ACTIONS  # noqa: E402
+from doctor.facts.vocabulary import TERMS  # noqa: E402
+from doctor.report.rule_page import as_markdown, escaped, kind_of, page_of  # noqa: E402
+from doctor.rulebook.rulebook import Rulebook, load_rulebook  # noqa: E402
 
 PAGES = ROOT / "build" / "docs"
 #: File of the repository → page of the site.
@@ -95,7 +95,7 @@ def _options() -> str:
 
 
 def _facts() -> str:
-    from doctor.derive import DERIVATIONS
+    from doctor.facts.derived.registry import DERIVATIONS
 
     lines = [
         "# Fact keys", "",

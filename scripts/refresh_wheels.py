@@ -29,7 +29,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from doctor.release_index import load_index  # noqa: E402 (the script runs from anywhere)
+from doctor.packages.index import load_index  # noqa: E402 (the script runs from anywhere)
 
 TABLE = ROOT / "rules" / "index" / "flash_attn_wheels.json"
 WORKFLOW = ".github/workflows/publish.yml"

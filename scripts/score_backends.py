@@ -18,8 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from doctor.batch import answer
-from doctor.rulebook import load_rulebook
+from doctor.diagnosis.batch import answer
+from doctor.rulebook.rulebook import load_rulebook
 
 
 def main() -> int:

@@ -112,8 +112,9 @@ def row(record: dict[str, Any]) -> str:
 def trace(python: str, report: dict[str, Any]) -> list[dict[str, Any]]:
     """When each step of the job's kernels began, in seconds from the start of their process, by the process's clock."""
     import doctor.target
-    from doctor.assets import kernels_dir
-    from doctor.process import Process
+
+    from doctor.runner.process import Process
+    from doctor.util.resources import kernels_dir
 
     steps: list[dict[str, Any]] = []
 

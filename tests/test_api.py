@@ -14,8 +14,8 @@ import pytest
 
 import doctor
 from doctor import DoctorError, diagnose, diagnose_ranks, render
+from doctor.diagnosis.ranks import disagreements
 from doctor.model import ABSENT, Fact, Facts
-from doctor.ranks import disagreements
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 LLAMA = EXAMPLES / "models" / "llama-3-8b.json"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from ..model import Case, Evidence, Fact, Facts, Finding, Report
-from ..records import dataclass, replace
-from .subject import alone, library_title, title_of, verdict
+from doctor.model import Case, Evidence, Fact, Facts, Finding, Report
+
+from .summary import alone, library_title, title_of, verdict
 
 MOST_MESSAGES = 3  # of one finding, where cases differ and room is short
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..model import ABSENT, Fix, Report
-from . import Style
+from doctor.model import ABSENT, Fix, Report
+
+from .formats import Style
 from .shell import flat, fragment
 
 if TYPE_CHECKING:
-    from ..pinset import Pins
+    from doctor.solver.install_plan import Pins
 
 
 def fixes(report: Report, style: Style) -> str:
@@ -19,7 +20,7 @@ def fixes(report: Report, style: Style) -> str:
 
 
 def _dependencies(report: Report, fix: Fix, pins: Pins) -> Iterator[str]:
-    from ..pinset import conda_names
+    from doctor.solver.install_plan import conda_names
 
     names = conda_names()
     yield "# conda's solver was not asked, and the verdict is for the registry's builds: conda's bring the CUDA and"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..model import Report
-from . import Style
+from doctor.model import Report
+
+from .formats import Style
 from .shell import commands, head, unset
 
 

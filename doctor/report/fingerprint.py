@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..model import Finding
+from doctor.model import Finding
 
 #: Keys that an environment settles by itself; all others follow from the GPU or the job.
 _OF_ENVIRONMENT = ("env.", "torch.", "cudnn.", "driver.", "python.", "platform.", "distributions.", "ignore.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from ..model import Finding, Report
-from . import Style
+from doctor.model import Finding, Report
+
 from .cases import told
+from .formats import Style
+from .locations import place_of
 from .page import printable
-from .places import place_of
-from .subject import verdict
+from .summary import verdict
 from .text import details_text
 from .undetermined import count, lines
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
-from ..model import Finding, Report
-from . import Style
+from doctor.model import Finding, Report
+
 from .cases import told
 from .fingerprint import fingerprint
+from .formats import Style
+from .locations import place_of
 from .markdown import rule_help
 from .page import printable
-from .places import place_of
 
 #: Ours → one of GitLab's five.
 _SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import DoctorError
-from ..model import (
+from doctor.errors import DoctorError
+from doctor.model import (
     SEVERITIES,
     Candidate,
     Case,
@@ -22,12 +22,13 @@ from ..model import (
     Reason,
     Report,
 )
-from . import Style
+
 from .cases import backends_of, messages, readings, where
+from .fix_text import alternative_lines, fix_lines
+from .formats import Style
+from .locations import place_of
 from .page import printable
-from .places import place_of
-from .remedies import alternative_lines, fix_lines
-from .subject import alone, job_line, library_title, machine_line, needed, shown, title_of, verdict
+from .summary import alone, job_line, library_title, machine_line, needed, shown, title_of, verdict
 from .tables import told_reason
 from .undetermined import lines
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..model import (
+from doctor.model import (
     Alternative,
     Candidate,
     Case,
@@ -20,10 +20,11 @@ from ..model import (
     Report,
     Undetermined,
 )
-from . import Style
+
 from .cases import messages, readings
+from .fix_text import fix_lines
+from .formats import Style
 from .proof import proof_document
-from .remedies import fix_lines
 
 _WORKLOAD = "workload."
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from ..model import Finding, Report
-from ..records import replace
-from . import Style
+from doctor.model import Finding, Report
+
 from .cases import name_of
-from .places import place_of
-from .subject import alone, job_line, machine_line, verdict
+from .formats import Style
+from .locations import place_of
+from .summary import alone, job_line, machine_line, verdict
 from .text import finding_text
 
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
-from ..model import Evidence, Fact, Finding, Fix, Prediction, Report
-from . import Style
+from doctor.model import Evidence, Fact, Finding, Fix, Prediction, Report
+
 from .cases import messages, readings, rows, where
+from .fix_text import alternative_lines, fix_lines
+from .formats import Style
+from .locations import place_of
 from .page import printable
-from .places import place_of
 from .proof import proof_text
-from .remedies import alternative_lines, fix_lines
-from .subject import job_line, library_title, machine_line, needed, shown, title_of, verdict, why_not
+from .summary import job_line, library_title, machine_line, needed, shown, title_of, verdict, why_not
 from .tables import told_reason
 from .undetermined import count, lines
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import DoctorError
-from ..model import Candidate, Matrix, MatrixRow, Reason
-from . import Style
+from doctor.errors import DoctorError
+from doctor.model import Candidate, Matrix, MatrixRow, Reason
+
+from .formats import Style
 from .page import Page
 from .tables import told_reason
 

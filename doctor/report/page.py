@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import Style
+from .formats import Style
 
 #: What a line is, and how a terminal with colours shows it.
 LOOKS = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..model import Proof, Step
-from . import Style
+from doctor.model import Proof, Step
+
+from .formats import Style
 from .page import Page
 
 _WORDS = {True: ("ok", "yes"), False: ("error", "no"), None: ("unclear", "not proven")}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..model import Confirmation, Finding, Report
+from doctor.model import Confirmation, Finding, Report
+
 from .page import Page
 
 _RUNS = {"healthy": "ok", "failed": "error", "inconclusive": "dim"}

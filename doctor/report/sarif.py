@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..model import Case, Change, Finding, Fix, Report
-from . import Style
+from doctor.model import Case, Change, Finding, Fix, Report
+
 from .cases import told
 from .fingerprint import fingerprint
+from .formats import Style
+from .locations import Place, place_of_fact, places_of
 from .markdown import rule_help
-from .places import Place, place_of_fact, places_of
 from .text import finding_text
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..model import Fix, Report
-from . import Style
+from doctor.model import Fix, Report
+
+from .fix_text import besides
+from .formats import Style
 from .page import printable
-from .remedies import besides
 
 if TYPE_CHECKING:
-    from ..pinset import Pins
+    from doctor.solver.install_plan import Pins
 
 _COMMAND = re.compile(r"(pip|pip3|uv|python|python3|ln|apt|apt-get|conda|export|unset)\s")
 _USED = re.compile(r"\$\{?(\w+)")
@@ -41,7 +42,7 @@ def head(report: Report, fix: Fix | None = None) -> list[str]:
 
 def fragment(report: Report, lines_of: Callable[[Report, Fix, Pins], Iterator[str]]) -> str:
     """The fix as part of a project's file: `lines_of` its packages; what else is to be done as comments."""
-    from ..pinset import pinnable, pins_of
+    from doctor.solver.install_plan import pinnable, pins_of
 
     fix = pinnable(report) if report.fixes else None
     lines = head(report, fix)
@@ -67,7 +68,7 @@ def commands(report: Report) -> list[str]:
 
 def _packages(report: Report, fix: Fix) -> Iterator[str]:
     """The packages, with all that stays held."""
-    from ..pinset import installing, pins_of
+    from doctor.solver.install_plan import installing, pins_of
 
     pins = pins_of(report, fix)
     yield from (f"# {text}" for text in pins.told)

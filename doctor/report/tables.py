@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..model import Candidate, Prediction, Reason, Report
+from doctor.model import Candidate, Prediction, Reason, Report
+
 from .cases import rows
 from .page import Page
-from .subject import library_title, title_of
+from .summary import library_title, title_of
 
 _WIDEST = 40  # a cell that is wider pushes its line and no other
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from ..model import SEVERITIES, Evidence, Finding, Fix, Report
-from . import Style
+from doctor.model import SEVERITIES, Evidence, Finding, Fix, Report
+
 from .cases import MOST_MESSAGES, messages, readings, where
+from .fix_text import alternative_lines, fix_lines
+from .formats import Style
 from .page import Page
 from .proof import proof_lines
-from .remedies import alternative_lines, fix_lines
 from .runs import confirmation_lines, run_lines, timing_line
-from .subject import job_line, machine_line, needed, shown, verdict, why_not
+from .summary import job_line, machine_line, needed, shown, verdict, why_not
 from .tables import backend_lines, backend_table, case_table
 from .undetermined import count, lines
 

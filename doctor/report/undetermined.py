@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..model import Report, Undetermined
+from doctor.model import Report, Undetermined
 
 _MOST_NAMES = 6  # rules by name in a line that is shortened
 

@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ..model import Fix, Report
-from . import Style
-from .remedies import EXTRAS
+from doctor.model import Fix, Report
+
+from .fix_text import EXTRAS
+from .formats import Style
 from .shell import flat, fragment
 
 if TYPE_CHECKING:
-    from ..pinset import Line, Pins
+    from doctor.solver.install_plan import Line, Pins
 
 
 def fixes(report: Report, style: Style) -> str:
@@ -80,7 +81,7 @@ def _sources(pins: Pins, changed: Iterable[Line]) -> Iterator[str]:
 
 def _metadata(pins: Pins) -> Iterator[str]:
     """What a package requires that uv would have to build to find out."""
-    from ..pinset import published
+    from doctor.solver.install_plan import published
 
     for line in pins.built:
         requires = published(line)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..answer import out_of_memory
-from ..target import Answer, run_alone
+from doctor.runner.result import out_of_memory
+from doctor.runner.run import Answer, run_alone
+
 from .worker import Worker
 
 BAD = ("wrong", "failed", "crashed", "timeout")

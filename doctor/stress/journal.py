@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..answer import OUTCOMES, Answer
-from ..errors import DoctorError, reason_of
+from doctor.errors import DoctorError, reason_of
+from doctor.runner.result import OUTCOMES, Answer
+
 from .failures import verdict
 from .plan import key
 

@@ -10,7 +10,7 @@ from typing import Any
 from zlib import crc32
 
 from .axes import RESTING, consistent, domain
-from .cover import Cover
+from .covering_array import Cover
 
 #: The paths that jobs are on without knowing come first.
 FIRST = ("sdpa.default", "transformers.sdpa", "sdpa.flash", "sdpa.cudnn", "sdpa.efficient", "flash2", "te.fused")

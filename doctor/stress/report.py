@@ -10,7 +10,7 @@ from .failures import Failure
 from .sweep import Outcome, by_backend, margins
 
 if TYPE_CHECKING:
-    from .compared import Comparison
+    from .compare_rules import Comparison
 
 COLUMNS = ("right", "wrong", "failed", "crashed", "timeout", "no memory", "refused", "unavailable", "not reached")
 

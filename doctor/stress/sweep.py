@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import __version__
-from ..errors import DoctorError, NoDiagnosis
-from ..target import Answer
+from doctor._version import __version__
+from doctor.errors import DoctorError, NoDiagnosis
+from doctor.runner.run import Answer
+
+from .devices import Lane, disagreements, lanes
+from .discovery import Options, chosen, look, own_functions
 from .failures import BAD, Failure, gather, kinds, verdict
-from .gpus import Lane, disagreements, lanes
-from .here import Options, chosen, look, own_functions
 from .journal import Journal
-from .lane import Part
+from .partition import Part
 from .plan import Plan, key, plan
 from .worker import Worker
 

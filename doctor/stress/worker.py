@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..assets import kernels_dir
-from ..errors import NoDiagnosis, reason_of
-from ..target import Answer, Process, everyones
+from doctor.errors import NoDiagnosis, reason_of
+from doctor.runner.run import Answer, Process, everyones
+from doctor.util.resources import kernels_dir
 
 Heard = Callable[[Mapping[str, Any], Answer], None]
 

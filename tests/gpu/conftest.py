@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from doctor.target import ask
+from doctor.runner.run import ask
 
 
 @pytest.fixture(scope="session", autouse=True)

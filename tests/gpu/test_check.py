@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_reproduce import PLANT
 
-from doctor.target import ask
+from doctor.runner.run import ask
+from tests.diagnosis.test_reproduce import PLANT
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]

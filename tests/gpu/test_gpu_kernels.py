@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from doctor.target import Answer, ask, run_program, run_snippet
+from doctor.runner.run import Answer, ask, run_program, run_snippet
 
 pytestmark = pytest.mark.gpu
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from doctor.stress.here import Options
+from doctor.stress.discovery import Options
 from doctor.stress.report import as_text
 from doctor.stress.sweep import by_backend, sweep
 

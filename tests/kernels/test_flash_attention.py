@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from doctor.target import Answer, ask
+from doctor.runner.run import Answer, ask
 
 FUNCTION = """
 import torch

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from doctor.target import Answer, run_snippet
+from doctor.runner.run import Answer, run_snippet
 
 PROGRAM = """
 import _attention, _gpu

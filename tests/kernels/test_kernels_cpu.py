@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from doctor.target import Answer, ask, run_program
+from doctor.runner.run import Answer, ask, run_program
 
 SMALL = {"device": "cpu", "num_heads": 4, "num_kv_heads": 2, "seq_len_q": 100, "head_dim_qk": 32, "repeat": 1}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from doctor.target import ask, run_program
+from doctor.runner.run import ask, run_program
 
 JOB = {
     "device": "cpu", "dtype": "float32", "mask": "causal", "num_heads": 4, "num_kv_heads": 2, "head_dim_qk": 32,

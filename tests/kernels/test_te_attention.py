@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from doctor.target import Answer, ask
+from doctor.runner.run import Answer, ask
 
 #: DotProductAttention in plain torch; HOW is what a release does to the numbers.
 LAYER = """

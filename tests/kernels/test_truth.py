@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from doctor.target import run_program
+from doctor.runner.run import run_program
 
 PROGRAM = """
 import _attention

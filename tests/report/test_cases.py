@@ -2,15 +2,15 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
 from doctor.model import Case, Evidence, Fact, Facts, Finding
-from doctor.records import replace
-from doctor.report import Style, renderer
 from doctor.report.cases import messages, name_of, readings, rows, told, where
-from doctor.report.places import place_of
-from doctor.report.subject import verdict
+from doctor.report.formats import Style, renderer
+from doctor.report.locations import place_of
+from doctor.report.summary import verdict
 
 TORCH = Fact("torch.version", "2.6.0", "req.txt:3", raw="torch==2.6.0")
 

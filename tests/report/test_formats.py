@@ -7,8 +7,8 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.model import Alternative, Fact, Facts, Prediction, Reason
-from doctor.report import FORMATS, Style, renderer
-from doctor.report.remedies import alternative_lines
+from doctor.report.fix_text import alternative_lines
+from doctor.report.formats import FORMATS, Style, renderer
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -210,7 +210,7 @@ class TestJson:
         assert found["findings"][0]["confirmation"]["observed"]["rel"] == "nan"
 
     def test_a_report_is_a_facts_file(self, report, tmp_path):
-        from doctor.facts_file import read_facts
+        from doctor.sources.snapshot import read_facts
 
         path = tmp_path / "report.json"
         path.write_text(renderer("json")(report, Style()))

@@ -4,15 +4,15 @@ import json
 import os
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from doctor.errors import DoctorError
 from doctor.model import Evidence, Fact, Facts, Fix
-from doctor.records import replace
-from doctor.report import Style, renderer
-from doctor.report.places import place_of
+from doctor.report.formats import Style, renderer
+from doctor.report.locations import place_of
 
 GATE = ("sarif", "junit", "github", "markdown", "gitlab")
 TELLS_ALL = GATE[:-1]  # GitLab shows findings, and has no place for what could not be told

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import browser
 import pytest
 
 from doctor import DoctorError, diagnose, render
-from doctor.cli import run
+from doctor.cli.main import run
 from doctor.model import Evidence, Fact
-from doctor.records import replace
+from tests.helpers import browser
 
 INCIDENTS = Path(__file__).resolve().parents[2] / "examples" / "incidents"
 MODELS = INCIDENTS.parent / "models"

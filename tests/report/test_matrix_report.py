@@ -6,7 +6,7 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.model import Candidate, Matrix, MatrixRow, Reason
-from doctor.report import Style
+from doctor.report.formats import Style
 from doctor.report.matrix import renderer
 
 NARROW = Reason("TE900", "needs equal head dims (found 192 and 128)", True)

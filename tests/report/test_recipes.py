@@ -11,6 +11,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,20 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from doctor.declared import declare
 from doctor.errors import DoctorError
-from doctor.evaluate import evaluate
-from doctor.facts_file import read_facts
+from doctor.facts.vocabulary import fact
 from doctor.model import Alternative, Change, Facts, Finding, Fix, Report
-from doctor.pins import render_pins
-from doctor.pinset import installing, pins_of
-from doctor.records import replace
-from doctor.report import Style, renderer
-from doctor.report.remedies import alternative_lines, fix_lines
-from doctor.rulebook import load_rulebook
-from doctor.solve import solve
-from doctor.vocabulary import fact
-from doctor.workload import complete_workload, read_workload
+from doctor.report.fix_text import alternative_lines, fix_lines
+from doctor.report.formats import Style, renderer
+from doctor.report.requirements import render_pins
+from doctor.rulebook.evaluate import evaluate
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.solver.install_plan import installing, pins_of
+from doctor.solver.solve import solve
+from doctor.sources.manifests.read import declare
+from doctor.sources.snapshot import read_facts
+from doctor.sources.workload.defaults import complete_workload
+from doctor.sources.workload.files import read_workload
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "incidents"
 RECIPES = ["shell", "docker", "uv", "conda"]

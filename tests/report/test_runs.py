@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from doctor.commands import exit_code
+from doctor.cli.commands import exit_code
 from doctor.model import Confirmation, Finding
-from doctor.report import Style, renderer
+from doctor.report.formats import Style, renderer
 
 SCRIPT = "# attn-doctor, kernel sdpa: the result is wrong\nimport torch\nwith sdpa_kernel(1):\n    out = `sdpa`(q)\n"
 

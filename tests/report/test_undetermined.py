@@ -3,7 +3,7 @@
 import pytest
 
 from doctor.model import Undetermined
-from doctor.report import Style, renderer
+from doctor.report.formats import Style, renderer
 from doctor.report.undetermined import count, lines
 
 NO_JOB = Undetermined(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 import pytest
-from fake_libraries import install
 
+from doctor.runner.run import run_program
 from doctor.stress.failures import verdict
 from doctor.stress.plan import plan
 from doctor.stress.worker import Worker
-from doctor.target import run_program
+from tests.helpers.fake_libraries import install
 
 
 @pytest.mark.parametrize("backend", ["flash2", "te.unfused"])

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from doctor.runner.run import run_program, run_snippet
 from doctor.stress.axes import consistent, domain
-from doctor.stress.described import described
+from doctor.stress.case_facts import described
 from doctor.stress.plan import plan
 from doctor.stress.worker import Worker
-from doctor.target import run_program, run_snippet
 
 FAULTS = Path(__file__).parent / "bias_faults.py"
 SHAPES = ("bhss", "b1ss", "1hss", "11ss", "b11s")

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from doctor import cli
-from doctor.stress_command import _Bar, _journal
+from doctor.cli import main as cli
+from doctor.cli.stress import _Bar, _journal
 
 
 @pytest.fixture

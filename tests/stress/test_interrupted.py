@@ -14,7 +14,7 @@ from collections import Counter
 
 import pytest
 
-from doctor.assets import kernels_dir
+from doctor.util.resources import kernels_dir
 
 CASES = 60
 HOST = """

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
+from doctor.runner.run import run_program, run_snippet
 from doctor.stress.axes import DOMAINS, consistent
 from doctor.stress.failures import verdict
 from doctor.stress.plan import plan
 from doctor.stress.worker import Worker
-from doctor.target import run_program, run_snippet
 
 CASE = {
     "backend": "nested", "device": "cpu", "layout": "thd", "batch_size": 4, "num_heads": 2, "head_dim_qk": 24,

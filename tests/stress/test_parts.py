@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from doctor.errors import DoctorError
+from doctor.runner.run import Answer, run_program, run_snippet
+from doctor.stress.devices import disagreements, lanes
+from doctor.stress.discovery import Options
 from doctor.stress.failures import Failure, kinds, verdict
-from doctor.stress.gpus import disagreements, lanes
-from doctor.stress.here import Options
 from doctor.stress.journal import Journal
-from doctor.target import Answer, run_program, run_snippet
 
 GIB = 2**30
 
@@ -188,7 +188,7 @@ def test_steps_of_the_shrinker_are_valid_and_lead_downwards():
 
 def test_triton_that_breaks_is_a_fault_and_one_that_runs_a_note(monkeypatch):
     from doctor.stress import sweep as module
-    from doctor.stress.gpus import Lane
+    from doctor.stress.devices import Lane
     from doctor.stress.plan import Plan
     from doctor.stress.report import as_text
 

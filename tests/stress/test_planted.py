@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broken_flash import FAULTS, source
 
+from doctor.runner.run import Answer, run_program
 from doctor.stress.plan import plan
-from doctor.target import Answer, run_program
+from tests.helpers.broken_flash import FAULTS, source
 
 HERE = Path(__file__).parent
 #: As many as an unasked sweep on a CPU has for a single backend.

@@ -6,15 +6,15 @@ import sys
 import types
 
 import pytest
-from fake_torch import HOSTILE, install
 
-from doctor.assets import kernels_dir
 from doctor.errors import DoctorError, NoDiagnosis
+from doctor.runner.run import Answer, run_alone, run_snippet
+from doctor.stress.devices import lanes
+from doctor.stress.discovery import Options, chosen, look, own_functions
 from doctor.stress.failures import kinds, verdict
-from doctor.stress.gpus import lanes
-from doctor.stress.here import Options, chosen, look, own_functions
 from doctor.stress.worker import Worker
-from doctor.target import Answer, run_alone, run_snippet
+from doctor.util.resources import kernels_dir
+from tests.helpers.fake_torch import HOSTILE, install
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_an_interpreter_that_hangs_is_waited_for_once(tmp_path, monkeypatch):
     begun = []
     real = Worker.ask
     monkeypatch.setattr(Worker, "ask", lambda self, request: (begun.append(request), real(self, request))[1])
-    monkeypatch.setattr("doctor.stress.here.Worker", lambda python, *, timeout: Worker(python, timeout=1.0))
+    monkeypatch.setattr("doctor.stress.discovery.Worker", lambda python, *, timeout: Worker(python, timeout=1.0))
     with pytest.raises(NoDiagnosis, match="no answer within 1 s"):
         look(Options(sys.executable), lambda text: None)
     assert len(begun) == 1

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from doctor.errors import DoctorError, NoDiagnosis
+from doctor.stress.discovery import Options
 from doctor.stress.failures import verdict
-from doctor.stress.here import Options
 from doctor.stress.report import as_json, as_text, short
 from doctor.stress.sweep import by_backend, sweep
 

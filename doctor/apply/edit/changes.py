@@ -1,0 +1,185 @@
+"""What a fix wants of files: a version for every package it moves, and the index of another torch build."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from doctor.facts.vocabulary import parse_version
+from doctor.model import ABSENT, Facts, Report
+from doctor.packages.index import Platform
+
+K = TypeVar("K")
+#: The note of a way out that only leaves releases out of a range.
+NARROWS = "narrows the range"
+_TAG = re.compile(r"(?<=/)cu\d+(?=[/?#]|$)")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What becomes of one package."""
+
+    package: str
+    version: str | None  # None: it goes
+    why: str
+    named: bool = True  # the fix names it; what only comes along with another needs no line of its own
+    extra: str = ""  # such as `[core-cu12]`
+    range: str | None = None  # instead of a version: what a range is narrowed to
+
+
+@dataclass(frozen=True)
+class Goals:
+    """All that one fix wants of the files of a project."""
+
+    items: Mapping[str, Goal]
+    platforms: tuple[Platform, ...]
+    torch: str | None = None  # the new one, if it moves
+    tag: str | None = None  # of its build: cu126
+    index_url: str | None = None
+    wheels: Callable[[str, str], str | None] | None = None
+    companions: Callable[[str, str], Goal | None] | None = None
+    said: list[str] = field(default_factory=list)  # what the user has to know of what was written
+
+    def same(self, written: str, wanted: str) -> bool:
+        """Whether a file says it already; a label that names the very build which was judged does."""
+        from packaging.version import InvalidVersion
+
+        try:
+            here, there = parse_version(written), parse_version(wanted)
+        except InvalidVersion:
+            return False
+        return here == there or (here.public == there.public and not there.local and here.local == self.tag)
+
+    def wheel(self, package: str, version: str) -> str | None:
+        """The address of the wheel that fits the environment to come; of what a registry has, none is needed."""
+        found = self.wheels(package, version) if self.wheels else None
+        if found:
+            self.say(f"`{package}`: the address is expected from the workflow that builds the wheel, and was not asked")
+        elif self._in_registry(package, version):
+            self.say(f"`{package}` {version} comes from the package index, in place of the old address")
+        else:
+            self.say(f"`{package}` {version} has no wheel on record for the new torch: it is built from source")
+        return found
+
+    def _in_registry(self, package: str, version: str) -> bool:
+        """Whether some machine that is meant finds a wheel of it in the registry."""
+        from doctor.packages.index import load_index
+
+        release = load_index().release(package, version.partition("+")[0])
+        return release is not None and any(release.has_wheel(platform) for platform in self.platforms)
+
+    def companion(self, package: str, spec: str) -> Goal | None:
+        """What a package must become that only the file knows; None where it may stay."""
+        found = self.companions(package, spec) if self.companions else None
+        if found is None:
+            return None
+        if found.version is None:
+            self.say(f"`{package}{spec}` stays, and no release of it goes with what the fix brings")
+            return None
+        self.say(f"`{package}{spec}` does not go with what the fix brings; {found.version} does")
+        return found
+
+    def say(self, text: str) -> None:
+        """Once, however many lines it concerns."""
+        if text not in self.said:
+            self.said.append(text)
+
+    def indexes(self, urls: Mapping[K, str], where: str) -> dict[K, str]:
+        """The addresses to replace, by their keys: PyTorch's for another CUDA than that of the build which was judged.
+
+        None where one is right already, nor where there are several of them and nobody says which is meant.
+        """
+        from doctor.sources.manifests.base import cuda_of_index
+
+        cudas = {key: cuda for key, url in urls.items() if (cuda := cuda_of_index(url))}
+        tags = {f"cu{cuda.replace('.', '')}" for cuda in cudas.values()}
+        if self.tag is None or not tags or self.tag in tags:
+            return {}
+        if len(tags) > 1:
+            self.say(
+                f"{where}: it has indexes for {', '.join(sorted(tags))}, and what was judged is {self.tag}: see to it"
+            )
+            return {}
+        self.say(f"{where}: the index is that of the build which was judged, {self.tag}")
+        return {key: _TAG.sub(self.tag, urls[key], count=1) for key in cudas}
+
+
+def goals_of(report: Report) -> Goals | None:
+    """The packages of the fix that the pins write out, or ranges to narrow; None where neither changes any."""
+    from doctor.packages.index import load_index
+    from doctor.rulebook.resolver import Known
+    from doctor.solver.effects import brings
+    from doctor.solver.install_plan import pinnable, pins_of
+    from doctor.solver.solve import stack_of
+
+    if not report.fixes:
+        return _narrowings(report)
+    fix = pinnable(report)
+    packages = [change for change in fix.changes if change.kind == "package"]
+    if not packages:
+        return None
+    from .companions import companion
+
+    known = Known(report.facts)
+    stack = stack_of(report.facts, known, load_index())
+    chosen = {change.name: change.after or ABSENT for change in packages}
+    versions = stack.completed(chosen)
+    pins = pins_of(report, fix)
+    extras = {line.package: line.extra for line in (*pins.changed, *pins.built)}
+    items = {}
+    for change in packages:
+        why = f"clears {', '.join(change.resolves)}" if change.resolves else change.why
+        items[change.name] = Goal(change.name, change.after, " ".join(why.split()), True, extras.get(change.name, ""))
+    for name in {**stack.installed, **versions}:
+        now = versions.get(name)
+        if name not in items and now != stack.installed.get(name):
+            items[name] = Goal(name, None if now in (None, ABSENT) else now, "comes along", False)
+    torch = chosen.get("torch")
+    torch = None if torch == ABSENT else torch
+    return Goals(
+        items=items,
+        platforms=_platforms(report.facts),
+        torch=torch,
+        tag=_tag(torch, brings(stack, torch)) if torch else None,
+        index_url=fix.index_url,
+        companions=lambda package, spec: companion(stack, chosen, package, spec),
+        wheels=lambda package, version: _wheel(known, torch, package, version),
+    )
+
+
+def _narrowings(report: Report) -> Goals | None:
+    """Ranges that admit releases with findings beside good ones, and what would be left of them."""
+    items: dict[str, Goal] = {}
+    for finding in report.findings:
+        way = finding.alternatives[0] if finding.alternatives else None
+        if finding.severity != "warning" or way is None or way.note != NARROWS:
+            continue
+        for package, wanted in way.require.items():
+            before = items.get(package)
+            clauses = [*(before.range or "").split(","), *wanted.split(",")] if before else wanted.split(",")
+            why = f"{before.why}, {finding.rule}" if before else f"leaves out what {finding.rule} strikes"
+            items[package] = Goal(package, None, why, False, range=",".join(dict.fromkeys(clauses)))
+    return Goals(items, _platforms(report.facts)) if items else None
+
+
+def _platforms(facts: Facts) -> tuple[Platform, ...]:
+    from doctor.sources.manifests.markers import platforms
+
+    return platforms([], facts)
+
+
+def _tag(torch: str, brought: Mapping[str, object]) -> str | None:
+    label = re.search(r"\+(cu\d+)$", torch)
+    cuda = brought.get("torch.cuda")
+    return label[1] if label else f"cu{str(cuda).replace('.', '')}" if cuda else None
+
+
+def _wheel(known: object, torch: str | None, package: str, version: str) -> str | None:
+    from doctor.packages.flash_attn_wheels import PACKAGE, find, place_of
+
+    if package != PACKAGE:
+        return None
+    fitting = find(place_of(known, torch), version).fitting
+    return fitting[0].url if fitting else None

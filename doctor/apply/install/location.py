@@ -1,0 +1,66 @@
+"""Where an installation would go, and whether it may: the target's folders, its owner, and who manages it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from doctor.diagnosis.examine import Request
+from doctor.errors import DoctorError
+from doctor.runner.command import run_child
+
+_ASK = """
+import json, os, sys, sysconfig
+paths = sysconfig.get_paths()
+print("\\n" + json.dumps(["attn-doctor", sys.prefix, sys.base_prefix, paths["stdlib"], paths["purelib"]]))
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folders of an interpreter."""
+
+    python: str
+    prefix: Path
+    packages: Path  # where pip would install
+    managed: bool  # by the system, which installs packages there itself (PEP 668)
+
+
+def place_of(python: str) -> Place:
+    """Ask the interpreter; DoctorError if it cannot say."""
+    ran = run_child([python, "-I", "-c", _ASK], timeout=60)
+    for line in reversed(ran.out.splitlines()):
+        if line.startswith('["attn-doctor"'):
+            _, prefix, base, stdlib, purelib = json.loads(line)
+            managed = prefix == base and (Path(stdlib) / "EXTERNALLY-MANAGED").exists()
+            return Place(python, Path(prefix), Path(purelib), managed)
+    raise DoctorError(f"`{python}` does not say where it installs: {ran.end}")
+
+
+def appliable(request: Request, python: str | None, break_system_packages: bool) -> Place:
+    """The place, if packages may be installed there; DoctorError if not."""
+    if python is None:
+        raise DoctorError("nothing can be installed into what has no interpreter", "name it with `--python PATH`")
+    said = [text for text in request.settings if _names_package(text)]
+    if said:
+        raise DoctorError(
+            f"`--set {said[0]}` describes another environment than `{python}`", "apply what is found there, without it"
+        )
+    place = place_of(python)
+    if place.managed and not break_system_packages:
+        raise DoctorError(
+            f"`{python}` is managed by the system, which installs packages there itself",
+            "make a virtual environment, or insist with `--break-system-packages`",
+        )
+    if not os.access(place.packages if place.packages.exists() else place.prefix, os.W_OK):
+        raise DoctorError(f"`{place.packages}` cannot be written", "run it as the owner of that environment")
+    return place
+
+
+def _names_package(setting: str) -> bool:
+    from doctor.facts.vocabulary import TERMS
+
+    key = setting.partition("=")[0].strip()
+    return key.endswith(".version") and key not in TERMS

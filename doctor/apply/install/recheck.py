@@ -1,0 +1,137 @@
+"""The same check on an environment as it became: what is silent now, what still fires, and what no check can see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from doctor.diagnosis.examine import Patient, Request
+from doctor.diagnosis.pipeline import diagnose
+from doctor.errors import DoctorError
+from doctor.facts.vocabulary import parse
+from doctor.model import ABSENT, Fact, Facts, Finding, Fix, Report, Step
+from doctor.packages.relations import leader_of
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.probes.collect import Watch, collect, find_target
+
+#: What packages do not change: told as it was for the environment that the fix is for.
+_MACHINE = ("gpu.", "driver.", "platform.", "env.", "ranks.", "workload.")
+
+
+def judged(
+    python: str,
+    report: Report,
+    request: Request,
+    fix: Fix,
+    tell: Callable[[str], None],
+    assumed: Mapping[str, str] | None = None,
+) -> tuple[Report, str]:
+    """(the report on the environment of `python`, with machine, job and settings of the old; why no kernel was run).
+
+    `assumed` are packages that could not be installed there, as if they were; None: this is the target itself.
+    """
+    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    found = collect(find_target(python), Watch(rulebook.watched_environment, rulebook.watched_distributions))
+    facts = _overlaid(found, report.facts, fix, assumed)
+    why_not = _why_no_kernels(found, facts, assumed or {}, request)
+    patient = Patient(facts, None if why_not else python, why_not)
+    after = diagnose(replace(request, fixes=False, run=True), tell, patient)
+    return after, why_not or ("" if after.kernels_run else "no kernel fits this job")
+
+
+def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | None) -> Facts:
+    here = [fact for key, fact in found.items() if not key.startswith(_MACHINE)]
+    kept = [fact for key, fact in old.items() if key.startswith(_MACHINE)]
+    path = old.value("cudnn.path")
+    if path not in (None, ABSENT) and "nvidia/cudnn/" not in str(path):  # the system's shadows any wheel's
+        kept += [old[key] for key in ("cudnn.version", "cudnn.path") if key in old]
+    if assumed is None:
+        return Facts([*here, *kept, *_settings(fix)])
+    # Only the stack was put there: what else the target has, or lacks, is as little known as before.
+    here = [fact for fact in here if fact.key != "distributions.complete"]
+    kept += [old["distributions.complete"]] if "distributions.complete" in old else []
+    removed = {change.name for change in fix.changes if change.kind == "package" and change.after is None}
+    beside = [
+        fact
+        for key, fact in old.items()
+        if key.endswith(".version") and key not in found and key not in ("cudnn.version", "driver.version")
+        and _is_package(key) and not leader_of(key[:-8]) and key[:-8] not in removed
+    ]  # fmt: skip
+    if "torch" in assumed:  # another build stands for it there
+        kept += [fact for key, fact in old.items() if key.startswith(("torch.", "cudnn."))]
+    facts = Facts([*beside, *here, *kept, *_settings(fix)])
+    why = "not to be had for this trial; taken as installed"
+    return facts.with_(*(Fact(f"{name}.version", version, why) for name, version in assumed.items()))
+
+
+def _is_package(key: str) -> bool:
+    from doctor.facts.vocabulary import TERMS
+
+    return key not in TERMS
+
+
+def _settings(fix: Fix) -> Iterator[Fact]:
+    """What the fix changes besides packages, as facts."""
+    for change in fix.changes:
+        if change.kind == "env":
+            yield Fact(f"env.{change.name.removeprefix('env.')}", change.after or ABSENT, "the fix")
+        elif change.kind == "config":
+            key = change.name if "." in change.name else f"workload.{change.name}"
+            try:
+                yield Fact(key, ABSENT if change.after is None else parse(key, change.after), "the fix")
+            except DoctorError:
+                continue  # a setting that is no fact
+
+
+def _why_no_kernels(found: Facts, facts: Facts, assumed: Mapping[str, str], request: Request) -> str:
+    """Why no kernel can be asked; empty if one can."""
+    if found.value("gpu.sm") in (None, ABSENT):
+        return "no GPU here"
+    if request.facts or request.declared or facts.value("gpu.sm") != found.value("gpu.sm"):
+        return "the GPU here is not the one the fix is for"
+    if assumed:
+        return f"{', '.join(f'`{name}`' for name in assumed)} could not be installed"
+    return ""
+
+
+def check_step(after: Report, before: Report, fix: Fix, seconds: float) -> Step:
+    """Whether the check is silent: every error that fires, those that only a change of code clears apart."""
+    errors = [finding for finding in after.findings if finding.severity == "error"]
+    by_code = {rule for change in fix.changes if change.kind == "call" for rule in change.resolves}
+    old = {finding.rule for finding in before.findings}
+    parts: list[str] = []
+    hard = [finding for finding in errors if finding.rule not in by_code]
+    if hard:
+        parts.append("still fires: " + "; ".join(_told(finding, old, fix) for finding in hard))
+    code = [finding.rule for finding in errors if finding.rule in by_code]
+    if code:
+        parts.append(f"{', '.join(code)} is cleared by a change of code, which no check of packages sees")
+    warnings = [finding.rule for finding in after.findings if finding.severity == "warning"]
+    if warnings:
+        parts.append(f"warnings: {', '.join(warnings)}")
+    gone = [rule for rule in fix.resolves if rule not in {finding.rule for finding in after.findings}]
+    if gone:
+        parts.insert(0, f"silent now: {', '.join(gone)}")
+    outcome = False if hard else None if code else True
+    return Step("check", outcome, "; ".join(parts), None, seconds)
+
+
+def _told(finding: Finding, old: set[str], fix: Fix) -> str:
+    why = " (the fix leaves it)" if finding.rule in fix.leaves else "" if finding.rule in old else " (new)"
+    return f"{finding.rule}{why}: {finding.message}"
+
+
+def kernel_step(after: Report, why_not: str) -> Step:
+    """What the GPU says of the environment."""
+    if why_not:
+        return Step("kernels", None, f"{why_not}: not proven")
+    failed = [run for run in after.runs if run.verdict == "failed"]
+    failed += [f.confirmation for f in after.findings if f.confirmation and f.confirmation.verdict == "confirmed"]
+    if failed:
+        return Step("kernels", False, "; ".join(f"`{run.kernel}`: {run.reason or run.outcome}" for run in failed))
+    healthy = [run for run in after.runs if run.verdict == "healthy"]
+    if healthy:
+        names = ", ".join(f"`{run.kernel}`" for run in healthy)
+        return Step("kernels", True, f"the job's attention ran healthy: {names}")
+    told = next((run.reason for run in after.runs if run.reason), "no kernel fits this job")
+    return Step("kernels", None, told)

@@ -1,0 +1,142 @@
+"""Take the last `--apply` back: exactly the packages that it changed, at the releases and from the places they had."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from doctor.diagnosis.examine import Request
+from doctor.diagnosis.pipeline import TOOL, diagnose
+from doctor.errors import DoctorError, NoDiagnosis
+from doctor.model import Facts, Proof, Report, Step
+from doctor.packages.relations import BUILT_AGAINST_TORCH
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.runner.command import run_child
+from doctor.solver.install_plan import Line, Pins
+from doctor.sources.probes.collect import find_target
+from doctor.util.redact import tilde
+
+from . import state as frozen
+from .apply import Work
+from .dry_run import shown
+from .installer_output import installed
+from .installers import Installer, find_installer
+from .location import appliable
+from .workflow import interpreter_of
+
+
+@dataclass(frozen=True)
+class Undoing:
+    """What brings an environment back."""
+
+    added: tuple[str, ...]  # to be removed
+    old: Mapping[str, frozen.Kept]  # to be restored
+    built: tuple[Line, ...]  # to be built again
+
+
+def roll_back(
+    request: Request, options: argparse.Namespace, ask: Callable[[str], bool], tell: Callable[[str], None]
+) -> Report:
+    """The report on the environment as it is again; DoctorError where nothing was applied."""
+    python = interpreter_of(request)
+    place = appliable(request, python, options.break_system_packages)
+    kept = frozen.last(frozen.folders_for(place.prefix))
+    if kept is None:
+        raise DoctorError(f"nothing was applied to `{place.python}` that could be taken back")
+    site_dirs = find_target(place.python, None).site_dirs
+    undoing = undoing_of(kept, frozen.packages_of(site_dirs))
+    installer, why_not = find_installer(place.python, options.installer)
+    if installer is None:
+        raise DoctorError(f"nothing can be installed: {why_not}")
+    work = Work(installer, place, Pins(), options.proof_timeout, options.break_system_packages)
+    if not ask(_told(kept, undoing, work)):
+        steps = [Step("restores", None, "not agreed to: nothing was changed")]
+    else:
+        steps = list(_steps(undoing, installer, work, tell))
+        now = frozen.packages_of(site_dirs)
+        left = [name for name in frozen.difference(kept.packages, now) if name in {*undoing.added, *undoing.old}]
+        good = not left and all(step.outcome for step in steps)
+        if good:
+            frozen.update(kept, state=frozen.TAKEN_BACK)
+        what = f"as it was on {kept.when}" if not left else f"not as it was: {', '.join(left)}"
+        steps.append(Step("state", not left, what))
+    report = _report(request, tell)
+    found = ", ".join(finding.rule for finding in report.findings if finding.severity == "error") or "none"
+    steps.append(Step("check", True if report.rulebook else None, f"errors now: {found}" if report.rulebook else
+                      "nothing of the attention stack is there"))  # fmt: skip
+    return replace(report, proof=Proof("rollback", kept.fix or None, tuple(steps), tilde(str(kept.path))))
+
+
+def undoing_of(kept: frozen.Freeze, now: Mapping[str, frozen.Kept]) -> Undoing:
+    """What the change touched, seen from what is there now; of one that broke off, all that is different."""
+    touched = frozen.difference(kept.packages, now)
+    if kept.changed is not None:
+        touched = tuple(name for name in touched if name in kept.changed)
+    added = tuple(name for name in touched if name not in kept.packages)
+    compiled = {name for name in (*touched, *kept.rebuilt) if name in BUILT_AGAINST_TORCH and name in kept.packages}
+    built = {name for name in compiled if not kept.packages[name].origin}
+    names = [name for name in dict.fromkeys((*touched, *compiled)) if name in kept.packages and name not in built]
+    lines = tuple(Line(name, kept.packages[name].version, "as it was") for name in sorted(built))
+    return Undoing(added, {name: kept.packages[name] for name in names}, lines)
+
+
+def _steps(undoing: Undoing, installer: Installer, work: Work, tell: Callable[[str], None]) -> Iterator[Step]:
+    for name, command in _commands(undoing, installer, work):
+        tell(f"{shown(command)} …")
+        ran = run_child(command, timeout=work.timeout)
+        if not ran.good and re.search(r"no RECORD|RECORD file was not found|uninstall-no-record-file", ran.said):
+            ran = run_child([*command, "--ignore-installed"], timeout=work.timeout)  # what a crash left half done
+        found = installed(ran)
+        yield Step(name, found.outcome, found.reason, shown(ran.command), ran.seconds)
+    empty = Report(TOOL, {}, Facts(), (), (), (), (), {})
+    for line in undoing.built:
+        yield work.compiled(line, empty)
+
+
+def _commands(undoing: Undoing, installer: Installer, work: Work) -> Iterator[tuple[str, list[str]]]:
+    """New ones go before old ones come back: a file that both own is there in the end."""
+    python = work.place.python
+    if undoing.added:
+        yield "removes", [*installer.uninstall(python, undoing.added), *work.options]
+    if undoing.old:
+        wanted = [word for name, kept in sorted(undoing.old.items()) for word in kept.requirement(name)]
+        yield "restores", installer.install(python, ["--no-deps", installer.anew, *work.options, *_indexes(undoing),
+                                                     *wanted])  # fmt: skip
+
+
+def _indexes(undoing: Undoing) -> list[str]:
+    """The indexes of builds that the registry does not have (2.6.0+cu126), as rules name them."""
+    labels = {
+        match[1] for kept in undoing.old.values() if not kept.origin
+        if (match := re.search(r"\+(cu\d+|cpu|rocm[\d.]+|xpu)$", kept.version))
+    }  # fmt: skip
+    if not labels:
+        return []
+    named = (
+        item["index_url"] for rule in load_rulebook().rules.values() for item in rule.body.get("fix") or ()
+        if isinstance(item, dict) and item.get("index_url")
+    )  # fmt: skip
+    bases = {match[1] for url in named if (match := re.fullmatch(r"(https://.+/)cu\d+/?", str(url)))}
+    return [word for base in sorted(bases) for label in sorted(labels) for word in ("--extra-index-url", base + label)]
+
+
+def _told(kept: frozen.Freeze, undoing: Undoing, work: Work) -> str:
+    lines = [f"the environment of `{tilde(work.place.python)}` goes back to what it was on {kept.when}:"]
+    lines += [f"  {name} is removed" for name in undoing.added]
+    lines += [f"  {name} {item.version}" for name, item in sorted(undoing.old.items())]
+    lines += [f"  {line.requirement}, built again" for line in undoing.built]
+    lines.append("by:")
+    lines += [f"  {tilde(shown(command))}" for _, command in _commands(undoing, work.installer, work)]
+    return "\n".join(lines) + "\n"
+
+
+def _report(request: Request, tell: Callable[[str], None]) -> Report:
+    began = time.monotonic()
+    try:
+        return diagnose(replace(request, fixes=False, run=False), tell)
+    except NoDiagnosis as problem:
+        seconds = round(time.monotonic() - began, 3)
+        return Report(TOOL, {}, Facts(), (), (), (), (), {"total": seconds}, notes=(problem.message,))

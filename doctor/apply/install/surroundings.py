@@ -1,0 +1,109 @@
+"""What a fix has to live with: everything installed that it leaves alone, as the resolver is asked about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from doctor.diagnosis.examine import Request
+from doctor.model import ABSENT, Report
+from doctor.packages.index import Platform, ReleaseIndex, admits, load_index, needs_of, normalized
+from doctor.packages.relations import leader_of
+from doctor.packages.requirement_lines import read_line
+from doctor.solver.install_plan import Pins
+from doctor.solver.solve import distributions, platform_of
+
+from .dry_run import Question
+
+#: Tools of the environment itself, at whatever version.
+_TOOLS = frozenset({"pip", "uv", "setuptools", "wheel", "attn-doctor"})
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is known of an environment beyond the versions in it."""
+
+    local: Mapping[str, Sequence[str]] = field(default_factory=dict)  # from no registry → what it requires
+    broken: Mapping[str, str] = field(default_factory=dict)  # breaks its own requirements already → which
+
+
+def surroundings_of(python: str) -> Surroundings:
+    """Packages of an interpreter that came from elsewhere, and those whose requirements are not met as it is."""
+    from doctor.sources.probes.collect import find_target
+    from doctor.sources.probes.distributions import installed_requirements
+
+    from .state import packages_of
+
+    target = find_target(python, None)
+    packages = packages_of(target.site_dirs)
+    requires = installed_requirements(target)
+    platform = Platform(target.version, target.system or "Linux", target.machine or "x86_64")
+    broken = {}
+    for name, lines in requires.items():
+        for need in needs_of(tuple(lines), platform):
+            found = packages.get(need.package)
+            if found is None or not admits(need.range, found.version):
+                what = "is not there" if found is None else f"is {found.version}"
+                broken[name] = f"{name} needs {need.package}{need.range}, which {what}"
+                break
+    local = {name: requires.get(name, ()) for name, kept in packages.items() if kept.origin}
+    return Surroundings(local, broken)
+
+
+def question_of(
+    report: Report,
+    pins: Pins,
+    around: Surroundings | None = None,
+    request: Request | None = None,
+    index: ReleaseIndex | None = None,
+) -> Question:
+    """The pins, what else is installed, what the user keeps, and where."""
+    from doctor.rulebook.resolver import Known
+
+    around = around or Surroundings()
+    local, apart = around.local, {*around.local, *around.broken}
+    known = Known(report.facts)
+    index = index or load_index()
+    glibc = known.value("platform.glibc")
+    built = [line for line in pins.built if line.package in index]  # of the others nobody knows what they need
+    beside = _beside(report, pins, around, index)
+    firm = set(map(normalized, request.hold)) if request is not None else set()
+    if request is not None and request.allow:
+        firm = set(beside) - set(map(normalized, request.allow))
+    return Question(
+        pins=tuple(line.requirement for line in pins.changed if line.package not in local),
+        held=tuple(line.requirement for line in pins.held if line.package not in apart),
+        beside=beside,
+        needs=tuple(
+            text for name, lines in local.items() if name not in around.broken for text in lines if _plain(text)
+        ),
+        built=tuple(line.requirement for line in built if line.package not in (apart if line.held else local)),
+        stays=tuple(line.requirement for line in (*pins.held, *built) if line.held and line.package not in apart),
+        firm=frozenset(firm),
+        constraints=tuple(str(Path(path).absolute()) for path in request.constraints) if request is not None else (),
+        platform=platform_of(known),
+        glibc=None if glibc in (None, ABSENT) else str(glibc),
+        index_url=pins.index_url,
+    )
+
+
+def _beside(report: Report, pins: Pins, around: Surroundings, index: ReleaseIndex) -> dict[str, str]:
+    """Installed packages that are no part of the stack: they stay, unless the fix needs them to move."""
+    stack = {line.package for line in (*pins.changed, *pins.held)}
+    found = {}
+    for name, fact in distributions(report.facts).items():
+        if name in stack or name in pins.removed or name in around.local or name in _TOOLS:
+            continue
+        if name in around.broken:  # no resolver accepts it, with the fix or without
+            continue
+        if leader_of(name) or name in index:  # a part follows its leader; what cannot be held is told with the pins
+            continue
+        found[name] = str(fact.value)
+    return found
+
+
+def _plain(text: str) -> bool:
+    """A requirement that holds without any extra, and that names a release and no place."""
+    line = read_line(text)
+    return line is not None and "extra" not in text.partition(";")[2]

@@ -1,0 +1,187 @@
+"""Install a fix into an environment that is thrown away, and judge it there; no trace is left, even after Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from doctor.diagnosis.examine import Request
+from doctor.errors import DoctorError
+from doctor.model import Fix, Report, Step
+from doctor.packages.index import Platform, load_index
+from doctor.runner.command import run_child
+from doctor.solver.install_plan import Pins
+from doctor.solver.solve import platform_of
+
+from .commands import Sorted, compiled, first_step, sort_lines
+from .dry_run import shown
+from .installer_output import installed
+from .installers import UV, Installer
+from .recheck import check_step, judged, kernel_step
+
+#: Bytes that have to be free: a torch for CUDA with its libraries is 5 to 7 GB, twice where nothing can be linked.
+_ROOM_TORCH, _ROOM = 12 << 30, 2 << 30
+
+
+def trial(
+    report: Report,
+    request: Request,
+    fix: Fix,
+    pins: Pins,
+    installer: Installer,
+    python: str | None,
+    timeout: float,
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[Step]:
+    """The steps `installs`, `builds` (where something is built), `check` and `kernels`."""
+    from doctor.rulebook.resolver import Known
+
+    platform = platform_of(Known(report.facts))
+    index = load_index()
+    on_record = tuple(line for line in pins.built if line.package in index)  # of the others no rule speaks
+    lines = sort_lines(replace(pins, built=on_record), platform, index)
+    room = _room(lines)
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if free < room:
+        short = f"needs {room / 2**30:.0f} GiB in `{tempfile.gettempdir()}`, and {free / 2**30:.1f} GiB are free"
+        return [Step("installs", None, short), *_untold("nothing was installed")]
+    elsewhere = _another_machine(platform)
+    if elsewhere:
+        return [Step("installs", None, elsewhere), *_untold("nothing was installed")]
+    with _thrown_away() as folder:
+        tell("making an environment to try it in …")
+        step, place = _environment(installer, folder / "env", python, platform)
+        if place is None:
+            return [step, *_untold("nothing was installed")]
+        tell(f"installing {len(lines.plain)} packages and what they need …")
+        return list(_tried(report, request, fix, pins, lines, installer, place, timeout, tell))
+
+
+def _tried(
+    report: Report, request: Request, fix: Fix, pins: Pins, lines: Sorted, installer: Installer, python: str,
+    timeout: float, tell: Callable[[str], None],
+) -> Iterator[Step]:  # fmt: skip
+    command = first_step(installer, python, [line.requirement for line in lines.plain], pins)
+    ran = run_child(command, timeout=timeout) if lines.plain else None
+    if ran is not None:
+        found = installed(ran)
+        size = _size(Path(python).parent.parent)
+        count = len(list(Path(python).parent.parent.glob("lib*/python*/site-packages/*.dist-info")))
+        told = f"{count} packages, {size / 2**20:.1f} MiB" if found.outcome else found.reason
+        yield Step("installs", found.outcome, told, shown(ran.command), ran.seconds)
+        if not found.outcome:
+            yield from _untold("the packages are not installed")
+            return
+    stand_ins = (line for line in lines.plain if line.why.startswith("installed: "))
+    assumed = {line.package: line.why.removeprefix("installed: ") for line in stand_ins}  # 2.6.0 for 2.6.0+cu126
+    for line in (*lines.sources, *lines.compiled):
+        step = compiled(installer, python, line, pins, report, timeout)
+        if not step.outcome:
+            assumed[line.package] = line.version
+        yield step
+    yield from _told_of(report, request, fix, assumed, python, tell)
+
+
+def _told_of(
+    report: Report, request: Request, fix: Fix, assumed: Mapping[str, str], python: str, tell: Callable[[str], None]
+) -> Iterator[Step]:
+    tell("checking it …")
+    began = time.monotonic()
+    try:
+        with _as_fixed(fix):
+            after, why_not = judged(python, report, request, fix, tell, assumed)
+    except DoctorError as problem:
+        yield from _untold(problem.message)
+        return
+    step = check_step(after, report, fix, round(time.monotonic() - began, 2))
+    if assumed:
+        names = ", ".join(f"`{name}` {version}" for name, version in assumed.items())
+        why = f"{names} taken as installed"
+        step = Step(step.name, step.outcome, "; ".join(filter(None, (step.reason, why))), None, step.seconds)
+    yield step
+    yield kernel_step(after, why_not)
+
+
+def _environment(installer: Installer, folder: Path, python: str | None, platform: Platform) -> tuple[Step, str | None]:
+    """(the step, should it fail; the new environment's interpreter)."""
+    minor = ".".join((platform.python or "").split(".")[:2])
+    if installer.kind == UV:
+        base = python or minor or sys.executable
+        command = [*installer.program, "venv", "--no-project", "--python", base, str(folder)]
+    else:
+        own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        if python is None and minor not in ("", own):
+            why = f"the target's Python {minor} is not here, and pip works with its own {own} only"
+            return Step("installs", None, why), None
+        base = python or sys.executable
+        command = [base, "-m", "venv", *([] if installer.program[0] == base else ["--without-pip"]), str(folder)]
+    ran = run_child(command, timeout=300)
+    place = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if ran.good and place.exists():
+        return Step("installs", True), str(place)
+    return Step("installs", None, f"no environment could be made: {ran.end}", shown(ran.command), ran.seconds), None
+
+
+def _another_machine(platform: Platform) -> str:
+    here = os.uname() if hasattr(os, "uname") else None
+    if here is None or (here.sysname, here.machine) == (platform.system, platform.machine):
+        return ""
+    return f"this machine is {here.sysname} on {here.machine}, and the target {platform.system} on {platform.machine}"
+
+
+@contextlib.contextmanager
+def _thrown_away() -> Iterator[Path]:
+    """A folder that is gone afterwards, whatever happens inside."""
+    folder = Path(tempfile.mkdtemp(prefix="attn-doctor-verify-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():  # interrupted once more while removing: the second time ends it
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _as_fixed(fix: Fix) -> Iterator[None]:
+    """Our environment variables, which kernels inherit, as the fix sets them."""
+    names = {change.name.removeprefix("env."): change.after for change in fix.changes if change.kind == "env"}
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        _set(names)
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _room(lines: Sorted) -> int:
+    names = {line.package for line in (*lines.plain, *lines.sources, *lines.compiled)}
+    return _ROOM_TORCH if names & {"torch", "torchvision", "torchaudio", "vllm", "xformers"} else _ROOM
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for root, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += Path(root, name).lstat().st_size
+    return total
+
+
+def _untold(why: str) -> Iterator[Step]:
+    yield Step("check", None, why)
+    yield Step("kernels", None, why)

@@ -1,0 +1,60 @@
+"""`fix --write` and `fix --diff`: the fix in the project's own files."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from doctor.errors import DoctorError
+from doctor.model import Report
+from doctor.report.requirements import pinnable, settings_of
+
+if TYPE_CHECKING:
+    from .commands import Streams
+
+
+def edit(report: Report, options: argparse.Namespace, streams: Streams) -> None:
+    """Show the edits as a diff that `patch` takes, words in front, and make them unless `--diff` is given."""
+    names = [name for name in options.write or () if name] or list(options.requirements)
+    if not names:
+        raise DoctorError("there is no file to edit", "name it: `--write FILE`, or `--requirements FILE`")
+    from doctor.apply.edit.edits import edits_of
+
+    edits = edits_of(report, names)
+    told = [*_head(report), *edits.notes] if edits.files else [_why_nothing(report, names), *edits.notes]
+    streams.stdout.write("".join(f"# {' '.join(text.split())}\n" for text in told))
+    streams.stdout.write(edits.diff)
+    if not options.diff:
+        for path, backup in edits.write():
+            streams.stdout.write(f"# edited `{path}`; as it was: `{backup}`\n")
+
+
+def _why_nothing(report: Report, names: Sequence[str]) -> str:
+    listed = ", ".join(f"`{name}`" for name in names)
+    errors = [finding.rule for finding in report.findings if finding.severity == "error"]
+    if not report.fixes:
+        why = f"no fix is known for {', '.join(errors)}" if errors else "nothing is to be fixed"
+    elif any(change.kind == "package" for change in pinnable(report).changes):
+        why = "what the fix wants stands there already"
+    else:
+        why = f"the fix changes no package: {report.fixes[0].title}"
+    return f"nothing to change in {listed}: {why}"
+
+
+def _head(report: Report) -> Iterator[str]:
+    """What the edits are, and what a requirements file cannot say: variables, settings, code, what stays broken."""
+    if not report.fixes:
+        rules = ", ".join(finding.rule for finding in report.findings if finding.severity == "warning")
+        yield f"{report.tool}: ranges narrowed to the releases that no finding strikes ({rules})"
+        return
+    fix = pinnable(report)
+    yield f"{report.tool}: {fix.title} (clears {', '.join(fix.resolves)})"
+    if fix is not report.fixes[0]:
+        yield f"without any package: {report.fixes[0].title}"
+    for text in settings_of(fix):
+        yield f"besides: {text}"
+    if fix.note:
+        yield fix.note
+    if fix.leaves:
+        yield f"{', '.join(fix.leaves)} stay: no fix clears them as well"

@@ -1,0 +1,171 @@
+"""`attn-doctor wheels flash-attn`: the official wheel for this torch, the nearest that there is, or how to build."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from doctor.errors import DoctorError
+from doctor.facts.vocabulary import parse_version
+from doctor.model import ABSENT
+from doctor.packages.flash_attn_build import Build, Machine, build, this_machine
+from doctor.packages.flash_attn_wheels import PACKAGE, Answer, Wheel, find, minor, place_of, same
+
+from .options import parser
+
+if TYPE_CHECKING:
+    from .commands import Streams
+
+_ASKED = re.compile(r"(?P<name>[A-Za-z0-9._-]+?)(?:==(?P<version>[A-Za-z0-9.!+_-]+))?")
+MOST = 4  # releases told of
+_CERTAINTY = {
+    "expected": "expected: its release workflow builds it; the release page was not read",
+    "published": "published: added after the release, public lock files name it with its hash",
+}
+
+
+def run(arguments: Sequence[str], streams: Streams) -> int:
+    """0: a wheel is expected; 1: none, or it cannot be told."""
+    made = parser(
+        "wheels", "Which official flash-attn wheel fits here; else what is nearest, and how to build.", target=True
+    )
+    made.add_argument("package", metavar="PACKAGE", help="flash-attn, or one release of it: flash-attn==2.8.3")
+    shown = made.add_argument_group("how it is shown")
+    shown.add_argument("--format", choices=("text", "json"), default="text", metavar="F", help="text or json")
+    shown.add_argument("-o", "--output", metavar="FILE", help="write to a file, whole or not at all")
+    options = made.read(arguments)
+    version = _asked(options.package)
+    from .commands import write
+
+    known, here = _known(options)
+    place = place_of(known)
+    answer = find(place, version)
+    sm = known.value("gpu.sm")
+    goal = version or _newest(place.python)
+    way = build(goal, None if sm in (None, ABSENT) else str(sm), place.cuda, this_machine() if here else Machine())
+    text = _as_json(answer, way) if options.format == "json" else _as_text(answer, way)
+    write(text, options.output, streams)
+    return 0 if answer.fitting else 1
+
+
+def _asked(text: str) -> str | None:
+    """The release that was asked for, if one was; flash-attn is the one package with wheels outside the registry."""
+    from packaging.version import InvalidVersion
+
+    from doctor.packages.index import load_index, normalized
+
+    match = _ASKED.fullmatch(text.strip())
+    if match is None or normalized(match["name"]) != PACKAGE:
+        raise DoctorError(f"no table of wheels for `{text}`", f"write `{PACKAGE}` or `{PACKAGE}==VERSION`")
+    version = match["version"]
+    if version is None:
+        return None
+    try:
+        found = next((item for item in load_index().releases(PACKAGE) if same(item, version)), None)
+    except InvalidVersion:
+        raise DoctorError(f"`{version}` is not a version") from None
+    if found is None:
+        newest = list(load_index().releases(PACKAGE))[-4:]
+        raise DoctorError(f"flash-attn has no release {version}", f"the newest are {', '.join(newest)}")
+    return str(found)
+
+
+def _known(options: argparse.Namespace) -> tuple[Any, bool]:
+    """What is known of the target, and whether it is this machine's."""
+    from doctor.diagnosis.pipeline import examine
+    from doctor.rulebook.evaluate import know
+    from doctor.rulebook.rulebook import load_rulebook
+
+    from .commands import request_of
+
+    options.model = options.workload = None
+    request = request_of(options, run=False, fixes=False)
+    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    patient = examine(request, rulebook)
+    return know(rulebook, patient.facts)[0], patient.python is not None
+
+
+def _newest(python: str | None) -> str:
+    """The newest release an installer would take."""
+    from doctor.packages.index import Platform, load_index
+
+    fitting = [
+        version
+        for version, item in load_index().releases(PACKAGE).items()
+        if not item.yanked and not item.is_prerelease and item.installs_on(Platform(python))
+    ]
+    return max(fitting, key=parse_version)
+
+
+def _as_text(answer: Answer, way: Build) -> str:
+    place = answer.place
+    named = (("torch", place.torch), ("CUDA", place.cuda), ("Python", place.python), ("glibc", place.glibc))
+    here = [f"{word} {value}" for word, value in named if value]
+    if place.abi is not None:
+        here.append(f"C++11 ABI {str(place.abi).upper()}")
+    out = [f"for {', '.join(here) or 'an environment of which nothing is known'}"]
+    if answer.fitting:
+        best = answer.fitting[0]
+        out += [
+            "",
+            f"flash-attn {best.version} has an official wheel ({_CERTAINTY[best.certainty]})",
+        ]
+        out += [*_told(best), f'  pip install "flash-attn @ {best.url}"']
+        others = answer.fitting[1:MOST]
+        if others:
+            out += ["", "older releases with one", *(f"  {wheel.url}" for wheel in others)]
+        rest = len(answer.fitting) - 1 - len(others)
+        out += [f"  … and {rest} more: `--format json` lists them"] if rest > 0 else []
+        out += ["", f"should the address not answer, build it ({way.duration}):", f"  {way.command}"]
+        return "\n".join(out) + "\n"
+    if answer.why_not:
+        out += ["", answer.why_not]
+    elif answer.missing:
+        out += ["", f"Could not tell which wheel fits: {_listed(answer.missing)} not known"]
+        out += ["hint: name the environment with `--python PATH`, or say it with `--set torch.version=2.8.0`"]
+    for wheel in answer.nearest:
+        goal = "for this torch" if wheel.torch == minor(place.torch) else "for another torch"
+        out += [
+            "",
+            f"nearest {goal}: flash-attn {wheel.version} on torch {wheel.torch} ({wheel.certainty})",
+            *_told(wheel),
+        ]
+        out += [f"  {wheel.url}"]
+    out += ["", f"to build here, {way.duration}:", f"  {way.command}", *(f"  {note}" for note in way.notes)]
+    return "\n".join(out) + "\n"
+
+
+def _listed(words: Sequence[str]) -> str:
+    verb = "are" if len(words) > 1 else "is"
+    return f"{' and '.join(filter(None, (', '.join(words[:-1]), words[-1])))} {verb}"
+
+
+def _told(wheel: Wheel) -> list[str]:
+    return [f"  {text}" for text in wheel.warnings]
+
+
+def _as_json(answer: Answer, way: Build) -> str:
+    def told(wheel: Wheel) -> dict[str, Any]:
+        return {
+            "version": wheel.version, "torch": wheel.torch, "cuda": wheel.cuda, "cxx11_abi": wheel.abi,
+            "python": wheel.python, "machine": wheel.machine, "glibc": wheel.glibc, "url": wheel.url,
+            "certainty": wheel.certainty, "warnings": list(wheel.warnings),
+        }  # fmt: skip
+
+    place = answer.place
+    whole = {
+        "schema": 1,
+        "package": PACKAGE,
+        "place": {"torch": place.torch, "cuda": place.cuda, "cxx11_abi": place.abi, "python": place.python,
+                  "system": place.system, "machine": place.machine, "glibc": place.glibc},
+        "wheels": [told(wheel) for wheel in answer.fitting],
+        "missing": list(answer.missing),
+        "why_not": answer.why_not,
+        "nearest": [told(wheel) for wheel in answer.nearest],
+        "build": {"command": way.command, "jobs": way.jobs, "hours": [round(hours, 2) for hours in way.hours],
+                  "notes": list(way.notes)},
+    }  # fmt: skip
+    return json.dumps(whole, indent=2) + "\n"

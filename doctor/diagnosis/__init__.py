@@ -1,0 +1,1 @@
+"""The pipeline: request, facts, rules, confirmation, fixes, report."""

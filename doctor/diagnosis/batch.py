@@ -1,0 +1,138 @@
+"""`backends --batch`: JSON Lines of facts and workloads in, JSON Lines of predictions out, order kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from doctor.errors import DoctorError
+from doctor.facts.vocabulary import parse
+from doctor.model import ABSENT, Fact, Facts, Prediction, Reason
+from doctor.rulebook.backends import predict
+from doctor.rulebook.evaluate import know
+from doctor.rulebook.rulebook import Library, Rulebook
+
+#: a plain `null` of these means that none is given; of any other key that it is unknown
+_NULL_IS_NONE = frozenset(
+    f"workload.{name}" for name in ("window", "cp_comm_type", "alibi_slopes", "bias_shape", "attn_implementation")
+)
+
+
+def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
+    """The prediction for one line of input, and whether the line was good; never raises for bad input."""
+    identity: Any = None
+    try:
+        case = json.loads(line)
+        if not isinstance(case, dict):
+            raise DoctorError("a line needs a JSON object with `facts` and `workload`")
+        identity = case.get("id")
+        return {"id": identity, **shape(predict_case(rulebook, read_case(case)))}, True
+    except json.JSONDecodeError as problem:
+        return {"id": identity, "error": f"not JSON: {problem.msg} at column {problem.colno}"}, False
+    except ValueError as problem:  # a number of thousands of digits
+        return {"id": identity, "error": f"not JSON: {str(problem).partition(';')[0]}"}, False
+    except RecursionError:
+        return {"id": identity, "error": "nested too deeply"}, False
+    except DoctorError as problem:
+        hint = f" ({problem.hint})" if problem.hint else ""
+        return {"id": identity, "error": f"{problem.message}{hint}"}, False
+
+
+def read_case(case: Mapping[str, Any]) -> Facts:
+    """The facts and the workload of one line, as facts; what else it carries is the caller's own."""
+    facts = [_fact(key, value) for key, value in _section(case, "facts").items()]
+    facts += [_fact(f"workload.{key}", value) for key, value in _section(case, "workload").items()]
+    read = Facts(facts)
+    if "gpu.name" not in read:
+        return read
+    from doctor.sources.probes.gpu_table import with_capability
+
+    return with_capability(read)
+
+
+def predict_case(rulebook: Rulebook, facts: Facts) -> Prediction:
+    """What the library that the workload's framework uses will choose."""
+    known, predictions = know(rulebook, facts)
+    library = library_of(rulebook, known.value("workload.framework"))
+    if library.prefix not in predictions:
+        predictions[library.prefix or library.name] = predict(rulebook, library, known)
+    return predictions[library.prefix or library.name]
+
+
+#: frameworks that hand their attention to another library
+_CALLS = {"megatron": "transformer_engine", "torch_sdpa": "torch", "xtuner": "transformers"}
+
+
+def library_of(rulebook: Rulebook, framework: str | None) -> Library:
+    """The library whose backends a framework's workload is served by; DoctorError when there is none."""
+    if framework is None:
+        raise DoctorError("`workload.framework` is missing")
+    library = rulebook.libraries.get(_CALLS.get(framework, framework))
+    if library is None or not library.backends:
+        having = [name for name, found in rulebook.libraries.items() if found.backends]
+        raise DoctorError(f"no backends are known for framework `{framework}`", f"known: {', '.join(sorted(having))}")
+    return library
+
+
+def shape(prediction: Prediction) -> dict[str, Any]:
+    """One prediction in the form of the batch output."""
+    return {
+        "selected": prediction.selected,
+        "could_tell": prediction.could_tell,
+        "candidates": [
+            {
+                "backend": candidate.backend,
+                "available": candidate.available,
+                "reasons": [_reason(reason) for reason in candidate.reasons],
+            }
+            for candidate in prediction.candidates
+        ],
+        "fails_at_run": _struck(prediction.fails_at_run),
+        "import_error": _struck(prediction.import_error),
+    }
+
+
+def _struck(reason: Reason | None) -> dict[str, Any] | None:
+    return _reason(reason) if reason is not None and reason.holds else None
+
+
+def _reason(reason: Reason) -> dict[str, Any]:
+    told: dict[str, Any] = {"rule": reason.rule, "message": reason.message}
+    if reason.missing:
+        told["missing"] = list(reason.missing)
+    return told
+
+
+def _section(case: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = case.get(name, {})
+    if not isinstance(section, dict):
+        raise DoctorError(f"`{name}` needs a JSON object")
+    return section
+
+
+def _fact(key: str, value: Any) -> Fact:
+    source = "the batch"
+    if isinstance(value, dict):
+        problem = value.get("problem")
+        value, source = value.get("value"), str(value.get("source", source))
+        if value is None:
+            return Fact(key, None, source, None, str(problem or "not known"))
+    if value is None:
+        return Fact(key, ABSENT, source) if key in _NULL_IS_NONE else Fact(key, None, source, None, "not known")
+    return _parsed(key, value, source) if _hashable(value) else Fact(key, parse(key, value), source)
+
+
+def _hashable(value: Any) -> bool:
+    return isinstance(value, (str, int, float))
+
+
+@lru_cache(maxsize=16384)
+def _cached(key: str, value: Any, kind: str, source: str) -> Fact:
+    return Fact(key, parse(key, value), source)
+
+
+def _parsed(key: str, value: Any, source: str) -> Fact:
+    """The fact, parsed once per value: cases repeat each other. The type counts: True is no 1."""
+    return _cached(key, value, type(value).__name__, source)

@@ -1,0 +1,272 @@
+"""Many cases judged at once: environments × GPUs × jobs, one report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from doctor.errors import DoctorError
+from doctor.model import SEVERITIES, Case, Facts, Finding, Fix, Report, Undetermined
+from doctor.report.fingerprint import fingerprint
+from doctor.rulebook.rulebook import Rulebook
+from doctor.rulebook.shared import Grounds, same
+
+from .examine import Patient, Request, Shelf, environment_of, names_no_job, takes_project_gpus, with_job
+
+if TYPE_CHECKING:
+    from .pipeline import Clock, Verdict
+    from .version_ranges import Ranges
+
+MOST_CASES = 10_000
+MOST_JUDGED = 1_500  # choices of releases in all the cases of one environment, about a millisecond each
+_NOT_ALL = (
+    "every release that the ranges admit was judged in {0} of {1} cases of {2}, in the others what an installer takes "
+    "today: fewer GPUs or jobs at once have all of it judged"
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One case, judged, with what its fixes are worked out from."""
+
+    case: Case
+    patient: Patient
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Ward:
+    """One environment with all its cases."""
+
+    name: str
+    patient: Patient
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One environment, and what is asked of it: GPU, job and the request for each case alone."""
+
+    name: str
+    patient: Patient
+    cases: tuple[tuple[str | None, str | None, Request], ...]
+
+
+def plans(request: Request, rulebook: Rulebook) -> tuple[Plan, ...]:
+    """Every environment, read once, with its cases."""
+    read = ((name, own, environment_of(own, rulebook)) for name, own in _environments(request))
+    return tuple(Plan(name, patient, tuple(_cases(own, patient))) for name, own, patient in read)
+
+
+def ward_of(plan: Plan, rulebook: Rulebook, shelf: Shelf) -> Ward:
+    """The cases of one environment, judged; what they share is judged once."""
+    return Ward(plan.name, plan.patient, tuple(_cells(plan, rulebook, shelf)))
+
+
+def _cells(plan: Plan, rulebook: Rulebook, shelf: Shelf) -> Iterator[Cell]:
+    from .pipeline import judged
+
+    grounds = Grounds(rulebook)
+    name, cases = plan.name, plan.cases
+    ranges, whole_in = _ranges(rulebook, plan.patient, cases)
+    for number, (gpu, workload, asked) in enumerate(cases):
+        whole = with_job(plan.patient, asked, shelf)
+        own = ranges if ranges is None or number in whole_in else replace(ranges, rounds=())
+        verdict = judged(rulebook, whole, grounds, own)
+        if own is not ranges:
+            verdict = replace(verdict, notes=(*verdict.notes, _NOT_ALL.format(len(whole_in), len(cases), name)))
+        base = verdict.assessment
+        case = Case(name, gpu, workload, whole.facts, verdict.found, base.predictions, base.undetermined)
+        yield Cell(case, whole, verdict)
+
+
+def _ranges(
+    rulebook: Rulebook, patient: Patient, cases: Sequence[tuple[str | None, str | None, Request]]
+) -> tuple[Ranges | None, frozenset[int]]:
+    """What the declared ranges admit, and the cases in which all of it is judged: of many, every GPU and every job."""
+    if patient.declaration is None or not patient.declaration.open:
+        return None, frozenset()
+    from .version_ranges import ranges_of
+
+    ranges = ranges_of(rulebook, patient.declaration)
+    room = max(1, MOST_JUDGED // max(ranges.count, 1))
+    seen: set[tuple[str, str | None]] = set()
+    first: list[int] = []
+    for number in _diagonally(cases):
+        names = {("gpu", cases[number][0]), ("job", cases[number][1])}
+        if not names <= seen:
+            first.append(number)
+            seen |= names
+    rest = [number for number in range(len(cases)) if number not in set(first)]
+    return ranges, frozenset([*first, *rest][:room])
+
+
+def _diagonally(cases: Sequence[tuple[str | None, str | None, Request]]) -> list[int]:
+    """The cases in an order in which each step meets another GPU and another job."""
+    jobs = max(1, len(cases) // len(dict.fromkeys(gpu for gpu, _, _ in cases)))
+    return sorted(range(len(cases)), key=lambda number: ((number % jobs - number // jobs) % jobs, number))
+
+
+def _environments(request: Request) -> Iterator[tuple[str, Request]]:
+    named = request.python or request.site_packages or request.facts or ", ".join(request.declared)
+    if request.project and not named and request.defaults.environments:
+        for name, files in request.defaults.environments.items():
+            yield name, replace(request, declared=files)
+    else:
+        yield named or "the active environment", request
+
+
+def _cases(request: Request, patient: Patient) -> Iterator[tuple[str | None, str | None, Request]]:
+    """(GPU, job, the request for this case alone), every combination, in the order in which they were named."""
+    of_project = request.defaults
+    gpus: tuple[str | None, ...] = request.gpus or ((request.gpu,) if request.gpu else ())
+    if not gpus and request.project and takes_project_gpus(request, patient):
+        gpus = of_project.gpus
+    models: tuple[str | None, ...] = request.models or ((request.model,) if request.model else ())
+    jobs: tuple[str | None, ...] = request.workloads or ((request.workload,) if request.workload else ())
+    asked = replace(request, gpus=(), models=(), workloads=(), project=False)
+    if models or jobs:
+        made = [(model, job, replace(asked, model=model, workload=job)) for model, job in _pairs(models, jobs)]
+    elif request.project and names_no_job(request, patient.facts):
+        made = [
+            (model, job, replace(asked, defaults=replace(of_project, models=_one(model), workloads=_one(job))))
+            for model, job in _pairs(of_project.models, of_project.workloads)
+        ]
+    else:
+        made = [(None, None, asked)]
+    names = _job_names([(model, job) for model, job, _ in made])
+    if len(made) * max(len(gpus), 1) > MOST_CASES:
+        raise DoctorError(f"{len(made) * len(gpus)} cases are too many", f"at most {MOST_CASES} are judged at once")
+    for gpu in gpus or (None,):
+        for name, (_, _, one) in zip(names, made, strict=True):
+            yield gpu, name, replace(one, gpu=gpu)
+
+
+def _pairs(
+    models: Sequence[str | None], jobs: Sequence[str | None]
+) -> Iterator[tuple[str | None, str | None]]:  # every model with every workload file, which is laid over it
+    yield from product(models or (None,), jobs or (None,))
+
+
+def _one(name: str | None) -> tuple[str, ...]:
+    return (name,) if name is not None else ()
+
+
+def _job_names(pairs: Sequence[tuple[str | None, str | None]]) -> list[str | None]:
+    """What each job is called: what tells it from the others, the files' names where these suffice."""
+    models, jobs = (_names([pair[axis] for pair in pairs]) for axis in (0, 1))
+    told: list[str | None] = []
+    for model, job in pairs:
+        parts = [models[model]] if model is not None and (len(models) > 1 or job is None) else []
+        parts += [jobs[job]] if job is not None and (len(jobs) > 1 or not parts) else []
+        told.append(" + ".join(parts) or None)
+    return told
+
+
+def _names(paths: Sequence[str | None]) -> Mapping[str, str]:
+    """Path → a short name; the path itself where two would be called alike."""
+    short = {path: _short(path) for path in paths if path is not None}
+    return {path: name if list(short.values()).count(name) == 1 else path for path, name in short.items()}
+
+
+def _short(path: str) -> str:
+    """`llama-3-8b` for models/llama-3-8b.json, and for models/llama-3-8b/config.json."""
+    parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
+    last = parts[-1] if parts else path
+    stem = last.rpartition(".")[0] if last.lower().endswith((".json", ".yaml", ".yml")) else last
+    return parts[-2] if stem == "config" and len(parts) > 1 and parts[-2] != ".." else stem or last
+
+
+def merged(cases: Sequence[Case]) -> tuple[Finding, ...]:
+    """What any case shows: one finding for the same rule, cause and grade, with the numbers of its cases."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    first: dict[tuple[object, ...], Finding] = {}
+    environments = len({case.environment for case in cases}) > 1
+    for number, case in enumerate(cases):
+        for finding in case.findings:
+            cause = fingerprint(replace(finding, cases=(number,)))
+            own = case.environment if environments and finding.evidence else None
+            way = tuple(sorted(finding.alternatives[0].require.items())) if finding.alternatives else ()
+            key = (finding.rule, finding.severity, cause, own, way)
+            first.setdefault(key, finding)
+            found.setdefault(key, []).append(number)
+    made = [replace(first[key], cases=tuple(dict.fromkeys(numbers))) for key, numbers in found.items()]
+    return tuple(sorted(made, key=lambda item: (SEVERITIES.index(item.severity), -len(item.cases))))
+
+
+def common(cases: Sequence[Case]) -> Facts:
+    """The facts that are the same in every case."""
+    head, *rest = [case.facts for case in cases]
+    return Facts(fact for key, fact in head.items() if all(same(other.get(key), fact) for other in rest))
+
+
+def unclear(cases: Sequence[Case]) -> tuple[Undetermined, ...]:
+    """What could not be told in some case, for want of the same facts."""
+    rules: dict[tuple[tuple[str, ...], str], dict[str, None]] = {}
+    for case in cases:
+        for item in case.undetermined:
+            rules.setdefault((item.missing, item.problem), {}).update(dict.fromkeys(item.rules))
+    return tuple(Undetermined(missing, tuple(own), problem) for (missing, problem), own in sorted(rules.items()))
+
+
+def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Callable[[str], None]) -> Report:
+    """The report of every case of the request; of a single one, that of a check of it."""
+    from .pipeline import TOOL, answerable, diagnose, limits_of_request
+    from .suppressions import settled
+
+    if request.baseline is not None:
+        from .baseline import read_baseline
+
+        read_baseline(Path(request.baseline))  # a bad one is told before all the work
+    asked, shelf = plans(request, rulebook), Shelf(rulebook, request.held)
+    clock.lap("facts")
+    if sum(len(plan.cases) for plan in asked) == 1:  # the project's matrix shrinks where there is a GPU
+        (_, _, one), patient = asked[0].cases[0], asked[0].patient
+        return diagnose(one, tell, with_job(patient, one, shelf))
+    judged = tuple(ward_of(plan, rulebook, shelf) for plan in asked)
+    for ward in judged:
+        answerable(rulebook, ward.patient, *(cell.verdict.assessment for cell in ward.cells))
+    clock.lap("evaluate")
+    cases = tuple(cell.case for ward in judged for cell in ward.cells)
+    found, undetermined = merged(cases), unclear(cases)
+    told = settled(request, rulebook, found, undetermined, cases)
+    kept = tuple(_without(case, set(request.defaults.ignored)) for case in cases)
+    fixes: list[Fix] = []
+    if request.fixes:
+        from .joint_fixes import fixes_for
+
+        for ward in judged:
+            made = fixes_for(rulebook, ward, limits_of_request(request, ward.cells[0].verdict.assessment, ward.patient))
+            fixes += [replace(fix, title=f"in {ward.name}: {fix.title}") if len(judged) > 1 else fix for fix in made]
+        clock.lap("fixes")
+    notes = dict.fromkeys(note for ward in judged for note in _notes(ward))
+    if request.run and any(finding.confirm for finding in found):
+        notes["no kernel was run: several cases were judged at once, and each is asked on its own"] = None
+    return Report(
+        tool=TOOL,
+        rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
+        facts=common(cases),
+        findings=told.findings,
+        predictions=(),
+        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
+        undetermined=undetermined,
+        timing=clock.laps(),
+        notes=(*notes, *told.notes),
+        unread=tuple(dict.fromkeys(fault for ward in judged for fault in ward.patient.unread)),
+        cases=kept,
+        known=told.known,
+        ignored=told.ignored,
+    )
+
+
+def _notes(ward: Ward) -> Iterator[str]:
+    yield from ward.patient.notes
+    for cell in ward.cells:
+        yield from cell.verdict.notes
+
+
+def _without(case: Case, ignored: set[str]) -> Case:
+    return replace(case, findings=tuple(finding for finding in case.findings if finding.rule not in ignored))

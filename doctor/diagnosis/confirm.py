@@ -1,0 +1,264 @@
+"""Asks the GPU: runs the kernels that findings and the job call for, and says what that means for the findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from doctor.facts.versions import split_clauses
+from doctor.facts.vocabulary import TERMS, parse
+from doctor.model import ABSENT, SEVERITIES, Confirmation, Finding, Prediction
+from doctor.rulebook.resolver import Known
+from doctor.runner.batch import Bench, spent
+from doctor.runner.result import Answer
+
+from .job_runs import foretold_failure, job_requests, judge_run, no_memory, own_time, unpredicted
+from .reproduce import reproduction
+
+#: What confirms a finding whose rule does not say it: no answer but a refusal, a death, or a wrong result.
+BAD_IF_ANY: Sequence[Mapping[str, Any]] = ({"outcome": ["refused", "failed", "crashed"]}, {"wrong": "true"})
+
+
+class Confirmed(NamedTuple):
+    """The findings as they stand after the runs, the runs of the job itself, and what is to be said about it."""
+
+    findings: tuple[Finding, ...]
+    runs: tuple[Confirmation, ...] = ()
+    notes: tuple[str, ...] = ()
+    predictions: tuple[Prediction, ...] = ()  # less the failures that a run refuted
+    spent: Mapping[str, float] = {}  # seconds: kernels.start, .import (of torch), .library, .context, .case
+
+
+class Judged(NamedTuple):
+    """What the rulebook says of a job: the rules that fire, and the backends."""
+
+    rules: frozenset[str]
+    predictions: tuple[Prediction, ...]
+
+
+#: Judges the job anew with some workload keys changed: a kernel runs big jobs in small, and speaks of the small one.
+Reassess = Callable[[Mapping[str, Any]], Judged]
+
+
+def confirm(
+    findings: Sequence[Finding],
+    known: Known,
+    predictions: Sequence[Prediction],
+    job: Mapping[str, Any],
+    bench: Bench,
+    tell: Callable[[str], None] = lambda text: None,
+    reassess: Reassess | None = None,
+) -> Confirmed:
+    """Run what is called for and judge it. `job` is the workload without its prefix, as kernels read it."""
+    cases: dict[str, list[dict[str, Any]]] = {}
+    asked: list[tuple[str, int]] = []  # for each finding with a kernel: where its answer will be
+    for finding in findings:
+        if finding.confirm:
+            request = {**job, **typed(finding.confirm.get("request") or {})}
+            asked.append(_place(cases, str(finding.confirm.get("kernel")), request))
+    own = [_place(cases, kernel, request) for kernel, request in job_requests(known, job)]
+    if not cases:
+        return Confirmed(tuple(findings), predictions=tuple(predictions))
+    total = sum(map(len, cases.values()))
+    tell(f"running {total} case{'s' if total > 1 else ''} on the GPU: {', '.join(cases)} …")
+    answers = bench.run(cases)
+    again = _Again(findings, predictions, reassess)
+    runs = []
+    for kernel, index in own:
+        answer = answers[kernel][index]
+        runs.append(judge_run(kernel, cases[kernel][index], answer, known, again(answer).predictions))
+    settled: list[Finding] = []
+    places = iter(asked)
+    for finding in findings:
+        if finding.confirm:
+            kernel, index = next(places)
+            answer = answers[kernel][index]
+            verdict = verdict_of(finding.confirm.get("bad_if_any") or BAD_IF_ANY, answer)
+            made = Confirmation(
+                verdict, kernel, cases[kernel][index], answer.outcome, answer.observed, answer.reason, own_time(answer)
+            )  # fmt: skip
+            settled.append(_settle(finding, _about_the_job(made, finding, again(answer))))
+        else:
+            said = foretold_failure(finding, predictions, runs)
+            settled.append(_settle(finding, _about_the_job(said, finding, again(said))) if said else finding)
+    foreseen = any(finding.severity == "error" for finding in settled)
+    for run, (kernel, index) in zip(runs, own, strict=True):
+        surprise = unpredicted(run, foreseen)
+        if surprise is not None:
+            tell(f"writing down how to see again what `{kernel}` saw …")
+            script = reproduction(bench, kernel, cases[kernel][index], answers[kernel][index], run.reason)
+            settled.append(replace(surprise, reproduction=script))
+    settled.sort(key=lambda finding: SEVERITIES.index(finding.severity))  # stable: the order within stays
+    notes = list(dict.fromkeys(busy for several in answers.values() for answer in several for busy in _busy(answer)))
+    if foreseen and any(run.verdict == "failed" for run in runs):
+        notes.append("the job's own attention failed when it was run here, as the findings say")
+    refuted = {found.rule for found in settled if found.confirmation and found.confirmation.verdict == "refuted"}
+    left = tuple(_without(prediction, refuted) for prediction in predictions)
+    return Confirmed(tuple(settled), tuple(runs), tuple(notes), left, spent(answers))
+
+
+class _Again:
+    """What the rulebook says of the job as a kernel ran it, each smaller job judged once."""
+
+    def __init__(
+        self, findings: Sequence[Finding], predictions: Sequence[Prediction], reassess: Reassess | None
+    ) -> None:
+        self.as_it_is = Judged(frozenset(finding.rule for finding in findings), tuple(predictions))
+        self.reassess = reassess
+        self.told: dict[str, Judged] = {}
+
+    def __call__(self, answer: Answer | Confirmation) -> Judged:
+        shrunk = answer.observed.get("shrunk")
+        if not isinstance(shrunk, Mapping) or not shrunk or self.reassess is None:
+            return self.as_it_is
+        changes = {key: item[1] for key, item in shrunk.items() if isinstance(item, (list, tuple)) and len(item) == 2}
+        at = repr(sorted(changes.items(), key=str))
+        if at not in self.told:
+            self.told[at] = self.reassess(changes)
+        return self.told[at]
+
+
+def _about_the_job(said: Confirmation, finding: Finding, judged: Judged) -> Confirmation:
+    """A healthy run of a smaller job refutes only what would befall the smaller job as well."""
+    if said.verdict != "refuted" or finding.rule in judged.rules:
+        return said
+    shrunk = said.observed.get("shrunk") or {}
+    smaller = ", ".join(f"{key} {item[1]} for {item[0]}" for key, item in shrunk.items())
+    return replace(said, verdict="inconclusive", reason=f"it was run smaller, with {smaller}, where the rule is silent")
+
+
+def _busy(answer: Answer) -> list[str]:
+    gpu = answer.observed.get("gpu")
+    told = gpu.get("busy") if isinstance(gpu, Mapping) else None
+    return [f"{told}; times and memory say little"] if told else []
+
+
+def _without(prediction: Prediction, refuted: set[str]) -> Prediction:
+    """The prediction without a failure that a run has refuted."""
+    import_error, fails_at_run = (
+        None if reason is not None and reason.rule in refuted else reason
+        for reason in (prediction.import_error, prediction.fails_at_run)
+    )
+    return replace(prediction, import_error=import_error, fails_at_run=fails_at_run)
+
+
+def _place(cases: dict[str, list[dict[str, Any]]], kernel: str, request: dict[str, Any]) -> tuple[str, int]:
+    """The place of this case, an equal one being run only once."""
+    requests = cases.setdefault(kernel, [])
+    if request not in requests:
+        requests.append(request)
+    return kernel, requests.index(request)
+
+
+def _settle(finding: Finding, said: Confirmation) -> Finding:
+    """The finding with its confirmation; a refuted one is kept, as a note, and so fails no check."""
+    severity = "note" if said.verdict == "refuted" else finding.severity
+    return replace(finding, confirmation=said, severity=severity)
+
+
+def verdict_of(bad_if_any: Sequence[Mapping[str, Any]], answer: Answer) -> str:
+    """`confirmed` if a condition holds, `refuted` if there is an answer and none can hold, else `inconclusive`."""
+    if no_memory(answer):
+        return "inconclusive"  # what others hold of this GPU is no property of the job
+    observed = {**answer.observed, "outcome": answer.outcome, "reason": answer.reason, "signal": answer.signal}
+    verdicts = [matches(condition, observed) for condition in bad_if_any]
+    if True in verdicts:
+        return "confirmed"
+    answered = answer.outcome in ("ran", "refused")
+    return "refuted" if answered and verdicts and None not in verdicts else "inconclusive"
+
+
+def matches(condition: Mapping[str, Any], observed: Mapping[str, Any]) -> bool | None:
+    """A condition on what a kernel observed: like a rule's `when`, on dotted names (`errors.out.rel: ">0.01"`)."""
+    verdicts: list[bool | None] = []
+    for key, wanted in condition.items():
+        if key in ("any", "all") and isinstance(wanted, (list, tuple)):
+            parts = [matches(part, observed) for part in wanted]
+            decisive = key == "any"
+            verdicts.append(decisive if decisive in parts else None if None in parts else not decisive)
+        elif key == "not" and isinstance(wanted, Mapping):
+            inner = matches(wanted, observed)
+            verdicts.append(None if inner is None else not inner)
+        else:
+            verdicts.append(_holds(_look(observed, str(key)), wanted))
+    return False if False in verdicts else None if None in verdicts else True
+
+
+def _look(observed: Any, key: str) -> Any:
+    """The value under a dotted name; a name that holds dots itself (`sdpa.flash`) is found too."""
+    if not isinstance(observed, Mapping):
+        return None
+    if key in observed:
+        return observed[key]
+    parts = key.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        head = ".".join(parts[:cut])
+        if head in observed:
+            return _look(observed[head], ".".join(parts[cut:]))
+    return None
+
+
+def _holds(value: Any, wanted: Any) -> bool | None:
+    if value is None:
+        return None
+    if isinstance(wanted, (list, tuple)):
+        verdicts = [_equal(value, item) for item in wanted]
+        return any(verdicts)
+    clauses = split_clauses(str(wanted))
+    if not clauses:
+        return _equal(value, wanted)
+    try:
+        number = float(value)
+        bounds = [(operator, float(bound)) for operator, bound in clauses]
+    except (TypeError, ValueError):
+        return None  # a text is neither above nor below a number
+    if number != number:
+        return True  # NaN where a bound was set: as far from a healthy result as can be
+    return all(_COMPARE[operator](number, bound) for operator, bound in bounds)
+
+
+def _equal(value: Any, wanted: Any) -> bool:
+    """Equal as a YAML author means it; a list equals what it holds."""
+    if isinstance(value, (list, tuple)):
+        return any(_equal(item, wanted) for item in value)
+    return str(value).lower() == str(wanted).lower()
+
+
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    ">=": lambda a, b: a >= b, "<=": lambda a, b: a <= b, "==": lambda a, b: a == b, "~=": lambda a, b: a == b,
+    "!=": lambda a, b: a != b, ">": lambda a, b: a > b, "<": lambda a, b: a < b,
+}  # fmt: skip
+
+
+def job_of(known: Known, keys: Sequence[str]) -> dict[str, Any]:
+    """The workload as kernels read it: no prefix, nothing unknown, nothing absent."""
+    job = {}
+    for key in keys:
+        value = known.value(key)
+        if value is not None and value != ABSENT:
+            job[key.removeprefix("workload.")] = list(value) if isinstance(value, tuple) else value
+    return job
+
+
+def typed(request: Mapping[str, Any]) -> dict[str, Any]:
+    """A rule's request with its types: rule files are read as text, kernels want numbers."""
+    return {key: _typed(key, value) for key, value in request.items()}
+
+
+def _typed(key: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_typed("", item) for item in value]
+    if not isinstance(value, str):
+        return value
+    if f"workload.{key}" in TERMS:
+        parsed = parse(f"workload.{key}", value)
+        return list(parsed) if isinstance(parsed, tuple) else None if parsed == ABSENT else parsed
+    if value in ("true", "false"):
+        return value == "true"
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value

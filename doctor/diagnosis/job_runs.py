@@ -1,0 +1,262 @@
+"""The job itself on the GPU: which kernels show its attention, and what their answers say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from doctor.model import ABSENT, Confirmation, Evidence, Fact, Finding, Prediction
+from doctor.rulebook.resolver import Known
+from doctor.runner.result import Answer, out_of_memory
+
+UNPREDICTED = "UNPREDICTED"
+
+_TE_USERS = ("transformer_engine", "megatron")
+_SDPA_USERS = ("torch_sdpa", "transformers", None)
+#: Generation of flash-attn → its distribution.
+_FLASH = {"2": "flash-attn", "3": "flash-attn-3", "4": "flash-attn-4"}
+#: Kernel → prefix of the predictions it can contradict.
+_PREDICTED_BY = {"te_attention": "te", "sdpa": "sdpa"}
+#: Backend of TransformerEngine → family that its kernels' names belong to; unfused attention has no name of its own.
+_TE_FAMILIES = {"te.fused": "cudnn", "te.flash2": "flash", "te.flash3": "flash", "te.flash4": "flash"}
+
+
+def job_requests(known: Known, job: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """(kernel, request) for each kernel that shows the job's own attention; none for a job without a shape."""
+    if "head_dim_qk" not in job:
+        return []
+    requests: list[tuple[str, dict[str, Any]]] = []
+    framework = known.value("workload.framework")
+    implementation = known.value("workload.attn_implementation")
+    te = known.value("transformer-engine.version")
+    if framework in _TE_USERS and te not in (None, ABSENT):
+        requests.append(("te_attention", dict(job)))
+    elif framework in _SDPA_USERS and implementation in (None, ABSENT, "sdpa"):
+        requests.append(("sdpa", {**job, "backend": "default"}))
+    flash = _flash(known, framework, implementation)
+    if flash is not None:
+        requests.append(("flash_attention", {**job, "backend": flash}))
+    if known.value("workload.qkv_interleaved"):
+        requests.append(("strided_qkv", {**job, **_who_reads_views(framework, implementation)}))
+    if known.value("workload.step_bottom_right"):
+        requests.append(("cudnn_sdpa", {**job, "mask": "causal_bottom_right"}))
+    return requests
+
+
+def _flash(known: Known, framework: object, implementation: object) -> str | None:
+    """The flash-attn that the job calls by itself, if it is installed."""
+    generation = "2" if framework == "flash_attn" else str(implementation).removeprefix("flash_attention_")
+    distribution = _FLASH.get(generation) if framework in ("flash_attn", "transformers", None) else None
+    if distribution is None or known.value(f"{distribution}.version") in (None, ABSENT):
+        return None
+    return f"flash{generation}"
+
+
+def _who_reads_views(framework: object, implementation: object) -> dict[str, list[str]]:
+    """The backends that a job of torch alone can come to: importing the others takes seconds, and tells it nothing."""
+    if framework not in _SDPA_USERS:
+        return {}
+    flash = ["flash_attn"] if str(implementation).startswith("flash_attention") else []
+    return {"backends": ["sdpa.flash", "sdpa.efficient", "sdpa.cudnn", "sdpa.math", "cudnn.frontend", *flash]}
+
+
+def judge_run(
+    kernel: str, request: Mapping[str, Any], answer: Answer, known: Known, predictions: Sequence[Prediction]
+) -> Confirmation:
+    """What became of a run of the job: healthy, failed, or inconclusive where nothing was asked of the GPU."""
+    verdict, reason = _verdict(kernel, answer, known)
+    if verdict == "healthy":
+        contradiction = _contradiction(kernel, answer, predictions)
+        reason = ", ".join(part for part in (contradiction or _healthy(answer), cost(answer.observed)) if part)
+    return Confirmation(verdict, kernel, request, answer.outcome, answer.observed, reason, own_time(answer))
+
+
+def own_time(answer: Answer) -> float:
+    """Seconds of the case itself, without what starting, importing and the CUDA context took."""
+    return answer.spent.get("case", answer.seconds)
+
+
+def no_memory(answer: Answer) -> bool:
+    """Whether the case failed for want of memory: kernels ask for little, so others hold it."""
+    return out_of_memory(answer)
+
+
+def _verdict(kernel: str, answer: Answer, known: Known) -> tuple[str, str]:
+    observed = answer.observed
+    if answer.outcome == "unavailable":
+        return "inconclusive", answer.reason
+    if no_memory(answer):
+        gpu = observed.get("gpu")
+        busy = gpu.get("busy") if isinstance(gpu, Mapping) else None
+        return "inconclusive", f"{busy}: {answer.reason}" if busy else answer.reason
+    if answer.outcome == "refused":
+        if kernel == "cudnn_sdpa" and not _on_cudnn(known):
+            return "inconclusive", f"cuDNN refuses it, and the job does not depend on cuDNN: {answer.reason}"
+        return "failed", answer.reason
+    if answer.outcome != "ran":
+        return "failed", answer.reason
+    if observed.get("wrong"):
+        return "failed", _wrong(observed)
+    return "healthy", ""
+
+
+def _on_cudnn(known: Known) -> bool:
+    return bool(known.value("te.selected") == "te.fused" or known.value("sdpa.selected") == "sdpa.cudnn")
+
+
+def _wrong(observed: Mapping[str, Any]) -> str:
+    """The numbers that are wrong, next to the bound."""
+    where = observed.get("wrong_backends")
+    if where:
+        return f"right on contiguous copies, wrong on views of one projection: {', '.join(map(str, where))}"
+    errors, bound = observed.get("errors"), observed.get("bound")
+    if not isinstance(errors, Mapping) or not isinstance(bound, Mapping):
+        return "the result is wrong"
+    parts = []
+    for name in observed.get("offenders") or errors:
+        error = errors.get(name)
+        if isinstance(error, Mapping):
+            limit = bound.get(name, bound.get("grad"))
+            parts.append(f"{name} is off by {_number(error.get('rel'))} (bound {_number(limit)})")
+    return "the result is wrong: " + ", ".join(parts or ["see `observed`"])
+
+
+def _healthy(answer: Answer) -> str:
+    observed = answer.observed
+    parts = []
+    chosen = observed.get("selected") or ", ".join(map(str, observed.get("ran") or ()))
+    if chosen:
+        parts.append(f"on {chosen}")
+    backends = observed.get("backends")
+    if isinstance(backends, Mapping):
+        names = [str(name) for name, told in backends.items() if isinstance(told, Mapping) and _all_ran(told)]
+        parts.append(f"views of one projection are read right by {', '.join(names)}" if names else "no backend ran")
+    errors = observed.get("errors")
+    if isinstance(errors, Mapping):
+        worst = [
+            error["rel"] for error in errors.values() if isinstance(error, Mapping) and _is_number(error.get("rel"))
+        ]
+        if worst:
+            parts.append(f"right to {_number(max(worst))}")
+    if observed.get("executed") is False:
+        parts.append(f"only asked, not run: {observed.get('not_executed_because')}")
+    if observed.get("behind_others"):
+        parts.append(f"in a process of its own; behind other cases it showed: {observed['behind_others']}")
+    return ", ".join(parts)
+
+
+def _all_ran(layouts: Mapping[str, Any]) -> bool:
+    """Whether a backend ran every layout that it was asked about."""
+    results = [result for result in layouts.values() if isinstance(result, Mapping)]
+    return bool(results) and all(result.get("outcome") == "ran" for result in results)
+
+
+def cost(observed: Mapping[str, Any]) -> str:
+    """Time and memory beside what the case needs: `2.1 ms (1.8× its FLOPs in a matrix product), 40 MiB (1.1× …)`."""
+    parts = []
+    seconds, peak = _number_or_none(observed.get("seconds")), _number_or_none(observed.get("peak_bytes"))
+    flops, size = _number_or_none(observed.get("times_flops")), _number_or_none(observed.get("times_bytes"))
+    if seconds is not None:
+        beside = f" ({_times(flops)} a matrix product of its FLOPs)" if flops is not None else ""
+        parts.append(f"{seconds * 1e3:.3g} ms{beside}")
+    if peak is not None:
+        beside = f" ({_times(size)} its tensors)" if size is not None else ""
+        parts.append(f"{peak / 2**20:.3g} MiB{beside}")
+    return ", ".join(parts)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
+
+
+def _contradiction(kernel: str, answer: Answer, predictions: Sequence[Prediction]) -> str:
+    """A sentence if the library did something else than was predicted, else nothing."""
+    prefix = _PREDICTED_BY.get(kernel)
+    prediction = next((item for item in predictions if _prefix(item) == prefix), None)
+    if prefix is None or prediction is None or not prediction.could_tell:
+        return ""
+    observed = answer.observed
+    families = {str(family) for family in observed.get("ran") or ()}
+    wanted = prediction.selected or "no backend"
+    if kernel == "te_attention":
+        chosen = observed.get("selected")
+        if "selected" in observed and chosen != prediction.selected:
+            return f"{prediction.library} took {chosen}, where {wanted} was predicted"
+        family = _TE_FAMILIES.get(str(prediction.selected))
+        if families and family and family not in families:
+            ran = ", ".join(sorted(families))
+            return f"{prediction.library} took {chosen}, but the kernels that ran are of {ran}: {wanted} was predicted"
+        return ""
+    if not families or str(prediction.selected).partition(".")[2] in families:
+        return ""
+    ran = ", ".join(f"{prefix}.{family}" for family in sorted(families))
+    return f"{prediction.library} took {ran}, where {wanted} was predicted"
+
+
+def _prefix(prediction: Prediction) -> str | None:
+    return prediction.candidates[0].backend.split(".")[0] if prediction.candidates else None
+
+
+def foretold_failure(
+    finding: Finding, predictions: Sequence[Prediction], runs: Sequence[Confirmation]
+) -> Confirmation | None:
+    """What the job's own run says of a finding that names no kernel, but that its library cannot import or will fail.
+
+    None where the finding says no such thing, or nothing of that library was run.
+    """
+    for prediction in predictions:
+        run = next((run for run in runs if _PREDICTED_BY.get(run.kernel) == _prefix(prediction)), None)
+        if run is None:
+            continue
+        if prediction.import_error is not None and prediction.import_error.rule == finding.rule:
+            imported = run.outcome in ("ran", "refused")
+            verdict = "refuted" if imported else "confirmed" if run.verdict == "failed" else "inconclusive"
+        elif prediction.fails_at_run is not None and prediction.fails_at_run.rule == finding.rule:
+            verdict = {"failed": "confirmed", "healthy": "refuted"}.get(run.verdict, "inconclusive")
+            if run.observed.get("executed") is False:
+                verdict = "inconclusive"  # the library was only asked
+        else:
+            continue
+        return replace(run, verdict=verdict)
+    return None
+
+
+def unpredicted(run: Confirmation, foreseen: bool) -> Finding | None:
+    """A finding for a run that contradicts the rulebook: it failed with no error predicted, or chose otherwise."""
+    if run.verdict == "failed" and not foreseen:
+        severity = "error"
+        summary = f"the job's attention does not work here, and no rule says why (`{run.kernel}`: {_became(run)})"
+    elif run.verdict == "healthy" and "was predicted" in run.reason:
+        severity, summary = "warning", "the library chose another attention backend than predicted"
+    else:
+        return None
+    outcome = Fact("kernel.outcome", run.outcome, f"kernel `{run.kernel}`")
+    return Finding(
+        rule=UNPREDICTED,
+        name="kernel-contradicts-the-rulebook",
+        severity=severity,
+        verdict="unpredicted",
+        summary=summary,
+        message=run.reason or run.outcome,
+        why="The rulebook knows no cause for what this kernel saw; please report it with a `snapshot` of this machine.",
+        evidence=(Evidence("kernel.outcome", run.outcome, "ran, with the right result", outcome, True),),
+        references=(),
+        confirmation=replace(run, verdict="unpredicted"),
+    )
+
+
+def _became(run: Confirmation) -> str:
+    return "wrong result" if run.outcome == "ran" else run.outcome
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _number_or_none(value: Any) -> float | None:
+    return float(value) if _is_number(value) else None
+
+
+def _number(value: Any) -> str:
+    return f"{value:.2g}" if _is_number(value) else str(value)

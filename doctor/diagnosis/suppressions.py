@@ -1,0 +1,79 @@
+"""What a project has settled with itself: rules it ignores until a day, and findings its baseline has already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from doctor.model import SEVERITIES, Case, Evidence, Fact, Finding, Undetermined
+from doctor.rulebook.rulebook import Rulebook
+from doctor.sources.project.config import Defaults, Ignore
+
+from .examine import Request
+
+EXPIRED = "IGNORE_EXPIRED"
+_OWN = (EXPIRED, "NO_BACKEND", "UNPREDICTED")  # findings that no rule file states
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The findings that are told, those the baseline has, the rules nobody is told of, and why."""
+
+    findings: tuple[Finding, ...]
+    known: tuple[Finding, ...]
+    ignored: tuple[Finding, ...]
+    silent: frozenset[str]
+    notes: tuple[str, ...]
+
+
+def settled(
+    request: Request, rulebook: Rulebook, found: Sequence[Finding], undetermined: Sequence[Undetermined],
+    cases: Sequence[Case] = (),
+) -> Settled:  # fmt: skip
+    """The findings without those the project ignores or knows, with one for each entry that has run out."""
+    ignored = request.defaults.ignored
+    fired = {finding.rule for finding in found}
+    silent = frozenset(fired & set(ignored))
+    notes = [f"{rule} is ignored by this project: {ignored[rule]}" for rule in sorted(silent)]
+    notes += _strangers(request.defaults, rulebook)
+    told = [finding for finding in found if finding.rule not in silent]
+    left_out = tuple(finding for finding in found if finding.rule in silent)
+    told += [_expired(entry, entry.rule in fired) for entry in request.defaults.expired]
+    told.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    if request.baseline is None:
+        return Settled(tuple(told), (), left_out, silent, tuple(notes))
+    from .baseline import compare, read_baseline
+
+    unsure = frozenset(rule for item in undetermined for rule in item.rules) - fired
+    compared = compare(read_baseline(Path(request.baseline)), told, cases, silent, unsure)
+    gone = silent | ({item.rule for item in compared.known} - {item.rule for item in compared.new})
+    return Settled(compared.new, compared.known, left_out, gone, (*notes, *compared.notes))
+
+
+def _expired(entry: Ignore, fires: bool) -> Finding:
+    """An ignore that nobody has looked at in time is itself what is wrong."""
+    key = f"ignore.{entry.rule}"
+    owner = f" by {entry.owner}" if entry.owner else ""
+    now = "it fires and counts again" if fires else "it does not fire here: the entry can go"
+    day = Evidence(key, "past", "a later day, or no entry", Fact(key, entry.until, entry.place), True)
+    return Finding(
+        rule=EXPIRED,
+        name="ignore-expired",
+        severity="warning",
+        verdict="fires",
+        summary=f"the time to ignore {entry.rule} is up",
+        message=f"{entry.rule} was ignored{owner} until {entry.until} ({entry.reason}); {now}",
+        why="What is ignored is looked at again on a day; that day is over.",
+        evidence=(day,),
+        references=(),
+    )
+
+
+def _strangers(defaults: Defaults, rulebook: Rulebook) -> Iterator[str]:
+    from doctor.facts.vocabulary import nearest
+
+    for rule in defaults.ignored:
+        if rule not in rulebook.rules and rule not in _OWN:
+            hint = nearest(rule, rulebook.rules)
+            yield f"the project ignores {rule}, which is no rule" + (f": {hint}" if hint else "")

@@ -1,0 +1,276 @@
+"""What ranges leave open, judged: a rule that fires for every admitted release stands, one for some is a warning.
+
+All combinations are judged where they are few; else each package by itself with the others unknown, which finds
+less and claims nothing that is not so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from doctor.facts.vocabulary import fact as make_fact
+from doctor.model import SEVERITIES, Alternative, Facts, Finding, Prediction, Undetermined
+from doctor.rulebook.evaluate import Assessment
+from doctor.rulebook.foretold import foretold
+from doctor.rulebook.rulebook import Rulebook
+from doctor.sources.manifests.resolve import Declaration
+from doctor.sources.manifests.version_ranges import MOST_NAMED, Open, TooMany, combinations, narrowed, pins_of
+
+from .equivalence import Alike, Memory
+
+if TYPE_CHECKING:
+    from doctor.rulebook.shared import Grounds
+
+MOST_COMBINATIONS = 160  # judged
+
+Choice = tuple[tuple[str, str], ...]  # (package, release), in the order of the open packages
+
+
+@dataclass(frozen=True)
+class Case:
+    """Choices of releases that no rule can tell apart, judged by the last of them."""
+
+    choices: tuple[Choice, ...]
+    assessment: Assessment
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """What is to be judged of the ranges of one environment: packages, together with the choices they admit."""
+
+    watched: tuple[Open, ...]
+    rounds: tuple[tuple[tuple[Open, ...], tuple[Choice, ...]], ...]
+    newest: Choice | None = None  # what an installer would take today
+
+    @property
+    def count(self) -> int:
+        """How often the rulebook is asked."""
+        return sum(len(choices) for _, choices in self.rounds)
+
+
+def ranges_of(rulebook: Rulebook, declaration: Declaration) -> Ranges:
+    """The choices that the ranges of watched packages leave, worked out once for all GPUs and jobs."""
+    watched = tuple(item for item in declaration.open if item.name in rulebook.watched_distributions)
+    rounds = _rounds(watched, declaration) if watched else ()
+    newest = _newest(watched, declaration) if watched else None
+    return Ranges(watched, tuple((tuple(some), tuple(_choices(some, declaration))) for some in rounds), newest)
+
+
+def judge_open(
+    rulebook: Rulebook,
+    facts: Facts,
+    declaration: Declaration,
+    base: Assessment,
+    ranges: Ranges | None = None,
+    grounds: Grounds | None = None,
+) -> tuple[Assessment, tuple[Finding, ...], Assessment, tuple[str, ...]]:
+    """(the base assessment, in which open versions are unknown, sharpened by what their releases have in common;
+    the findings; what an installer would take today, judged; notes).
+
+    `ranges` without rounds has only the last of these judged; `grounds` share work between GPUs and jobs.
+    """
+    found = foretold(rulebook, base)
+    ranges = ranges or ranges_of(rulebook, declaration)
+    watched, rounds = ranges.watched, ranges.rounds
+    if not watched:
+        return base, found, base, ()
+    memory = grounds.memory if grounds else None
+    fired = {finding.rule for finding in found}
+    findings: dict[str, Finding] = {finding.rule: finding for finding in found}
+    settled: set[str] = set()
+    predictions, newest = base.predictions, None
+    for packages, choices in rounds:
+        cases = judged_alike(
+            rulebook, [(choice, whole(facts, choice, packages, declaration)) for choice in choices], memory
+        )
+        if not cases:
+            continue
+        for finding in _judged(cases, packages, fired):
+            before = findings.get(finding.rule)
+            if before is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(before.severity):
+                findings[finding.rule] = finding
+        settled |= _settled(base, cases)
+        if len(rounds) == 1:
+            predictions, newest = _agreed(base, cases), cases[-1]
+    notes: tuple[str, ...] = ()
+    if len(rounds) != 1:
+        names = ", ".join(item.name for item in watched)
+        if rounds:
+            notes = (f"the ranges of {names} leave too many combinations: each package was judged by itself",)
+        choice = ranges.newest
+        if choice is not None:
+            (newest,) = judged_alike(rulebook, [(choice, whole(facts, choice, watched, declaration))], memory)
+        for finding in newest.findings if newest else ():
+            findings.setdefault(finding.rule, _of_today(finding, choice or ()))
+    order = sorted(findings.values(), key=lambda finding: SEVERITIES.index(finding.severity))
+    sharpened = replace(base, undetermined=_still_open(base, settled | set(findings)), predictions=predictions)
+    return sharpened, tuple(order), newest.assessment if newest else base, notes
+
+
+def _rounds(opened: Sequence[Open], declaration: Declaration) -> Iterator[list[Open]]:
+    """The packages judged together: all of them, or each alone."""
+    few = MOST_COMBINATIONS + 1
+    try:
+        together = len(list(islice(_choices(opened, declaration), few))) < few
+    except TooMany:
+        together = False
+    if together:
+        yield list(opened)
+    else:
+        yield from ([item] for item in opened)
+
+
+def _choices(packages: Sequence[Open], declaration: Declaration, *, newest_first: bool = False) -> Iterator[Choice]:
+    """Every combination whose releases admit one another, the first package's oldest first, or its newest."""
+    found = combinations(packages, declaration.platform, declaration.other_index, newest_first=newest_first)
+    return (tuple(zip((item.name for item in packages), versions, strict=True)) for versions in found)
+
+
+def _newest(packages: Sequence[Open], declaration: Declaration) -> Choice | None:
+    """What an installer takes today."""
+    try:
+        return next(_choices(packages, declaration, newest_first=True), None)
+    except TooMany:
+        return None
+
+
+def whole(facts: Facts, choice: Choice, packages: Sequence[Open], declaration: Declaration) -> Facts:
+    """The facts once these releases are taken, with what they pin in turn."""
+    from doctor.sources.workload.defaults import complete_workload
+
+    places = {item.name: item.place for item in packages}
+    chosen = [make_fact(f"{name}.version", version, f"{places[name]}, which admits it") for name, version in choice]
+    brought = [
+        make_fact(f"{package}.version", pin, f"{places[name]}, through {name} {version}")
+        for name, version in choice
+        for package, pin in pins_of(name, version, declaration.platform)
+        if f"{package}.version" not in facts
+    ]
+    return complete_workload(facts.with_(*brought, *chosen))
+
+
+def judged_alike(
+    rulebook: Rulebook, wholes: Sequence[tuple[Choice, Facts]], memory: Memory | None = None
+) -> list[Case]:
+    """Every choice, judged; those that are alike once."""
+    if not wholes:
+        return []
+    alike = Alike(rulebook, [facts for _, facts in wholes], memory)
+    cases = []
+    for numbers in alike.groups():
+        assessment = alike.evaluate(numbers[-1])
+        choices = tuple(wholes[number][0] for number in numbers)
+        cases.append(Case(choices, assessment, foretold(rulebook, assessment)))
+    return cases
+
+
+def _judged(cases: Sequence[Case], packages: Sequence[Open], fired: set[str]) -> Iterator[Finding]:
+    by_rule: dict[str, list[tuple[Case, Finding]]] = {}
+    for case in cases:
+        for finding in case.findings:
+            if finding.rule not in fired:
+                by_rule.setdefault(finding.rule, []).append((case, finding))
+    some = []
+    every = [choice for case in cases for choice in case.choices]
+    for strikes in by_rule.values():
+        worst = min((finding for _, finding in reversed(strikes)), key=lambda item: SEVERITIES.index(item.severity))
+        about = {item.key.removesuffix(".version") for item in worst.evidence}
+        if len(strikes) == len(cases):
+            concerned = [item for item in packages if item.name in about] or list(packages)
+            named = " with ".join(f"`{item.name}{item.range}`" for item in concerned)
+            yield replace(worst, message=f"whatever release {named} admits: {worst.message}")
+        else:
+            ordered = sorted(packages, key=lambda item: item.name not in about)
+            some.append(_strike(worst, [choice for case, _ in strikes for choice in case.choices], every, ordered))
+    yield from (_of_some(strike, some, dict(every[-1])[strike.package.name]) for strike in some)
+
+
+@dataclass(frozen=True)
+class _Strike:
+    """A finding that strikes for some releases, and the package whose range is to be narrowed."""
+
+    finding: Finding
+    package: Open
+    hit: tuple[str, ...]  # its releases in some bad combination
+    clean: tuple[str, ...]  # its releases in none
+
+
+def _strike(finding: Finding, bad: Sequence[Choice], every: Sequence[Choice], ordered: Sequence[Open]) -> _Strike:
+    made = []
+    for item in ordered:
+        hit, possible = ({dict(choice)[item.name] for choice in choices} for choices in (bad, every))
+        struck = tuple(version for version in item.versions if version in hit)
+        clean = tuple(version for version in item.versions if version in possible - hit)
+        made.append(_Strike(finding, item, struck, clean))
+    return next((strike for strike in made if strike.clean), made[0])
+
+
+def _of_some(strike: _Strike, every: Sequence[_Strike], today: str) -> Finding:
+    """A warning that names the releases, and the narrowing of the range that cures all which is found of it."""
+    finding, item = strike.finding, strike.package
+    more = f" and {len(strike.hit) - MOST_NAMED} more" if len(strike.hit) > MOST_NAMED else ""
+    spared = "" if today in strike.hit else f" (not {today}, which an installer takes today)"
+    named = ", ".join(strike.hit[-MOST_NAMED:])
+    told = f"`{item.name}{item.range}` ({item.place}) admits {named}{more}{spared}, with which: "
+    return replace(
+        finding,
+        severity="warning" if finding.severity == "error" else finding.severity,
+        message=told + finding.message,
+        alternatives=(*_narrowing(strike, every), *_besides(finding, item.name if spared else None)),
+    )
+
+
+def _narrowing(strike: _Strike, every: Sequence[_Strike]) -> Iterator[Alternative]:
+    """The range without any release of which something is found; where there is none, without those of this finding."""
+    if not strike.clean:
+        return
+    item = strike.package
+    same = [one for one in every if one.package is item and one.clean]
+    left = [version for version in strike.clean if all(version in one.clean for one in same)]
+    others = [one.finding.rule for one in same if one is not strike] if left else []
+    note = f"narrows the range, also against {', '.join(others)}" if others else "narrows the range"
+    yield Alternative(require={item.name: narrowed(item, left or strike.clean)}, note=note)
+
+
+def _besides(finding: Finding, spared: str | None) -> Iterator[Alternative]:
+    """The rule's own ways, without a release to pin where an installer takes one today that is not concerned."""
+    yield from (way for way in finding.alternatives if spared is None or spared not in way.require)
+
+
+def _of_today(finding: Finding, choice: Choice) -> Finding:
+    """A finding of the newest releases, where the others were too many to ask."""
+    named = ", ".join(f"{name} {version}" for name, version in choice)
+    severity = "warning" if finding.severity == "error" else finding.severity
+    return replace(finding, severity=severity, message=f"an installer takes {named} today: {finding.message}")
+
+
+def _settled(base: Assessment, cases: Sequence[Case]) -> set[str]:
+    """Rules that are undetermined in none of the cases."""
+    unclear = {rule for case in cases for group in case.assessment.undetermined for rule in group.rules}
+    return {rule for group in base.undetermined for rule in group.rules} - unclear
+
+
+def _still_open(base: Assessment, settled: set[str]) -> tuple[Undetermined, ...]:
+    kept = (
+        Undetermined(group.missing, tuple(rule for rule in group.rules if rule not in settled), group.problem)
+        for group in base.undetermined
+    )
+    return tuple(group for group in kept if group.rules)
+
+
+def _agreed(base: Assessment, cases: Sequence[Case]) -> tuple[Prediction, ...]:
+    """Of each library the prediction of the newest case, where all cases choose the same; else what the base says."""
+    by_library: dict[str, list[Prediction]] = {}
+    for case in cases:
+        for item in case.assessment.predictions:
+            by_library.setdefault(item.library, []).append(item)
+    told = []
+    for item in base.predictions:
+        found = by_library.get(item.library, [])
+        same = {(one.could_tell, one.selected, one.fails_at_run is None, one.import_error is None) for one in found}
+        told.append(found[-1] if len(found) == len(cases) and len(same) == 1 else item)
+    return tuple(told)

@@ -1,0 +1,1 @@
+"""The vocabulary of facts, versions, and facts derived from other facts."""

@@ -1,0 +1,25 @@
+"""Derived facts: one module per subject; importing the package registers every derivation."""
+
+from . import (
+    context_parallel,
+    environment,
+    masks,
+    shapes,
+    te_dims,
+    torch_sdpa,
+    transformer_engine,
+    transformer_engine_bias,
+    transformers,
+)
+
+__all__ = [
+    "context_parallel",
+    "environment",
+    "masks",
+    "shapes",
+    "te_dims",
+    "torch_sdpa",
+    "transformer_engine",
+    "transformer_engine_bias",
+    "transformers",
+]

@@ -1,0 +1,233 @@
+"""Derived facts of the environment: what two or more installed things say together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from doctor.facts.vocabulary import BOOLEAN, TEXT, VERSION, Term, declare, parse_version
+from doctor.model import ABSENT
+
+from .registry import derived
+
+
+@derived(
+    "cudnn.copies_disagree", BOOLEAN, "cuDNN copies of different versions lie on the load path", needs=("cudnn.copies",)
+)
+def _copies_disagree(copies: tuple[str, ...] | str) -> bool:
+    return copies != ABSENT and len({copy.split(" ", 1)[0] for copy in copies}) > 1
+
+
+@derived(
+    "cudnn.wheel_version",
+    VERSION,
+    "the cuDNN that the installed nvidia-cudnn wheel carries, three parts; of several, that of torch's CUDA",
+    uses=("torch.cuda_major", "nvidia-cudnn-cu13.version", "nvidia-cudnn-cu12.version", "nvidia-cudnn-cu11.version"),
+)
+def _wheel_version(cuda_major: str | None, *wheels: str | None) -> str | None:
+    installed = [wheel for wheel in wheels if wheel is not None and wheel != ABSENT]
+    if not installed:
+        return ABSENT if all(wheel == ABSENT for wheel in wheels) else None
+    own = dict(zip(("13", "12", "11"), wheels, strict=True)).get(cuda_major or "")
+    if own in (None, ABSENT) and len(installed) > 1:
+        return None  # which of them torch was to find is not known
+    chosen = installed[0] if own in (None, ABSENT) else own
+    return ".".join(str(part) for part in parse_version(str(chosen)).release[:3])
+
+
+@derived(
+    "cudnn.wheel_shadowed",
+    BOOLEAN,
+    "the cuDNN that will be loaded is not the wheel's",
+    needs=("cudnn.version", "cudnn.wheel_version"),
+)
+def _wheel_shadowed(loaded: str, wheel: str) -> bool:
+    if ABSENT in (loaded, wheel):
+        return False
+    return parse_version(loaded).release[:3] != parse_version(wheel).release[:3]
+
+
+@derived(
+    "cudnn.older_than_wheel",
+    BOOLEAN,
+    "the cuDNN that will be loaded is older than the wheel's",
+    needs=("cudnn.version", "cudnn.wheel_version"),
+)
+def _older_than_wheel(loaded: str, wheel: str) -> bool:
+    if ABSENT in (loaded, wheel):
+        return False
+    return parse_version(loaded).release[:3] < parse_version(wheel).release[:3]
+
+
+@derived("torch.cuda_major", TEXT, "major of the CUDA torch was built for", needs=("torch.cuda",))
+def _cuda_major(cuda: str) -> str:
+    return ABSENT if cuda == ABSENT else str(parse_version(cuda).major)
+
+
+@derived(
+    "torch.serves_gpu",
+    BOOLEAN,
+    "torch carries code that this GPU runs: same SM major, minor not above the GPU's",
+    needs=("torch.arch_list", "gpu.sm"),
+)
+def _serves_gpu(archs: tuple[str, ...] | str, sm: str) -> bool | None:
+    if archs == ABSENT or sm == ABSENT:
+        return None
+    major, minor = map(int, sm.split("."))
+    for arch in archs:
+        if arch.endswith("+PTX"):  # forward-compatible code: the driver compiles it
+            base = tuple(map(int, arch.removesuffix("+PTX").split(".")))
+            if base <= (major, minor):
+                return True
+        arch_major, arch_minor = map(int, arch.removesuffix("+PTX").rstrip("af").split("."))
+        if arch_major == major and arch_minor <= minor:
+            return True
+    return False
+
+
+@derived("gpu.sm_family", TEXT, "the SM major as text: 8, 9, 10, 12", needs=("gpu.sm",))
+def _sm_family(sm: str) -> Any:
+    return sm if sm == ABSENT else sm.split(".")[0]
+
+
+for _key, _kind, _meaning in (
+    ("torch.cudnn_pin", VERSION, "the nvidia-cudnn wheel this torch release requires"),
+    ("torch.nccl_pin", VERSION, "the nvidia-nccl wheel this torch release requires"),
+    ("torch.triton_pin", VERSION, "the triton release this torch release requires"),
+    ("xformers.torch_pin", VERSION, "the torch release this xformers release was built for"),
+    ("vllm.torch_pin", VERSION, "the torch release this vllm release requires"),
+    ("torchvision.torch_pin", VERSION, "the torch release this torchvision release was built for"),
+):
+    declare(Term(_key, _kind, _meaning, derived=True))
+
+
+declare(
+    Term("xformers.flash3_built", BOOLEAN, "xFormers finds a FlashAttention 3 that fits (`python -m xformers.info`)")
+)
+
+
+@derived(
+    "xformers.cuda_major_held",
+    BOOLEAN,
+    "torch is built for the major release of CUDA that xFormers was compiled for",
+    needs=("xformers.cuda", "torch.cuda"),
+)
+def _cuda_major_held(built_for: str, cuda: str) -> bool | None:
+    if ABSENT in (built_for, cuda):
+        return None
+    return parse_version(built_for).major == parse_version(cuda).major
+
+
+@derived(
+    "cudnn.version",
+    VERSION,
+    "the cuDNN the process will load",
+    needs=("torch.cuda_major",),
+    uses=("nvidia-cudnn-cu13.version", "nvidia-cudnn-cu12.version", "nvidia-cudnn-cu11.version"),
+)
+def _loaded_cudnn(cuda_major: str, *wheels: str | None) -> str | None:
+    """Torch finds its wheel's cuDNN by run path; two wheels share one folder, so both leave it open."""
+    found = [wheel for wheel in wheels if wheel not in (None, ABSENT)]
+    own = dict(zip(("13", "12", "11"), wheels, strict=True)).get(cuda_major)
+    if own is None or own == ABSENT or any(wheel != own for wheel in found):
+        return None
+    return ".".join(str(part) for part in parse_version(own).release[:3])
+
+
+@derived(
+    "cudnn.pinned_wheel",
+    VERSION,
+    "the installed nvidia-cudnn wheel for the CUDA major torch was built for, four parts",
+    needs=("torch.cuda_major",),
+    uses=("nvidia-cudnn-cu13.version", "nvidia-cudnn-cu12.version", "nvidia-cudnn-cu11.version"),
+)
+def _pinned_wheel(cuda_major: str, *wheels: str | None) -> str | None:
+    return dict(zip(("13", "12", "11"), wheels, strict=True)).get(cuda_major, ABSENT)
+
+
+def _held(found: str, pin: str | None, parts: int) -> bool | None:
+    """Whether a release is the pinned one, by its first parts; nothing installed breaks no pin."""
+    if found == ABSENT:
+        return True
+    if pin in (None, ABSENT):
+        return None
+    return _leading(found, parts) == _leading(str(pin), parts)
+
+
+def _leading(version: str, number: int) -> tuple[int, ...]:
+    """The first parts of a version: 2.2 is 2.2.0."""
+    return (*parse_version(version).release, *([0] * number))[:number]
+
+
+@derived(
+    "torch.cudnn_pin_held",
+    BOOLEAN,
+    "the cuDNN wheel is the one torch requires",
+    needs=("cudnn.pinned_wheel",),
+    uses=("torch.cudnn_pin",),
+)
+def _cudnn_pin_held(found: str, pin: str | None) -> bool | None:
+    return _held(found, pin, 4)
+
+
+@derived(
+    "torch.triton_pin_held",
+    BOOLEAN,
+    "triton is of the minor release torch requires",
+    needs=("triton.version",),
+    uses=("torch.triton_pin",),
+)
+def _triton_pin_held(found: str, pin: str | None) -> bool | None:
+    return _held(found, pin, 2)
+
+
+def _torch_pin_held(parts: int) -> Callable[[str, str, str | None], bool | None]:
+    """A derivation: torch is what an installed package was built for, to that many parts of its version."""
+
+    def compute(package: str, torch: str, pin: str | None) -> bool | None:
+        # a pin that is absent: the package was built for torch's stable ABI
+        return True if ABSENT in (package, torch, pin) else _held(torch, pin, parts)
+
+    return compute
+
+
+for _package, _parts in (("xformers", 3), ("vllm", 3), ("torchvision", 2)):
+    derived(
+        f"{_package}.torch_pin_held",
+        BOOLEAN,
+        f"torch is the release {_package} was built for",
+        needs=(f"{_package}.version", "torch.version"),
+        uses=(f"{_package}.torch_pin",),
+    )(_torch_pin_held(_parts))
+
+
+@derived(
+    "flash-attn.wheel_torch",
+    TEXT,
+    "the torch that the label of flash-attn's wheel names: +cu12torch2.8cxx11abiTRUE → 2.8; absent without a label",
+    needs=("flash-attn.version",),
+)
+def _wheel_torch(version: str) -> str:
+    named = re.search(r"torch(\d+\.\d+)", version.partition("+")[2])
+    return named[1] if named else ABSENT
+
+
+@derived(
+    "flash-attn.wheel_torch_held",
+    BOOLEAN,
+    "torch is of the minor release that flash-attn's wheel was built for; true for one without a label",
+    needs=("flash-attn.wheel_torch", "torch.version"),
+)
+def _wheel_torch_held(built_for: str, torch: str) -> bool:
+    return ABSENT in (built_for, torch) or _leading(built_for, 2) == _leading(torch, 2)
+
+
+@derived(
+    "flash-attn.known_absent",
+    BOOLEAN,
+    "flash-attn is known not to be installed (not merely unknown)",
+    uses=("flash-attn.version",),
+)
+def _flash_attn_known_absent(version: str | None) -> bool:
+    return version == ABSENT

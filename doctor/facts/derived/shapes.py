@@ -1,0 +1,284 @@
+"""Derived facts of the workload: shapes compared, layouts taken apart."""
+
+from __future__ import annotations
+
+from doctor.facts.vocabulary import BOOLEAN, INTEGER, TEXT
+from doctor.model import ABSENT
+
+from . import masks  # noqa: F401  (registers its derivations)
+from .arithmetic import shape
+from .registry import derived
+
+_FRAMEWORK_OF = (  # a dedicated trainer says more than a library that many things bring along
+    ("xtuner.version", "xtuner"),
+    ("megatron-core.version", "megatron"),
+    ("transformer-engine.version", "transformer_engine"),
+    ("transformers.version", "transformers"),
+    ("torch.version", "torch_sdpa"),
+)
+
+
+@derived(
+    "workload.framework",
+    TEXT,
+    "who calls attention",
+    needs=("workload.given",),
+    uses=("workload.attn_implementation", *(key for key, _ in _FRAMEWORK_OF)),
+)
+def _framework(given: bool, attn_implementation: str | None, *versions: str | None) -> str | None:
+    if not given:
+        return None
+    for (_, framework), version in zip(_FRAMEWORK_OF, versions, strict=True):
+        if attn_implementation not in (None, ABSENT) and framework != "xtuner":
+            return "transformers"  # the argument is its own; of the trainers only XTuner builds on its classes
+        if version not in (None, ABSENT):
+            return framework
+    return None
+
+
+@shape(
+    "workload.head_dims_equal",
+    BOOLEAN,
+    "head_dim_qk = head_dim_v; false for multi-head latent attention",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+)
+def _head_dims_equal(qk: int, v: int) -> bool:
+    return qk == v
+
+
+@shape(
+    "workload.values_wider",
+    BOOLEAN,
+    "head_dim_v > head_dim_qk",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+)
+def _values_wider(qk: int, v: int) -> bool:
+    return v > qk
+
+
+@derived(
+    "workload.head_dim_v",
+    INTEGER,
+    "width of a value head",
+    needs=("workload.head_dim_qk",),
+)
+def _head_dim_v(qk: int) -> int:
+    return qk  # every architecture but multi-head latent attention; that one states both
+
+
+@shape(
+    "workload.head_dim_max",
+    INTEGER,
+    "the larger of head_dim_qk and head_dim_v",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+)
+def _head_dim_max(qk: int, v: int) -> int:
+    return max(qk, v)
+
+
+@shape(
+    "workload.head_dim_min",
+    INTEGER,
+    "the smaller of head_dim_qk and head_dim_v",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+)
+def _head_dim_min(qk: int, v: int) -> int:
+    return min(qk, v)
+
+
+@shape(
+    "workload.head_dims_192_128",
+    BOOLEAN,
+    "head_dim_qk 192 with head_dim_v 128: DeepSeek's latent attention, which some kernels serve by name",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+)
+def _head_dims_192_128(qk: int, v: int) -> bool:
+    return (qk, v) == (192, 128)
+
+
+@shape(
+    "workload.head_dims_multiple_of_8",
+    BOOLEAN,
+    "both head dims are multiples of 8",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+)
+def _multiple_of_8(qk: int, v: int) -> bool:
+    return qk % 8 == 0 and v % 8 == 0
+
+
+@derived("workload.num_kv_heads", INTEGER, "key/value heads", needs=("workload.num_heads",))
+def _num_kv_heads(heads: int) -> int:
+    return heads  # plain multi-head attention, where no group count is given
+
+
+@shape(
+    "workload.kv_group_size",
+    INTEGER,
+    "query heads that share one key/value head",
+    needs=("workload.num_heads", "workload.num_kv_heads"),
+)
+def _kv_group_size(heads: int, kv_heads: int) -> int | None:
+    return None if kv_heads < 1 or heads % kv_heads else heads // kv_heads
+
+
+@shape(
+    "workload.kv_heads_divide",
+    BOOLEAN,
+    "query heads divide by key/value heads",
+    needs=("workload.num_heads", "workload.num_kv_heads"),
+)
+def _kv_heads_divide(heads: int, kv_heads: int) -> bool | None:
+    return None if kv_heads < 1 else heads % kv_heads == 0
+
+
+@shape(
+    "workload.gqa",
+    BOOLEAN,
+    "fewer key/value heads than query heads (GQA or MQA)",
+    needs=("workload.num_heads", "workload.num_kv_heads"),
+)
+def _gqa(heads: int, kv_heads: int) -> bool:
+    return heads != kv_heads
+
+
+@derived("workload.seq_len_kv", INTEGER, "key/value tokens", needs=("workload.seq_len_q",))
+def _seq_len_kv(seq_len_q: int) -> int:
+    return seq_len_q  # self-attention
+
+
+@shape(
+    "workload.seq_lens_equal",
+    BOOLEAN,
+    "as many query as key/value tokens",
+    needs=("workload.seq_len_q", "workload.seq_len_kv"),
+)
+def _seq_lens_equal(q: int, kv: int) -> bool:
+    return q == kv
+
+
+@shape(
+    "workload.q_longer_than_kv",
+    BOOLEAN,
+    "more query than key/value tokens",
+    needs=("workload.seq_len_q", "workload.seq_len_kv"),
+)
+def _q_longer(q: int, kv: int) -> bool:
+    return q > kv
+
+
+@shape(
+    "workload.seq_lens_multiple_of_128",
+    BOOLEAN,
+    "query and key/value tokens divide by 128",
+    needs=("workload.seq_len_q", "workload.seq_len_kv"),
+)
+def _lens_multiple_of_128(q: int, kv: int) -> bool:
+    return q % 128 == 0 and kv % 128 == 0
+
+
+@shape("workload.seq_len_kv_multiple_of_128", BOOLEAN, "key/value tokens divide by 128", needs=("workload.seq_len_kv",))
+def _kv_multiple_of_128(kv: int) -> bool:
+    return kv % 128 == 0
+
+
+@shape(
+    "workload.seq_len_kv_half_tile",
+    BOOLEAN,
+    "key/value tokens are 64 over a multiple of 128",
+    needs=("workload.seq_len_kv",),
+)
+def _kv_half_tile(kv: int) -> bool:
+    return kv % 128 == 64
+
+
+@shape(
+    "workload.seq_len_kv_multiple_of_64",
+    BOOLEAN,
+    "key/value tokens divide by 64",
+    needs=("workload.seq_len_kv",),
+)
+def _kv_multiple_of_64(kv: int) -> bool:
+    return kv % 64 == 0
+
+
+@shape(
+    "workload.seq_lens_multiple_of_64",
+    BOOLEAN,
+    "query and key/value tokens divide by 64",
+    needs=("workload.seq_len_q", "workload.seq_len_kv"),
+)
+def _multiple_of_64(q: int, kv: int) -> bool:
+    return q % 64 == 0 and kv % 64 == 0
+
+
+@derived(
+    "workload.qkv_format", TEXT, "bshd, sbhd or thd of the queries, from the layout", needs=("workload.qkv_layout",)
+)
+def _qkv_format(layout: str) -> str:
+    return ABSENT if layout == ABSENT else "".join(letter for letter in _parts(layout)[0] if letter in "bsthd")
+
+
+@derived(
+    "workload.qkv_group",
+    TEXT,
+    "how q, k, v share memory: hd_hd_hd = three tensors; 3hd, h3d, hd_2hd, hd_h2d = packed",
+    needs=("workload.qkv_layout",),
+)
+def _qkv_group(layout: str) -> str:
+    # Source: TransformerEngine, qkv_layout_group: the layout without its batch and sequence letters.
+    if layout == ABSENT:
+        return ABSENT
+    return "_".join("".join(letter for letter in part if letter not in "bst") for part in _parts(layout))
+
+
+@shape("workload.qkv_packed", BOOLEAN, "q, k, v share one tensor by layout", needs=("workload.qkv_group",))
+def _qkv_packed(group: str) -> bool:
+    return group != "hd_hd_hd"
+
+
+@shape("workload.thd", BOOLEAN, "sequences of different length are packed (thd)", needs=("workload.qkv_format",))
+def _thd(qkv_format: str) -> bool:
+    return qkv_format == "thd"
+
+
+@derived(
+    "workload.zero_length_sequences",
+    BOOLEAN,
+    "a packed or nested batch may hold a sequence without queries; not known of such batches, unless said",
+    needs=("workload.qkv_format",),
+    uses=("workload.nested_tensors",),
+)
+def _zero_length_sequences(qkv_format: str, nested: bool | None) -> bool | None:
+    return None if qkv_format == "thd" or nested is not False else False
+
+
+def _parts(layout: str) -> list[str]:
+    return layout.removeprefix("paged_kv_").split("_")
+
+
+@derived(
+    "workload.interleaved_gqa",
+    BOOLEAN,
+    "q, k, v are views of one fused projection in which groups of heads interleave",
+    needs=("workload.qkv_interleaved",),
+    uses=("workload.gqa",),
+)
+def _interleaved_gqa(interleaved: bool, gqa: bool | None) -> bool | None:
+    if interleaved is not True:
+        return False
+    return gqa
+
+
+@derived("workload.half_precision", BOOLEAN, "dtype is bfloat16 or float16", needs=("workload.dtype",))
+def _half(dtype: str) -> bool:
+    return dtype in ("bfloat16", "float16")
+
+
+@shape(
+    "workload.score_matrix_bytes",
+    INTEGER,
+    "bytes of the full score matrix that an unfused backend keeps: batch · heads · q · kv · element size",
+    needs=("workload.batch_size", "workload.num_heads", "workload.seq_len_q", "workload.seq_len_kv", "workload.dtype"),
+)
+def _score_matrix(batch: int, heads: int, q: int, kv: int, dtype: str) -> int:
+    return batch * heads * q * kv * {"float32": 4, "float8": 1}.get(dtype, 2)

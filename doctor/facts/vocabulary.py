@@ -1,0 +1,296 @@
+"""Every fact key: its kind, meaning and parser. The only words that probes and rules share.
+
+Open families of keys: `<distribution>.version` for any distribution (PEP 503 name), `env.<NAME>`, and what
+is predicted of a backend, `te.selected` and `te.fused.available`. All others are listed here or declared by a
+derivation (`doctor.derive`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from doctor.errors import DoctorError
+from doctor.model import ABSENT, Fact
+
+VERSION, SM, INTEGER, NUMBER, TEXT, BOOLEAN, WINDOW, LIST = (
+    "version", "sm", "integer", "number", "text", "boolean", "window", "list",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Term:
+    """One key of the vocabulary."""
+
+    key: str
+    kind: str
+    meaning: str
+    values: tuple[str, ...] = ()  # allowed texts; empty = any
+    default: Any = None  # what a workload that does not mention the key means
+    derived: bool = False
+
+
+def _terms(*rows: tuple[Any, ...]) -> dict[str, Term]:
+    return {row[0]: Term(*row) for row in rows}
+
+
+MASKS = (
+    "no_mask", "padding", "causal", "padding_causal", "causal_bottom_right",
+    "padding_causal_bottom_right", "arbitrary",
+)  # fmt: skip
+FRAMEWORKS = (
+    "transformer_engine", "torch_sdpa", "transformers", "flash_attn", "xformers", "sageattention", "megatron", "xtuner",
+    "vllm",
+)  # fmt: skip
+
+TERMS: dict[str, Term] = _terms(
+    ("python.version", VERSION, "the target's Python"),
+    ("python.implementation", TEXT, "cpython, pypy …"),
+    ("platform.system", TEXT, "Linux, Darwin, Windows"),
+    ("platform.machine", TEXT, "x86_64, aarch64 …"),
+    ("platform.glibc", VERSION, "the C library of the target"),
+    ("torch.cuda", VERSION, "CUDA the torch build was made for; absent for a CPU build"),
+    ("torch.cxx11_abi", BOOLEAN, "torch built with the C++11 ABI"),
+    ("torch.arch_list", LIST, "SM architectures torch carries code for, as 8.0, 9.0 …"),
+    ("torch.git_version", TEXT, "commit of the torch build"),
+    ("xformers.cuda", VERSION, "CUDA the xFormers build was made for; absent for a build without"),
+    ("cudnn.version", VERSION, "the cuDNN the process will load"),
+    ("cudnn.path", TEXT, "the file of the cuDNN the process will load"),
+    ("cudnn.copies", LIST, "every cuDNN present, as `version path`"),
+    ("cudnn.te_version", VERSION, "the cuDNN that TransformerEngine will load by its own search"),
+    ("cudnn.te_path", TEXT, "the file of the cuDNN that TransformerEngine will load"),
+    ("driver.version", VERSION, "the NVIDIA kernel driver"),
+    ("driver.cuda", VERSION, "the newest CUDA the driver serves"),
+    ("gpu.sm", SM, "compute capability, as 8.0, 9.0 …"),
+    ("gpu.name", TEXT, "the GPU's name"),
+    ("gpu.count", INTEGER, "GPUs visible to the job"),
+    ("gpu.memory_bytes", INTEGER, "memory of one GPU, in bytes"),
+    ("gpu.all", LIST, "every GPU, as `index name sm memory_bytes`"),
+    ("gpu.mig", BOOLEAN, "a GPU is partitioned by MIG"),
+    ("distributions.complete", BOOLEAN, "every installed distribution was read, so one not named is absent"),
+    ("distributions.broken", LIST, "distributions whose metadata could not be read"),
+    ("distributions.duplicates", LIST, "distributions installed more than once"),
+    ("target.path", TEXT, "what was examined"),
+    ("ranks.nccl_differs", TEXT, "which NCCL which ranks of the job load, where they differ"),
+    ("ranks.packages_differ", TEXT, "which ranks of the job have which release, where they differ"),
+    ("ranks.environment_differs", TEXT, "which ranks of the job set which variable to what, where they differ"),
+    ("ranks.gpus_differ", TEXT, "which ranks of the job run on which GPU, where they differ"),
+    ("workload.given", BOOLEAN, "a workload was described"),
+    ("workload.framework", TEXT, "who calls attention", FRAMEWORKS),
+    ("workload.dtype", TEXT, "of q, k, v", ("bfloat16", "float16", "float32", "float8")),
+    ("workload.head_dim_qk", INTEGER, "width of a query/key head"),
+    ("workload.head_dim_v", INTEGER, "width of a value head"),
+    ("workload.num_heads", INTEGER, "query heads"),
+    ("workload.num_kv_heads", INTEGER, "key/value heads"),
+    ("workload.batch_size", INTEGER, "sequences in a batch"),
+    ("workload.seq_len_q", INTEGER, "tokens, global over context-parallel ranks"),
+    ("workload.seq_len_kv", INTEGER, "tokens, global over context-parallel ranks"),
+    ("workload.mask", TEXT, "attention mask, in TransformerEngine's terms", MASKS),
+    ("workload.window", WINDOW, "sliding window [left, right], -1 = unlimited; absent = none given", (), ABSENT),
+    ("workload.bias", TEXT, "attention bias", ("no_bias", "pre_scale_bias", "post_scale_bias", "alibi"), "no_bias"),
+    ("workload.bias_shape", TEXT, "1hss, b1ss, bhss, 11ss, 111s …", (), ABSENT),
+    ("workload.bias_requires_grad", BOOLEAN, "the bias is trained", (), False),
+    ("workload.qkv_frozen", BOOLEAN, "no gradient of q, k and v is asked for", (), False),
+    ("workload.alibi_slopes", TEXT, "shape of given slopes: h or bh", ("h", "bh"), ABSENT),
+    ("workload.qkv_layout", TEXT, "memory layout, TE's names: bshd_bshd_bshd, thd_thd_thd, sb3hd …"),
+    ("workload.qkv_interleaved", BOOLEAN, "q, k, v are views of one fused projection", (), False),
+    ("workload.qkv_transposed", BOOLEAN, "q, k, v are views that lie otherwise than their layout says", (), False),
+    ("workload.qkv_unaligned", BOOLEAN, "q, k or v begin at an address that is no multiple of 16 bytes", (), False),
+    ("workload.kv_storage_offset", BOOLEAN,
+     "k and v are contiguous, but begin behind the start of a larger buffer", (), False),
+    ("workload.dropout", NUMBER, "attention dropout probability", (), 0.0),
+    ("workload.softcap", NUMBER, "logit soft cap; 0 = none", (), 0.0),
+    ("workload.softmax_type", TEXT, "softmax variant", ("vanilla", "off-by-one", "learnable"), "vanilla"),
+    ("workload.return_max_logit", BOOLEAN, "the largest logit is wanted", (), False),
+    ("workload.num_splits", INTEGER, "split-KV count", (), 1),
+    ("workload.training", BOOLEAN, "backward runs too", (), True),
+    ("workload.deterministic", BOOLEAN, "bitwise repeatable backward is wanted", (), False),
+    ("workload.cuda_graph", BOOLEAN, "attention is captured in a CUDA graph", (), False),
+    ("workload.fp8", BOOLEAN, "runs under FP8 autocast", (), False),
+    ("workload.fp8_recipe", TEXT, "FP8 scaling recipe", ("delayed", "current", "mxfp8", "block"), ABSENT),
+    ("workload.fp8_dpa", BOOLEAN, "FP8 dot-product attention", (), False),
+    ("workload.fp8_mha", BOOLEAN, "FP8 multi-head attention", (), False),
+    ("workload.pad_between_seqs", BOOLEAN, "thd sequences are padded between one another", (), False),
+    ("workload.inference_kv_cache", BOOLEAN, "decodes from a KV cache", (), False),
+    ("workload.cp_size", INTEGER, "context-parallel ranks", (), 1),
+    ("workload.cp_comm_type", TEXT, "context-parallel communication",
+     ("p2p", "all_gather", "a2a", "a2a+p2p"), ABSENT),
+    ("workload.cp_size_a2a", INTEGER, "ranks of the inner a2a group under a2a+p2p", (), ABSENT),
+    ("workload.bottom_right_diagonal", BOOLEAN, "window and ALiBi count from the bottom-right corner"),
+    ("workload.attn_implementation", TEXT, "transformers: eager, sdpa, flash_attention_2 …", (), ABSENT),
+    ("workload.enable_gqa", BOOLEAN, "SDPA is called with enable_gqa=True instead of expanded kv"),
+    ("workload.nested_tensors", BOOLEAN, "SDPA is called on nested tensors", (), False),
+    ("workload.nested_layout", TEXT, "layout of the nested tensors", ("strided", "jagged")),
+    ("workload.nested_holes", BOOLEAN,
+     "jagged tensors were narrowed from padded ones, so that there are holes between the sequences", (), False),
+    ("workload.singleton_strides", BOOLEAN,
+     "a head or token dimension of size 1 has a stride that is no multiple of 8 (float32: 4)", (), False),
+    ("workload.mask_dtype", TEXT, "dtype of an arbitrary mask: boolean or float", ("boolean", "float"), ABSENT),
+    ("workload.fully_masked_rows", BOOLEAN, "the mask leaves queries that see no key"),
+    ("workload.zero_length_sequences", BOOLEAN, "a packed or nested batch may hold a sequence without queries"),
+    ("workload.model_type", TEXT, "Hugging Face model_type", (), ABSENT),
+    ("workload.use_varlen_attn", BOOLEAN, "XTuner: packed sequences through varlen attention"),
+    ("workload.pack_to_max_length", BOOLEAN, "XTuner: sequences are packed"),
+    ("workload.layer_types", LIST, "attention kind per layer: full_attention, sliding_attention …", (), ABSENT),
+)  # fmt: skip
+
+_PACKAGE_VERSION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.version")
+_ENVIRONMENT = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
+_SELECTED = re.compile(r"[a-z][a-z0-9]*\.selected(_by_default)?")  # te.selected: answered by the prediction
+_VARIANT = re.compile(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(variant|step_variant|step_refusal)")
+_AVAILABLE = re.compile(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(available|reached)")
+
+
+def declare(term: Term) -> None:
+    """Add a derived key; a derivation calls this once at import."""
+    if term.key in TERMS:
+        raise ValueError(f"`{term.key}` is in the vocabulary already")
+    TERMS[term.key] = term
+
+
+@lru_cache(maxsize=4096)
+def term(key: str) -> Term:
+    """The term of `key`; DoctorError with the nearest key for one that nobody knows."""
+    found = TERMS.get(key)
+    if found is not None:
+        return found
+    if _ENVIRONMENT.fullmatch(key):
+        return Term(key, TEXT, "an environment variable; absent = unset")
+    if _PACKAGE_VERSION.fullmatch(key):
+        return Term(key, VERSION, "installed version of that distribution")
+    if _SELECTED.fullmatch(key):
+        return Term(key, TEXT, "the backend that library will choose; absent = none", derived=True)
+    if _VARIANT.fullmatch(key):
+        return Term(
+            key, TEXT, "which part of that backend would serve the workload, or each of its steps", derived=True
+        )
+    if _AVAILABLE.fullmatch(key):
+        return Term(key, BOOLEAN, "that backend would serve the workload", derived=True)
+    raise DoctorError(f"unknown fact key `{key}`", nearest(key, [f"{key.rpartition('.')[0]}.version", *TERMS]))
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """`did you mean …` for a mistyped word, or None."""
+    from difflib import get_close_matches
+
+    written = {name.lower(): name for name in known}
+    matches = get_close_matches(word.lower(), written, n=1)
+    return f"did you mean `{written[matches[0]]}`?" if matches else None
+
+
+@lru_cache(maxsize=65536)
+def parse_version(text: str) -> Version:
+    """A PEP 440 version, parsed once per text; InvalidVersion for anything else."""
+    return Version(text)
+
+
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    raise ValueError("needs true or false")
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool):
+        raise ValueError("needs an integer")
+    number = int(str(value).strip())
+    if abs(number) >= 1 << 63:
+        raise ValueError("needs an integer below 2^63")
+    return number
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        raise ValueError("needs a number")
+    number = float(str(value).strip())
+    if number != number or number in (float("inf"), float("-inf")):
+        raise ValueError("needs a finite number")
+    return number
+
+
+def _version(value: Any) -> str:
+    text = str(value).strip()
+    try:
+        parse_version(text)
+    except InvalidVersion:
+        raise ValueError("needs a version such as 2.6.0") from None
+    return text
+
+
+def _sm(value: Any) -> str:
+    text = str(value).strip().lower().removeprefix("sm_").removeprefix("sm").rstrip("af")
+    if re.fullmatch(r"\d{2,3}", text):
+        text = f"{text[:-1]}.{text[-1]}"
+    if not re.fullmatch(r"\d{1,2}\.\d", text):
+        raise ValueError("needs a compute capability such as 9.0 or sm90")
+    return text
+
+
+def _window(value: Any) -> tuple[int, int]:
+    if isinstance(value, str):
+        value = [part for part in re.split(r"[\s,\[\]()]+", value) if part]
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        raise ValueError("needs two integers [left, right]")
+    return (_integer(value[0]), _integer(value[1]))
+
+
+def _list(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [part for part in re.split(r"[\s,;\[\]]+", value) if part]
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("needs a list")
+    return tuple(str(item) for item in value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, dict, tuple)):
+        raise ValueError("needs a single text")
+    return str(value).strip()
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    VERSION: _version, SM: _sm, INTEGER: _integer, NUMBER: _number, TEXT: _text,
+    BOOLEAN: _boolean, WINDOW: _window, LIST: _list,
+}  # fmt: skip
+
+
+def parse(key: str, value: Any) -> Any:
+    """The value of `key` in its one canonical form; ValueError-free: DoctorError says what was wanted."""
+    known = term(key)
+    if isinstance(value, str) and value.strip().lower() == ABSENT:
+        return ABSENT
+    try:
+        parsed = _PARSERS[known.kind](value)
+    except (ValueError, TypeError, OverflowError) as problem:
+        shown = str(value)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        detail = str(problem) if str(problem).startswith("needs") else f"needs a value of kind {known.kind}"
+        raise DoctorError(f"`{key}`: {detail}, found `{shown}`") from None
+    if known.values and parsed not in known.values:
+        raise DoctorError(
+            f"`{key}`: needs one of {', '.join(known.values)}, found `{parsed}`", nearest(str(parsed), known.values)
+        )
+    return parsed
+
+
+def fact(key: str, value: Any, source: str, *, raw: str | None = None, problem: str | None = None) -> Fact:
+    """A parsed `Fact`; a value that cannot be parsed becomes an unknown fact whose problem says so."""
+    if value is None:
+        return Fact(key, None, source, raw, problem or "not known")
+    try:
+        return Fact(key, parse(key, value), source, raw, problem)
+    except DoctorError as error:
+        return Fact(key, None, source, raw if raw is not None else str(value), problem or error.message)

@@ -1,0 +1,1 @@
+"""Releases on record: the index, platforms, wheels."""

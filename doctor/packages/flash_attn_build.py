@@ -1,0 +1,115 @@
+"""How flash-attn is built where no wheel fits: for which GPUs, with how many jobs, and how long that takes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from doctor.facts.vocabulary import parse_version
+
+#: flash-attn's own setup.py reckons with this much memory for one job.
+JOB_MEMORY = 9 * 2**30
+#: Core-hours to compile for one architecture: 64 cores took 8 minutes and 36 threads 45 minutes for two of them
+#: (Dao-AILab/flash-attention issue 968); a single job is at it for 4 to 13 hours.
+CORE_HOURS = (4.0, 13.0)
+#: Architectures a release can be built for, by the GPU: sm86 and sm89 run sm80's code, sm103 sm100's, sm121 sm120's.
+ARCHITECTURES = {"8": "80", "9": "90", "10": "100", "11": "110", "12": "120"}
+#: What `--no-build-isolation` takes from the environment itself.
+TOOLS = ("ninja", "packaging", "psutil", "setuptools", "wheel")
+CHOOSES = parse_version("2.7.3")  # the first release whose setup.py reads FLASH_ATTN_CUDA_ARCHS
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the build runs; None means unknown."""
+
+    cores: int | None = None
+    memory: int | None = None  # bytes that are free
+
+
+@dataclass(frozen=True)
+class Build:
+    """A command, and what to expect of it."""
+
+    command: str
+    jobs: int
+    hours: tuple[float, float]
+    notes: tuple[str, ...]
+
+    @property
+    def duration(self) -> str:
+        """`20 minutes to 1 hour`, to one figure: nobody knows better."""
+        low, high = (_spoken(hours) for hours in self.hours)
+        return low if low == high else f"{low} to {high}"
+
+
+def this_machine() -> Machine:
+    """Cores and free memory that this process may use, a container's limits included."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota = _read("/sys/fs/cgroup/cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and cores:
+        cores = max(1, min(cores, int(quota[0]) // int(quota[1])))
+    free = None
+    for line in _read("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            free = int(line.split()[1]) * 1024
+    limit, used = _read("/sys/fs/cgroup/memory.max").strip(), _read("/sys/fs/cgroup/memory.current").strip()
+    if limit.isdigit() and used.isdigit():
+        left = max(0, int(limit) - int(used))
+        free = left if free is None else min(free, left)
+    return Machine(cores, free)
+
+
+def build(version: str, sm: str | None, cuda: str | None, machine: Machine) -> Build:
+    """The command that builds a release for one GPU on this machine."""
+    notes = []
+    settings = []
+    chooses = parse_version(version) >= CHOOSES
+    archs = 2  # sm80 and sm90, which older releases always build
+    if chooses and sm is not None:
+        own = ARCHITECTURES.get(sm.split(".")[0])
+        if own is None:
+            notes.append(f"flash-attn 2 has no kernels for sm{sm.replace('.', '')}")
+        else:
+            settings.append(f'FLASH_ATTN_CUDA_ARCHS="{own}"')
+            archs = 1
+    elif chooses:
+        notes.append('`FLASH_ATTN_CUDA_ARCHS="90"` builds for one GPU only and takes a fraction of the time')
+        archs = 4
+    jobs = _jobs(machine)
+    if machine.cores is None or machine.memory is None:
+        notes.append("`MAX_JOBS` is a guess: one job takes up to 9 GB of memory and one core")
+    elif machine.memory < JOB_MEMORY:
+        notes.append(
+            f"{machine.memory / 2**30:.0f} GB of memory are free, and one job takes up to 9 GB: it may be killed"
+        )
+    if cuda is not None:
+        notes.append(
+            f"needs `nvcc` of CUDA {cuda.split('.')[0]}, best {cuda}, and `ninja`, `packaging`, `psutil`, `wheel`"
+        )
+    else:
+        notes.append("needs `nvcc` of the CUDA that torch was built for, and `ninja`, `packaging`, `psutil`, `wheel`")
+    low, high = (hours * archs / jobs for hours in CORE_HOURS)
+    command = f"pip install --no-build-isolation --no-cache-dir flash-attn=={version}"
+    return Build(" ".join([f"MAX_JOBS={jobs}", *settings, command]), jobs, (low, high), tuple(notes))
+
+
+def _jobs(machine: Machine) -> int:
+    """As many as cores and memory bear; flash-attn's own setup.py reckons the same."""
+    if machine.cores is None or machine.memory is None:
+        return 4
+    return max(1, min(machine.cores // 2, machine.memory // JOB_MEMORY))
+
+
+def _spoken(hours: float) -> str:
+    if hours < 0.9:
+        return f"{max(5, round(hours * 12) * 5)} minutes"
+    return "1 hour" if round(hours) == 1 else f"{round(hours)} hours"
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,205 @@
+"""One rule as a page for readers: the same sections in a terminal and, as Markdown, in the documentation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from doctor.rulebook.rulebook import Rule
+
+from .fix_text import alternative_lines
+from .formats import Style
+from .page import Page
+
+if TYPE_CHECKING:
+    from doctor.rulebook.authoring.tests import RuleTest
+
+TEXT, ITEMS, CODE = "text", "items", "code"
+_EXAMPLES = ("fires", "silent", "undetermined")  # one of each is enough to see where the border runs
+_OUTCOMES = {"fires": "fires", "silent": "is silent", "undetermined": "cannot tell"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A paragraph, a list (two blanks of indent a level) or lines to paste."""
+
+    kind: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class RulePage:
+    """All that a reader may want to know of one rule."""
+
+    id: str
+    kind: str  # error, warning, note, support, run time, import
+    summary: str
+    subtitle: str
+    sections: tuple[Section, ...]
+
+
+def kind_of(rule: Rule) -> str:
+    """The severity of a finding rule; what else a rule is for."""
+    return rule.severity or ("import" if rule.import_error else "run time" if rule.fails_at_run else "support")
+
+
+def page_of(rule: Rule) -> RulePage:
+    """The page of `rule`; its examples are the tests in its file."""
+    body = rule.body
+    sections = [
+        _section("Why", _text(body.get("why"))),
+        _section("What happens", *_effects(rule)),
+        _section("When", Block(ITEMS, tuple(_condition(body["when"], 0)))),
+        _section("What it says", _text(re.sub(r"\{([^{}]+)\}", r"`\1`", rule.message))),
+        _section("What you see if it strikes", _code(body.get("signatures"))),
+        _section("What helps", *_cures(rule)),
+        _section("What does not help", _text(body.get("myth"))),
+        _section("How a GPU confirms it", _text(_confirmed(body.get("confirm")))),
+        _section("Examples", *_examples(Path(rule.path))),
+        _section("Sources", Block(ITEMS, rule.references) if rule.references else None),
+    ]
+    return RulePage(
+        rule.id, kind_of(rule), str(body["summary"]), f"{body['name']}, {rule.library}", tuple(filter(None, sections))
+    )
+
+
+def as_text(page: RulePage, style: Style) -> str:
+    """The page for a terminal."""
+    out = Page(style)
+    out.say(
+        page.summary, lead=f"{page.id} ({page.kind}):", look=page.kind if page.kind in ("error", "warning") else None
+    )
+    out.line(f"  {page.subtitle}")
+    for section in page.sections:
+        out.gap()
+        out.line(f"{section.title}:", "label")
+        for block in section.blocks:
+            for line in block.lines:
+                if block.kind == TEXT:
+                    out.say(line, indent=2, hang=2)
+                else:
+                    out.line(
+                        f"    {line}" if block.kind == CODE else f"  {line}", "command" if block.kind == CODE else None
+                    )
+    return out.text()
+
+
+def as_markdown(page: RulePage) -> str:
+    """The page for the documentation."""
+    lines = [f"# {page.id}: {escaped(page.summary)}", "", f"**{page.kind}** · {escaped(page.subtitle)}"]
+    for section in page.sections:
+        lines += ["", f"## {section.title}"]
+        for block in section.blocks:
+            lines.append("")
+            if block.kind == TEXT:
+                lines += [escaped(line) for line in block.lines]
+            elif block.kind == CODE:
+                lines += ["```text", *block.lines, "```"]
+            else:
+                lines += [_item(line) for line in block.lines]
+    return "\n".join(lines) + "\n"
+
+
+def _section(title: str, *blocks: Block | None) -> Section | None:
+    found = tuple(block for block in blocks if block is not None and block.lines)
+    return Section(title, found) if found else None
+
+
+def _text(value: Any) -> Block | None:
+    return Block(TEXT, (" ".join(str(value).split()),)) if value else None
+
+
+def _code(value: Any) -> Block | None:
+    lines = (value,) if isinstance(value, str) else tuple(value or ())
+    return Block(CODE, tuple(str(line) for line in lines)) if lines else None
+
+
+def _effects(rule: Rule) -> Iterator[Block | None]:
+    if rule.disables:
+        yield _text(f"{', '.join(f'`{name}`' for name in rule.disables)} will not be chosen.")
+    if rule.fails_at_run:
+        names = ", ".join(f"`{name}`" for name in rule.fails_at_run)
+        yield _text(f"{names} is chosen all the same and then fails in a step.")
+    if rule.import_error:
+        yield _text(f"`{rule.import_error}` refuses to import, or to build the module.")
+
+
+def _condition(when: Mapping[str, Any], depth: int) -> Iterator[str]:
+    """The condition tree, one line a leaf."""
+    margin = "  " * depth
+    for key, wanted in when.items():
+        if key in ("all", "any"):
+            yield f"{margin}{'all of these hold' if key == 'all' else 'at least one of these holds'}:"
+            for part in wanted:
+                yield from _condition(part, depth + 1)
+        elif key == "not":
+            yield f"{margin}this does not hold:"
+            yield from _condition(wanted, depth + 1)
+        else:
+            values = ", ".join(wanted) if isinstance(wanted, (list, tuple)) else wanted
+            yield f"{margin}`{key}` is `{values}`"
+
+
+def _cures(rule: Rule) -> Iterator[Block | None]:
+    for number, item in enumerate(rule.alternatives):
+        yield _text("or" if number else "")
+        yield _code(alternative_lines(item))
+        yield _text(
+            (item.note or "") + ("" if item.safe else " (changes results, or leaves the environment inconsistent)")
+        )
+    if rule.body.get("no_pin"):
+        yield _text(f"No package version cures it: {rule.body['no_pin']}")
+
+
+def _confirmed(confirm: Mapping[str, Any] | None) -> str:
+    if not confirm:
+        return ""
+    request = ", ".join(f"{key} {value}" for key, value in (confirm.get("request") or {}).items())
+    return f"The kernel program `{confirm['kernel']}` runs the job's attention" + (
+        f" with {request}." if request else "."
+    )
+
+
+def _examples(path: Path) -> Iterator[Block | None]:
+    """From the tests in the rule's file: the first that fires, the first that is silent, the first undetermined."""
+    tests = _tests(path)
+    for outcome in _EXAMPLES:
+        test = next((test for test in tests if test.expect == outcome), None)
+        if test is None:
+            continue
+        yield _text(f"It {_OUTCOMES[outcome]} with")
+        yield _code([f"{key}: {_shown(value)}" for key, value in test.given.items()])
+
+
+def _tests(path: Path) -> Sequence[RuleTest]:
+    from doctor.rulebook.authoring.tests import in_file_tests
+    from doctor.rulebook.schema import read_source
+
+    return tuple(in_file_tests(read_source(path)))
+
+
+def _shown(value: Any) -> str:
+    return "unknown" if value is None else str(value)
+
+
+def escaped(text: str) -> str:
+    """Markdown that shows `text` as it is; what stands in backticks is left alone."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>#|])", r"\\\1", part) for part in parts)
+
+
+def _item(line: str) -> str:
+    text = line.lstrip()
+    margin = " " * 2 * (len(line) - len(text))  # Markdown wants four blanks a level
+    return f"{margin}- " + (f"<{text}>" if text.startswith("https://") else escaped(text))

@@ -1,0 +1,211 @@
+"""What a report is about, in one line each: the verdict, the machine, the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from doctor.model import ABSENT, Case, Evidence, Facts, Finding, Prediction, Reason, Report
+
+#: Shown in the machine line where known: fact key → what people call it.
+_MACHINE = (
+    ("torch.version", "torch"),
+    ("transformer-engine.version", "TransformerEngine"),
+    ("flash-attn.version", "flash-attn"),
+    ("flash-attn-3.version", "flash-attn 3"),
+    ("flash-attn-4.version", "flash-attn 4"),
+    ("megatron-core.version", "megatron-core"),
+    ("transformers.version", "transformers"),
+    ("xtuner.version", "xtuner"),
+    ("xformers.version", "xformers"),
+    ("sageattention.version", "SageAttention"),
+    ("vllm.version", "vllm"),
+    ("cudnn.version", "cuDNN"),
+    ("driver.version", "driver"),
+)
+_LIBRARIES = {"transformer_engine": "TransformerEngine", "torch": "torch SDPA"}
+
+
+def verdict(report: Report) -> tuple[str, str, str]:
+    """(look, word, sentence): what will happen to the job, or to the jobs of several cases."""
+    settled = (*report.known, *report.ignored)
+    if settled and not any(finding.severity != "note" for finding in report.findings):
+        return "unclear", "nothing new" if report.known else "nothing else found", _as_before(report)
+    if report.cases:
+        return _verdict_of_cases(report)
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    warnings = [finding for finding in report.findings if finding.severity == "warning"]
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        return "error", "will fail", f"{errors[0].summary}{more}"
+    had = any(finding.severity == "error" for finding in settled)  # what breaks the predictions is no news
+    asked = () if had else report.predictions
+    broken = next((reason for item in asked if (reason := certain_failure(item)) is not None), None)
+    if broken is not None:
+        return "error", "will fail", broken.message
+    none_left = next((item for item in asked if item.could_tell and item.selected is None), None)
+    if none_left is not None:
+        return "error", "will fail", f"no attention backend of {library_title(none_left.library)} serves this job"
+    runs_on = ", ".join(title_of(item, item.selected) for item in asked if item.selected)
+    runs = f"; attention runs on {runs_on}" if runs_on else ""
+    if warnings:
+        more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
+        return "warning", "will run, but", f"{warnings[0].summary}{more}{runs}"
+    if report.undetermined:
+        count = len({rule for item in report.undetermined for rule in item.rules})
+        lack = "1 rule lacks" if count == 1 else f"{count} rules lack"
+        return "unclear", "nothing found", f"as far as could be told: {lack} facts{runs}"
+    if not any(key.startswith("workload.") for key in report.facts):
+        return "unclear", "nothing found", "in the environment; the job was not judged, as no workload was given"
+    return "ok", "healthy", f"no rule has anything against this{runs}"
+
+
+def _as_before(report: Report) -> str:
+    """What the baseline has or the project ignores, in words."""
+    parts = []
+    if report.known:
+        one = len(report.known) == 1
+        before = "1 finding of the baseline stands" if one else f"{len(report.known)} findings of the baseline stand"
+        parts.append(f"{before} as before")
+    if report.ignored:
+        parts.append(f"the project ignores {', '.join(dict.fromkeys(item.rule for item in report.ignored))}")
+    return "; ".join(parts)
+
+
+def alone(report: Report, case: Case) -> Report:
+    """The report of one of several cases: what a check of it alone would show, without fixes."""
+
+    def of_case(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        return tuple(item for item in findings if any(report.cases[number] is case for number in item.cases))
+
+    known = {item.rule for item in of_case(report.known)}
+    return replace(
+        report, facts=case.facts, predictions=case.predictions, undetermined=case.undetermined, fixes=(), notes=(),
+        cases=(), findings=tuple(finding for finding in case.findings if finding.rule not in known),
+        known=tuple(finding for finding in case.findings if finding.rule in known),
+        ignored=of_case(report.ignored),
+    )  # fmt: skip
+
+
+def _verdict_of_cases(report: Report) -> tuple[str, str, str]:
+    """The worst that happens to any, and to how many."""
+    every = [verdict(alone(report, case)) for case in report.cases]
+    for wanted in ("error", "warning", "unclear"):
+        hit = [sentence for look, _, sentence in every if look == wanted]
+        if not hit:
+            continue
+        word = next(word for look, word, _ in every if look == wanted)
+        told = [finding.summary for finding in report.findings if finding.severity == wanted]
+        more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+        what = f"{told[0]}{more}" if told else hit[0]
+        return wanted, word, f"{len(hit)} of {len(every)} cases: {what}"
+    if any(finding.severity == "warning" for finding in report.findings):  # of the project, not of a case
+        return "warning", "will run, but", next(item.summary for item in report.findings if item.severity == "warning")
+    return "ok", "healthy", f"no rule has anything against any of {len(every)} cases"
+
+
+def certain_failure(prediction: Prediction) -> Reason | None:
+    """What stops the library at import or in a step; None also where that could not be told."""
+    for reason in (prediction.import_error, prediction.fails_at_run):
+        if reason is not None and reason.holds:
+            return reason
+    return None
+
+
+def title_of(prediction: Prediction, backend: str | None) -> str:
+    """`FusedAttention (cuDNN)` for te.fused."""
+    return next((item.title for item in prediction.candidates if item.backend == backend), backend or "no backend")
+
+
+def library_title(library: str) -> str:
+    """`TransformerEngine` for transformer_engine."""
+    return _LIBRARIES.get(library, library)
+
+
+def machine_line(report: Report) -> str:
+    """GPU and the packages that matter."""
+    facts = report.facts
+    parts = []
+    gpu, sm = _known(facts, "gpu.name"), _known(facts, "gpu.sm")
+    gpus = tuple(dict.fromkeys(case.gpu for case in report.cases if case.gpu))
+    if len(gpus) > 1:
+        parts.append(" | ".join(gpus))
+    elif gpu or sm:
+        count = facts.value("gpu.count")
+        times = f"{count} × " if isinstance(count, int) and count > 1 else ""
+        parts.append(f"{times}{gpu} (sm {sm})" if gpu and sm else f"{times}{gpu or f'sm {sm}'}")
+    elif facts.value("gpu.name") == ABSENT or facts.value("gpu.count") == 0:
+        parts.append("no GPU")
+    else:
+        parts.append("GPU unknown")
+    for key, name in _MACHINE:
+        version = _known(facts, key)
+        if version:
+            parts.append(f"{name} {version}")
+    return ", ".join(parts)
+
+
+def job_line(report: Report) -> str:
+    """The workload in a few words."""
+    jobs = tuple(dict.fromkeys(case.workload for case in report.cases if case.workload))
+    if len(jobs) > 1:
+        return " | ".join(jobs)
+    job = {
+        key.removeprefix("workload."): fact.value for key, fact in report.facts.items() if key.startswith("workload.")
+    }
+    job = {key: value for key, value in job.items() if value is not None and value != ABSENT}
+    if not job:
+        return "no workload given"
+    parts = [str(job[key]) for key in ("framework", "dtype", "mask", "qkv_layout") if key in job]
+    if "head_dim_qk" in job:
+        qk, v = job["head_dim_qk"], job.get("head_dim_v", job["head_dim_qk"])
+        parts.append(f"head_dim {qk}" if qk == v else f"head_dim {qk}/{v}")
+    if "num_heads" in job:
+        groups = job.get("num_kv_heads", job["num_heads"])
+        parts.append(f"{job['num_heads']} heads" + ("" if groups == job["num_heads"] else f" on {groups} kv heads"))
+    if "seq_len_q" in job:
+        q, kv = job["seq_len_q"], job.get("seq_len_kv", job["seq_len_q"])
+        parts.append(f"{q} tokens" if q == kv else f"{q} × {kv} tokens")
+    if isinstance(job.get("cp_size"), int) and job["cp_size"] > 1:
+        parts.append(
+            f"context parallel {job['cp_size']}" + (f" {job['cp_comm_type']}" if "cp_comm_type" in job else "")
+        )
+    return ", ".join(parts) or ", ".join(f"{key} {shown(value)}" for key, value in list(job.items())[:6])
+
+
+def shown(value: Any) -> str:
+    """A value as people write it."""
+    if value is None:
+        return "unknown"
+    if value == ABSENT:
+        return "nothing"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def needed(evidence: Evidence) -> str:
+    """What would clear this condition, as people say it."""
+    text = evidence.needs
+    if text == ABSENT:  # the rule speaks of all who have it: only a variable is cured by its absence
+        return "it unset" if evidence.key.startswith("env.") else ""
+    if not text.startswith("not "):
+        return "one" if text == "present" else text
+    text = text.removeprefix("not ")
+    if isinstance(evidence.fact.value, bool):
+        return "no" if evidence.fact.value else "yes"
+    return f"a value outside {text}" if text[:1] in "<>=!~" else "another value"
+
+
+def _known(facts: Facts, key: str) -> Any:
+    value = facts.value(key)
+    return None if value == ABSENT else value
+
+
+def why_not(report: Report, finding: Finding) -> str | None:
+    """Why nothing clears an error, in sentences, and what would help instead; None where a fix does."""
+    found = next((item for item in report.no_fix if item.rule == finding.rule), None)
+    if found is None:
+        return finding.no_pin
+    return " ".join((*found.because, found.instead or "")).strip()

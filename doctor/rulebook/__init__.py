@@ -1,0 +1,1 @@
+"""Rules as data: load, check and index them, evaluate them, predict backends."""

@@ -1,0 +1,1 @@
+"""Tools for rule authors: lint, in-file tests, scaffolding."""

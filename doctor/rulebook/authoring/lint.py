@@ -1,0 +1,288 @@
+"""What a good rule file has beyond a valid one: sources, tests that pin down every condition, sound words.
+
+The schema says what the program can read; the lint says what readers and future editors need. Every fault names
+file and line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from doctor.errors import DoctorError
+from doctor.facts.versions import split_clauses
+from doctor.facts.vocabulary import VERSION, nearest, parse_version, term
+from doctor.rulebook.conditions import All, AnyOf, Condition, Leaf, Not
+from doctor.rulebook.messages import PLACEHOLDER
+from doctor.rulebook.resolver import Known
+from doctor.rulebook.rulebook import Library, Rule, Rulebook, as_tuple
+from doctor.rulebook.schema import Source, read_source
+
+from .regex_safety import regex_fault
+from .scaffold import TODO
+from .tests import in_file_tests, known_of, load_libraries, rulebook_paths
+
+MAX_SUMMARY = 100
+ID = re.compile(r"[A-Z]{2,8}\d{3}")
+KEBAB = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
+_OPENABLE = re.compile(r"https?://\S|\S@\S|#\d|\bPR \d")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing to mend in a rule file."""
+
+    path: str
+    line: int
+    message: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+def lint(paths: Sequence[Path] | None = None, libraries: Rulebook | None = None) -> list[Fault]:
+    """Every fault of the rule files below `paths` (None: the built-in rulebook), each file and all together."""
+    libraries = load_libraries(paths or ()) if libraries is None else libraries
+    faults: list[Fault] = []
+    sources: list[Source] = []
+    for path in rulebook_paths(paths):
+        try:
+            source = read_source(path)
+        except DoctorError as error:
+            faults.append(_from_error(path, error))
+            continue
+        if source.kind == "rule":
+            sources.append(source)
+            faults.extend(lint_source(source, libraries))
+    faults.extend(lint_unique(sources))
+    return faults
+
+
+def lint_unique(sources: Sequence[Source]) -> Iterator[Fault]:
+    """Ids and names that two files claim."""
+    for key in ("id", "name"):
+        first: dict[str, str] = {}
+        for source in sources:
+            value = source.content[key]
+            if value in first:
+                yield Fault(source.path, source.line(key), f"`{key}: {value}` is taken by `{first[value]}`")
+            first.setdefault(value, source.path)
+
+
+def lint_source(source: Source, libraries: Rulebook) -> list[Fault]:
+    """Every fault of one rule file by itself."""
+    checks = (_head, _words, _sources_and_ways_out, _places, _patterns, _traps, _placeholders, _circles, _tests)
+    return [fault for check in checks for fault in check(source, libraries)]
+
+
+def _from_error(path: Path, error: DoctorError) -> Fault:
+    located = re.match(r"(.*):(\d+): (.*)", error.message, re.DOTALL)
+    if located:
+        return Fault(located[1], int(located[2]), located[3], error.hint)
+    return Fault(str(path), 1, error.message, error.hint)
+
+
+def _texts(value: Any, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every text of a file with its place, down to the last fix and test."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, (*at, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, (*at, str(index)))
+    elif value is not None:
+        yield at, value
+
+
+def _head(source: Source, _: Rulebook) -> Iterator[Fault]:
+    content = source.content
+    if Path(source.path).stem != content["id"]:
+        yield Fault(source.path, source.line("id"), f"`id: {content['id']}` needs the file name {content['id']}.yaml")
+    if not ID.fullmatch(content["id"]):
+        yield Fault(source.path, source.line("id"), "`id` needs a library's letters and three digits, as TE103")
+    if not KEBAB.fullmatch(content["name"]):
+        yield Fault(source.path, source.line("name"), "`name` needs lower-case words joined by hyphens")
+
+
+def _words(source: Source, _: Rulebook) -> Iterator[Fault]:
+    content = source.content
+    blanks = {source.line(*at): at[0] for at, text in _texts(content, ()) if any(TODO in word for word in (text, *at))}
+    for line, key in blanks.items():
+        yield Fault(source.path, line, f"`{key}` is still to be filled in")
+    summary, why = content["summary"], content.get("why")
+    at = source.line("summary")
+    if summary.strip().endswith((".", "!", "?")):
+        yield Fault(source.path, at, "`summary` is a headline: no period at its end")
+    if len(summary) > MAX_SUMMARY:
+        yield Fault(source.path, at, f"`summary` has {len(summary)} characters, at most {MAX_SUMMARY} fit a line")
+    if "\n" in summary.strip():
+        yield Fault(source.path, at, "`summary` needs to be one line")
+    if why is None:
+        if content.get("severity"):
+            yield Fault(source.path, 1, "`why` is missing: one or two sentences a user understands")
+    elif not why.strip().endswith((".", "!", "?")):
+        yield Fault(source.path, source.line("why"), "`why` needs whole sentences, with a period at the end")
+
+
+def _sources_and_ways_out(source: Source, _: Rulebook) -> Iterator[Fault]:
+    content = source.content
+    if not any(_OPENABLE.search(reference) for reference in as_tuple(content["references"])):
+        yield Fault(
+            source.path, source.line("references"), "`references` needs a source a reader can open",
+            "a URL, path@tag, or owner/repository#number",
+        )  # fmt: skip
+    if content.get("severity") in ("error", "warning") and not (content.get("fix") or content.get("no_pin")):
+        yield Fault(
+            source.path, source.line("severity"), f"severity {content['severity']} needs a `fix` or `no_pin`",
+            "no_pin says in a sentence why no package version cures it",
+        )  # fmt: skip
+
+
+def _places(source: Source, libraries: Rulebook) -> Iterator[Fault]:
+    content = source.content
+    library: Library | None = libraries.libraries.get(source.library)
+    named = [(key, backend) for key in ("disables", "fails_at_run") for backend in as_tuple(content.get(key))]
+    if library is None and (named or content.get("import_error") or content.get("stage")):
+        yield Fault(source.path, 1, f"there is no library.yaml for `{source.library}`, the folder of this rule")
+        return
+    backends = [backend.id for backend in library.backends] if library else []
+    for key, backend in named:
+        if backend not in backends:
+            hint = nearest(backend, backends)
+            yield Fault(source.path, source.line(key), f"`{source.library}` has no backend `{backend}`", hint)
+    stage = content.get("stage")
+    if library and stage is not None and stage not in library.stages:
+        hint = nearest(stage, library.stages)
+        yield Fault(source.path, source.line("stage"), f"`{source.library}` has no stage `{stage}`", hint)
+    refuses = content.get("import_error")
+    if refuses is not None and refuses != source.library:
+        yield Fault(source.path, source.line("import_error"), f"`import_error` needs `{source.library}`, the folder")
+    kernel = (content.get("confirm") or {}).get("kernel")
+    if kernel is not None:
+        from doctor.util.resources import kernels_dir
+
+        kernels = sorted(path.stem for path in kernels_dir().glob("*.py") if not path.name.startswith("_"))
+        if kernel not in kernels:
+            at = source.line("confirm", "kernel")
+            yield Fault(source.path, at, f"there is no kernel `{kernel}`", nearest(kernel, kernels))
+    for other in as_tuple(source.content.get("yields_to")):
+        if not any(Path(source.path).parent.parent.glob(f"*/{other}.yaml")):  # a library's rule may yield to another's
+            yield Fault(
+                source.path, source.line("yields_to"), f"`yields_to`: there is no `{other}.yaml` among these rules"
+            )
+
+
+def _patterns(source: Source, _: Rulebook) -> Iterator[Fault]:
+    for index, pattern in enumerate(as_tuple(source.content.get("signatures"))):
+        if (problem := regex_fault(pattern)) is not None:
+            yield Fault(source.path, source.line("signatures", str(index)), f"signature `{pattern}` {problem}")
+
+
+def _traps(source: Source, _: Rulebook) -> Iterator[Fault]:
+    for at, key, wanted in _raw_leaves(source.content["when"], ("when",)):
+        if term(key).kind == VERSION:
+            for text in wanted if isinstance(wanted, list) else [wanted]:
+                yield from _version_traps(source, at, key, str(text))
+    for index, way in enumerate(source.content.get("fix") or ()):
+        for name, text in (way.get("require") or {}).items():
+            yield from _version_traps(source, ("fix", str(index), "require", name), f"{name}.version", text)
+
+
+def _version_traps(source: Source, at: tuple[str, ...], key: str, text: str) -> Iterator[Fault]:
+    for operator, bound in split_clauses(text) or [("==", text)]:
+        if not bound[:1].isdigit() or "*" in bound:
+            continue
+        version = parse_version(bound)
+        exact = version.is_postrelease or version.is_prerelease or len(version.release) > 3
+        following = ".".join(map(str, (*version.release[:-1], version.release[-1] + 1)))
+        if operator == "<=" and not exact:
+            why = f"`<={bound}` rejects {bound}.post1 and a wheel's {bound}.0.70"
+            yield Fault(source.path, source.line(*at), f"`{key}`: {why}", f"write `<{following}`")
+        elif operator == ">" and not exact:
+            four = key.startswith(("nvidia-", "cudnn."))
+            why = f"`>{bound}` " + (f"takes in {bound}.70, the same release" if four else f"leaves out {bound}.post1")
+            hint = f"write `>={following}`" if four else f"write `>={bound}.post1` or `>={following}`"
+            yield Fault(source.path, source.line(*at), f"`{key}`: {why}", hint)
+        elif operator in ("==", "!=") and len(version.release) < 4 and key.startswith("nvidia-cudnn"):
+            why = f"`{operator}{bound}` does not speak of the wheel's four-part {bound}.…"
+            yield Fault(source.path, source.line(*at), f"`{key}`: {why}", f"write `{operator}{bound}.*`")
+
+
+def _placeholders(source: Source, _: Rulebook) -> Iterator[Fault]:
+    for key in ("message", "summary"):
+        for text in _BRACES.findall(source.content.get(key) or ""):
+            if not PLACEHOLDER.fullmatch("{" + text + "}"):
+                yield Fault(source.path, source.line(key), f"`{{{text}}}` in `{key}` is no fact key")
+                continue
+            try:
+                term(text)
+            except DoctorError as error:
+                yield Fault(source.path, source.line(key), f"`{key}`: {error.message}", error.hint)
+    keys = {key for _, key, _ in _raw_leaves(source.content["when"], ())}
+    for key in source.content.get("needs") or {}:
+        if key not in keys:
+            line = source.line("needs", key)
+            yield Fault(source.path, line, f"`needs`: `{key}` is no condition of this rule", nearest(key, keys))
+
+
+def _circles(source: Source, _: Rulebook) -> Iterator[Fault]:
+    """A rule that a prediction is made of cannot ask for that prediction."""
+    struck = {name.split(".")[0] for key in ("disables", "fails_at_run") for name in as_tuple(source.content.get(key))}
+    asked = {f"{prefix}.{question}" for prefix in struck for question in ("selected", "selected_by_default")}
+    at = [(place, key) for place, key, _ in _raw_leaves(source.content["when"], ("when",))]
+    at += [(("message",), key) for key in _BRACES.findall(source.content.get("message") or "")]
+    for place, key in at:
+        if key in asked:
+            why = f"`{key}` follows from this very rule, and cannot be asked for in it"
+            yield Fault(source.path, source.line(*place), why)
+
+
+def _tests(source: Source, libraries: Rulebook) -> Iterator[Fault]:
+    tests = list(in_file_tests(source))
+    if not any(test.expect == "fires" for test in tests):
+        yield Fault(source.path, source.line("tests"), "`tests` needs at least one that expects `fires`")
+    rule = Rule(source.content["id"], source.library, source.content, source.path)
+    silent = [known_of(test, libraries) for test in tests if test.expect == "silent"]
+    places = [at for at, _, _ in _raw_leaves(source.content["when"], ("when",))]
+    for leaf, at in zip(rule.when.leaves(), places, strict=True):
+        if not any(sole_reason(rule.when, leaf, known) for known in silent):
+            yield Fault(
+                source.path, source.line(*at), f"no test is silent because of `{leaf.key}: {leaf.text}` alone",
+                "add a `silent` test in which every other condition is as in the one that fires",
+            )  # fmt: skip
+
+
+def sole_reason(when: Condition, leaf: Leaf, known: Known) -> bool:
+    """Whether the condition fails on these facts, and would hold if this one leaf were judged the other way."""
+    return when.holds(known) is False and _with_flipped(when, leaf, known) is True
+
+
+def _with_flipped(node: Condition, leaf: Leaf, known: Known) -> bool | None:
+    if node is leaf:
+        holds = node.holds(known)
+        return None if holds is None else not holds
+    if isinstance(node, Not):
+        inner = _with_flipped(node.part, leaf, known)
+        return None if inner is None else not inner
+    if isinstance(node, (All, AnyOf)):
+        verdicts = [_with_flipped(part, leaf, known) for part in node.parts]
+        deciding = isinstance(node, AnyOf)
+        return deciding if deciding in verdicts else None if None in verdicts else not deciding
+    return node.holds(known)
+
+
+def _raw_leaves(when: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """(path in the file, key, wanted) of every leaf, in the order of `Condition.leaves`."""
+    for key, wanted in when.items():
+        if key in ("all", "any"):
+            for index, item in enumerate(wanted):
+                yield from _raw_leaves(item, (*at, key, str(index)))
+        elif key == "not":
+            yield from _raw_leaves(wanted, (*at, key))
+        else:
+            yield (*at, key), key, wanted

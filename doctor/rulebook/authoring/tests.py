@@ -1,0 +1,206 @@
+"""Runs the tests that stand inside rule files: facts in, the verdict of that one rule out.
+
+Only the rule itself is judged. What a release brings along (`library.yaml`) is available, other rules and the
+prediction of backends are not: a test that needs `te.selected` gives it. A key given as `null` is unknown, and
+wins over what a release would imply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from doctor.errors import DoctorError
+from doctor.facts.vocabulary import parse
+from doctor.model import Fact, Facts
+from doctor.rulebook.conditions import All, AnyOf, Condition, Leaf, Not
+from doctor.rulebook.evaluate import rule_holds
+from doctor.rulebook.messages import interpolate, missing_keys
+from doctor.rulebook.resolver import Known
+from doctor.rulebook.rulebook import Library, Rule, Rulebook
+from doctor.rulebook.schema import Source, read_source
+from doctor.util.yaml_text import parse_yaml, read_text
+
+VERDICTS: Mapping[str, bool | None] = {"fires": True, "silent": False, "undetermined": None}
+
+
+@dataclass(frozen=True)
+class RuleTest:
+    """One entry below `tests:` of a rule file."""
+
+    rule: Rule
+    name: str
+    given: Mapping[str, Any]
+    expect: str
+    missing: tuple[str, ...] | None
+    message: str | None
+    line: int
+
+    @property
+    def id(self) -> str:
+        """How the test is told from all others: `TE103::fires with 9.1`."""
+        return f"{self.rule.id}::{self.name}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one in-file test; `problem` is None when it passed."""
+
+    id: str
+    path: str
+    line: int
+    problem: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the rule said what the test expects."""
+        return self.problem is None
+
+
+def rulebook_paths(paths: Iterable[Path] | None = None) -> list[Path]:
+    """The YAML files among files and folders, libraries included; None means the built-in rulebook."""
+    from doctor.rulebook.cache import rule_files
+    from doctor.util.resources import rules_dir
+
+    files: dict[Path, None] = {}
+    for path in [rules_dir()] if paths is None else paths:
+        files.update(dict.fromkeys([path] if path.is_file() else rule_files((path,))))
+    return list(files)
+
+
+def load_libraries(extra: Iterable[Path] = ()) -> Rulebook:
+    """The built-in libraries and those of further folders, without rules.
+
+    They are not checked here: a slip in one `library.yaml` is told where that file is checked, and must not hide
+    the tests of every rule.
+    """
+    from doctor.util.resources import rules_dir
+
+    found: dict[str, Library] = {}
+    for path in rulebook_paths((rules_dir(), *(path for path in extra if path.is_dir()))):
+        if path.name == "library.yaml":
+            content, _ = parse_yaml(read_text(path, "rule file"), str(path))
+            if isinstance(content, dict) and isinstance(content.get("name"), str):
+                found[content["name"]] = Library(content["name"], content)
+    return Rulebook({}, found)
+
+
+def in_file_tests(source: Source) -> Iterator[RuleTest]:
+    """The tests inside one rule file."""
+    rule = Rule(source.content["id"], source.library, source.content, source.path)
+    for name, body in (source.content.get("tests") or {}).items():
+        missing = body.get("missing")
+        yield RuleTest(
+            rule=rule,
+            name=name,
+            given=body["given"] or {},
+            expect=body["expect"],
+            missing=None if missing is None else tuple(missing),
+            message=body.get("message"),
+            line=source.line("tests", name),
+        )
+
+
+def known_of(test: RuleTest, libraries: Rulebook | None = None) -> Known:
+    """The facts of a test, with what the releases of `libraries` bring along."""
+    facts = (
+        Fact(key, None, "the test", None, "unknown in this test")
+        if value is None
+        else Fact(key, parse(key, value), "the test")
+        for key, value in test.given.items()
+    )
+    return Known(Facts(facts), None if libraries is None else libraries.implications)
+
+
+def judge(test: RuleTest, known: Known) -> bool | None:
+    """The rule's verdict on the facts of a test; a run-time rule also looks at `<library>.selected` if it is given."""
+    rule = test.rule
+    selected = f"{rule.fails_at_run[0].split('.')[0]}.selected" if rule.fails_at_run else None
+    if selected in test.given:
+        return rule_holds(Rulebook({}, {}), rule, known)
+    return rule.when.holds(known)
+
+
+def run_test(test: RuleTest, libraries: Rulebook | None = None) -> Outcome:
+    """Run one test; the outcome's problem says which condition judged what."""
+    try:
+        known = known_of(test, libraries)
+        problem = _problem(test, known)
+    except DoctorError as error:
+        problem = error.message
+    return Outcome(test.id, test.rule.path, test.line, problem)
+
+
+def run_rule_tests(paths: Sequence[Path] | None = None, libraries: Rulebook | None = None) -> list[Outcome]:
+    """Run the tests of all rule files below `paths`; an unreadable file is one failed outcome."""
+    libraries = load_libraries(paths or ()) if libraries is None else libraries
+    outcomes: list[Outcome] = []
+    for path in rulebook_paths(paths):
+        try:
+            source = read_source(path)
+        except DoctorError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            outcomes.append(Outcome(f"{path.stem}::(file)", str(path), 1, error.message + hint))
+            continue
+        if source.kind == "rule":
+            outcomes.extend(run_test(test, libraries) for test in in_file_tests(source))
+    return outcomes
+
+
+def failure_text(outcome: Outcome) -> str:
+    """A failed outcome for the rule's author: which test, where, and what each condition said."""
+    return f"{outcome.path}:{outcome.line}: {outcome.id}: {outcome.problem}"
+
+
+def _problem(test: RuleTest, known: Known) -> str | None:
+    if test.expect not in VERDICTS:
+        return f"`expect` needs one of {', '.join(VERDICTS)}, found `{test.expect}`"
+    holds = judge(test, known)
+    if holds is not VERDICTS[test.expect]:
+        verdict = next(name for name, value in VERDICTS.items() if value is holds)
+        return "\n".join([f"expected {test.expect}, but the rule is {_SAID[verdict]}", *_judged(test, known)])
+    if test.missing is not None:
+        missing = missing_keys(test.rule, known)
+        if set(missing) != set(test.missing):
+            return f"expected {_list(test.missing)} to be missing, found {_list(missing)}"
+    if test.message is not None:
+        message = interpolate(test.rule.message, known)
+        if test.message not in message:
+            return f"expected the message to contain `{test.message}`, found `{message}`"
+    return None
+
+
+_SAID = {"fires": "firing", "silent": "silent", "undetermined": "undetermined"}
+
+
+def _list(keys: Iterable[str]) -> str:
+    return ", ".join(f"`{key}`" for key in sorted(keys)) or "nothing"
+
+
+def _judged(test: RuleTest, known: Known) -> Iterator[str]:
+    yield from _tree(test.rule.when, known, 1)
+    for backend in test.rule.fails_at_run[:1]:
+        key = f"{backend.split('.')[0]}.selected"
+        if key in test.given:
+            yield f"  `{key}` is {known.value(key)}, the rule speaks of {', '.join(test.rule.fails_at_run)}"
+
+
+def _tree(node: Condition, known: Known, depth: int) -> Iterator[str]:
+    pad = "  " * depth
+    if isinstance(node, Leaf):
+        found = known.look_up(node.key)
+        shown = f"unknown, {found.problem}" if found.value is None else f"{found.value} from {found.source}"
+        yield f"{pad}{_WORD[node.holds(known)]}: `{node.key}: {node.text}` ({shown})"
+        return
+    parts = node.parts if isinstance(node, (All, AnyOf)) else (node.part,) if isinstance(node, Not) else ()
+    if depth > 1 or not isinstance(node, All):
+        name = "all" if isinstance(node, All) else "any" if isinstance(node, AnyOf) else "not"
+        yield f"{pad}{_WORD[node.holds(known)]}: {name}"
+        depth += 1
+    for part in parts:
+        yield from _tree(part, known, depth)
+
+
+_WORD: Mapping[bool | None, str] = {True: "holds", False: "does not hold", None: "could not tell"}

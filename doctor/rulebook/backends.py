@@ -1,0 +1,288 @@
+"""Which backend a library will choose for a workload: support rules × order of preference.
+
+A backend may have parts (`te.fused` is one of three cuDNN sub-backends). Rules take parts out like backends; which
+part serves is the fact `te.fused.variant`, on which later rules may build, and the backend is out when none does.
+A workload that is cut into steps (`te.fused.steps`: context parallelism) asks the same of every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from doctor.facts.vocabulary import parse
+from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
+
+from .messages import interpolate, missing_keys
+from .resolver import LACKS, Known
+from .rulebook import Library, Orders, Rule, Rulebook
+
+#: What `te.selected` is where the job does not call that library at all: neither a backend nor `absent`.
+INAPPLICABLE = "inapplicable"
+
+Judged = Mapping[str, tuple[Reason, ...]]
+
+
+class Predictor:
+    """Answers what follows from the rules of a library: `te.selected`, `te.fused.available`, `te.fused.variant`."""
+
+    def __init__(self, rulebook: Rulebook) -> None:
+        self.predictions: dict[str, Prediction] = {}
+        self._rulebook = rulebook
+
+    def answers(self, key: str) -> bool:
+        """Whether it takes a prediction to answer `key`."""
+        prefix, _, rest = key.partition(".")
+        asked = rest in ("selected", "selected_by_default") or key.rpartition(".")[2] in _QUESTIONS
+        return asked and prefix in self._rulebook.by_prefix
+
+    def __call__(self, known: Known, key: str) -> Fact | None:
+        """The fact of `key`, or None when no prediction answers it."""
+        if not self.answers(key):
+            return None
+        prefix, _, rest = key.partition(".")
+        backend, _, question = key.rpartition(".")
+        library = self._rulebook.by_prefix[prefix]
+        source = f"predicted for {library.name}"
+        if rest == "selected_by_default":
+            return self._by_default(library, known, key)
+        if question == "variant":
+            value, reasons = variant(self._rulebook, library, backend, known)
+            return Fact(key, value, source, None, None if value else _lacking(reasons))
+        if question == "reached":
+            return Fact(key, reached(self._rulebook, library, backend, known), source, None, "could not tell")
+        if question in ("step_variant", "step_refusal"):
+            return _of_steps(self._rulebook, library, backend, known, self, question == "step_variant")
+        if rest == "selected" and library.applies is not None and library.applies.holds(known) is False:
+            return Fact(key, INAPPLICABLE, f"this job does not call {library.name}")
+        prediction = self._prediction(library, known)
+        if rest == "selected":
+            if not prediction.could_tell:
+                unclear = [reason for candidate in prediction.candidates for reason in candidate.reasons]
+                return Fact(key, None, source, None, _lacking(unclear))
+            return Fact(key, prediction.selected or ABSENT, source)
+        found = next((candidate for candidate in prediction.candidates if candidate.backend == backend), None)
+        available = None if found is None else found.available
+        reasons = () if found is None else found.reasons
+        return Fact(key, available, source, None, None if available is not None else _lacking(reasons))
+
+    def _by_default(self, library: Library, known: Known, key: str) -> Fact:
+        """What would be selected if none of the library's environment variables were set."""
+        predictor = Predictor(self._rulebook)
+        fact = predictor(known.with_(unset(library, known), predictor), f"{library.prefix}.selected")
+        assert fact is not None  # a library with a prefix always answers
+        return Fact(key, fact.value, fact.source, None, fact.problem)
+
+    def _prediction(self, library: Library, known: Known) -> Prediction:
+        prefix = library.prefix or library.name
+        if prefix not in self.predictions:
+            self.predictions[prefix] = predict(self._rulebook, library, known)
+        return self.predictions[prefix]
+
+
+_QUESTIONS = ("available", "reached", "variant", "step_variant", "step_refusal")
+
+
+def unset(library: Library, known: Known) -> Facts:
+    """What would differ if none of the library's environment variables were set."""
+    prefixes = tuple(f"env.{name.rstrip('*')}" for name in library.environment)
+    return Facts(Fact(name, ABSENT, "if it were unset") for name in known.given if name.startswith(prefixes))
+
+
+def predict(rulebook: Rulebook, library: Library, known: Known) -> Prediction:
+    """Judge every backend of `library` and follow its order of preference."""
+    judged = _judge(rulebook, library, known, parts=False)
+    candidates = []
+    for backend in library.backends:
+        if backend.part_of is None:
+            reasons = list(judged.get(backend.id, ()))
+            if backend.id in library.variants:
+                reasons.extend(_variant_reasons(rulebook, library, backend.id, known))
+            candidates.append(_candidate(library, backend.id, backend.title, reasons, known))
+    ready = tuple(candidates)
+    import_error = _first_runtime(rulebook, library, known, None)
+    if import_error is not None and import_error.holds:
+        return Prediction(library.name, None, True, ready, None, import_error)
+    selected, could_tell = _select(library.preferences, {c.backend: c.available for c in ready}, known)
+    if import_error is not None:
+        could_tell, selected = False, None  # it may not even come to a choice
+    fails = None if selected is None else _first_runtime(rulebook, library, known, selected)
+    return Prediction(library.name, selected, could_tell, ready, fails, import_error)
+
+
+def variant(rulebook: Rulebook, library: Library, backend: str, known: Known) -> tuple[str | None, tuple[Reason, ...]]:
+    """(the part of `backend` that serves, `absent` for none, None for could not tell; what speaks against the rest)."""
+    remembered = known.memo.get(backend)
+    if remembered is not None:
+        chosen, reasons = remembered
+        return chosen, reasons
+    order = order_that_counts(library.variants[backend], known)
+    if order is None:
+        return None, ()
+    judged = _judge(rulebook, library, known, parts=True, only=order)
+    usable = {part: _available(judged.get(part, ())) for part in order}
+    found, could_tell = _first(order, usable)
+    reasons = tuple(reason for part in order for reason in judged.get(part, ()))
+    chosen = (found or ABSENT) if could_tell else None
+    known.memo[backend] = chosen, reasons
+    return chosen, reasons
+
+
+def reached(rulebook: Rulebook, library: Library, backend: str, known: Known) -> bool | None:
+    """Whether the library's own filters let `backend` through to where its parts are asked."""
+    index = rulebook.support.get(library.name)
+    inner = index.any_of(parts=True) if index else None
+    if index is None or inner is None:
+        return None
+    stages = _stages(library, known)
+    border = stages.get(inner.body.get("stage", ""), len(stages))
+    verdict: bool | None = True
+    for _, rule, holds in index.firing(known, False):
+        if backend in rule.disables and stages.get(rule.body.get("stage", ""), len(stages)) < border:
+            if holds:
+                return False
+            verdict = None
+    return verdict
+
+
+def _variant_reasons(rulebook: Rulebook, library: Library, backend: str, known: Known) -> list[Reason]:
+    chosen = known.value(f"{backend}.variant")
+    if chosen not in (None, ABSENT):
+        return []
+    _, reasons = variant(rulebook, library, backend, known)
+    if chosen == ABSENT:
+        return [reason for reason in reasons if reason.holds]
+    return list(reasons)
+
+
+def _of_steps(
+    rulebook: Rulebook, library: Library, backend: str, known: Known, predictor: Predictor, wants_variant: bool
+) -> Fact:
+    key = f"{backend}.step_{'variant' if wants_variant else 'refusal'}"
+    source = f"predicted for each step of {library.name}"
+    steps = known.look_up(f"{backend}.steps")
+    if steps.value is None:
+        return Fact(key, None, source, None, steps.problem)
+    serving = known.value(f"{backend}.variant")
+    for text in steps.value:
+        at_step = known.with_(step_facts(text), predictor)
+        chosen, reasons = variant(rulebook, library, backend, at_step)
+        if chosen == ABSENT:
+            firm = next((reason for reason in reasons if reason.holds), None)
+            shape = f"a step of {at_step.value('te.seqlen_q')} query and {at_step.value('te.seqlen_kv')} key tokens"
+            told = f"{shape} under mask {at_step.value('te.mask')}: {firm.message if firm else 'no part serves it'}"
+            return Fact(key, ABSENT if wants_variant else told, source)
+        if chosen is None:
+            return Fact(key, None, source, None, _lacking(reasons))
+        serving = chosen
+    return Fact(key, serving if wants_variant else ABSENT, source)
+
+
+def step_facts(text: str) -> Facts:
+    """What differs in one step that a workload is cut into."""
+    pairs = (part.split("=", 1) for part in text.split(";"))
+    return Facts(Fact(key, parse(key, value), "one context-parallel step") for key, value in pairs)
+
+
+def _judge(
+    rulebook: Rulebook, library: Library, known: Known, *, parts: bool, only: tuple[str, ...] | None = None
+) -> Judged:
+    """Backend (or part) → what speaks against it, in the order in which the installed release filters."""
+    index = rulebook.support.get(library.name)
+    if index is None:
+        return {}
+    stages = _stages(library, known)
+    found: dict[str, list[tuple[int, int, Reason]]] = {}
+    for position, rule, holds in index.firing(known, parts):
+        struck = rule.disables if only is None else [backend for backend in rule.disables if backend in only]
+        if not struck:
+            continue
+        reason = _reason(rule, known, holds)
+        rank = stages.get(rule.body.get("stage", ""), len(stages))
+        for backend in struck:
+            found.setdefault(backend, []).append((rank, position, reason))
+    return {
+        backend: tuple(reason for _, _, reason in sorted(reasons, key=_place)) for backend, reasons in found.items()
+    }
+
+
+def _place(item: tuple[int, int, Reason]) -> tuple[int, int]:
+    return item[0], item[1]
+
+
+def _stages(library: Library, known: Known) -> Mapping[str, int]:
+    for when, order in library.stage_orders:
+        if when is None or when.holds(known):
+            return order
+    return {}
+
+
+def _available(reasons: Iterable[Reason]) -> bool | None:
+    verdict: bool | None = True
+    for reason in reasons:
+        if reason.holds:
+            return False
+        verdict = None
+    return verdict
+
+
+def _candidate(library: Library, backend: str, title: str, reasons: list[Reason], known: Known) -> Candidate:
+    certain = tuple(reason for reason in reasons if reason.holds)
+    available = False if certain else None if reasons else True
+    return Candidate(backend, title, available, certain or tuple(reasons))
+
+
+def order_that_counts(orders: Orders, known: Known) -> tuple[str, ...] | None:
+    """The order of preference that counts for these facts; None when it cannot be told which."""
+    for when, order in orders:
+        holds = True if when is None else when.holds(known)
+        if holds:
+            return order
+        if holds is None:
+            return None
+    return ()
+
+
+def _select(orders: Orders, usable: Mapping[str, bool | None], known: Known) -> tuple[str | None, bool]:
+    """(backend or None, whether it could be told). An unknown candidate ahead of a usable one decides nothing."""
+    verdicts: set[tuple[str | None, bool]] = set()
+    for when, order in orders:
+        holds = True if when is None else when.holds(known)
+        if holds is False:
+            continue
+        verdicts.add(_first(order, usable))
+        if holds:
+            break
+    return verdicts.pop() if len(verdicts) == 1 else (None, False)
+
+
+def _first(order: tuple[str, ...], usable: Mapping[str, bool | None]) -> tuple[str | None, bool]:
+    for backend in order:
+        available = usable.get(backend, False)
+        if available:
+            return backend, True
+        if available is None:
+            return None, False
+    return None, True
+
+
+def _first_runtime(rulebook: Rulebook, library: Library, known: Known, selected: str | None) -> Reason | None:
+    """What dies at import (`selected` None) or in a step; one that cannot be told only where nothing is certain."""
+    index = rulebook.runtime.get(library.name)
+    struck: list[tuple[int, Rule, bool | None]] = []
+    for position, rule, holds in index.firing(known) if index else ():
+        if rule.import_error is not None if selected is None else selected in rule.fails_at_run:
+            struck.append((position, rule, holds))
+    struck.sort(key=lambda item: (not item[2], item[0]))  # certain ones first, then the most specific
+    if not struck or (selected is not None and not struck[0][2]):
+        return None
+    return _reason(struck[0][1], known, struck[0][2])
+
+
+def _reason(rule: Rule, known: Known, holds: bool | None) -> Reason:
+    missing = missing_keys(rule, known) if holds is None else ()
+    return Reason(rule.id, interpolate(rule.message, known), holds, (*rule.references, "")[0], missing)
+
+
+def _lacking(reasons: Iterable[Reason]) -> str:
+    missing = {key for reason in reasons for key in reason.missing}
+    return LACKS + ", ".join(sorted(missing)) if missing else "could not tell"

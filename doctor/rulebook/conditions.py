@@ -1,0 +1,254 @@
+"""The one condition language of rules: few operators, three outcomes (True, False, None = could not tell).
+
+A mapping of fact keys means *all hold*; `all:`, `any:` and `not:` nest. A wanted value is
+a version or number range (`">=2.1,<2.9"`), a literal, a list of literals, `present` or `absent`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+from doctor.errors import DoctorError
+from doctor.facts.versions import clause_holds, range_holds, split_clauses
+from doctor.facts.vocabulary import BOOLEAN, INTEGER, NUMBER, SM, VERSION, WINDOW, parse, parse_version, term
+from doctor.model import ABSENT, Evidence, Fact
+
+PRESENT = "present"
+_OPPOSITE = {">=": "<", "<": ">=", "<=": ">", ">": "<=", "==": "!=", "!=": "=="}
+
+
+class Known(Protocol):
+    """What a condition asks of the facts: a fact for every key, unknown ones with a problem."""
+
+    def look_up(self, key: str) -> Fact:
+        """The fact of `key`; never raises for a key of the vocabulary."""
+
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    ">=": lambda a, b: a >= b, "<=": lambda a, b: a <= b, "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b, ">": lambda a, b: a > b, "<": lambda a, b: a < b,
+}  # fmt: skip
+
+
+class Condition(ABC):
+    """A node of the condition tree."""
+
+    @abstractmethod
+    def holds(self, known: Known) -> bool | None:
+        """True, False, or None when a needed fact is unknown."""
+
+    @abstractmethod
+    def leaves(self) -> Iterator[Leaf]:
+        """Every leaf below, left to right."""
+
+    @abstractmethod
+    def evidence(self, known: Known) -> Iterator[Evidence]:
+        """The leaves that carry the verdict, judged."""
+
+
+@dataclass(frozen=True)
+class Leaf(Condition):
+    """One key compared with one wanted value."""
+
+    key: str
+    text: str  # the wanted value as the rule writes it
+    needs: str  # its opposite, for the reader of a finding
+    test: Callable[[Any], bool | None]
+
+    def holds(self, known: Known) -> bool | None:  # noqa: D102
+        value = known.look_up(self.key).value
+        return None if value is None else self.test(value)
+
+    def leaves(self) -> Iterator[Leaf]:  # noqa: D102
+        yield self
+
+    def evidence(self, known: Known) -> Iterator[Evidence]:  # noqa: D102
+        found = known.look_up(self.key)
+        holds = None if found.value is None else self.test(found.value)
+        yield Evidence(self.key, self.text, self.needs, found, holds)
+
+
+@dataclass(frozen=True)
+class _Several(Condition):
+    """What has parts."""
+
+    parts: tuple[Condition, ...]
+
+    def leaves(self) -> Iterator[Leaf]:
+        for part in self.parts:
+            yield from part.leaves()
+
+
+@dataclass(frozen=True)
+class All(_Several):
+    """Holds when every part does."""
+
+    def holds(self, known: Known) -> bool | None:  # noqa: D102
+        verdict: bool | None = True
+        for part in self.parts:
+            holds = part.holds(known)
+            if holds is False:
+                return False
+            if holds is None:
+                verdict = None
+        return verdict
+
+    def evidence(self, known: Known) -> Iterator[Evidence]:  # noqa: D102
+        for part in self.parts:
+            yield from part.evidence(known)
+
+
+@dataclass(frozen=True)
+class AnyOf(_Several):
+    """Holds when one part does."""
+
+    def holds(self, known: Known) -> bool | None:  # noqa: D102
+        verdict: bool | None = False
+        for part in self.parts:
+            holds = part.holds(known)
+            if holds is True:
+                return True
+            if holds is None:
+                verdict = None
+        return verdict
+
+    def evidence(self, known: Known) -> Iterator[Evidence]:  # noqa: D102
+        verdict = self.holds(known)
+        for part in self.parts:
+            if part.holds(known) is verdict:  # the parts that decided
+                yield from part.evidence(known)
+
+
+@dataclass(frozen=True)
+class Not(Condition):
+    """Holds when its part does not."""
+
+    part: Condition
+
+    def holds(self, known: Known) -> bool | None:  # noqa: D102
+        holds = self.part.holds(known)
+        return None if holds is None else not holds
+
+    def leaves(self) -> Iterator[Leaf]:  # noqa: D102
+        yield from self.part.leaves()
+
+    def evidence(self, known: Known) -> Iterator[Evidence]:  # noqa: D102
+        for evidence in self.part.evidence(known):
+            holds = None if evidence.holds is None else not evidence.holds
+            yield Evidence(evidence.key, f"not {evidence.condition}", evidence.condition, evidence.fact, holds)
+
+
+def parse_conditions(when: Any) -> Condition:
+    """The tree of a `when:` mapping; DoctorError names the key that is wrong."""
+    if not isinstance(when, Mapping) or not when:
+        raise DoctorError("a condition needs a mapping of fact keys")
+    parts: list[Condition] = []
+    for key, wanted in when.items():
+        if key in ("all", "any"):
+            if not isinstance(wanted, list) or not wanted:
+                raise DoctorError(f"`{key}:` needs a list of conditions")
+            nested = tuple(parse_conditions(item) for item in wanted)
+            parts.append(All(nested) if key == "all" else AnyOf(nested))
+        elif key == "not":
+            parts.append(Not(parse_conditions(wanted)))
+        else:
+            parts.append(_leaf(str(key), wanted))
+    return parts[0] if len(parts) == 1 else All(tuple(parts))
+
+
+def _leaf(key: str, wanted: Any) -> Leaf:
+    """The condition on one key; rules share most of them, so the meaning of each is worked out once."""
+    if isinstance(wanted, str):
+        same = _understood_once(key, wanted)
+    elif isinstance(wanted, list) and all(isinstance(item, str) for item in wanted):
+        same = _understood_once(key, tuple(wanted))
+    else:
+        return _understood(key, wanted)
+    return Leaf(key, same.text, same.needs, same.test)  # a leaf of its own: lint tells the leaves of a rule apart
+
+
+@lru_cache(maxsize=4096)
+def _understood_once(key: str, wanted: str | tuple[str, ...]) -> Leaf:
+    return _understood(key, wanted if isinstance(wanted, str) else list(wanted))
+
+
+def _understood(key: str, wanted: Any) -> Leaf:
+    kind = term(key).kind
+    if wanted is None or isinstance(wanted, dict) or wanted == []:
+        raise DoctorError(f"`{key}`: needs a value, a range or a list of values")
+    if isinstance(wanted, list) and kind != WINDOW:
+        return _list_leaf(key, kind, [str(item) for item in wanted])
+    text = str(wanted).strip() if not isinstance(wanted, (bool, list)) else str(wanted).lower()
+    if text == PRESENT:
+        return Leaf(key, PRESENT, ABSENT, lambda value: value != ABSENT)
+    if text == ABSENT:
+        return Leaf(key, ABSENT, PRESENT, lambda value: value == ABSENT)
+    clauses = tuple(split_clauses(text))
+    if not clauses:
+        literal = parse(key, wanted)
+        if kind in (VERSION, SM):
+            return _range_leaf(key, kind, (("==", str(literal)),), str(literal))
+        return Leaf(key, text, f"not {text}", lambda value: value == literal)
+    return _range_leaf(key, kind, clauses, text)
+
+
+def _list_leaf(key: str, kind: str, items: list[str]) -> Leaf:
+    text = ", ".join(items)
+    options = frozenset(parse(key, item) for item in items)
+    if kind != VERSION:
+        return Leaf(key, f"one of {text}", f"none of {text}", lambda value: value in options)
+
+    def is_one(value: Any) -> bool | None:  # 2.6 is 2.6.0, and 2.6.0+cu124 is one too
+        if value == ABSENT or value in options:
+            return value in options
+        verdicts = [clause_holds("==", option, value) for option in options if option != ABSENT]
+        return True if True in verdicts else None if None in verdicts else False
+
+    return Leaf(key, f"one of {text}", f"none of {text}", is_one)
+
+
+def _range_leaf(key: str, kind: str, clauses: tuple[tuple[str, str], ...], text: str) -> Leaf:
+    needs = _OPPOSITE[clauses[0][0]] + clauses[0][1] if len(clauses) == 1 and clauses[0][0] != "~=" else f"not {text}"
+    for operator, bound in clauses:
+        if bound == ABSENT and (kind in (VERSION, SM) or operator not in ("==", "!=")):
+            raise DoctorError(f"`{key}`: `{text}` compares with {ABSENT}", f"write `{ABSENT}` or `{PRESENT}` alone")
+    if kind in (VERSION, SM):
+        clauses = tuple((operator, _version_bound(key, kind, operator, bound)) for operator, bound in clauses)
+
+        def in_range(value: Any) -> bool | None:
+            return False if value == ABSENT else range_holds(clauses, value)
+
+        return Leaf(key, text, needs, in_range)
+    bounds = tuple((_COMPARE[operator], parse(key, bound)) for operator, bound in clauses if operator in _COMPARE)
+    if len(bounds) != len(clauses) or (
+        kind in (BOOLEAN, WINDOW) and any(operator not in ("==", "!=") for operator, _ in clauses)
+    ):
+        raise DoctorError(f"`{key}`: `{text}` does not fit a fact of kind {kind}")
+    ordered = kind in (INTEGER, NUMBER)
+    if not ordered and any(operator not in ("==", "!=") for operator, _ in clauses):
+        raise DoctorError(f"`{key}`: `{text}` orders texts; only == and != fit a fact of kind {kind}")
+    only_unequal = all(operator == "!=" for operator, _ in clauses)
+
+    def compare(value: Any) -> bool:
+        if value == ABSENT and not only_unequal:
+            return False
+        return all(holds(value, bound) for holds, bound in bounds)
+
+    return Leaf(key, text, needs, compare)
+
+
+def _version_bound(key: str, kind: str, operator: str, bound: str) -> str:
+    """The bound in canonical form, fit for its operator under PEP 440."""
+    plain = bound.removesuffix(".*")
+    version = parse_version(canonical := str(parse(key, plain)))
+    if plain != bound and (operator not in ("==", "!=") or kind == SM or plain != version.base_version):
+        raise DoctorError(f"`{key}`: `{operator}{bound}`: only == and != take `.*`, after plain numbers")
+    if version.local is not None and operator not in ("==", "!="):
+        raise DoctorError(f"`{key}`: `{operator}{bound}`: only == and != take a local label such as +{version.local}")
+    if operator == "~=" and len(version.release) < 2:
+        raise DoctorError(f"`{key}`: `{operator}{bound}` needs two numbers at least, as ~=2.1")
+    return canonical + bound[len(plain) :]

@@ -1,0 +1,146 @@
+"""Answers "what is the value of this key?" from given facts, derivations, release data and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from doctor.facts.derived.registry import DERIVATIONS
+from doctor.facts.vocabulary import fact as make_fact
+from doctor.facts.vocabulary import term
+from doctor.model import ABSENT, Fact, Facts
+
+from .conditions import Condition
+
+#: release data: key that a release implies -> [(version key of the library, {version: {key: value}})];
+#: or, for what a whole range of releases does alike, [(condition, {key: value})]
+Implications = Mapping[str, list[tuple["str | Condition", Mapping[str, Any]]]]
+
+
+#: how the problem of an unknown prediction begins that lacks facts: their keys follow
+LACKS = "needs "
+
+
+class Known:
+    """Facts plus all that follows from them; every look-up is answered once and remembered."""
+
+    __slots__ = ("_cache", "_given", "_implications", "_predict", "has_workload", "memo")
+
+    def __init__(
+        self,
+        facts: Facts,
+        implications: Implications | None = None,
+        predict: Callable[[Known, str], Fact | None] | None = None,
+        settled: Mapping[str, Fact] | None = None,
+    ) -> None:
+        self._given = facts
+        self._cache: dict[str, Fact] = {**settled, **dict(facts.items())} if settled else dict(facts.items())
+        self.memo: dict[str, Any] = {}  # what a prediction worked out on the way, so that it is done once
+        self._implications = implications or {}
+        self._predict = predict
+        self.has_workload = any(key.startswith("workload.") for key in facts)
+
+    def look_up(self, key: str) -> Fact:
+        """The fact of `key`; an unknown one carries the problem. Given facts win, an explicit null stays unknown."""
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = self._follow(key)
+        return found
+
+    def with_(self, facts: Facts, predict: Callable[[Known, str], Fact | None] | None) -> Known:
+        """The same knowledge with some facts replaced; everything that follows is worked out anew."""
+        return Known(self._given.with_(*facts.values()), self._implications, predict)
+
+    @property
+    def given(self) -> Facts:
+        """The facts everything else is worked out from."""
+        return self._given
+
+    def value(self, key: str) -> Any:
+        """The value of `key`, None when unknown."""
+        return self.look_up(key).value
+
+    def missing(self, key: str) -> tuple[str, ...]:
+        """The given-able keys whose absence makes `key` unknown."""
+        if self.look_up(key).known:
+            return ()
+        derivation = DERIVATIONS.get(key)
+        if derivation is None or key in self._given:
+            problem = self.look_up(key).problem or ""
+            if self._predict is not None and problem.startswith(LACKS) and key not in self._given:
+                return tuple(problem.removeprefix(LACKS).split(", "))  # a prediction names the facts it lacks
+            return (key,)
+        needed = tuple(base for need in derivation.needs for base in self.missing(need))
+        return tuple(dict.fromkeys(needed)) or (key,)
+
+    def _follow(self, key: str) -> Fact:
+        if key == "workload.given":
+            return Fact(key, self.has_workload, "the command line")
+        derivation = DERIVATIONS.get(key)
+        if derivation is None and self._predict is not None and (predicted := self._predict(self, key)) is not None:
+            return predicted
+        problem = None
+        if derivation is not None:
+            needs = [self.look_up(need) for need in derivation.needs]
+            unknown = next((need for need in needs if need.value is None), None)
+            if unknown is None:
+                uses = [self.look_up(use).value for use in derivation.uses]
+                value = derivation.compute(*(need.value for need in needs), *uses)
+                if value is not None:
+                    return Fact(key, value, "derived from " + ", ".join(derivation.needs or derivation.uses))
+                problem = f"does not follow from {', '.join(derivation.needs + derivation.uses)}"
+            else:
+                problem = f"`{unknown.key}` is not known"
+        if self._is_not_installed(key):
+            return Fact(key, ABSENT, "installed distributions")
+        if (implied := self._implied(key)) is not None:
+            return implied
+        if key.startswith("env."):
+            return Fact(key, ABSENT, "not set")
+        if key.startswith("ranks."):
+            return Fact(key, ABSENT, "no other rank was asked")
+        known_term = term(key)
+        if key.startswith("workload."):
+            if self.has_workload and known_term.default is not None:
+                return Fact(key, known_term.default, "default")
+            problem = problem or ("not part of the workload" if self.has_workload else "no workload was given")
+        return Fact(key, None, "nowhere", None, problem or "not given")
+
+    def _is_not_installed(self, key: str) -> bool:
+        """Every distribution was read and this one was not among them: what a release would bring is not there."""
+        return (
+            key.endswith(".version")
+            and key not in ("python.version", "cudnn.version", "driver.version")
+            and self._given.value("distributions.complete") is True
+        )
+
+    def _implied(self, key: str) -> Fact | None:
+        """What a known release of some library brings along: torch 2.6.0 → cudnn.version 9.1.0."""
+        for version_key, releases in self._implications.get(key, ()):
+            if isinstance(version_key, Condition):
+                if version_key.holds(self):
+                    return make_fact(key, releases[key], "how that release behaves")
+                continue
+            version = self.value(version_key)
+            if version in (None, ABSENT):
+                continue
+            public, _, label = str(version).partition("+")
+            release = releases.get(str(version) if label else self._same_build(releases, public)) or releases.get(
+                public
+            )
+            if release is None or key not in release:
+                continue
+            if label and str(version) not in releases and label != release.get("local"):
+                continue  # another build of that release: what it brings is not on record
+            if key != "torch.cuda" and "torch.cuda" in release:
+                built_for = self._given.value("torch.cuda")
+                if built_for is not None and built_for != release["torch.cuda"]:
+                    continue
+            return make_fact(key, release[key], f"what {version_key.removesuffix('.version')} {version} brings")
+        return None
+
+    def _same_build(self, releases: Mapping[str, Mapping[str, Any]], public: str) -> str:
+        """A release without label, or its build for another CUDA where the facts name that CUDA."""
+        built_for = self._given.value("torch.cuda")
+        other = f"{public}+cu{str(built_for).replace('.', '')}"
+        return other if other in releases else public

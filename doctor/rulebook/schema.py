@@ -1,0 +1,232 @@
+"""What a rule file and a library file may say; a fault is told with file, line and the nearest known key."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from doctor.facts.vocabulary import nearest
+from doctor.model import ABSENT, SEVERITIES
+from doctor.util.yaml_text import Lines, parse_yaml, read_text
+
+from .shape import At, Check, Shape
+
+MAX_BYTES = 1024 * 1024  # of one rule file
+RULE_NEEDED = ("id", "name", "summary", "references", "when")
+EFFECTS = ("severity", "disables", "fails_at_run", "import_error")  # one at least, else the rule says nothing
+REMEDIES = ("require", "set_env", "unset_env", "config", "call", "note")  # one at least, else a fix does nothing
+EXPECTATIONS = ("fires", "silent", "undetermined")
+CERTAINTIES = ("published", "seen", "reported")  # by the publisher, in a running container, by others
+_DISTRIBUTION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of the rulebook as its author sees it: content, and the line of every part of it."""
+
+    kind: str  # library | rule
+    library: str
+    path: str
+    content: dict[str, Any]
+    lines: Lines
+
+    def line(self, *at: str) -> int:
+        """The line of a part, or of the nearest part around it."""
+        return Shape(self.path, self.lines).line(at)
+
+
+def read_file(path: Path) -> tuple[str, str, str, dict[str, Any]]:
+    """One file, checked: (library | rule, library name, path, content)."""
+    source = read_source(path)
+    return source.kind, source.library, source.path, source.content
+
+
+def read_source(path: Path) -> Source:
+    """One file, checked, with the lines of its parts."""
+    content, lines = parse_yaml(read_text(path, "rule file", MAX_BYTES), str(path))
+    shape = Shape(str(path), lines)
+    if path.name == "library.yaml":
+        check_library(shape, content)
+        return Source("library", content["name"], str(path), content, lines)
+    check_rule(shape, content)
+    return Source("rule", path.parent.name, str(path), content, lines)
+
+
+def check_rule(shape: Shape, content: Any) -> None:
+    """DoctorError for the first thing in a rule that does not fit the format."""
+    text, texts, condition = shape.text, shape.texts, shape.condition
+    shape.mapping(
+        content,
+        (),
+        {
+            "id": text, "name": text, "since": text, "summary": text, "why": text, "message": text,
+            "stage": text, "category": text, "no_pin": text, "myth": text, "import_error": text,
+            "references": texts, "signatures": texts, "yields_to": texts, "disables": texts, "fails_at_run": texts,
+            "severity": shape.choice(SEVERITIES), "weight": shape.integer, "when": condition,
+            "needs": shape.values(shape.fact_key, text),
+            "confirm": lambda value, at: _confirm(shape, value, at),
+            "fix": shape.items(lambda value, at: _fix(shape, value, at)),
+            "tests": shape.values(text, lambda value, at: _test(shape, value, at)),
+        },
+        RULE_NEEDED,
+    )  # fmt: skip
+    if not any(key in content for key in EFFECTS):
+        raise shape.fault((), "`severity` is missing, and the rule disables no backend either")
+
+
+def _confirm(shape: Shape, value: Any, at: At) -> None:
+    checks: dict[str, Check] = {
+        "kernel": shape.text,
+        "request": shape.values(shape.text, _anything),
+        "bad_if_any": shape.items(shape.values(shape.text, _anything)),  # on what the kernel saw, no facts
+    }
+    shape.mapping(value, at, checks, ("kernel",))
+
+
+def _fix(shape: Shape, value: Any, at: At) -> None:
+    def specifier(text: Any, here: At) -> None:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        if text == ABSENT:  # the distribution is to be uninstalled
+            return
+        try:
+            SpecifierSet(text)
+        except (InvalidSpecifier, TypeError, AttributeError):
+            raise shape.fault(
+                here, f'`{here[-1]}` needs a version range, as ">=2.1,<2.9", or `absent`, found `{text}`'
+            ) from None
+
+    def setting(key: Any, here: At) -> None:
+        shape.fact_key(key, here)
+        if not key.startswith("workload."):
+            raise shape.fault(here, f"`config` sets `workload.…` keys, not `{key}`")
+
+    def outcome(text: Any, here: At) -> None:
+        if not isinstance(text, str) or not re.fullmatch(r"\{[^{}]+\}", text):
+            shape.fact_value(text, here)
+        else:
+            shape.fact_key(text[1:-1], here)  # {workload.head_dim_qk}: becomes equal to that fact
+
+    def url(text: Any, here: At) -> None:
+        if not isinstance(text, str) or not re.match(r"https?://\S+$", text):
+            raise shape.fault(here, f"`index_url` needs a URL, found `{text}`")
+
+    checks: dict[str, Check] = {
+        "require": shape.values(lambda key, here: distribution(shape, key, here), specifier),
+        "set_env": shape.values(shape.text, shape.text), "unset_env": shape.texts,
+        "config": shape.values(setting, shape.fact_value), "call": shape.text, "note": shape.text,
+        "safe": shape.boolean, "index_url": url, "then": shape.values(shape.fact_key, outcome),
+    }  # fmt: skip
+    shape.mapping(value, at, checks)
+    if not any(key in value for key in REMEDIES):
+        raise shape.fault(at, f"a fix needs one of {', '.join(REMEDIES)}")
+
+
+def _test(shape: Shape, value: Any, at: At) -> None:
+    given = shape.values(shape.fact_key, shape.fact_value)
+    missing = shape.items(shape.fact_key)
+    checks: dict[str, Check] = {
+        "given": lambda facts, here: None if facts == {} else given(facts, here),
+        "expect": shape.choice(EXPECTATIONS),
+        "missing": lambda keys, here: None if keys == [] else missing(keys, here),
+        "message": shape.text,
+    }
+    shape.mapping(value, at, checks, ("given", "expect"))
+
+
+def check_library(shape: Shape, content: Any) -> None:
+    """DoctorError for the first thing in a library file that does not fit the format."""
+    text, texts = shape.text, shape.texts
+    backends: list[str] = []
+
+    def backend(value: Any, at: At) -> None:
+        shape.mapping(value, at, {"id": text, "title": text, "part_of": text}, ("id", "title"))
+        if not re.fullmatch(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*", value["id"]):
+            raise shape.fault((*at, "id"), f"a backend id reads library.backend, found `{value['id']}`")
+        if backends and backends[0].split(".")[0] != value["id"].split(".")[0]:
+            raise shape.fault((*at, "id"), f"`{value['id']}` and `{backends[0]}` need the same first part")
+        if value["id"] in backends:
+            raise shape.fault((*at, "id"), f"`{value['id']}` is given twice")
+        backends.append(value["id"])
+
+    def known_backend(value: Any, at: At) -> None:
+        if value not in backends:
+            raise shape.fault(at, f"there is no backend `{value}`", nearest(str(value), backends))
+
+    def order(check: Check) -> Check:
+        keys: dict[str, Check] = {"when": shape.condition, "order": shape.items(check)}
+        return shape.items(lambda value, at: shape.mapping(value, at, keys, ("order",)))
+
+    def stages(value: Any, at: At) -> None:
+        plain = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        (shape.items(text) if plain else order(text))(value, at)
+
+    def release(value: Any, at: At) -> None:
+        _version(shape, at[-1], at)
+        local = {key: item for key, item in value.items() if key != "local"} if isinstance(value, dict) else value
+        if local != {}:
+            shape.values(shape.fact_key, shape.fact_value)(local, at)
+
+    implied: dict[str, Check] = {"when": shape.condition, "facts": shape.values(shape.fact_key, shape.fact_value)}
+    gpu: dict[str, Check] = {
+        "sm": lambda value, at: shape.condition({"gpu.sm": value}, at),
+        "cuda": lambda value, at: _version(shape, value, at), "memory_gib": text, "aliases": texts,
+    }  # fmt: skip
+    driver: dict[str, Check] = dict.fromkeys(("driver", "oldest"), lambda value, at: _version(shape, value, at))
+
+    def held(value: Any, at: At, known: dict[str, Check]) -> None:
+        keys = dict.fromkeys(value if isinstance(value, dict) else (), _anything)
+        shape.mapping(value, at, {**keys, **known}, [key for key in known if key != "reported"])
+        facts = {key: given for key, given in value.items() if key not in known}
+        shape.values(shape.fact_key, shape.fact_value)(facts, at)
+
+    def image(value: Any, at: At) -> None:
+        known: dict[str, Check] = {
+            "source": text, "certainty": shape.choice(CERTAINTIES),
+            "reported": lambda value, at: held(value, at, {"source": text}),
+        }  # fmt: skip
+        held(value, at, known)
+
+    names = shape.items(lambda value, at: distribution(shape, value, at))
+    checks: dict[str, Check] = {
+        "backends": shape.items(backend),
+        "name": text, "title": text, "import_name": text, "environment": texts, "references": texts,
+        "distributions": lambda value, at: None if value == [] else names(value, at),
+        "releases": shape.values(_anything, release), "applies": shape.condition, "stages": stages,
+        "preference": order(known_backend), "variants": shape.values(known_backend, order(known_backend)),
+        "implies": shape.items(lambda value, at: shape.mapping(value, at, implied, ("when", "facts"))),
+        "gpus": shape.values(text, lambda value, at: shape.mapping(value, at, gpu, ("sm",))),
+        "cuda_drivers": shape.values(_anything, lambda value, at: shape.mapping(value, at, driver)),
+        "images": shape.values(text, shape.values(text, image)),
+    }  # fmt: skip
+    if isinstance(content, dict) and isinstance(content.get("backends"), list):  # first: others name them
+        checks["backends"](content["backends"], ("backends",))
+        checks["backends"] = _anything
+    shape.mapping(content, (), checks, ("name",))
+    for index, item in enumerate(content.get("backends") or ()):
+        if "part_of" in item:
+            known_backend(item["part_of"], ("backends", str(index), "part_of"))
+
+
+def distribution(shape: Shape, value: Any, at: At) -> None:
+    """A distribution's name in its normal form, as fact keys carry it."""
+    if not isinstance(value, str) or not _DISTRIBUTION.fullmatch(value):
+        normal = re.sub(r"[-_.]+", "-", str(value)).lower()
+        raise shape.fault(at, f"`{value}` is no normalized distribution name", f"did you mean `{normal}`?")
+
+
+def _version(shape: Shape, value: Any, at: At) -> None:
+    from packaging.version import InvalidVersion
+
+    from doctor.facts.vocabulary import parse_version
+
+    try:
+        parse_version(value)
+    except (InvalidVersion, TypeError):
+        raise shape.fault(at, f"`{value}` is no version") from None
+
+
+def _anything(value: Any, at: At) -> None:
+    """No demand on a value that another program reads."""

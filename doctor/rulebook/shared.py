@@ -1,0 +1,145 @@
+"""What several cases share, judged once, so that each asks only what is left.
+
+Nothing here says which rules those are. What the cases have in common is asked every condition with the rest held back
+(the GPU and the job of an environment; the releases that a range admits); an answer that would need it cannot be had,
+any other holds in every case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from doctor.model import Fact, Facts
+
+from .backends import Predictor
+from .conditions import All, AnyOf, Condition, Not
+from .evaluate import Assessment, evaluate
+from .resolver import Implications, Known
+from .rulebook import Rulebook
+
+#: What differs from case to case.
+VARYING = ("gpu.", "workload.")
+
+
+class Varies(Exception):
+    """The answer depends on what is held back."""
+
+
+class Shared(Known):
+    """The look-up for what cases share; whoever asks for more hears `Varies`."""
+
+    __slots__ = ("_held_back", "_open")
+
+    def __init__(
+        self,
+        facts: Facts,
+        implications: Implications,
+        predict: Callable[[Known, str], Fact | None] | None,
+        held_back: Callable[[str], bool],
+    ) -> None:
+        super().__init__(facts, implications, predict)
+        self._held_back = held_back
+        self._open: set[str] = set()
+
+    def look_up(self, key: str) -> Fact:  # noqa: D102 (as its base)
+        if key in self._open or self._held_back(key):
+            raise Varies
+        try:
+            return super().look_up(key)
+        except Varies:
+            self._open.add(key)
+            raise
+
+    def with_(  # noqa: D102 (as its base)
+        self, facts: Facts, predict: Callable[[Known, str], Fact | None] | None
+    ) -> Known:
+        raise Varies  # a prediction that changes facts to see what follows: never of what is shared alone
+
+    @property
+    def settled(self) -> Mapping[str, Fact]:
+        """Every fact that was asked for and that nothing held back changes."""
+        return self._cache
+
+
+@dataclass(frozen=True)
+class Ground:
+    """One environment, as far as it is judged: the rules that some case may still fire, and the facts all share."""
+
+    facts: Facts
+    rulebook: Rulebook
+    settled: Mapping[str, Fact]
+
+    def carries(self, facts: Facts) -> bool:
+        """Whether these facts differ from the environment's in nothing but the GPU and the job."""
+        own = [(key, fact) for key, fact in facts.items() if not key.startswith(VARYING)]
+        return len(own) == len(self.facts) and all(same(self.facts.get(key), fact) for key, fact in own)
+
+    def evaluate(self, facts: Facts) -> Assessment:
+        """What `evaluate` with the whole rulebook says of a case in this environment."""
+        return evaluate(self.rulebook, facts, self.settled)
+
+
+class Grounds:
+    """The grounds of one environment: as it is declared, and with each choice of releases that its ranges admit."""
+
+    def __init__(self, rulebook: Rulebook) -> None:
+        self._rulebook = rulebook
+        self._made: dict[object, Ground] = {}
+        self.memory: dict[tuple[int, Hashable], bool | None] = {}  # what a condition said of a value
+
+    def evaluate(self, name: object, facts: Facts) -> Assessment:
+        """What the whole rulebook says of a case on the ground of that name."""
+        ground = self._made.get(name)
+        if ground is None or not ground.carries(facts):
+            ground = self._made[name] = ground_of(self._rulebook, facts)
+        return ground.evaluate(facts)
+
+
+def ground_of(rulebook: Rulebook, facts: Facts) -> Ground:
+    """The ground for every case whose facts are these but for the GPU and the job."""
+    own = Facts(fact for key, fact in facts.items() if not key.startswith(VARYING))
+    known = Shared(own, rulebook.implications, Predictor(rulebook), lambda key: key.startswith(VARYING))
+    left = [
+        rule.id
+        for rule in rulebook.rules.values()
+        if rule.severity is not None and verdict(rule.when, known) is not False
+    ]
+    return Ground(own, rulebook.only(left), known.settled)
+
+
+def shared_by(rulebook: Rulebook, cases: Sequence[Facts]) -> Shared:
+    """The look-up for what these cases have in common; asking it for what differs between them raises `Varies`."""
+    first = cases[0]
+    keys = {key for case in cases for key in case if key not in first or not same(first[key], case[key])}
+    keys |= {key for key in first if not all(key in case for case in cases)}
+    common = Facts(fact for key, fact in first.items() if key not in keys)
+    known = Shared(common, rulebook.implications, Predictor(rulebook), keys.__contains__)
+    known.has_workload = any(key.startswith("workload.") for key in first)
+    return known
+
+
+def same(one: Fact | None, other: Fact) -> bool:
+    """Whether two facts are alike."""
+    return one is other or one == other  # mostly it is the one object that was read once
+
+
+def verdict(condition: Condition, known: Known) -> bool | None:
+    """True or False where what is shared decides it, None where it does not or does not know."""
+    if isinstance(condition, All):
+        return _joined([verdict(part, known) for part in condition.parts], False)
+    if isinstance(condition, AnyOf):
+        return _joined([verdict(part, known) for part in condition.parts], True)
+    if isinstance(condition, Not):
+        found = verdict(condition.part, known)
+        return None if found is None else not found
+    try:
+        return condition.holds(known)
+    except Varies:
+        return None
+
+
+def _joined(verdicts: list[bool | None], decisive: bool) -> bool | None:
+    if decisive in verdicts:
+        return decisive
+    return None if None in verdicts else not decisive

@@ -1,0 +1,1 @@
+"""Run kernel programs and commands in another interpreter, and survive them."""

@@ -1,0 +1,140 @@
+"""Run an installer in a group of processes of its own: its answer, whatever it does, and nothing of it outlives us."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from doctor.errors import reason_of
+
+from .result import signal_name
+
+TAIL = 256 << 10  # bytes of output that are read
+FLOOD = 256 << 20  # bytes of output after which a program is stopped
+GRACE = 5.0  # seconds to put things back after an interruption: pip restores what it was replacing
+
+#: Variables that would lead an installer to another place than the one it is given.
+_ASTRAY = (
+    "PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONINSPECT", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER",
+    "PIP_PYTHON", "PIP_REQUIREMENT", "PIP_CONSTRAINT", "PIP_QUIET", "UV_TARGET", "UV_PREFIX", "UV_PYTHON",
+    "UV_SYSTEM_PYTHON", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_WORKING_DIRECTORY", "VIRTUAL_ENV", "CONDA_PREFIX",
+)  # fmt: skip
+_UNREAD = "Could not fetch URL "  # pip's words for a page of an index
+_QUIET = {
+    "NO_COLOR": "1", "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off",
+    "UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never", "PYTHONUNBUFFERED": "1",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of one program."""
+
+    command: tuple[str, ...]
+    code: int | None  # exit status, negative for a signal; None: it did not end by itself
+    out: str
+    err: str
+    seconds: float
+    trouble: str | None = None  # why there is no exit status
+    unread: tuple[str, ...] = ()  # `ADDRESS: why`: pages of an index that pip could not read, told in its log alone
+
+    @property
+    def good(self) -> bool:
+        """It ended, and well."""
+        return self.code == 0
+
+    @property
+    def said(self) -> str:
+        """Both streams."""
+        return f"{self.out}\n{self.err}"
+
+    @property
+    def end(self) -> str:
+        """How it ended, in words, with the last thing it said."""
+        if self.trouble is not None:
+            return self.trouble
+        lines = [line.strip() for line in (self.err.strip() or self.out.strip()).splitlines() if line.strip()]
+        errors = [line for line in lines if line.lower().startswith("error")]
+        last = (errors or lines or [""])[-1][:300]
+        code = self.code or 0
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with status {code}"
+        return f"{how}: {last}" if last else how
+
+
+def run_child(
+    command: Sequence[str], *, timeout: float, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> Ran:
+    """Run a program to its end, or to ours; an interruption ends its whole group and goes on upwards."""
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.NamedTemporaryFile() as log:
+        try:
+            process = subprocess.Popen(
+                list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd,
+                env=environment({"PIP_LOG": log.name, **(env or {})}), start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as problem:
+            reason = reason_of(problem)
+            return Ran(tuple(command), None, "", "", 0.0, f"cannot be started: {reason}")
+        trouble: str | None = "was interrupted"
+        try:
+            trouble = _wait(process, (out, err), began + timeout, timeout)
+        finally:
+            _end(process)
+        code = None if trouble else process.returncode
+        seconds = round(time.monotonic() - began, 3)
+        return Ran(tuple(command), code, _tail(out), _tail(err), seconds, trouble, _unread(Path(log.name)))
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The user's environment, registries and proxies included, without what leads elsewhere."""
+    kept = {name: value for name, value in os.environ.items() if name not in _ASTRAY}
+    return {**kept, **_QUIET, **(more or {})}
+
+
+def _wait(
+    process: subprocess.Popen[bytes], streams: tuple[IO[bytes], IO[bytes]], deadline: float, timeout: float
+) -> str | None:
+    while True:
+        try:
+            process.wait(timeout=max(0.0, min(0.2, deadline - time.monotonic())))
+            return None
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= deadline:
+                return f"gave no answer within {timeout:g} s"
+            if any(os.fstat(stream.fileno()).st_size > FLOOD for stream in streams):
+                return f"printed more than {FLOOD >> 20} MiB"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the group: kindly where it is still at work, for then it can put back what it was replacing."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=GRACE)
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # grandchildren too
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _tail(stream: IO[bytes]) -> str:
+    size = os.fstat(stream.fileno()).st_size
+    stream.seek(max(0, size - TAIL))
+    return stream.read(TAIL).decode("utf-8", "replace")
+
+
+def _unread(log: Path) -> tuple[str, ...]:
+    try:
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            told = (line.partition(_UNREAD)[2].strip() for line in lines if _UNREAD in line)
+            return tuple(dict.fromkeys(line.removesuffix(" - skipping") for line in told))
+    except OSError:
+        return ()  # whoever ran has taken it away: nothing is told

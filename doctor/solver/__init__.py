@@ -1,0 +1,1 @@
+"""Fixes: the smallest changes after which the rulebook reports no error."""

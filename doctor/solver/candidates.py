@@ -1,0 +1,69 @@
+"""Which releases of a package may be chosen: those of a range that install on the platform, nearest first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from doctor.facts.versions import split_clauses
+from doctor.facts.vocabulary import parse_version
+from doctor.model import ABSENT
+from doctor.packages.index import Release, admits, loses_cuda
+from doctor.packages.relations import leader_of
+
+from .cost import distance
+
+if TYPE_CHECKING:
+    from .environment import Stack
+
+
+def releases_of(stack: Stack, package: str, wanted: str) -> list[str]:
+    """The releases within the range and the user's own, nearest first; without the present one."""
+    if not stack.free(package):
+        return []
+    if wanted == ABSENT:
+        return [ABSENT]
+    wanted = ",".join(filter(None, (wanted, stack.limits.ranges.get(package, ""))))
+    present = stack.installed.get(package)
+    if leader_of(package):  # the one release it can be brought back to
+        own = stack.own_pin(package)
+        return [own] if own is not None and own != present and admits(wanted, own) else []
+    named = _named(stack, package, wanted)
+    if named is not None:
+        return [] if named == present else [named]
+    releases = stack.index.releases(package)
+    final = any(not (item.is_prerelease or item.yanked) for item in releases.values())
+    fitting = [
+        version
+        for version, item in releases.items()
+        if not item.yanked
+        and any(parse_version(version).release)  # 0.0.0 only holds a name
+        and not (final and item.is_prerelease)
+        and not (present and _same(version, present))
+        and admits(wanted, version)
+        and item.installs_on(stack.platform)
+        and not loses_cuda(item, stack.platform)
+        and _parts_install(stack, item)
+    ]
+    return sorted(fitting, key=lambda version: distance(stack, package, version))
+
+
+def _named(stack: Stack, package: str, wanted: str) -> str | None:
+    """The release that the range itself names, where none on record can be chosen: another build, another package."""
+    clauses = split_clauses(wanted)
+    named = [bound for operator, bound in clauses if operator == "==" and bound[:1] != "="]
+    if package not in stack.index:  # by `==`, or by where the range begins
+        named += [bound for operator, bound in clauses if operator in (">=", "~=", "<=")]
+    return named[0] if named and ("+" in named[0] or package not in stack.index) else None
+
+
+def _parts_install(stack: Stack, release: Release) -> bool:
+    """Whether everything it pins exactly can be had on the platform, as far as that is on record."""
+    for part, pin in stack.parts(release.package, release.version).items():
+        found = stack.index.release(part, pin)
+        if found is not None and not found.installs_on(stack.platform):
+            return False
+    return True
+
+
+def _same(one: str, other: str) -> bool:
+    return other != ABSENT and parse_version(one.partition("+")[0]) == parse_version(other.partition("+")[0])

@@ -1,0 +1,148 @@
+"""What the user keeps: held packages, the only ones that may change, and ranges of their own files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from doctor.errors import DoctorError
+from doctor.packages.index import Platform, admits, normalized
+from doctor.packages.requirement_lines import marker_holds, read_line
+
+if TYPE_CHECKING:
+    from doctor.sources.manifests.base import Entry
+
+# Compiled when a file of constraints is read, and not at every start.
+_SPECIAL = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@"
+_INCLUDE = r"(?:-r|-c|--requirement|--constraint)[\s=]+(?P<file>\S+)"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Packages that stay, packages that alone may move, and the ranges that every new version must lie in."""
+
+    hold: frozenset[str] = frozenset()
+    allow: frozenset[str] = frozenset()  # empty: all may
+    ranges: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, Entry] = field(default_factory=dict)  # lines of the project's own files, kept where possible
+
+    def free(self, package: str) -> bool:
+        """Whether the package may change at all."""
+        return package not in self.hold and (not self.allow or package in self.allow)
+
+    def with_declared(self) -> Limits | None:
+        """The limits with the ranges that the project's own files declare; None where they declare none.
+
+        An exact pin is no range: it is what is installed, and moves where it is part of the trouble.
+        """
+        own = {name: line.range for name, line in self.declared.items() if line.range}
+        both = {name: ",".join(filter(None, (self.ranges.get(name), text))) for name, text in own.items()}
+        return replace(self, ranges={**self.ranges, **both}) if own else None
+
+    def source(self, package: str) -> str:
+        """Who asks for the range of a package: `your constraint`, or the line of the project's own."""
+        line = self.declared.get(package)
+        own = line is not None and line.range and self.ranges.get(package, "").endswith(line.range)
+        return line.place if line is not None and own else "your constraint"
+
+
+def limits_of(
+    hold: Sequence[str] = (),
+    allow: Sequence[str] = (),
+    constraints: Sequence[str] = (),
+    platform: Platform | None = None,
+) -> Limits:
+    """The limits of a command line; DoctorError where they contradict one another or a file cannot be read."""
+    held, allowed = {normalized(name) for name in hold}, {normalized(name) for name in allow}
+    for name in sorted(held & allowed):
+        raise DoctorError(f"`{name}` is both held and allowed to change", "name it once: `--hold` or `--allow`")
+    ranges: dict[str, str] = {}
+    for path in constraints:
+        for name, text in _read(Path(path), platform or Platform(), ()):
+            if text is None:
+                held.add(name)  # from a URL or a folder: no release of an index may take its place
+            elif text:
+                ranges[name] = f"{ranges[name]},{text}" if name in ranges else text
+    return Limits(frozenset(held), frozenset(allowed), ranges)
+
+
+def _read(path: Path, platform: Platform, above: tuple[Path, ...]) -> Iterator[tuple[str, str | None]]:
+    """(package, range) of each line that holds here; None for a package that comes from a URL."""
+    try:
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError, ValueError) as problem:
+        reason = str(getattr(problem, "strerror", None) or "it is not text").lower()
+        raise DoctorError(f"cannot read constraints `{path}`: {reason}") from None
+    for number, line in _logical(text):
+        include = re.fullmatch(_INCLUDE, line)
+        if include:
+            inner = (path.parent / include["file"]).resolve()
+            if inner in above or inner == path.resolve():
+                continue  # files that include one another
+            yield from _read(inner, platform, (*above, path.resolve()))
+        elif not line.startswith("-"):
+            yield from _requirement(line, f"{path}:{number}", platform)
+
+
+def _logical(text: str) -> Iterator[tuple[int, str]]:
+    """(number, line) without comments and hashes, continued lines joined, empty ones left out."""
+    whole, begun = "", 0
+    for number, raw in enumerate(text.splitlines(), 1):
+        begun = begun or number
+        continued = raw.rstrip().endswith("\\")
+        whole += raw.rstrip().removesuffix("\\") + " "
+        if continued:
+            continue
+        line = re.sub(r"(^|\s)#.*$", "", whole)
+        line = re.sub(r"\s--hash[=\s]\S+", "", line).strip()
+        if line:
+            yield begun, line
+        whole, begun = "", 0
+    if whole.strip():
+        yield begun, whole.strip()
+
+
+def _requirement(line: str, where: str, platform: Platform) -> Iterator[tuple[str, str | None]]:
+    special = re.match(_SPECIAL, line)
+    if special:
+        yield normalized(special["name"]), None
+        return
+    plain = read_line(line)
+    if plain is not None:
+        holds = True if plain.marker is None else marker_holds(plain.marker, {**platform.markers, "extra": ""}, admits)
+        if holds is not None:
+            if holds:
+                yield normalized(plain.name), ",".join(plain.clauses)
+            return
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        parsed = Requirement(line)
+    except InvalidRequirement:
+        raise DoctorError(
+            f"{where}: `{line[:80]}` is no requirement", "one per line, as in `torch>=2.6,<2.9`"
+        ) from None
+    if parsed.marker is None or parsed.marker.evaluate({**platform.markers, "extra": ""}):
+        yield normalized(parsed.name), str(parsed.specifier)
+
+
+def unknown_names(names: Sequence[str], known: Collection[str]) -> list[str]:
+    """Those that are neither installed nor on record: most likely misspelt."""
+    return [name for name in names if normalized(name) not in known]
+
+
+_QUOTED = r'"([^"\\]*)"|\'([^\']*)\''
+
+
+def requirement_in(line: Entry) -> str | None:
+    """The requirement as it stands in its line, `torch[extra]>=2.4`; None where the file writes it in another way."""
+    raw = (line.raw or "").partition(" #")[0]
+    texts = [raw, *(double or single for double, single in re.findall(_QUOTED, raw))]  # items of an array in TOML
+    for text in map(str, texts):
+        plain = read_line(text.strip())
+        if plain is not None and normalized(plain.name) == line.name:
+            return text.strip()
+    return None

@@ -1,0 +1,92 @@
+"""What a choice of versions costs, in numbers and words, and which release lies nearest: the order of what is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from doctor.facts.vocabulary import parse_version
+from doctor.model import ABSENT
+
+if TYPE_CHECKING:
+    from .environment import Stack, Versions
+
+
+@lru_cache(maxsize=65536)
+def series(version: str) -> tuple[int, ...]:
+    """The release line a version belongs to: 2.7.1 → (2, 7); 0.0.29.post1 → (0, 0, 29)."""
+    release = (*parse_version(version).release, 0, 0, 0)
+    return release[:3] if release[:2] == (0, 0) else release[:2]
+
+
+def distance(stack: Stack, package: str, version: str) -> tuple[int, int]:
+    """(release lines away from the present one, releases behind the newest of its line)."""
+    lines: dict[tuple[int, ...], list[str]] = stack.memo.get(("lines", package), {})
+    if not lines:
+        for text in stack.index.releases(package):
+            if not parse_version(text).is_prerelease:
+                lines.setdefault(series(text), []).append(text)
+        stack.memo["lines", package] = lines
+    line = series(version)
+    newer = [text for text in lines.get(line, ()) if parse_version(version) < parse_version(text)]
+    behind = 0 if "+" in version else len(newer)
+    present = stack.installed.get(package)
+    if present is None:
+        return sum(1 for other in lines if other > line), behind  # newly installed: the newest
+    here = series(present)
+    return sum(1 for other in lines if min(here, line) <= other <= max(here, line) and other != here), behind
+
+
+def cost(stack: Stack, chosen: Versions) -> tuple[int, ...]:
+    """What a choice costs, most important first; fewer is better."""
+    torch, before = chosen.get("torch"), stack.installed.get("torch")
+    moved = bool(torch and torch != ABSENT)
+    minor = int(bool(torch and before and series(torch) != series(before)))
+    was, becomes = stack.cuda_major(before), stack.cuda_major(torch)
+    cuda = int(bool(torch and was and becomes and was != becomes))
+    loose = down = builds = lines = behind = 0
+    for package, version in chosen.items():
+        present = stack.installed.get(package)
+        if version == ABSENT:
+            continue
+        if present and present != ABSENT and parse_version(version) < parse_version(present):
+            down += 1
+        loose += int(moved and _unpinned(stack, package, version, torch))
+        release = stack.index.release(package, version)
+        builds += int(release is not None and "+" not in version and not release.has_wheel(stack.platform))
+        away, newer = distance(stack, package, version)
+        lines, behind = lines + away, behind + newer
+    return len(chosen), minor, cuda, loose, down, builds, lines, behind
+
+
+def _unpinned(stack: Stack, package: str, version: str, torch: str | None) -> bool:
+    """Compiled for one torch without saying which, where other releases of the package do say it."""
+    release = stack.index.release(package, version)
+    if release is None or package == "torch" or set(release.machines) <= {"any"}:
+        return False
+    if any(need.package == "torch" and need.pin for need in stack.needs(package, version, torch)):
+        return False
+    key = ("pins torch", package)
+    if key not in stack.memo:
+        some = list(stack.index.releases(package))[-12:]
+        stack.memo[key] = any(n.package == "torch" and n.pin for v in some for n in stack.needs(package, v, torch))
+    return bool(stack.memo[key])
+
+
+def in_words(stack: Stack, chosen: Versions) -> Iterator[str]:
+    """What the user pays, dearest first: another torch or CUDA, downgrades, builds."""
+    torch, before = chosen.get("torch"), stack.installed.get("torch")
+    if torch and before and torch != ABSENT and series(torch) != series(before):
+        yield f"another torch release line: {'.'.join(map(str, series(before)))} → {'.'.join(map(str, series(torch)))}"
+    was, becomes = stack.cuda_major(before), stack.cuda_major(torch)
+    if was and becomes and was != becomes:
+        yield f"another CUDA: {was} → {becomes}"
+    for name, version in sorted(chosen.items()):
+        present = stack.installed.get(name, ABSENT)
+        if ABSENT not in (version, present) and parse_version(version) < parse_version(present):
+            yield f"a downgrade of `{name}`: {present} → {version}"
+    for name, version in sorted(chosen.items()):
+        release = None if version == ABSENT or "+" in version else stack.index.release(name, version)
+        if release is not None and not release.has_wheel(stack.platform):
+            yield f"`{name}` {version} has no wheel in the registry: it is built, or taken from its project's own page"

@@ -1,0 +1,257 @@
+"""Outcomes as `Fix` and `Change`: titles, reasons, and what the user has to know about each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from doctor.facts.vocabulary import parse_version
+from doctor.model import ABSENT, Change, Fix
+from doctor.packages.index import admits, load_index, normalized
+from doctor.packages.relations import BUILT_AGAINST_TORCH, leader_of, orphans
+from doctor.rulebook.evaluate import evaluate
+
+from .constraints import requirement_in
+from .cost import in_words
+from .effects import brings
+from .install_plan import installing, pins_in
+from .repair import Outcome, Repair, is_change
+
+if TYPE_CHECKING:
+    from doctor.sources.manifests.base import Entry
+
+    from .regressions import Losses
+
+_MOST = 4  # keys named where a rule cannot be judged for want of many
+
+
+def as_fix(repair: Repair, outcome: Outcome, first: bool = True, losses: Losses | None = None) -> Fix:
+    """The outcome in words; the first also says what was passed over, and with `losses` each what it loses."""
+    after = evaluate(repair.rulebook, outcome.facts)
+    verdicts = {finding.rule for finding in after.findings}
+    unclear = {rule for group in after.undetermined for rule in group.rules}
+    resolves = tuple(
+        dict.fromkeys(
+            finding.rule
+            for finding in repair.base.findings
+            if finding.severity in ("error", "warning")
+            and (finding.rule in outcome.plan.trusted or finding.rule not in verdicts | unclear)
+        )
+    )
+    changes = _changes(repair, outcome, resolves)
+    errors = {finding.rule for finding in repair.base.findings if finding.severity == "error"}
+    return Fix(
+        title=_title(changes),
+        changes=changes,
+        resolves=resolves,
+        leaves=tuple(sorted(rule for rule in outcome.firing if rule in errors)),
+        safe=all(pick.alternative.safe for pick in outcome.plan.picks),
+        note=_note(repair, outcome, after, first) or None,
+        index_url=outcome.plan.index_url,
+        installs=tuple(installing(pins_in(repair.stack, repair.base.known, changes, outcome.plan.index_url))),
+        costs=tuple(in_words(repair.stack, outcome.chosen)),
+        loses=losses.of(outcome) if losses is not None else None,
+    )
+
+
+def _changes(repair: Repair, outcome: Outcome, resolves: tuple[str, ...]) -> tuple[Change, ...]:
+    changes: list[Change] = []
+    stack, plan = repair.stack, outcome.plan
+    for name, version in sorted(outcome.chosen.items(), key=lambda item: (item[0] != "torch", item[0])):
+        before = stack.installed.get(name)
+        wanted = [p.rule for p in plan.picks if name in {normalized(key) for key in p.alternative.require}]
+        why = _why_package(repair, outcome, name, version, wanted, resolves)
+        cleared = tuple(rule for rule in wanted if rule in resolves) or resolves
+        changes.append(Change("package", name, before, None if version == ABSENT else version, why, cleared))
+    for name, value in plan.env.items():
+        present = repair.base.known.value(f"env.{name}")
+        if is_change(present, value):
+            rules = _asking(plan, lambda p, name=name: name in p.set_env or name in p.unset_env)
+            after = None if value == ABSENT else value
+            changes.append(Change("env", name, _shown(present), after, _summary(repair, rules), rules))
+    by_code = {key for pick in plan.picks if pick.alternative.call for key in pick.alternative.config}
+    for key, value in plan.config.items():
+        if key in by_code or key.removeprefix("workload.") in by_code:
+            continue  # what the change of code brings about, told by its line
+        present = repair.base.known.value(key)
+        if is_change(present, value):
+            name = key.removeprefix("workload.")
+            rules = _asking(plan, lambda p, key=key, name=name: key in p.config or name in p.config)
+            changes.append(Change("config", name, _shown(present), _shown(value), _summary(repair, rules), rules))
+    for pick in plan.picks:
+        if pick.alternative.call:
+            text = pick.alternative.call
+            changes.append(Change("call", text, None, text, _summary(repair, (pick.rule,)), (pick.rule,)))
+    return tuple(changes)
+
+
+def _asking(plan: Any, asks: Any) -> tuple[str, ...]:
+    return tuple(pick.rule for pick in plan.picks if asks(pick.alternative))
+
+
+def _summary(repair: Repair, rules: tuple[str, ...]) -> str:
+    return "; ".join(str(repair.rulebook.rules[rule].body["summary"]) for rule in rules)
+
+
+def _shown(value: Any) -> str | None:
+    if value is None or value == ABSENT:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _why_package(
+    repair: Repair, outcome: Outcome, name: str, version: str, wanted: list[str], resolves: tuple[str, ...]
+) -> str:
+    stack = repair.stack
+    reasons = [_summary(repair, tuple(wanted))] if wanted else []
+    if not wanted:
+        others = {key: value for key, value in outcome.chosen.items() if key != name}
+        clash = next(
+            (
+                c
+                for c in stack.clashes(others)
+                if name in (c.package, c.needs, leader_of(c.needs), leader_of(c.package))
+            ),
+            None,
+        )
+        cured = () if outcome.plan.picks else resolves
+        moved = _summary(repair, cured) if cured else "moves along with the others"
+        reasons.append(f"Because {clash.sentence}" if clash else moved)
+    if name == "torch" and version != ABSENT:
+        brought = brings(stack, version).get("cudnn.version") or outcome.known.value("cudnn.version")
+        if brought and brought != ABSENT:
+            reasons.append(f"this build brings cuDNN {brought}")
+    line = stack.limits.declared.get(name)
+    if line is not None and version != ABSENT and not (line.version is None and admits(line.range, version)):
+        reasons.append(_to_edit(line, version))
+    return "; ".join(reasons)
+
+
+def _to_edit(line: Entry, version: str) -> str:
+    """Which line of the project's own does not admit the new release, and what to write there instead."""
+    said = requirement_in(line)
+    if said is None:
+        return f"{line.place} says `{' '.join((line.raw or line.range).split())}`: let it admit {version}"
+    named = re.match(r"[^\[=<>!~;\s]+(\[[^\]]*\])?", said)
+    new = f"{named[0] if named else line.name}=={version}"
+    return f"{line.place} {'pins' if line.version else 'says'} `{said}`: change it to `{new}`"
+
+
+def _note(repair: Repair, outcome: Outcome, after: Any, first: bool) -> str:
+    """What it costs and what is not proved, in sentences."""
+    told = [pick.alternative.note for pick in outcome.plan.picks if pick.alternative.note]
+    sentences = [_sentence(text) for text in dict.fromkeys(told)]
+    if not outcome.plan.picks:
+        sentences.append("No rule names this way; it was searched among all releases, and no rule speaks against it.")
+    sentences += [
+        _sentence(text)
+        for text in (*_pythons(repair, outcome), _rebuild(repair, outcome), _orphans(repair, outcome))
+        if text
+    ]
+    before = {p.library: p.selected for p in repair.base.predictions}
+    for prediction in after.predictions:
+        old = before.get(prediction.library)
+        if old and prediction.selected and old != prediction.selected:
+            sentences.append(f"Attention then runs on `{prediction.selected}` instead of `{old}`.")
+    warned = {f.rule for f in repair.base.findings}
+    for finding in after.findings:
+        if finding.severity == "warning" and finding.rule not in warned:
+            sentences.append(f"It brings the warning {finding.rule}: {finding.summary}.")
+    # What hangs on a package that nobody has named is no news of this fix.
+    lacking = [(group, [key for key in group.missing if not _unnamed(repair, key)]) for group in after.undetermined]
+    newly = sorted(
+        {rule for group, keys in lacking if keys for rule in group.rules} & (outcome.unclear - repair.unclear)
+    )
+    if newly:
+        missing = sorted({key for group, keys in lacking if set(group.rules) & set(newly) for key in keys})
+        more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
+        sentences.append(
+            f"Not judged on the changed environment: {', '.join(newly)}"
+            + (f" (needs {', '.join(f'`{key}`' for key in missing[:_MOST])}{more})." if missing else ".")
+        )
+    if any(pick.trusted and not pick.alternative.call for pick in outcome.plan.picks):
+        sentences.append("What the loader then finds shows only on the machine: check again there.")
+    elif outcome.plan.trusted:
+        sentences.append("Facts cannot show this cure: check again once it is done.")
+    if first and not repair.smallest:
+        sentences.append("Whether fewer packages would do could not be told within the bounds of the search.")
+    sentences += [f"Passed over: {_sentence(reason)}" for reason in dict.fromkeys(repair.passed_over if first else ())]
+    return " ".join(sentences)
+
+
+def _unnamed(repair: Repair, key: str) -> bool:
+    return key.endswith(".version") and key not in repair.facts and repair.base.known.value(key) is None
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    if text.split(" ", 1)[0] not in load_index().packages:  # a package keeps its name
+        text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def _pythons(repair: Repair, outcome: Outcome) -> Iterator[str]:
+    """Where the target's Python is not known: the releases that not every Python in use can have."""
+    if repair.stack.platform.python is not None:
+        return
+    for name, version in outcome.chosen.items():
+        release = repair.stack.index.release(name, version)
+        if release is not None and not all(admits(release.requires_python, usual) for usual in ("3.10.0", "3.12.0")):
+            yield f"`{name}` {version} needs Python {release.requires_python}"
+
+
+def _rebuild(repair: Repair, outcome: Outcome) -> str | None:
+    if outcome.chosen.get("torch", ABSENT) == ABSENT:
+        return None
+    built = [
+        name
+        for name in BUILT_AGAINST_TORCH
+        if repair.stack.installed.get(name, ABSENT) != ABSENT and not {name, leader_of(name)} & set(outcome.chosen)
+    ]
+    if not built:
+        return None
+    names = ", ".join(f"`{name}`" for name in built)
+    return f"{names} {'were' if len(built) > 1 else 'was'} built against the old torch and must be built again"
+
+
+def _orphans(repair: Repair, outcome: Outcome) -> str | None:
+    """Wheels nobody needs any more: no installer removes them, and their files may overlap with the new ones."""
+    gone = orphans(repair.stack.installed, repair.stack.completed(outcome.chosen), outcome.chosen)
+    if not gone:
+        return None
+    names = ", ".join(f"`{name}`" for name in gone)
+    what = "belong" if len(gone) > 1 else "belongs"
+    return f"{names} {what} to the old release, and no installer removes {'them' if len(gone) > 1 else 'it'}"
+
+
+def deed(call: str) -> str:
+    """A rule's `call`, told as what to do: a command to run, a line to write, or an advice in words."""
+    if re.match(r"(pip|pip3|uv|python|ln|apt|apt-get|conda|export|unset)\s", call):
+        return f"run `{call}`"
+    prose = len(re.findall(r"(?<![\w.])[a-z]{2,}(?=\s)", call)) > 3
+    return call if prose or not re.search(r"[=().]", call) else f"write `{call}`"
+
+
+def _title(changes: tuple[Change, ...]) -> str:
+    """`Upgrade torch to 2.7.1 and unset NVTE_UNFUSED_ATTN`."""
+    parts = [_action(change) for change in changes]
+    text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+    return text[:1].upper() + text[1:]
+
+
+def _action(change: Change) -> str:
+    if change.kind == "call":
+        return deed(change.name)
+    if change.kind == "package":
+        if change.after is None:
+            return f"remove `{change.name}`"
+        if change.before in (None, ABSENT):
+            return f"install `{change.name}` {change.after}"
+        down = parse_version(change.after) < parse_version(str(change.before))
+        return f"{'downgrade' if down else 'upgrade'} `{change.name}` to {change.after}"
+    if change.after is None:
+        return f"unset `{change.name}`"
+    return f"set `{change.name}` to `{change.after}`"

@@ -1,0 +1,129 @@
+"""What the facts would be after a fix: new versions, and nothing left of what was measured on the old ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from doctor.facts.vocabulary import fact, parse_version
+from doctor.model import ABSENT, Fact, Facts
+from doctor.packages.relations import leader_of, other_build
+from doctor.rulebook.evaluate import know
+from doctor.rulebook.resolver import Known
+from doctor.rulebook.rulebook import Rulebook
+
+from .cost import series
+from .environment import Stack
+
+SOURCE = "the proposed fix"
+_CUDNN_WHEEL = re.compile(r"nvidia-cudnn-cu(\d\d)")
+
+
+def changed_facts(
+    rulebook: Rulebook,
+    facts: Facts,
+    known: Known,
+    stack: Stack,
+    chosen: Mapping[str, str],
+    env: Mapping[str, str],
+    config: Mapping[str, Any],
+) -> Facts:
+    """The facts with these versions, variables and settings; what followed from the old ones is forgotten."""
+    versions = stack.completed(chosen)
+    new: list[Fact] = [
+        fact(f"{name}.version", version, SOURCE)
+        for name, version in versions.items()
+        if version != stack.installed.get(name)
+    ]
+    new += [fact(f"env.{name}", value, SOURCE) for name, value in env.items()]
+    new += [fact(key, value, SOURCE) for key, value in config.items()]
+    stale = _stale(facts, known, stack, chosen)
+    changed = facts.without(*stale).with_(*new)
+    if chosen.get("torch", ABSENT) != ABSENT:
+        changed = _completed(rulebook, changed, stack, chosen["torch"])
+    if "cudnn.copies" in stale:
+        brought = know(rulebook, changed)[0].value("cudnn.wheel_version")
+        changed = changed.with_(*_recounted(facts, stale, brought))
+    return changed
+
+
+_LOADED = (("cudnn.version", "cudnn.path"), ("cudnn.te_version", "cudnn.te_path"))  # by torch, by TransformerEngine
+
+
+def _of_wheel(facts: Facts, known: Known, stack: Stack, version: str, path: str) -> bool:
+    """Whether this cuDNN is a wheel's, so that another wheel changes it; a system copy stays what it is."""
+    where, found = facts.value(path), facts.value(version)
+    if where not in (None, ABSENT):
+        return "nvidia/cudnn/" in str(where)
+    wheels = {version for name, version in stack.installed.items() if _CUDNN_WHEEL.fullmatch(name)}
+    wheels |= {str(known.value("cudnn.wheel_version") or ABSENT)} - {ABSENT}
+    if found in (None, ABSENT) or not wheels:
+        return bool(found != ABSENT)
+    return parse_version(str(found)).release[:3] in {parse_version(wheel).release[:3] for wheel in wheels}
+
+
+def _stale(facts: Facts, known: Known, stack: Stack, chosen: Mapping[str, str]) -> set[str]:
+    stale = {key for key in facts if key.endswith((".selected", ".available"))}  # predictions of the old stack
+    wheels = {name for name in chosen if _CUDNN_WHEEL.fullmatch(name)}
+    torch = "torch" in chosen
+    if torch:
+        stale |= {key for key in facts if key.startswith("torch.") and key != "torch.version"}
+    if "+" in chosen.get("torch", ""):  # another index's build brings its own libraries; which is not all on record
+        brought = (name for name in stack.installed if leader_of(name) == "torch")
+        stale |= {f"{name}.version" for name in brought if other_build(chosen["torch"], name)}  # a stray one stays
+    if torch or wheels:
+        stale |= {version for version, path in _LOADED if _of_wheel(facts, known, stack, version, path)}
+        stale.add("cudnn.copies")
+    return stale
+
+
+def _recounted(old: Facts, stale: set[str], brought: Any) -> Iterator[Fact]:
+    """The copies of cuDNN once the wheel's is replaced, for torch, for TransformerEngine and in the list."""
+    if brought in (None, ABSENT):
+        return
+    if "cudnn.te_version" in stale and old.value("cudnn.te_version") not in (None, ABSENT):
+        yield fact("cudnn.te_version", brought, SOURCE)
+    copies = old.value("cudnn.copies")
+    if "cudnn.copies" in stale and isinstance(copies, tuple):
+        listed = [
+            f"{brought} {copy.split(' ', 1)[1]}" if "nvidia/cudnn/" in copy and " " in copy else copy for copy in copies
+        ]
+        yield fact("cudnn.copies", listed, SOURCE)
+
+
+def _completed(rulebook: Rulebook, facts: Facts, stack: Stack, torch: str) -> Facts:
+    """What the new torch brings, from its pins, wherever the rulebook's release data do not tell it."""
+    known, _ = know(rulebook, facts)
+    brought = {key: value for key, value in brings(stack, torch).items() if known.value(key) in (None, ABSENT)}
+    if "cudnn.version" in facts:  # a system copy shadows the wheel's and stays
+        brought.pop("cudnn.version", None)
+    return facts.with_(*(fact(key, value, f"what torch {torch} pins") for key, value in brought.items()))
+
+
+def brings(stack: Stack, torch: str) -> dict[str, Any]:
+    """Facts that a torch release carries in itself, as far as pins and build tables tell."""
+    label = re.search(r"\+(cu\d+)", torch)
+    parts = stack.parts("torch", torch)
+    found: dict[str, Any] = {}
+    if label is None:
+        runtime = next((v for k, v in parts.items() if k in ("cuda-toolkit", *_RUNTIMES)), None)
+        if runtime:
+            found["torch.cuda"] = ".".join(runtime.split(".")[:2])
+        cudnn = next((v for k, v in parts.items() if _CUDNN_WHEEL.fullmatch(k)), None)
+        label_text = "cu" + found.get("torch.cuda", "").replace(".", "")
+    else:
+        label_text, cudnn = label[1], None
+    build = stack.index.torch_builds.get(".".join(map(str, series(torch))) + f"+{label_text}")
+    if build is not None:
+        found["torch.cuda"], found["torch.cxx11_abi"] = build["cuda"], bool(build["abi"])
+        found["torch.arch_list"] = tuple(build["archs"])
+        if label is not None:
+            cudnn = build["cudnn"]
+            found[f"nvidia-cudnn-{label_text[:4]}.version"] = cudnn
+    if cudnn:
+        found["cudnn.version"] = ".".join(cudnn.split(".")[:3])
+    return found
+
+
+_RUNTIMES = ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu11", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime-cu13")

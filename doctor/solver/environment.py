@@ -1,0 +1,265 @@
+"""The installed packages and their releases: what a choice of versions entails, breaks and costs.
+
+A package's own version is a choice; what it pins with `==` as its parts (torch's CUDA libraries,
+TransformerEngine's core) follows from that choice and is never chosen by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from doctor.facts.vocabulary import parse_version
+from doctor.model import ABSENT
+from doctor.packages.index import Need, Platform, ReleaseIndex, admits, needs_of
+from doctor.packages.relations import leader_of, other_build
+
+from .candidates import releases_of
+from .constraints import Limits
+
+Versions = Mapping[str, str]  # package -> version or ABSENT
+LEADERS = ("torch", "transformer-engine")
+
+
+@dataclass(frozen=True)
+class Clash:
+    """A requirement that a set of versions breaks."""
+
+    package: str
+    version: str
+    needs: str  # package
+    range: str  # the versions it would take
+
+    @property
+    def sentence(self) -> str:
+        """The reason, for the user."""
+        wants = f"needs `{self.needs}{self.range}`" if self.range else f"needs `{self.needs}`"
+        return f"`{self.package}` {self.version} {wants}"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The installed packages of a target and all that may replace them."""
+
+    index: ReleaseIndex
+    platform: Platform
+    installed: Versions  # known to be there
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # Requires-Dist as installed
+    limits: Limits = field(default_factory=Limits)
+    cuda: str | None = None  # of the installed torch, None when unknown or a CPU build
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def extras(self, package: str, torch: str | None) -> frozenset[str]:
+        """The extras that a torch user has of a package: TransformerEngine's torch part and its core."""
+        if package != "transformer-engine":
+            return frozenset()
+        return frozenset({"pytorch", f"core-cu{self.cuda_major(torch) or '12'}"})
+
+    def cuda_major(self, torch: str | None) -> str | None:
+        """Major of the CUDA a torch version is built for, by its label or its pins."""
+        if torch is None or torch == ABSENT:
+            return None
+        label = re.search(r"\+cu(\d\d)\d", torch)
+        if label:
+            return label[1]
+        if torch == self.installed.get("torch") and self.cuda:
+            return self.cuda.split(".")[0]
+        pinned = "\n".join(name for name in self.parts("torch", torch) if name.startswith("nvidia-cudnn-"))
+        found = re.search(r"-cu(\d\d)", pinned)
+        return found[1] if found else None
+
+    def parts(self, leader: str, version: str, torch: str | None = None) -> Versions:
+        """What this release of a leader brings along: part → pinned version, parts of parts included."""
+        extras = self.extras(leader, torch)
+        found: dict[str, str] | None = self.memo.get((leader, version, extras))
+        if found is None:
+            found = self.memo[leader, version, extras] = {}
+            for need in self._published(leader, version, extras):
+                if need.pin is not None and leader_of(need.package) == (leader_of(leader) or leader):
+                    found.setdefault(need.package, need.pin)
+                    for part, pin in self.parts(need.package, need.pin).items():
+                        found.setdefault(part, pin)
+        return found
+
+    def _published(self, package: str, version: str, extras: frozenset[str]) -> tuple[Need, ...]:
+        """What a release on record requires; nothing for a build of another index, whose pins are not on record."""
+        key = ("needs", package, version, extras)
+        found: tuple[Need, ...] | None = self.memo.get(key)
+        if found is None:
+            release = self.index.release(package, version)
+            foreign = release is None or ("+" in version and package == "torch")
+            found = () if release is None or foreign else needs_of(release.requires, self.platform, extras)
+            self.memo[key] = found
+        return found
+
+    def completed(self, chosen: Versions) -> Versions:
+        """All versions once the chosen ones are in: parts follow their leader, orphaned parts are gone."""
+        key = ("completed", *sorted(chosen.items()))
+        found: dict[str, str] | None = self.memo.get(key)
+        if found is None:
+            found = self.memo[key] = self._completed(chosen)
+        return found
+
+    def _completed(self, chosen: Versions) -> dict[str, str]:
+        versions = {**self.installed, **chosen}
+        torch = versions.get("torch")
+        for leader in LEADERS:
+            if leader not in chosen or chosen[leader] == self.installed.get(leader):
+                continue
+            before = self.installed.get(leader)
+            on_record = before is not None and self.index.release(leader, before) is not None
+            old = self.parts(leader, before, self.installed.get("torch")) if before and on_record else None
+            for name in self._led(leader):
+                if name not in chosen and (not old or name in old):
+                    if other_build(chosen[leader], name):
+                        versions.pop(name)  # it brings its own; at which version is not on record
+                    else:
+                        versions[name] = ABSENT
+            if chosen[leader] != ABSENT:
+                for name, pin in self.parts(leader, chosen[leader], torch).items():
+                    if name not in chosen:
+                        versions[name] = pin
+        return versions
+
+    def _led(self, leader: str) -> tuple[str, ...]:
+        """The installed parts of a leader."""
+        key = ("led", leader)
+        if key not in self.memo:
+            self.memo[key] = tuple(name for name in self.installed if leader_of(name) == leader)
+        found: tuple[str, ...] = self.memo[key]
+        return found
+
+    def _moved(self, chosen: Versions) -> dict[str, str]:
+        """The packages that are at another version once the chosen ones are in: those, and the parts of a leader."""
+        versions, touched = self.completed(chosen), dict.fromkeys(chosen)
+        for leader in LEADERS:
+            if leader in chosen and chosen[leader] != self.installed.get(leader):
+                torch = versions.get("torch")
+                touched |= dict.fromkeys((*self._led(leader), *self.parts(leader, chosen[leader], torch)))
+        return {n: versions[n] for n in touched if n in versions and versions[n] != self.installed.get(n)}
+
+    def needs(self, package: str, version: str, torch: str | None) -> tuple[Need, ...]:
+        """What this version requires: as installed where it stays, as published where it is new."""
+        extras = self.extras(package, torch)
+        if version != self.installed.get(package) or package not in self.requires:
+            return self._published(package, version, extras)
+        key = ("installed", package, extras)
+        if key not in self.memo:
+            self.memo[key] = needs_of(self.requires[package], self.platform, extras)
+        found: tuple[Need, ...] = self.memo[key]
+        return found
+
+    def clashes(self, chosen: Versions) -> Iterator[Clash]:
+        """Every requirement that breaks and did not break before."""
+        versions, moved = self.completed(chosen), self._moved(chosen)
+        torch = versions.get("torch")
+        dependants = self._dependants(torch)
+        for name, found in moved.items():  # what stays may need what moves …
+            for package, need in dependants.get(name, ()):
+                if package not in moved and package in versions and not _meets(need, found):
+                    before = self.installed.get(name)
+                    if before is None or _meets(need, before):
+                        yield Clash(package, versions[package], name, need.range)
+        for package, version in moved.items():  # … and what moves may need anything
+            for need in () if version == ABSENT else self.needs(package, version, torch):
+                other = versions.get(need.package)
+                if other is not None and not _meets(need, other):
+                    yield Clash(package, version, need.package, need.range)
+
+    def wanting(self, package: str, chosen: Versions) -> Iterator[tuple[str, Need]]:
+        """Who requires this package once the chosen ones are in, and how."""
+        versions, moved = self.completed(chosen), self._moved(chosen)
+        torch = versions.get("torch")
+        for other, need in self._dependants(torch).get(package, ()):
+            if other not in moved and other in versions:
+                yield other, need
+        for other, version in moved.items():
+            for need in () if version == ABSENT else self.needs(other, version, torch):
+                if need.package == package:
+                    yield other, need
+
+    def _dependants(self, torch: str | None) -> Mapping[str, list[tuple[str, Need]]]:
+        """Package → who requires it, and how, among the packages as they are installed."""
+        key = ("dependants", self.cuda_major(torch))
+        if key not in self.memo:
+            found: dict[str, list[tuple[str, Need]]] = {}
+            for package, version in self.installed.items():
+                for need in () if version == ABSENT else self.needs(package, version, torch):
+                    found.setdefault(need.package, []).append((package, need))
+            self.memo[key] = found
+        known: Mapping[str, list[tuple[str, Need]]] = self.memo[key]
+        return known
+
+    def fits(self, package: str, version: str, chosen: Versions) -> bool:
+        """Whether a release agrees with what is chosen already, both ways; a cheap test ahead of the full one."""
+        if version == ABSENT:
+            return True
+        versions = self.completed(chosen)
+        torch = versions.get("torch")
+        for need in self.needs(package, version, torch):
+            name = need.package
+            found = versions.get(name)
+            fixed = name in chosen or name in self.limits.hold or leader_of(name) in chosen
+            if found is not None and fixed and not _meets(need, found):
+                return False
+        for other in chosen:
+            if chosen[other] != ABSENT:
+                for need in self.needs(other, chosen[other], torch):
+                    if need.package == package and not admits(need.range, version):
+                        return False
+        return True
+
+    def outdated(self, package: str, version: str, chosen: Versions) -> bool:
+        """Compiled code older than the torch it would meet, and only admitted because it names no upper bound."""
+        torch = self.completed(chosen).get("torch")
+        release, other = self.index.release(package, version), self.index.release("torch", torch or ABSENT)
+        present = self.installed.get(package)
+        if release is None or other is None or present is None or package == "torch" or torch == ABSENT:
+            return False
+        now = self.index.release(package, present)
+        if now is None or set(now.machines) <= {"any"} or parse_version(version) > parse_version(present):
+            return False
+        needs = [need for need in self.needs(package, version, torch) if need.package == "torch"]
+        return bool(needs) and needs[0].pin is None and release.date < other.date
+
+    def own_pin(self, part: str) -> str | None:
+        """The version at which the installed leader wants this part."""
+        leader = leader_of(part)
+        if leader is None or self.installed.get(leader, ABSENT) == ABSENT:
+            return None
+        return self.parts(leader, self.installed[leader], self.installed.get("torch")).get(part)
+
+    def free(self, package: str) -> bool:
+        """Whether the user lets it change; a part may wherever its leader may, unless it is held itself."""
+        leader = leader_of(package)
+        return package not in self.limits.hold and (self.limits.free(package) or bool(leader and self.free(leader)))
+
+    def keeps(self, versions: Versions) -> bool:
+        """Whether what the user holds stays, parts included, and whatever is new lies in the user's own ranges."""
+        for name in {*self.limits.hold, *self.limits.ranges}:
+            before, now = self.installed.get(name), versions.get(name)
+            if now is None and before not in (None, ABSENT):
+                return False  # another index's build brings its own; at which version is not on record
+            if now is None or now == (before or ABSENT):
+                continue
+            if name in self.limits.hold or (now != ABSENT and not admits(self.limits.ranges.get(name, ""), now)):
+                return False
+        return True
+
+    def movable(self, package: str) -> bool:
+        """Whether another release could be chosen: on record and not held."""
+        return package in self.index and self.free(package) and leader_of(package) is None
+
+    def domain(self, package: str, wanted: str = "") -> list[str]:
+        """The releases within the range that install on the platform, nearest first; without the present one."""
+        key = ("domain", package, wanted)
+        if key not in self.memo:
+            self.memo[key] = releases_of(self, package, wanted)
+        found: list[str] = self.memo[key]
+        return found
+
+
+def _meets(need: Need, version: str) -> bool:
+    return version != ABSENT and admits(need.range, version)

@@ -1,0 +1,102 @@
+"""A plan under construction: what some alternatives of some findings ask for, together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from doctor.errors import DoctorError
+from doctor.facts.vocabulary import parse
+from doctor.model import ABSENT, Alternative
+from doctor.packages.index import clauses_of, normalized
+
+#: They decide which library files are found; the outcome is known only on the machine.
+LOADER_VARIABLES = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_HOME", "CUDNN_PATH", "CUDA_HOME", "CUDA_PATH"})
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True)
+class Pick:
+    """One alternative of one rule, taken."""
+
+    rule: str
+    order: int  # place in the rule's own list, best first
+    alternative: Alternative
+
+    @property
+    def trusted(self) -> bool:
+        """Whether facts cannot show the cure: a change of code, or of where the loader looks."""
+        way = self.alternative
+        if way.require or way.config or way.then:
+            return False
+        return way.call is not None or bool({*way.set_env, *way.unset_env} & LOADER_VARIABLES)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The demands of all picks, joined; packages still as ranges."""
+
+    picks: tuple[Pick, ...] = ()
+    require: Mapping[str, str] = field(default_factory=dict)  # package -> range, or ABSENT
+    env: Mapping[str, str] = field(default_factory=dict)  # name -> value, or ABSENT for unset
+    config: Mapping[str, Any] = field(default_factory=dict)  # workload.* key -> value
+    then: Mapping[str, Any] = field(default_factory=dict)  # facts that hold as a consequence; "{key}" = as that fact
+    index_url: str | None = None
+
+    def joined(self, pick: Pick) -> Plan | None:
+        """This plan with one more alternative; None when the two contradict each other or nothing is asked."""
+        alternative = pick.alternative
+        require, env, config = dict(self.require), dict(self.env), dict(self.config)
+        for raw, text in alternative.require.items():
+            name, wanted = normalized(raw), str(text).strip()
+            if not _NAME.fullmatch(name):
+                return None
+            before = require.get(name)
+            if before is not None and ABSENT in (before, wanted) and before != wanted:
+                return None
+            if before not in (None, wanted) and wanted != ABSENT:
+                wanted = f"{before},{wanted}"
+            if wanted != ABSENT and not _readable(wanted):
+                return None
+            require[name] = wanted
+        for name, value in (*alternative.set_env.items(), *((name, ABSENT) for name in alternative.unset_env)):
+            if env.get(name, str(value)) != str(value):
+                return None
+            env[name] = str(value)
+        for raw, value in alternative.config.items():
+            key = raw if raw.startswith("workload.") else f"workload.{raw}"
+            try:
+                parsed = parse(key, value)
+            except DoctorError:
+                return None
+            if config.get(key, parsed) != parsed:
+                return None
+            config[key] = parsed
+        if alternative.index_url and self.index_url not in (None, alternative.index_url):
+            return None
+        if not (alternative.require or alternative.set_env or alternative.unset_env or config or alternative.call):
+            return None  # advice in words only: nothing that could be done or checked
+        index_url = alternative.index_url or self.index_url
+        return Plan((*self.picks, pick), require, env, config, {**self.then, **alternative.then}, index_url)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Places of the picks in their rules' own lists."""
+        return tuple(pick.order for pick in self.picks)
+
+    @property
+    def trusted(self) -> frozenset[str]:
+        """Rules whose cure facts cannot show, so that the rule's author is believed: code, and what a loader finds."""
+        return frozenset(pick.rule for pick in self.picks if pick.trusted)
+
+
+def _readable(wanted: str) -> bool:
+    """Whether it is a version range at all."""
+    from packaging.version import InvalidVersion
+
+    try:
+        return bool(clauses_of(wanted))
+    except InvalidVersion:
+        return False

@@ -1,0 +1,75 @@
+"""What a fix loses: worked out of the backend predictions before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from doctor.facts.vocabulary import fact
+from doctor.model import ABSENT, Facts, MatrixRow
+from doctor.rulebook.matrix import FRAMEWORKS, matrices
+
+from .repair import Outcome, Repair
+
+_MOST = 3  # losses told per fix
+
+
+class Losses:
+    """The predictions of one patient before any fix, asked once for all fixes."""
+
+    def __init__(self, repair: Repair) -> None:
+        self.repair = repair
+        self._before: dict[str, Mapping[str, MatrixRow]] = {}
+
+    def of(self, outcome: Outcome) -> tuple[str, ...]:
+        """The features that some backend served and none does afterwards."""
+        if not outcome.chosen:
+            return ()
+        found: dict[str, list[str]] = {}
+        for framework in self._touched(outcome):
+            if framework not in self._before:
+                self._before[framework] = _rows(self.repair, self.repair.facts, framework)
+            before = self._before[framework]
+            kept = [key for key, row in before.items() if row.selected is not None and key != "as described"]
+            if not kept:
+                continue
+            after = _rows(self.repair, outcome.facts, framework)
+            for key in kept:
+                row = after.get(key)
+                if row is not None and row.selected is None and row.could_tell:
+                    found.setdefault(_reason(row, before[key].selected), []).append(row.feature)
+        told = [f"{_listed(features)}: {reason}" for reason, features in found.items()]
+        more = (f"{len(told) - _MOST} more kinds of attention: see `attn-doctor matrix`",) if len(told) > _MOST else ()
+        return (*told[:_MOST], *more)
+
+    def _touched(self, outcome: Outcome) -> list[str]:
+        """The job's own framework, and those whose package changes."""
+        job = self.repair.base.known.value("workload.framework")
+        own = [job] if job in FRAMEWORKS or job == "megatron" else []
+        moved = [
+            name for name, key in FRAMEWORKS.items()
+            if key.removesuffix(".version") in outcome.chosen and outcome.known.value(key) != ABSENT
+        ]  # fmt: skip
+        return list(dict.fromkeys([*own, *moved]))
+
+
+def _rows(repair: Repair, facts: Facts, framework: str) -> Mapping[str, MatrixRow]:
+    """Feature → its row, for the library that serves the framework; empty where none does."""
+    from doctor.errors import NoDiagnosis
+
+    try:
+        found = matrices(repair.rulebook, facts.with_(fact("workload.framework", framework, "the fix")))
+    except NoDiagnosis:
+        return {}
+    return {f"{row.group} {row.feature}": row for row in (found[0].rows if found else ())}
+
+
+def _reason(row: MatrixRow, served: str | None) -> str:
+    """Why the backend that served it no longer does."""
+    if row.import_error is not None:
+        return row.import_error.message
+    cell = next((cell for cell in row.cells if cell.backend == served), None)
+    return cell.reasons[0].message if cell is not None and cell.reasons else "no backend is left"
+
+
+def _listed(features: list[str]) -> str:
+    return ", ".join(dict.fromkeys(features))

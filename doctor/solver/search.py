@@ -1,0 +1,240 @@
+"""A way out that no rule names: releases, variables and settings searched with metadata and rulebook as only judges.
+
+Depth-first with iterative deepening on the number of changed packages. What a broken requirement or a firing rule
+does not depend on cannot mend it: every look-up of a judgement is traced, and only what feeds one of these facts is
+moved: packages, variables that are set, and the settings the rule puts before any release. Releases that nothing
+tells apart are tried once (`kinds`). No pruning loses a solution (docs/adr/0006-fix-by-asking-again.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from doctor.model import ABSENT, Alternative
+from doctor.rulebook.evaluate import rule_holds
+from doctor.rulebook.rulebook import Rule
+
+from .causes import Causes, traced
+from .cost import cost
+from .plan import Pick, Plan
+from .release_classes import Kinds
+from .repair import UNNAMED, Outcome, Repair, by_hand
+from .resolve import choices, met, pressing, ways_out
+
+_MOST = 6  # packages changed; what goes along because of metadata counts
+_SETTINGS = 3  # variables and settings changed besides
+_EVALUATIONS, _NODES = 260, 4000
+_CASES, _OPENINGS, _MORE = 90, 12, 4  # judged for ways begun from their end, such ways, packages changed besides
+_SMALL = 80, 800  # the same, where a rule's way leaves errors behind
+_BETTER = 250, 2500  # the same, where a rule's way clears everything
+
+
+class Search:
+    """One search for one patient."""
+
+    def __init__(self, repair: Repair, most: int = _MOST, evaluations: int = _EVALUATIONS, nodes: int = _NODES) -> None:
+        self.repair, self.stack, self.rulebook = repair, repair.stack, repair.rulebook
+        self.left, self.nodes, self.most = evaluations, nodes, most
+        self.kinds = Kinds(repair.rulebook, repair.stack)
+        self._seen: set[Any] = set()
+        self._cheapest: Outcome | None = None
+        self._verdicts: dict[Any, tuple[Outcome | None, list[Rule], Causes]] = {}
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it ended before everything was tried: then an empty answer proves nothing."""
+        return self.left <= 0 or self.nodes <= 0
+
+    def best(self, begun: Outcome | None = None) -> Outcome | None:
+        """The cheapest change that clears every error, fewest packages first; None where the bounds hold none.
+
+        `begun` is a way that leaves errors behind: what it changes is taken as it is.
+        """
+        chosen = {} if begun is None else dict(begun.chosen)
+        plan = Plan() if begun is None else begun.plan
+        for size in range(len(chosen), len(chosen) + self.most + 1):
+            self._seen.clear()
+            for outcome in self._extend(chosen, plan, size, None):
+                if self._cheapest is None or outcome.cost < self._cheapest.cost:
+                    self._cheapest = outcome
+            if self._cheapest is not None:
+                return self._cheapest
+            if self.exhausted:
+                return None
+        return None
+
+    def _extend(self, chosen: dict[str, str], plan: Plan, size: int, target: str | None) -> Iterator[Outcome]:
+        """Everything of this size that begins with `chosen`; `target` is the error to be mended first."""
+        key = (
+            frozenset(chosen.items()),
+            frozenset(plan.env.items()),
+            frozenset((k, str(v)) for k, v in plan.config.items()),
+        )
+        if key in self._seen or self.exhausted:
+            return
+        self._seen.add(key)
+        self.nodes -= 1
+        versions = self.stack.completed(chosen)
+        if not self.stack.keeps(versions) or self._too_dear(chosen, plan, size):
+            return
+        clash = next(iter(pressing(self.stack, chosen)), None)
+        if clash is not None:
+            for package, spec in ways_out(self.stack, clash, versions, chosen) if len(chosen) < size else ():
+                yield from self._with(chosen, plan, package, spec, size, target)
+            return
+        if key not in self._verdicts:
+            self._verdicts[key] = self._judged(chosen, plan, target)
+        outcome, rules, causes = self._verdicts[key]
+        if outcome is not None:
+            if len(chosen) == size:
+                yield outcome
+            return
+        step = self._next(rules, causes, plan, chosen, size)
+        if step is None:
+            return
+        rule, packages, picks = step
+        after = rule.id if rule is not None else None
+        yield from self._set(chosen, plan, picks, size, after)
+        for package in packages:
+            yield from self._with(chosen, plan, package, "", size, after)
+
+    def _too_dear(self, chosen: dict[str, str], plan: Plan, size: int) -> bool:
+        """Whether it cannot become cheaper than what was found: no part of the cost falls when more is changed."""
+        if self._cheapest is None:
+            return False
+        return (size, *cost(self.stack, chosen)[1:], by_hand(plan)) >= self._cheapest.cost
+
+    def _next(
+        self, rules: Sequence[Rule], causes: Causes, plan: Plan, chosen: dict[str, str], size: int
+    ) -> tuple[Rule | None, list[str], list[Pick]] | None:
+        """(the error with the fewest ways, packages that may mend it, settings); None where one has no way at all."""
+        found: list[tuple[Rule | None, list[str], list[Pick]]] = []
+        stuck = False
+        for rule in rules:
+            reads = causes.of(rule)
+            packages = causes.movers(reads) - set(chosen) if len(chosen) < size else set()
+            picks = list(self._settings(rule, causes.switches(reads), plan))
+            stuck = stuck or not (packages or picks)
+            if not _no_release(rule):
+                found.append((rule, sorted(packages), picks))
+            elif picks:
+                found.append((rule, [], picks))
+        if not rules:  # no error, but a library has lost its last backend
+            reads = causes.of_libraries(self.repair.usable)
+            packages = causes.movers(reads) - set(chosen) if len(chosen) < size else set()
+            found.append((None, sorted(packages), []))
+            stuck = not packages
+        set_first = [step for step in found if any(pick.alternative.config for pick in step[2])]
+        if (stuck and not set_first) or not found:  # a setting changes the job, and with it what the others depend on
+            return None
+        return min(set_first or found, key=lambda step: len(step[2]) + sum(self._width(name) for name in step[1]))
+
+    def _width(self, package: str) -> int:
+        return len(self.kinds.releases(package, ""))
+
+    def _with(
+        self, chosen: dict[str, str], plan: Plan, package: str, spec: str, size: int, target: str | None
+    ) -> Iterator[Outcome]:
+        for version in self.kinds.releases(package, spec):
+            if self.stack.fits(package, version, chosen) and not self.stack.outdated(package, version, chosen):
+                yield from self._extend({**chosen, package: version}, plan, size, target)
+
+    def _set(
+        self, chosen: dict[str, str], plan: Plan, picks: Sequence[Pick], size: int, target: str | None
+    ) -> Iterator[Outcome]:
+        """The same with one more variable or setting, or a removal that the rule names."""
+        for pick in picks:
+            joined = plan.joined(pick)
+            if joined is None:
+                continue
+            moved = {name: spec.removeprefix("==") for name, spec in pick.alternative.require.items()}
+            if len(chosen) + len(moved) > size or any(name in chosen or not self.stack.free(name) for name in moved):
+                continue
+            yield from self._extend({**chosen, **moved}, joined, size, target)
+
+    def _settings(self, rule: Rule, switches: set[str], plan: Plan) -> Iterator[Pick]:
+        """What the rule puts before any release, removals and foreign builds it names, and set variables it reads."""
+        if len(plan.env) + len(plan.config) >= _SETTINGS:
+            return
+        named = False
+        for order, way in enumerate(rule.alternatives):
+            exact = [spec for spec in way.require.values() if spec == ABSENT or re.fullmatch(r"==[^,]*\+[^,]*", spec)]
+            named = named or bool(way.require)
+            pick = Pick(rule.id, order, way)
+            joined = plan.joined(pick)
+            if way.call or way.then or pick.trusted or not way.safe or len(exact) < len(way.require):
+                continue
+            if way.require and all(met(self.stack, name, spec) for name, spec in way.require.items()):
+                continue
+            same = joined is None or (joined.env == plan.env and joined.config == plan.config)
+            if (way.require or not same) and not (named and way.config):
+                yield pick
+        for name in sorted(switches - set(plan.env)):
+            yield Pick(rule.id, UNNAMED, Alternative(unset_env=(name,)))
+
+    def _judged(
+        self, chosen: Mapping[str, str], plan: Plan, target: str | None
+    ) -> tuple[Outcome | None, list[Rule], Causes]:
+        """(the outcome if nothing is left; else the errors that fire, and what they depend on)."""
+        repair = self.repair
+        self.left -= 1
+        facts = repair.facts_after(plan, chosen)
+        causes = Causes(self.rulebook, self.stack, facts)
+        if target is not None and target not in plan.trusted:  # the cheap question first
+            rule = self.rulebook.rules[target]
+            if rule_holds(self.rulebook, rule, traced(self.rulebook, facts)) is not False:
+                return None, [rule], causes
+        outcome = repair.asked(plan, chosen)
+        if outcome is not None and not outcome.firing:
+            return outcome, [], causes
+        return None, [self.rulebook.rules[name] for name in sorted(outcome.firing)] if outcome else [], causes
+
+
+def _no_release(rule: Rule) -> bool:
+    """Whether the author says that no release cures it: none is tried for its sake, silence about one is no proof."""
+    return "no_pin" in rule.body and not any(way.require for way in rule.alternatives)
+
+
+def better(repair: Repair, offered: Sequence[Outcome]) -> tuple[Outcome | None, bool]:
+    """(a way that needs fewer packages than all that are offered, where there is one; whether that could be told)."""
+    size = min((len(outcome.chosen) for outcome in offered if not outcome.firing), default=0)
+    if offered[0].firing or size < 2:
+        return None, True
+    search = Search(repair, min(size - 1, _MOST), *_BETTER)
+    found = search.best()
+    return found, found is not None or not (search.exhausted or size - 1 > _MOST)
+
+
+def completed(repair: Repair, outcomes: Sequence[Outcome]) -> Outcome | None:
+    """A way that clears all where those that rules name leave errors: searched anew, then from the best of them."""
+    found = Search(repair).best()
+    if found is None and outcomes:
+        begun = min(outcomes, key=lambda outcome: outcome.rank(repair.firing))
+        found = Search(repair, 2, *_SMALL).best(begun)
+    return found or _from_the_end(repair)
+
+
+def _from_the_end(repair: Repair) -> Outcome | None:
+    """A way begun where the first error is gone, and completed by what its releases need and by the other errors."""
+    from .infeasibility import Cases
+
+    cases, left = Cases(repair, _CASES), [_SMALL[1]]
+    begun: dict[frozenset[str], Outcome] = {}
+    rule = next((rule for rule in repair.rules if rule.id in repair.firing and not _no_release(rule)), None)
+    if rule is None:
+        return None
+    for wanted in islice(cases.openings(rule), _OPENINGS):
+        if any(repair.stack.outdated(name, version, wanted) for name, version in wanted.items()):
+            continue
+        ranges = {name: version if version == ABSENT else f"=={version}" for name, version in wanted.items()}
+        for chosen in islice(choices(repair.stack, ranges, left=left), 1):
+            outcome = repair.asked(cases.plan, chosen)
+            if outcome is not None and not outcome.firing:
+                return outcome
+            if outcome is not None:
+                begun.setdefault(outcome.firing, outcome)
+    best = min(begun.values(), key=lambda item: (len(item.firing), item.cost), default=None)
+    return Search(repair, _MORE, *_SMALL).best(best) if best is not None else None

@@ -1,0 +1,188 @@
+"""Fixes: the smallest changes after which the same rulebook, asked again, has no error left.
+
+`stack` knows releases and what they require, `packages` searches those that fit together, `plan` joins what rules
+ask for, `effects` says what the facts would then be, `repair` asks the rulebook again, `wording` tells it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from doctor.facts.vocabulary import TERMS
+from doctor.model import ABSENT, Fact, Facts, Fix, NoFix
+from doctor.packages.index import Platform, ReleaseIndex, load_index, normalized
+
+from .constraints import Limits
+
+if TYPE_CHECKING:
+    from doctor.rulebook.evaluate import Assessment
+    from doctor.rulebook.resolver import Known
+    from doctor.rulebook.rulebook import Rulebook
+
+    from .environment import Stack
+    from .repair import Outcome
+
+MOST_FIXES = 3
+_SEARCHED = 3  # warnings
+_SUSPICIOUS = 4  # packages: from so many on it is always asked whether fewer would do
+
+
+def solve(
+    rulebook: Rulebook,
+    facts: Facts,
+    assessment: Assessment,
+    *,
+    limits: Limits | None = None,
+    installed: Callable[[], Mapping[str, Sequence[str]]] | None = None,
+    index: ReleaseIndex | None = None,
+    deep: bool = True,
+    thorough: bool = True,
+) -> tuple[Fix, ...]:
+    """Up to three fixes for the errors (for the warnings where there is no error), the recommended one first.
+
+    `limits` says what stays; `installed` reads the Requires-Dist of installed distributions, once something is to fix.
+    Not `deep`: only the ways that rules name, without a search among all releases, which may take seconds.
+    Not `thorough`: that search only where no rule's way clears everything or the way is a heavy one, and what the
+    ways lose is not worked out.
+    """
+    requires = functools.cache(installed) if installed is not None else None
+    own = limits.with_declared() if limits is not None else None
+    kept: tuple[Fix, ...] = ()
+    if own is not None:  # ranges of the project's own files that are not part of the trouble are kept
+        kept = _solve(rulebook, facts, assessment, own, requires, index, deep, thorough)
+        if kept and not kept[0].leaves and any(change.kind == "package" for change in kept[0].changes):
+            return kept
+        kept = tuple(fix for fix in kept if not fix.leaves)
+    found = _solve(rulebook, facts, assessment, limits, requires, index, deep, thorough)
+    known = {fix.title for fix in kept}
+    return (*kept, *(fix for fix in found if fix.title not in known))[:MOST_FIXES]
+
+
+def _solve(
+    rulebook: Rulebook,
+    facts: Facts,
+    assessment: Assessment,
+    limits: Limits | None,
+    installed: Callable[[], Mapping[str, Sequence[str]]] | None,
+    index: ReleaseIndex | None,
+    deep: bool,
+    thorough: bool,
+) -> tuple[Fix, ...]:
+    errors = [finding for finding in assessment.findings if finding.severity == "error"]
+    targets = errors or [finding for finding in assessment.findings if finding.severity == "warning"]
+    hopeless = all(finding.no_pin for finding in errors)  # says the author: no release cures it
+    if not any(finding.alternatives for finding in targets) and hopeless:
+        return ()
+    from .describe import as_fix
+    from .repair import Repair, best_of, drags
+
+    requires = installed() if installed is not None else None
+    stack = stack_of(facts, assessment.known, index or load_index(), limits, requires)
+    severities = ("error",) if errors else ("error", "warning")
+    repair = Repair(rulebook, facts, assessment, stack, severities)
+    outcomes: list[Outcome] = []
+    for finding in targets:  # worst first; where it leaves errors behind, another may be the better one to begin with
+        named = repair.fixes_for(rulebook.rules[finding.rule])
+        outcomes += [outcome for outcome in named if errors or not drags(stack, outcome)]
+        if any(not outcome.firing for outcome in outcomes):
+            break
+    if deep and errors and all(outcome.firing for outcome in outcomes):
+        from .search import completed
+
+        found = completed(repair, outcomes)  # no rule names a way that clears everything: look for one
+        outcomes += [found] if found is not None else []
+    if deep and thorough and not errors and not outcomes:
+        from .search import Search
+
+        for finding in targets[:_SEARCHED]:  # a warning whose cure the index knows: a part that strayed from its pin
+            rule = rulebook.rules[finding.rule]
+            found = Search(repair.of_one(rule), 1, 60, 200).best() if not finding.no_pin else None
+            outcomes += [repair.asked(found.plan, found.chosen) or found] if found is not None else []
+    outcomes = [repair.lean(outcome) for outcome in outcomes]
+    best = best_of(outcomes, repair.firing, MOST_FIXES)
+    if deep and errors and best and (thorough or drags(stack, best[0]) or len(best[0].chosen) >= _SUSPICIOUS):
+        from .search import better
+
+        smaller, repair.smallest = better(repair, best)
+        if smaller is not None:  # recommended only if it is worse in nothing that matters, else one way of several
+            best = [smaller, *best] if smaller.dominates(best[0]) else [*best[: MOST_FIXES - 1], smaller]
+        best = best[:MOST_FIXES]
+    losses = None
+    if deep and thorough:
+        from .regressions import Losses
+
+        losses = Losses(repair)
+    fixes: dict[tuple[object, ...], Fix] = {}  # two ways may come to the same
+    for outcome in best:
+        fix = as_fix(repair, outcome, outcome is best[0], losses)
+        fixes.setdefault(tuple((change.kind, change.name, change.after) for change in fix.changes), fix)
+    return tuple(fix for changes, fix in fixes.items() if changes)
+
+
+def stack_of(
+    facts: Facts,
+    known: Known,
+    index: ReleaseIndex,
+    limits: Limits | None = None,
+    installed: Mapping[str, Sequence[str]] | None = None,
+) -> Stack:
+    """The packages of the target, as given and as they follow from what is given."""
+    from .environment import Stack
+
+    versions = {name: str(fact.value) for name, fact in distributions(facts).items()}
+    for name in index.packages:
+        value = known.value(f"{name}.version")
+        if value not in (None, ABSENT):
+            versions.setdefault(name, str(value))
+    cuda = known.value("torch.cuda")
+    return Stack(
+        index=index,
+        platform=platform_of(known),
+        installed=versions,
+        requires={normalized(name): tuple(lines) for name, lines in (installed or {}).items()},
+        limits=limits or Limits(),
+        cuda=None if cuda in (None, ABSENT) else str(cuda),
+    )
+
+
+def distributions(facts: Facts) -> dict[str, Fact]:
+    """Package → fact of its version, for every distribution known to be installed."""
+    return {
+        key.removesuffix(".version"): fact
+        for key, fact in facts.items()
+        if key.endswith(".version") and key not in TERMS and fact.value not in (None, ABSENT)
+    }
+
+
+def platform_of(known: Known) -> Platform:
+    """Where the target runs; an unknown Python excludes no release."""
+    python = known.value("python.version")
+    return Platform(
+        python=None if python in (None, ABSENT) else str(python),
+        system=str(known.value("platform.system") or "Linux"),
+        machine=str(known.value("platform.machine") or "x86_64"),
+    )
+
+
+def no_fix(
+    rulebook: Rulebook,
+    facts: Facts,
+    assessment: Assessment,
+    fixes: Sequence[Fix],
+    *,
+    limits: Limits | None = None,
+    installed: Callable[[], Mapping[str, Sequence[str]]] | None = None,
+    index: ReleaseIndex | None = None,
+) -> tuple[NoFix, ...]:
+    """For every error that no fix clears: why no release cures it, in sentences, and what would help instead."""
+    cleared = {rule for fix in fixes for rule in fix.resolves}
+    if not assessment.errors - cleared:
+        return ()
+    from .infeasibility_text import proofs
+    from .repair import Repair
+
+    requires = installed() if installed is not None else None
+    stack = stack_of(facts, assessment.known, index or load_index(), limits, requires)
+    return proofs(Repair(rulebook, facts, assessment, stack, ("error",)), cleared)

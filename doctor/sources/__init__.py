@@ -1,0 +1,1 @@
+"""Where facts come from: probes, manifests, workloads, project settings, snapshots."""

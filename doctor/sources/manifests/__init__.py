@@ -1,0 +1,1 @@
+"""Declared environments: requirement files, lock files, project files, scripts."""

@@ -1,0 +1,1 @@
+"""One module per requirement, lock or project file format."""

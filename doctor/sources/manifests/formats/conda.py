@@ -1,0 +1,178 @@
+"""conda's environment.yml: match specifications, and a list of requirements under `pip:`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from doctor.model import ABSENT, Fact
+from doctor.sources.manifests.base import PLAIN_RANGE, Entry, Sheet, fault, normalized, pin_of
+from doctor.util.yaml_text import parse_yaml
+
+from .requirements import Reader, logical_lines
+
+_SPEC = re.compile(r"(?P<name>[A-Za-z0-9_][\w.-]*)\s*(?:\[(?P<bracket>[^\]]*)\])?\s*(?P<rest>.*)")
+_NAMES = {
+    "pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch", "libtorch": "torch", "torchtriton": "triton",
+}  # fmt: skip
+_CUDA = ("pytorch-cuda", "cuda-version", "cudatoolkit")  # the first that is there says what torch was built for
+_OPERATORS = re.compile(r"(==|>=|<=|!=|~=|>|<|=)?\s*([\w.*+!-]+)")
+
+
+def read(path: Path, text: str) -> Sheet:
+    """Packages of conda and of pip; what conda's torch brings along is conda's choice and left open."""
+    content, lines = parse_yaml(text, str(path))
+    listed = content.get("dependencies") if isinstance(content, dict) else None
+    if not isinstance(listed, list):
+        raise fault(path, 1, "no list `dependencies`", "is this an environment.yml of conda?")
+    reader = Reader(path.resolve().parent)
+    rows = text.split("\n")
+    found: dict[str, tuple[str, int, str]] = {}  # name → (range, line, build)
+    for index, item in enumerate(listed):
+        line = lines.get(("dependencies", str(index)), 1)
+        if isinstance(item, dict):
+            _pip(item, path, line, lines, index, rows, reader)
+            continue
+        name, ranges, build = _spec(item, path, line)
+        if name in found:
+            raise fault(path, line, f"`{name}` is declared twice: also in line {found[name][1]}")
+        found[name] = (ranges, line, build)
+    reader.entries += _entries(path, found, rows)
+    sheet = reader.sheet()
+    return Sheet(sheet.entries, (*sheet.facts, *_facts(path, found)), False, "", sheet.notes)
+
+
+def specified(path: Path, said: Sequence[tuple[int, str]], rows: Sequence[str]) -> Sheet:
+    """What `conda install` is told: (line, match specification) each."""
+    found = {}
+    for line, text in said:
+        name, ranges, build = _spec(text, path, line)
+        found[name] = (ranges, line, build)
+    return packages(path, found, rows)
+
+
+def packages(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Sheet:
+    """What these packages are: name → (range as PEP 440 has it, line, build)."""
+    return Sheet(tuple(_entries(path, found, rows)), tuple(_facts(path, found)))
+
+
+def locked_packages(path: Path, locked: Sequence[tuple[str, str, str, int]], rows: Sequence[str]) -> Sheet:
+    """What a lock file chose: (name, version, build, line) each."""
+    found = {name: (f"=={version}", line, build) for name, version, build, line in locked}
+    if "pytorch" in found:  # libtorch and pytorch-gpu are parts of it
+        found = {name: value for name, value in found.items() if _NAMES.get(name) != "torch" or name == "pytorch"}
+    entries = (replace(entry, locked=True) for entry in _entries(path, found, rows))
+    return Sheet(tuple(entries), tuple(_facts(path, found)))
+
+
+def _entries(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Iterator[Entry]:
+    for name, (ranges, line, _) in found.items():
+        own = _NAMES.get(name, normalized(name))
+        if name not in (*_CUDA, "python", "cudnn", "pip"):
+            raw = rows[line - 1].rstrip("\r")
+            if ranges and not _is_range(ranges):
+                problem = f"`{ranges[:60]}` counts as conda does, which is no version of Python packages"
+                yield Entry(own, str(path), line, raw=raw, problem=problem)
+                continue
+            yield Entry(own, str(path), line, ranges, pin_of(ranges, path, line), raw=raw)
+
+
+def _pip(item: dict[str, Any], path: Path, line: int, lines: Any, index: int, rows: list[str], reader: Reader) -> None:
+    for key, listed in item.items():
+        if key != "pip" or not isinstance(listed, list):
+            raise fault(path, line, f"`{key[:40]}` is no part of `dependencies`", "only `pip:` with a list is")
+        for number, text in enumerate(listed):
+            here = lines.get(("dependencies", str(index), "pip", str(number)), line)
+            if not isinstance(text, str):
+                raise fault(path, here, "a requirement needs to be a text")
+            for _, _, logical in logical_lines(text):
+                reader.line(logical, path, here, rows[here - 1].rstrip("\r"), (path.resolve(),))
+
+
+def _spec(item: Any, path: Path, line: int) -> tuple[str, str, str]:
+    """(name, PEP 440 range, build) of a match specification: `pytorch=2.4.0=py3.11_cuda12.1`, `cudnn >=9, <10`."""
+    text = item.partition("#")[0].strip().rpartition("::")[2] if isinstance(item, str) else ""
+    match = _SPEC.fullmatch(text)
+    if match is None:
+        raise fault(path, line, f"`{str(item)[:60]}` is no package specification")
+    rest = re.sub(r"\s*([=<>!~,|]+)\s*", r"\1", match["rest"])
+    version, _, build = rest.partition(" ")
+    three = re.fullmatch(r"(={0,2}[^=<>!~,|]+)=([^=]+)", version)
+    if three:
+        version, build = three[1], three[2]
+    if match["bracket"]:
+        inner = re.search(r"version\s*=\s*['\"]?([^'\"]*)", match["bracket"])
+        built = re.search(r"build\s*=\s*['\"]?([^'\",]*)", match["bracket"])
+        version, build = (inner[1] if inner else version), (built[1] if built else build)
+    return match["name"].lower(), specification(version, path, line), build
+
+
+def specification(version: str, path: Path, line: int) -> str:
+    """conda's `=2.4` and `2.4.0` in the words of PEP 440; alternatives (`|`) are left open."""
+    if "|" in version or version.strip() in ("", "*"):
+        return ""
+    clauses = []
+    for part in version.split(","):
+        match = _OPERATORS.fullmatch(part.strip())
+        if match is None:
+            raise fault(path, line, f"`{version[:60]}` is no range of versions")
+        operator, bound = match[1] or "==", match[2]
+        if operator == "=" and not bound.endswith("*"):
+            bound = bound if bound.count(".") > 1 else f"{bound}.*"  # `=2.4` is any 2.4, `=2.4.0` is that release
+        clauses.append(("==" if operator == "=" else operator) + bound)
+    return ",".join(clauses)
+
+
+def _is_range(ranges: str) -> bool:
+    """Whether the bounds are versions that Python packages can have: `tzdata=2023c` and `openssl=1.1.1k` are not."""
+    if PLAIN_RANGE.fullmatch(ranges):
+        return True
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        SpecifierSet(ranges)
+    except InvalidSpecifier:
+        return False
+    return True
+
+
+def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
+    facts = []
+    python = _least(found, "python")
+    if python:
+        facts.append(Fact("python.version", python, f"{path}:{found['python'][1]}"))
+    torch = next((name for name, own in _NAMES.items() if own == "torch" and name in found), None)
+    if torch is None:
+        return facts
+    _, line, build = found[torch]
+    at = f"{path}:{line}"
+    cuda = next(((_least(found, name), found[name][1]) for name in _CUDA if _least(found, name)), None)
+    built = re.search(r"cuda_?(\d+)\.?(\d)", build)
+    if built:
+        facts.append(Fact("torch.cuda", f"{built[1]}.{built[2]}", at))
+    elif build.startswith("cpu") or torch == "pytorch-cpu":
+        facts.append(Fact("torch.cuda", ABSENT, at))
+    elif cuda:
+        facts.append(Fact("torch.cuda", cuda[0], f"{path}:{cuda[1]}"))
+    else:
+        facts.append(Fact("torch.cuda", None, at, problem="the file leaves open which CUDA conda's torch is built for"))
+    own, bundled = _least(found, "cudnn"), re.search(r"cudnn(\d+\.\d+(?:\.\d+)?)", build)
+    if own and own.count(".") > 1:
+        facts.append(Fact("cudnn.version", own, f"{path}:{found['cudnn'][1]}"))
+    elif bundled:
+        facts.append(Fact("cudnn.version", bundled[1], at))
+    else:
+        problem = "conda's torch brings the cuDNN of its channel, and the file does not pin one"
+        facts.append(Fact("cudnn.version", None, at, problem=problem))
+    wheels = ("nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+    facts += [Fact(f"{name}.version", ABSENT, f"{at}, conda's torch needs no wheel for it") for name in wheels]
+    return facts
+
+
+def _least(found: dict[str, tuple[str, int, str]], name: str) -> str | None:
+    """The version a specification fixes, as far as it goes: `=3.11` is 3.11."""
+    match = re.fullmatch(r"==(\d+(?:\.\d+)*)(\.\*)?", found[name][0]) if name in found else None
+    return match[1] if match else None

@@ -1,0 +1,98 @@
+"""conda-lock.yml, every platform in one file, and the explicit lists of addresses that conda writes for one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from doctor.sources.manifests.base import Entry, Sheet, fault, normalized
+
+from .conda import locked_packages
+from .yaml_lock import machine_of, read_lock_yaml
+
+_KEYS = ("name", "version", "manager", "platform", "url", "build", "category", "optional")
+ADDRESS = re.compile(
+    r"(?:\S*/)?(?P<name>[A-Za-z0-9_.-]+?)-(?P<version>[^-/]+)-(?P<build>[^-/]+)\.(?:conda|tar\.bz2)(?:#.*)?"
+)
+
+
+def read(path: Path, text: str) -> Sheet:
+    """The packages for Linux."""
+    if re.search(r"^@EXPLICIT\s*$", text, re.MULTILINE):
+        return _explicit(path, text)
+    content, lines = read_lock_yaml(path, text, "package", _KEYS)
+    listed = content.get("package") if isinstance(content, dict) else None
+    if not isinstance(listed, list):
+        raise fault(path, 1, "no list `package`", "is this a conda-lock.yml?")
+    rows = text.split("\n")
+    items = [(index, item) for index, item in enumerate(listed) if isinstance(item, dict)]
+    if len(items) < len(listed):
+        raise fault(path, lines.get(("package",), 1), "a package needs keys with values")
+    machine = machine_of(path, {str(item.get("platform")) for _, item in items})
+    conda: list[tuple[str, str, str, int]] = []
+    entries: list[Entry] = []
+    left = 0
+    for index, item in items:
+        if item.get("platform") != machine:
+            continue
+        if item.get("optional") == "true" or item.get("category") not in (None, "main"):
+            left += 1
+            continue
+        line = lines.get(("package", str(index), "version"), lines.get(("package", str(index)), 1))
+        name, version = _text(path, line, item, "name"), _text(path, line, item, "version")
+        if item.get("manager") == "pip":
+            entries.append(_pip(path, name, version, line, rows))
+        else:
+            conda.append((name.lower(), version, _build(item), line))
+    sheet = locked_packages(path, conda, rows)
+    note = (f"{path}: {left} packages of other categories than `main` were left out",) if left else ()
+    found = (*sheet.entries, *entries)
+    if not found:
+        raise fault(path, None, f"nothing is locked for {machine}")
+    return Sheet(found, sheet.facts, True, "", note)
+
+
+def _pip(path: Path, name: str, version: str, line: int, rows: list[str]) -> Entry:
+    from packaging.version import InvalidVersion
+
+    from doctor.facts.vocabulary import parse_version
+
+    try:
+        parse_version(version)
+    except InvalidVersion:
+        raise fault(path, line, f"`{version[:60]}` is no version") from None
+    raw = rows[line - 1].strip()
+    return Entry(normalized(name), str(path), line, f"=={version}", version, raw=raw, locked=True)
+
+
+def _text(path: Path, line: int, item: dict[str, Any], key: str) -> str:
+    value = item.get(key)
+    if not isinstance(value, str) or not value:
+        raise fault(path, line, f"a package needs `{key}` as a text")
+    return value
+
+
+def _build(item: dict[str, Any]) -> str:
+    if isinstance(item.get("build"), str):
+        return str(item["build"])
+    match = ADDRESS.fullmatch(str(item.get("url") or ""))
+    return match["build"] if match else ""
+
+
+def _explicit(path: Path, text: str) -> Sheet:
+    """One address a line."""
+    found = []
+    rows = text.split("\n")
+    for number, row in enumerate(rows, 1):
+        line = row.strip()
+        if not line or line.startswith(("#", "@")):
+            continue
+        match = ADDRESS.fullmatch(line)
+        if match is None:
+            raise fault(path, number, f"`{line[:60]}` is no address of a conda package")
+        found.append((match["name"].lower(), match["version"], match["build"], number))
+    if not found:
+        raise fault(path, None, "nothing is locked in it")
+    sheet = locked_packages(path, found, rows)
+    return Sheet(sheet.entries, sheet.facts, True)

@@ -1,0 +1,133 @@
+"""Pipfile.lock: the packages of `default`; those of `develop` are installed only on request."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from doctor.model import Fact
+from doctor.sources.manifests.base import Entry, Sheet, cuda_of_index, fault, normalized, pin_of
+
+from .requirements import Reader
+
+
+def read(path: Path, text: str) -> Sheet:
+    """The locked packages."""
+    content = _load(path, text)
+    listed = content.get("default")
+    if not isinstance(listed, dict):
+        raise fault(path, 1, "no `default` in it: nothing is locked", "is this a Pipfile.lock?")
+    meta = content.get("_meta")
+    meta = meta if isinstance(meta, dict) else {}
+    lines = _Lines(text)
+    notes: list[str] = []
+    entries: list[Entry] = []
+    facts: list[Fact] = []
+    indexes = _indexes(meta)
+    for name, table in listed.items():
+        line = lines.of(name)
+        if not isinstance(table, dict):
+            raise fault(path, line, f"`{name[:40]}` needs keys with values")
+        entry = _entry(path, name, table, line, lines.raw(line), notes)
+        if entry is None:
+            continue
+        entries.append(entry)
+        cuda = cuda_of_index(indexes.get(str(table.get("index")), ""))
+        if entry.name == "torch" and cuda and "+" not in (entry.version or ""):
+            facts.append(Fact("torch.cuda", cuda, f"{path}:{line}"))
+    if content.get("develop"):
+        notes.append(f"{path}: the packages of `develop` were left out")
+    return Sheet(tuple(entries), tuple(facts), bool(entries), _python(meta), tuple(notes))
+
+
+def _load(path: Path, text: str) -> dict[str, Any]:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        built = dict(pairs)
+        if len(built) < len(pairs):
+            seen: set[str] = set()
+            twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            raise fault(path, None, f"`{twice[:60]}` is given twice")
+        return built
+
+    try:
+        content = json.loads(text, object_pairs_hook=once, parse_int=str, parse_float=str, parse_constant=str)
+    except json.JSONDecodeError as problem:
+        raise fault(path, problem.lineno, f"not JSON: {problem.msg.lower()}") from None
+    except RecursionError:
+        raise fault(path, None, "nested too deeply") from None
+    if not isinstance(content, dict):
+        raise fault(path, 1, "it needs keys with values", "is this a Pipfile.lock?")
+    return content
+
+
+def _entry(path: Path, name: str, table: dict[str, Any], line: int, raw: str, notes: list[str]) -> Entry | None:
+    version, marker = table.get("version"), table.get("markers")
+    marker = marker if isinstance(marker, str) and marker else None
+    if version is None:
+        address = table.get("file") or table.get("path")
+        if isinstance(table.get("git"), str):
+            address = f"git+{table['git']}@{table.get('ref') or ''}".rstrip("@")
+        if isinstance(address, str) and "://" in address:
+            reader = Reader(path.resolve().parent)
+            reader.line(f"{name} @ {address}", path, line, raw)
+            notes += reader.notes
+            return reader.entries[0] if reader.entries else None
+        problem = f"`{name[:40]}` comes from a folder, or from nowhere that is told"
+        return Entry(normalized(name), str(path), line, marker=marker, raw=raw, locked=True, problem=problem)
+    if not isinstance(version, str):
+        raise fault(path, line, f"the version of `{name[:40]}` needs to be a text")
+    if version.strip() == "*":
+        problem = f"`{name[:40]}` is locked to no version"
+        return Entry(normalized(name), str(path), line, marker=marker, raw=raw, locked=True, problem=problem)
+    pin = pin_of(version if version.startswith("=") else f"=={version}", path, line)
+    return Entry(normalized(name), str(path), line, f"=={pin}", pin, (), marker, raw, locked=True)
+
+
+def _indexes(meta: dict[str, Any]) -> dict[str, str]:
+    sources = meta.get("sources")
+    return {
+        str(table.get("name")): str(table.get("url"))
+        for table in (sources if isinstance(sources, list) else [])
+        if isinstance(table, dict)
+    }
+
+
+def _python(meta: dict[str, Any]) -> str:
+    requires = meta.get("requires")
+    found = requires.get("python_full_version") or requires.get("python_version") if isinstance(requires, dict) else ""
+    return f"=={found}.*" if isinstance(found, str) and re.fullmatch(r"\d+(\.\d+)*", found) else ""
+
+
+class _Lines:
+    """Where the version of each package stands; `json` does not say."""
+
+    def __init__(self, text: str) -> None:
+        self.rows = text.split("\n")
+        self._found: dict[str, int] = dict(_versions(self.rows))
+
+    def of(self, name: str) -> int:
+        return self._found.get(name, 1)
+
+    def raw(self, line: int) -> str:
+        row = self.rows[line - 1].strip()
+        return row if len(row) <= 200 else row[:197] + "..."
+
+
+def _versions(rows: list[str]) -> Iterator[tuple[str, int]]:
+    """(package, line of its version, else of its name) in `default`; later ones win, so `develop` is not looked at."""
+    name, section = "", ""
+    for number, row in enumerate(rows, 1):
+        stripped = row.strip()
+        if stripped.endswith("{"):
+            match = re.match(r'\{?\s*"([^"]*)"\s*:', stripped)
+            key = match[1] if match else ""
+            if key in ("_meta", "default", "develop") and len(row) - len(row.lstrip()) <= 4:
+                section, name = key, ""
+            elif section == "default" and key:
+                name = key
+                yield name, number
+        elif section == "default" and name and stripped.startswith('"version"'):
+            yield name, number

@@ -1,0 +1,96 @@
+"""pixi.toml, and `[tool.pixi]` of a pyproject.toml: packages of conda and of PyPI; features are no plain install."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from doctor.model import Fact
+from doctor.sources.manifests.base import Entry, Sheet, agreed, cuda_of_index, fault
+from doctor.util.toml_lines import Places, load_toml
+
+from .conda import packages, specification
+from .poetry_project import dependencies
+
+Table = dict[str, Any]
+_LINUX = ("linux-64", "linux", "unix")
+
+
+def read(path: Path, text: str) -> Sheet:
+    """What the default environment holds."""
+    content = load_toml(path, text)
+    if not ({"workspace", "project", "dependencies", "pypi-dependencies", "feature"} & content.keys()):
+        hint = "name the pixi.lock or the pyproject.toml instead"
+        raise fault(path, None, "it has no `[workspace]` and no `[dependencies]`", hint)
+    return tables(path, content, "", Places(text))
+
+
+def tables(path: Path, content: Table, prefix: str, places: Places) -> Sheet:
+    """The tables of pixi below `prefix`; where the default feature brings nothing, all features are read."""
+    if not content:
+        return Sheet(())
+    notes: list[str] = []
+    entries, facts = _feature(path, content, prefix, places, notes)
+    features = content.get("feature")
+    features = features if isinstance(features, dict) else {}
+    if features and not entries:
+        more: list[Entry] = []
+        for name, table in features.items():
+            if isinstance(table, dict):
+                found, further = _feature(path, table, _below(prefix, f"feature.{name}"), places, notes)
+                more += found
+                facts += further
+        entries = list(agreed(more, "the features of"))
+    elif features:
+        notes.append(f"{path}: features of pixi were left out: {', '.join(features)}")
+    for table in (content.get("pypi-options"),):
+        for url in _urls(table):
+            if cuda := cuda_of_index(url):
+                facts.append(Fact("torch.cuda", cuda, f"{path}:{places.text(url)}"))
+    return Sheet(tuple(entries), tuple(facts), False, "", tuple(notes))
+
+
+def _below(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _feature(
+    path: Path, content: Table, prefix: str, places: Places, notes: list[str]
+) -> tuple[list[Entry], list[Fact]]:
+    found: dict[str, tuple[str, int, str]] = {}
+    entries: list[Entry] = []
+    for table, where in _parts(content, prefix):
+        listed = table.get("dependencies")
+        if listed is not None and not isinstance(listed, dict):
+            raise fault(path, places.key(_below(where, "dependencies")), "`dependencies` needs to be a table")
+        for name, value in (listed or {}).items():
+            line = places.key(_below(where, "dependencies"), name)
+            given = {"version": value} if isinstance(value, str) else value
+            if not isinstance(given, dict):
+                raise fault(path, line, f"`{name[:40]}` needs a range of versions or a table")
+            version, build = given.get("version", "*"), given.get("build", "")
+            if not isinstance(version, str) or not isinstance(build, str):
+                raise fault(path, line, f"the version of `{name[:40]}` needs to be a text")
+            found[name.lower()] = (specification(version, path, line), line, build)
+        entries += dependencies(path, table.get("pypi-dependencies"), _below(where, "pypi-dependencies"), places, notes)
+    sheet = packages(path, found, places.rows)
+    return [*sheet.entries, *entries], list(sheet.facts)
+
+
+def _parts(content: Table, prefix: str) -> Iterator[tuple[Table, str]]:
+    """The tables for every platform, then those for Linux alone."""
+    yield content, prefix
+    targets = content.get("target")
+    for name in _LINUX:
+        table = targets.get(name) if isinstance(targets, dict) else None
+        if isinstance(table, dict):
+            yield table, _below(prefix, f"target.{name}")
+
+
+def _urls(options: Any) -> Iterator[str]:
+    if isinstance(options, dict):
+        extra = options.get("extra-index-urls")
+        for url in (options.get("index-url"), *(extra if isinstance(extra, list) else [])):
+            if isinstance(url, str):
+                yield url

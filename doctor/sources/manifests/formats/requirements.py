@@ -1,0 +1,282 @@
+"""requirements.txt as pip reads it: includes, constraints, hashes, extras, markers, addresses, index options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from doctor.errors import DoctorError
+from doctor.model import Fact
+from doctor.packages.requirement_lines import read_line
+from doctor.sources.manifests.base import MAX_BYTES, Entry, Sheet, cuda_of_index, fault, normalized, pin_of
+from doctor.util.yaml_text import read_text
+
+MAX_FILES = 200
+_OPTION = re.compile(r"(--?[A-Za-z][A-Za-z-]*)(?:\s*=\s*|\s+|(?<=^-[a-z]))?(.*)", re.DOTALL)
+_TRAILING = re.compile(r"\s(--?[A-Za-z][\w-]*(?:[\s=].*)?)$", re.DOTALL)  # pip's requirement ends with the first option
+_IGNORED = re.compile(r"(?<!\S)(-i|-f|--(?:extra-)?index-url|--find-links)(?=[\s=])")  # they need a line
+_COMMENT = re.compile(r"(^|\s)#.*$")
+_WHEEL = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.]+)-(?P<version>\d[^-/]*)(-\d[^-/]*)?-[^-/]+-[^-/]+-[^-/]+\.whl")
+_SDIST = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.-]+?)-(?P<version>\d[^-/]*)\.(?:tar\.gz|zip)")
+_TAG = re.compile(r"@v?(\d+(?:\.\d+)+(?:\.?(?:post|rc|a|b|dev)\d+)?)(?:[#?].*)?$")
+_NAMED = r"[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?\s*@"
+_ADDRESS = re.compile(rf"(?!{_NAMED})(?:[a-z+]+://|git\+|\.{{0,2}}/|file:|.*\.(?:whl|tar\.gz|zip)(?:#.*)?$)")
+#: A project in a folder, as pip takes it: `.`, `./server[gpu]`, `libs/kernels`.
+_FOLDER = re.compile(r"(?:\.{1,2}|(?:file:)?[\w.~+-]*/[\w./~+-]*)(?:\[[\w,. -]*\])?(?:\s*;.*)?")
+_FILE = re.compile(r"\.(?:whl|tar\.gz|zip|txt)\b")
+_PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(\d{1,9}(?:\.\d{1,9}){0,6})")
+_PLAIN = re.compile(r"(?:(?:>=|<=|>|<|==|!=)\d+(?:\.\d+)*(?:\.post\d+|rc\d+)?|(?:==|!=)\d+(?:\.\d+)*\.\*)")
+#: Repositories whose distribution is called otherwise.
+_REPOSITORIES = {
+    "flash-attention": "flash-attn", "transformerengine": "transformer-engine", "megatron-lm": "megatron-core",
+}  # fmt: skip
+_SILENT = (
+    "--no-index", "--find-links", "-f", "--no-binary", "--only-binary", "--prefer-binary", "--require-hashes", "--pre",
+    "--trusted-host", "--use-feature", "--no-build-isolation", "--no-deps", "--no-cache-dir", "--upgrade", "-U",
+    "--use-pep517", "--default-timeout", "--timeout", "--retries",
+)  # fmt: skip
+
+
+def read(path: Path, text: str) -> Sheet:
+    """The file and what it includes."""
+    reader = Reader(project_top(path))
+    reader.file(path, text, (), constraint=False)
+    return reader.sheet()
+
+
+class Reader:
+    """Collects entries over one file and its includes."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top  # no include may lead out of it
+        self.entries: list[Entry] = []
+        self.facts: list[Fact] = []
+        self.notes: list[str] = []
+        self.hashed = 0
+        self._read: set[tuple[Path, bool]] = set()
+
+    def sheet(self) -> Sheet:
+        """All that was read; with hashes on every line pip installs nothing that is not listed."""
+        wanted = [entry for entry in self.entries if not entry.constraint]
+        complete = bool(wanted) and self.hashed == len(wanted) and all(entry.version for entry in wanted)
+        return Sheet(tuple(self.entries), tuple(self.facts), complete, "", tuple(self.notes))
+
+    def file(self, path: Path, text: str, behind: tuple[Path, ...], *, constraint: bool) -> None:
+        """Every line of a file; `behind` are the files that led here."""
+        here = path.resolve()
+        if (here, constraint) in self._read:
+            return
+        self._read.add((here, constraint))
+        for number, raw, line in logical_lines(text):
+            self.line(line, path, number, raw, (*behind, here), constraint=constraint)
+
+    def line(
+        self, line: str, path: Path, number: int, raw: str, behind: tuple[Path, ...] = (), *, constraint: bool = False
+    ) -> None:
+        """One logical line: an option, an address or a requirement."""
+        if line.startswith("-"):
+            self._option(line, path, number, behind)
+            return
+        trailing = _TRAILING.search(f" {line}")
+        if trailing:
+            line = line[: trailing.start(1) - 1].strip()
+            self.hashed += int("--hash" in trailing[1] and not constraint)
+            ignored = _IGNORED.search(trailing[1])
+            if ignored:
+                self.notes.append(f"{path}:{number}: pip ignores `{ignored[1]}` behind a requirement")
+        if _FOLDER.fullmatch(line) and not _FILE.search(line):
+            self.notes.append(f"{path}:{number}: what the project in `{_safe(line)}` needs was not read")
+            return
+        self.entries.append(_entry(line, str(path), number, raw, constraint))
+
+    def _option(self, line: str, path: Path, number: int, behind: tuple[Path, ...]) -> None:
+        match = _OPTION.fullmatch(line)
+        name, value = (match[1], match[2].strip()) if match else (line, "")
+        if name[:2] in ("-r", "-c", "-e", "-i", "-f") and len(name) > 2 and not name.startswith("--"):
+            name, value = name[:2], (name[2:] + value).strip()
+        if name in ("-r", "--requirement", "-c", "--constraint"):
+            self._include(value.strip("'\""), path, number, behind, constraint=name in ("-c", "--constraint"))
+        elif name in ("-e", "--editable"):
+            if not re.match(r"[a-z+]+://|git\+|.*egg=", value):
+                self.notes.append(f"{path}:{number}: what the project in `{_safe(value)}` needs was not read")
+                return
+            self.entries.append(_entry(value, str(path), number, line, False))
+        elif name in ("-i", "--index-url", "--extra-index-url"):
+            cuda = cuda_of_index(value)
+            if cuda:
+                self.facts.append(Fact("torch.cuda", cuda, f"{path}:{number}"))
+        elif name not in _SILENT:
+            raise fault(path, number, f"unknown option `{_safe(name)}`")
+
+    def _include(self, name: str, path: Path, number: int, behind: tuple[Path, ...], *, constraint: bool) -> None:
+        if not name:
+            raise fault(path, number, "an include names no file")
+        if re.match(r"[a-z]+://", name):
+            self.notes.append(f"{path}:{number}: `{_safe(name)}` was not read: nothing is fetched")
+            return
+        target = path.parent / name
+        try:
+            resolved = target.resolve()
+        except (OSError, ValueError, RuntimeError):
+            raise fault(path, number, f"cannot read `{_safe(name)}`") from None
+        if resolved in behind:
+            ring = " → ".join(item.name for item in (*behind[behind.index(resolved) :], resolved))
+            raise fault(path, number, f"the include leads back to where it came from: {ring}")
+        if not resolved.is_relative_to(self.top):
+            raise fault(path, number, f"`{_safe(name)}` leads out of the project", "includes stay inside its folder")
+        if len(self._read) >= MAX_FILES:
+            raise fault(path, number, f"more than {MAX_FILES} files are included")
+        try:
+            text = read_text(target, "included file", MAX_BYTES)
+        except DoctorError as problem:
+            raise fault(path, number, problem.message, problem.hint) from None
+        self.file(target, text, behind, constraint=constraint)
+
+
+def logical_lines(text: str) -> Iterator[tuple[int, str, str]]:
+    """(number of the first line, that line as it stands, the joined line without comment); empty ones left out."""
+    pending: list[str] = []
+    first, raw = 0, ""
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.rstrip("\r")
+        if not pending:
+            first, raw = number, line
+        body = _COMMENT.sub("", line).rstrip()
+        if line.rstrip().endswith("\\") and body == line.rstrip():
+            pending.append(body[:-1].strip())
+            continue
+        joined = " ".join([*pending, body.strip()]).strip()
+        pending = []
+        if joined:
+            yield first, raw, joined
+    joined = " ".join(pending).strip()
+    if joined:
+        yield first, raw, joined
+
+
+def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Entry:
+    """A requirement or an address."""
+    if (bare := _PIN.fullmatch(text)) is not None:  # most lines of a long file
+        return Entry(normalized(bare[1]), file, number, f"=={bare[2]}", bare[2], (), None, raw, constraint)
+    plain = read_line(text)
+    if plain is not None and plain.name and not _ADDRESS.match(text):
+        ranges = ",".join(plain.clauses)
+        _check(ranges, file, number)
+        extras = tuple(re.findall(r"[A-Za-z0-9._-]+", (re.search(r"\[(.*?)\]", text) or ["", ""])[1]))
+        return Entry(
+            normalized(plain.name),
+            file,
+            number,
+            ranges,
+            pin_of(ranges, file, number),
+            extras,
+            plain.marker,
+            raw,
+            constraint,
+        )
+    if _ADDRESS.match(text):
+        return _address(text, None, file, number, raw, constraint)
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        found = Requirement(text)
+    except InvalidRequirement:
+        raise fault(file, number, f"`{_safe(text)}` is no requirement") from None
+    marker = str(found.marker) if found.marker else None
+    if found.url:
+        return _address(found.url, found.name, file, number, raw, constraint, tuple(sorted(found.extras)), marker)
+    ranges = str(found.specifier)
+    pin = pin_of(ranges, file, number)
+    return Entry(
+        normalized(found.name), file, number, ranges, pin, tuple(sorted(found.extras)), marker, raw, constraint
+    )
+
+
+def _check(ranges: str, file: str, number: int) -> None:
+    if all(_PLAIN.fullmatch(clause) for clause in ranges.split(",") if clause):
+        return  # spares the import of `packaging.specifiers`
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        SpecifierSet(ranges)
+    except InvalidSpecifier:
+        raise fault(file, number, f"`{_safe(ranges)}` is no range of versions") from None
+
+
+def _address(
+    url: str, name: str | None, file: str, number: int, raw: str, constraint: bool, extras: tuple[str, ...] = (),
+    marker: str | None = None,
+) -> Entry:  # fmt: skip
+    """A wheel, a source archive or a repository: the version is in the file's name or in the tag."""
+    from urllib.parse import unquote
+
+    url, condition = split_marker(url)
+    bare, _, fragment = url.strip().partition("#")
+    egg = re.search(r"egg=([A-Za-z0-9._-]+)", fragment)
+    archive = unquote(bare).partition("?")[0]
+    found = _WHEEL.fullmatch(archive) or _SDIST.fullmatch(archive)
+    tag = _TAG.search(bare) if bare.startswith("git+") else None
+    called = name or (egg[1] if egg else None) or (found["name"] if found else None) or _repository(bare)
+    if called is None:
+        hint = "`-r FILE` includes a file" if bare.endswith(".txt") else "write `name @ address`"
+        raise fault(file, number, f"`{_safe(url)}` does not say which package it is", hint)
+    version = found["version"].replace("_", "+", 1) if found else tag[1] if tag else None
+    from packaging.version import InvalidVersion
+
+    from doctor.facts.vocabulary import parse_version
+
+    try:
+        parse_version(version or "0")
+    except InvalidVersion:
+        version = None
+    problem = None if version else f"`{_safe(url)}` does not say which version it is"
+    return Entry(
+        normalized(called), file, number, f"=={version}" if version else "", version, extras,
+        marker or condition.strip() or None, raw, constraint, False, problem, bare.startswith("git+"),
+    )  # fmt: skip
+
+
+def address_entry(text: str, file: str, number: int) -> Entry | None:
+    """A line that is nothing but an address, if it tells which package it is."""
+    if not _ADDRESS.match(text):
+        return None
+    try:
+        return _address(text, None, file, number, text, False)
+    except DoctorError:
+        return None
+
+
+def split_marker(address: str) -> tuple[str, str]:
+    """(address, marker): `;` is part of an address unless a space stands before or behind it."""
+    url, *rest = re.split(r"\s+;\s*|;\s+", address, maxsplit=1)
+    return url, rest[0] if rest else ""
+
+
+def version_of_address(url: str, name: str) -> str | None:
+    """The version that a wheel's name, a source archive's or a tag tells."""
+    return _address(url, name, "", 0, url, False).version
+
+
+def _repository(url: str) -> str | None:
+    """What a repository or folder is called, where that is the package's name or one that is known for another."""
+    if not url.startswith("git+"):
+        return None
+    last = normalized(url.partition("://")[2].partition("@")[0].rstrip("/").rpartition("/")[2].removesuffix(".git"))
+    return _REPOSITORIES.get(last, last) or None
+
+
+def project_top(path: Path) -> Path:
+    """The folder that includes must not leave: the checkout around the file, else the project, else the file's own."""
+    folder = path.resolve().parent
+    for marks in ((".git",), ("pyproject.toml", "setup.py", "setup.cfg")):
+        for parent in (folder, *folder.parents):
+            if any((parent / mark).exists() for mark in marks):
+                return parent
+    return folder
+
+
+def _safe(text: str) -> str:
+    """Short, and without the password that an address may carry."""
+    shown = re.sub(r"(://)[^/@\s]+@", r"\1…@", " ".join(text.split()))
+    return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -1,0 +1,145 @@
+"""`[tool.uv]` of a pyproject.toml: overrides, constraints and where single packages come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from doctor.model import Fact
+from doctor.sources.manifests.base import Entry, cuda_of_index, fault, normalized
+from doctor.util.toml_lines import Places
+
+from .requirements import Reader
+
+Table = dict[str, Any]
+
+
+def applied(
+    path: Path, uv: Table, entries: Sequence[Entry], taken: tuple[str, ...], places: Places, notes: list[str]
+) -> tuple[list[Entry], list[Fact]]:
+    """The entries as uv would have them, and torch's CUDA where its index says it; `taken` are extras and groups."""
+    if not uv:
+        return list(entries), []
+    overrides = list(_listed(path, uv, "override-dependencies", places))
+    replaced = {entry.name for entry in overrides}
+    asked = {entry.name for entry in entries}
+    whole = [entry for entry in entries if entry.name not in replaced]
+    whole += [entry for entry in overrides if entry.name in asked]
+    whole += [
+        replace(entry, constraint=True)
+        for entry in (*_listed(path, uv, "constraint-dependencies", places), *overrides)
+        if entry.name not in replaced or entry.name not in asked
+    ]
+    facts: list[Fact] = []
+    indexes = _indexes(uv)
+    sources = uv.get("sources")
+    for name, given in sources.items() if isinstance(sources, dict) else ():
+        line = places.key("tool.uv.sources", name)
+        tables = [table for table in (given if isinstance(given, list) else [given]) if isinstance(table, dict)]
+        chosen = [table for table in tables if _counts(table, taken)]
+        if not tables:
+            raise fault(path, line, f"the source of `{name[:40]}` needs a table")
+        urls = {
+            str(table["index"]): indexes.get(str(table["index"]), str(table["index"]))
+            for table in chosen
+            if "index" in table
+        }
+        found = sorted({cuda for url in urls.values() if (cuda := cuda_of_index(url))})
+        if normalized(name) == "torch" and found:
+            problem = f"its sources differ: CUDA {', '.join(found)}" if len(found) > 1 else None
+            facts.append(Fact("torch.cuda", None if problem else found[0], f"{path}:{line}", problem=problem))
+        whole = [
+            _from(path, line, entry, chosen, places, notes) if entry.name == normalized(name) else entry
+            for entry in whole
+        ]
+    if not any(fact.key == "torch.cuda" for fact in facts):
+        facts += _default_index(path, uv, places)
+    return whole, facts
+
+
+def _from(path: Path, line: int, entry: Entry, tables: Sequence[Table], places: Places, notes: list[str]) -> Entry:
+    """A package that comes from an address, a repository or a folder instead of an index."""
+    if len(tables) != 1:
+        return entry
+    table = tables[0]
+    address = None
+    if isinstance(table.get("url"), str):
+        address = table["url"]
+    elif isinstance(table.get("git"), str):
+        reference = table.get("tag") or table.get("rev") or table.get("branch") or ""
+        address = f"git+{table['git']}" + (f"@{reference}" if reference else "")
+    elif isinstance(table.get("path"), str) or table.get("workspace") is True:
+        told = f"`{entry.name}` comes from a folder of the project"
+        if str(table.get("path", "")).endswith(".whl"):
+            address = f"./{str(table['path']).lstrip('./')}"
+        elif entry.version is None:
+            return replace(entry, problem=told)
+    if address is None:
+        return entry
+    reader = Reader(path.resolve().parent)
+    reader.line(f"{entry.name} @ {address}" if "://" in address else address, path, line, places.raw(line))
+    notes += reader.notes
+    if not reader.entries:
+        return entry
+    found = reader.entries[0]
+    return replace(found, name=entry.name, extras=entry.extras, marker=entry.marker)
+
+
+def _counts(table: Table, taken: tuple[str, ...]) -> bool:
+    """Whether a source holds on Linux with the chosen extras and groups."""
+    for key in ("extra", "group"):
+        if isinstance(table.get(key), str) and normalized(table[key]) not in taken:
+            return False
+    marker = table.get("marker")
+    if not isinstance(marker, str):
+        return True
+    from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+
+    from doctor.packages.index import Platform
+
+    try:
+        return bool(Marker(marker).evaluate({**Platform().markers, "extra": ""}))
+    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, KeyError):
+        return True
+
+
+def _indexes(uv: Table) -> dict[str, str]:
+    given = uv.get("index")
+    tables = given if isinstance(given, list) else []
+    return {
+        str(table["name"]): str(table["url"])
+        for table in tables
+        if isinstance(table, dict) and isinstance(table.get("url"), str) and "name" in table
+    }
+
+
+def _default_index(path: Path, uv: Table, places: Places) -> Iterator[Fact]:
+    """An index that all packages may come from, where it is not reserved for those that name it."""
+    tables = uv.get("index")
+    urls = [
+        table.get("url")
+        for table in (tables if isinstance(tables, list) else [])
+        if isinstance(table, dict) and table.get("explicit") is not True
+    ]
+    extra = uv.get("extra-index-url")
+    urls += [uv.get("index-url"), *(extra if isinstance(extra, list) else [extra])]
+    for url in urls:
+        if isinstance(url, str) and (cuda := cuda_of_index(url)):
+            yield Fact("torch.cuda", cuda, f"{path}:{places.text(url, places.key('tool.uv', 'index'))}")
+            return
+
+
+def _listed(path: Path, uv: Table, key: str, places: Places) -> Iterator[Entry]:
+    items = uv.get(key)
+    line = places.key("tool.uv", key)
+    if items is not None and not (isinstance(items, list) and all(isinstance(item, str) for item in items)):
+        raise fault(path, line, f"`{key}` needs a list of texts")
+    reader = Reader(path.resolve().parent)
+    for item in items or ():
+        line = places.text(item, line)
+        if not item.strip() or item.lstrip().startswith("-"):
+            raise fault(path, line, f"`{item[:60]}` is no requirement")
+        reader.line(item.strip(), path, line, places.raw(line))
+    yield from reader.entries

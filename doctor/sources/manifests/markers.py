@@ -1,0 +1,81 @@
+"""Environment markers judged where not everything about the machine is known: yes, no, or it depends."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from doctor.model import ABSENT, Facts
+from doctor.packages.index import Platform, admits
+from doctor.packages.requirement_lines import marker_holds
+
+from .base import Entry, fault
+
+if TYPE_CHECKING:
+    from packaging.markers import Marker
+
+_PYTHONS = ("3.9.20", "3.10.15", "3.11.10", "3.12.7", "3.13.1", "3.14.0")
+
+
+def platforms(requires_python: Sequence[str], facts: Facts) -> tuple[Platform, ...]:
+    """The machines it may be installed on: Linux with one of the Pythons that the files and the user leave open."""
+    system, machine = facts.value("platform.system"), facts.value("platform.machine")
+    python = facts.value("python.version")
+    known = [] if python in (None, ABSENT) else [_full(str(python))]
+    pythons = known or pythons_of(*requires_python)
+    return tuple(
+        Platform(found, str(system or "Linux"), str(machine or "x86_64")) for found in pythons or [_PYTHONS[2]]
+    )
+
+
+def pythons_of(*requires_python: str) -> list[str]:
+    """One Python of every minor version in use that these ranges admit."""
+    return [found for found in _PYTHONS if all(_admits(text, found) for text in requires_python)]
+
+
+def _full(python: str) -> str:
+    return python if python.count(".") > 1 else f"{python}.0"
+
+
+def _admits(text: str, python: str) -> bool:
+    try:
+        return admits(text, python)
+    except ValueError:  # InvalidSpecifier, whose import is dear
+        return True  # a range of another kind narrows nothing for us
+
+
+def judge(entry: Entry, likely: Sequence[Platform]) -> bool | None:
+    """Whether the line counts on these machines; None where they differ, or where the marker asks for more."""
+    if entry.marker is None:
+        return True
+    verdicts = {_holds(entry.marker, platform, entry) for platform in likely}
+    return verdicts.pop() if len(verdicts) == 1 else None
+
+
+def _holds(marker: str, platform: Platform, entry: Entry) -> bool | None:
+    values = {**platform.markers, "extra": ""}
+    plain = marker_holds(marker, values, admits) if "(" not in marker else None
+    if plain is not None:
+        return plain
+    parsed = _parsed(marker)
+    if parsed is None:
+        if entry.locked:
+            return None  # a newer kind of marker, such as of dependency groups
+        raise fault(entry.file, entry.line, f"`{marker[:80]}` is no marker")
+    from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
+
+    try:
+        return bool(parsed.evaluate(values))
+    except (UndefinedComparison, UndefinedEnvironmentName, KeyError):
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed(marker: str) -> Marker | None:
+    from packaging.markers import InvalidMarker, Marker
+
+    try:
+        return Marker(marker)
+    except InvalidMarker:
+        return None

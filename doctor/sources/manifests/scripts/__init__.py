@@ -1,0 +1,1 @@
+"""Files that install packages by commands: Dockerfiles, shell and job scripts, CI workflows."""

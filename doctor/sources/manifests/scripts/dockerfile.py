@@ -1,0 +1,195 @@
+"""Dockerfile: the last stage, what it is built from, and what its commands install.
+
+No light library that is kept up reads the format with heredocs and line numbers, so this does; nothing is built.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from doctor.sources.manifests.base import Entry, Sheet, fault
+
+from .instructions import HEREDOC, Instruction, arguments, exec_form, flat, instructions, pairs
+from .interpreter import Script
+from .shell import UNKNOWN, substituted
+
+_FLAG = re.compile(r"\s*--[a-z][a-z-]*(?:=\S*)?(?=\s)")
+#: Copied from another stage, these bring the packages that were installed there.
+_PACKAGES = re.compile(
+    r"venv|site-packages|dist-packages|conda|\.local|^/usr(/local)?(/lib.*|/bin)?/?$|^/opt(/[\w.-]+)?/?$|^/$|python"
+)
+MAX_STAGES = 200
+
+
+@dataclass(frozen=True)
+class Stage:
+    """From one FROM to the next."""
+
+    base: str
+    name: str
+    line: int
+    instructions: list[Instruction] = field(default_factory=list)
+
+
+def read(path: Path, text: str) -> Sheet:
+    """What the image of the last stage holds."""
+    return read_stage(path, text, "")
+
+
+def read_stage(path: Path, text: str, name: str) -> Sheet:
+    """What the image of a stage holds, as `docker build --target` would make it; without a name, of the last."""
+    file = _File(path, text)
+    script = file.built(file.number(name))
+    installs = script.installs
+    entries: list[Entry] = [entry for found in installs.entries.values() for entry in found]
+    facts = (*installs.facts.values(), *script.environment.values())
+    notes = tuple(dict.fromkeys(installs.notes))
+    return Sheet(tuple(entries), facts, False, "", notes, tuple(sorted(installs.included)))
+
+
+class _File:
+    """The stages of one file, each built when it is needed."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path, self.text = path, text
+        self.globals: dict[str, str | None] = {}
+        self.stages: list[Stage] = []
+        self._built: dict[int, Script] = {}
+        for instruction in instructions(path, text):
+            if instruction.name == "FROM":
+                self._from(instruction)
+            elif self.stages:
+                self.stages[-1].instructions.append(instruction)
+            elif instruction.name == "ARG":
+                arguments(instruction, self.globals, {})
+            else:
+                raise fault(path, instruction.line, f"`{instruction.name}` stands before the first `FROM`")
+        if not self.stages:
+            raise fault(path, None, "it has no `FROM`", "is this a Dockerfile?")
+
+    def _from(self, instruction: Instruction) -> None:
+        words = substituted(flat(instruction.rest), self.globals).split()
+        words = [word for word in words if not word.startswith("--")]
+        if not words or len(words) not in (1, 3) or (len(words) == 3 and words[1].lower() != "as"):
+            raise fault(
+                self.path, instruction.line, "`FROM` needs an image, and may name its stage: `FROM image AS name`"
+            )
+        if len(self.stages) >= MAX_STAGES:
+            raise fault(self.path, instruction.line, f"more than {MAX_STAGES} stages")
+        self.stages.append(Stage(words[0], words[2].lower() if len(words) == 3 else "", instruction.line))
+
+    def _earlier(self, name: str, before: int) -> int | None:
+        """The number of an earlier stage by name or number."""
+        for number in range(before - 1, -1, -1):
+            if self.stages[number].name == name.lower():
+                return number
+        return int(name) if name.isdecimal() and len(name) < 5 and int(name) < before else None
+
+    def number(self, name: str) -> int:
+        """The stage of that name; else the last that begins with more than an empty file system."""
+        last = len(self.stages)
+        if name:
+            found = self._earlier(name, last)
+            if found is None:
+                known = ", ".join(stage.name for stage in self.stages if stage.name) or "none"
+                raise fault(self.path, None, f"it has no stage `{name[:40]}`", f"it names: {known}")
+            return found
+        full = (number for number in range(last - 1, -1, -1) if self._root(number) != "scratch")
+        return next(full, last - 1)
+
+    def _root(self, number: int) -> str:
+        """The image that a stage goes back to."""
+        while (before := self._earlier(self.stages[number].base, number)) is not None:
+            number = before
+        return self.stages[number].base
+
+    def built(self, number: int) -> Script:
+        """The state at the end of a stage."""
+        chain = [number]  # stages that this one goes on from, so that a long chain is no deep recursion
+        while (before := self._earlier(self.stages[chain[-1]].base, chain[-1])) is not None:
+            if before in self._built or self.stages[chain[-1]].base.isdecimal():
+                break
+            chain.append(before)
+        for here in reversed(chain):
+            if here not in self._built:
+                self._built[here] = self._build(here)
+        return self._built[number]
+
+    def _build(self, number: int) -> Script:
+        stage = self.stages[number]
+        before = self._earlier(stage.base, number) if not stage.base.isdecimal() else None
+        if before is not None:
+            script = self.built(before).copy()
+            for name in [name for name in script.variables if name not in script.exported]:
+                del script.variables[name]  # build arguments end with their stage
+        else:
+            script = Script(self.path, self.text)
+            if UNKNOWN in stage.base:
+                shown = stage.base.replace(UNKNOWN, "…")[:60]
+                script.installs.notes.append(
+                    f"{self.path}:{stage.line}: what the image `{shown}` holds was not read: its name is the build's"
+                )
+            else:
+                script.base(stage.base, stage.line)
+        for instruction in stage.instructions:
+            self._obey(instruction, script, number)
+        return script
+
+    def _obey(self, instruction: Instruction, script: Script, number: int) -> None:
+        if instruction.name == "ARG":
+            arguments(instruction, script.variables, self.globals, script.exported)
+        elif instruction.name == "ENV":
+            for name, value, line in pairs(instruction, script.variables):
+                script.set(name, value, line)
+        elif instruction.name in ("COPY", "ADD"):
+            self._copy(instruction, script, number)
+        elif instruction.name == "RUN":
+            self._run(instruction, script)
+
+    def _run(self, instruction: Instruction, script: Script) -> None:
+        text, line = instruction.rest, instruction.line
+        while flag := _FLAG.match(text):
+            line += flag[0].count("\n")
+            text = text[flag.end() :]
+            joined = re.match(r"\s*\\\r?\n", text)
+            if joined:
+                line += 1
+                text = text[joined.end() :]
+        if text.lstrip().startswith("[") and not instruction.heredocs:
+            script.apart(exec_form(text), line)
+        elif instruction.heredocs and not HEREDOC.sub("", text).strip():
+            for _, body, first in instruction.heredocs:
+                script.apart(body, first)
+        else:
+            whole = "".join(f"\n{body}{tag}" for tag, body, _ in instruction.heredocs)
+            script.apart(text + whole, line)
+
+    def _copy(self, instruction: Instruction, script: Script, number: int) -> None:
+        words = substituted(flat(instruction.rest), script.variables).split()
+        if words and words[0].startswith("["):
+            words = exec_form(" ".join(words)).split()
+        flags = [word for word in words if word.startswith("--")]
+        paths = [word for word in words if not word.startswith("--")]
+        for tag, body, first in instruction.heredocs:
+            if paths and f"<<{tag}" in re.sub(r"[-\"']", "", instruction.rest):
+                script.written[paths[-1]] = "\n" * (first - 1) + body
+        source = next((flag.partition("=")[2] for flag in flags if flag.startswith("--from=")), None)
+        if len(paths) < 2:
+            return
+        if source is not None:
+            earlier = self._earlier(source, number)
+            if earlier is not None and any(_PACKAGES.search(path) for path in paths[:-1]):
+                other = self.built(earlier)
+                script.installs.notes += other.installs.notes
+                script.installs.add(
+                    (entry for found in other.installs.entries.values() for entry in found),
+                    facts=other.installs.facts.values(),
+                )
+            return
+        target = paths[-1]
+        for path in paths[:-1]:
+            name = path.rstrip("/").rpartition("/")[2]
+            script.copied[name] = path
+            script.copied[target.rstrip("/") + (f"/{name}" if target.endswith(("/", ".")) else "")] = path

@@ -1,0 +1,225 @@
+"""What install commands leave behind, in their order: of each package the last command that changes it counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from doctor.errors import DoctorError
+from doctor.model import ABSENT, Fact
+from doctor.sources.manifests.base import Entry, Sheet, cuda_of_index, normalized
+from doctor.sources.manifests.formats.requirements import Reader
+from doctor.sources.manifests.source_builds import displaced
+
+from .shell import UNKNOWN
+
+Said = tuple[int, str]  # line and word
+#: Finds a file that a command names: (path, text), None for one that is not there.
+Find = Callable[[str], "tuple[Path, str] | None"]
+
+_VALUED = {
+    "--platform", "--python-version", "--implementation", "--abi", "-t", "--target", "--prefix", "--root", "--src",
+    "--python", "-p", "--upgrade-strategy", "-f", "--find-links", "--no-binary", "--only-binary", "-C",
+    "--config-settings", "--config-setting", "--global-option", "--install-option", "--build-option", "--progress-bar",
+    "--report", "--log", "--proxy", "--timeout", "--default-timeout", "--retries", "--cert", "--client-cert",
+    "--cache-dir", "--trusted-host", "--exists-action", "--use-feature", "--use-deprecated", "--group",
+    "--index-strategy", "--prerelease", "--resolution", "--override", "--overrides", "--build-constraint", "-b",
+    "--link-mode", "--keyring-provider", "--extra", "--exclude-newer", "--allow-insecure-host",
+    "--no-build-isolation-package", "--no-build-package", "--refresh-package", "--reinstall-package", "-P",
+    "--upgrade-package",
+}  # fmt: skip
+_INDEXES = ("-i", "--index-url", "--extra-index-url", "--index", "--default-index", "--pypi-url")
+_INDEX_VARIABLES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_INDEX",
+                    "UV_DEFAULT_INDEX")  # fmt: skip
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?=\s*(?:[\[=<>!~;@ ]|$))")
+_OF_TORCH = ("torch.", "cudnn.")
+
+
+class Installs:
+    """Packages and what is known of them, command by command."""
+
+    def __init__(self, path: Path, top: Path, find: Find, rows: Sequence[str] = ()) -> None:
+        self.path, self.top, self.find, self.rows = path, top, find, rows
+        self.entries: dict[str, list[Entry]] = {}
+        self.facts: dict[str, Fact] = {}
+        self.notes: list[str] = []
+        self.included: set[str] = set()
+
+    def copy(self) -> Installs:
+        """The same, to go on from."""
+        other = Installs(self.path, self.top, self.find, self.rows)
+        other.entries = {name: list(entries) for name, entries in self.entries.items()}
+        other.facts, other.notes = dict(self.facts), list(self.notes)
+        other.included = set(self.included)
+        return other
+
+    def raw(self, line: int) -> str:
+        """A line of the file as it stands."""
+        return self.rows[line - 1].strip() if 0 < line <= len(self.rows) else ""
+
+    def pip(self, words: Sequence[Said], variables: Mapping[str, str | None], *, certain: bool = True) -> None:
+        """The words after `pip install`."""
+        reader = Reader(self.top)
+        upgrade, alone = False, False
+        indexes: list[Said] = []
+        torch_backend = ""
+        at = words[0][0] if words else 1
+        index = 0
+        while index < len(words):
+            line, word = words[index]
+            index += 1
+            if not word.startswith("-"):
+                self._word(word, line, reader)
+                continue
+            name, equals, value = word.partition("=")
+            if not name.startswith("--") and len(name) > 2 and name[:2] in ("-r", "-c", "-e", "-i"):
+                name, value, equals = name[:2], word[2:].lstrip("="), "="
+            if name in ("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--reinstall"):
+                upgrade = True
+                continue
+            if name == "--no-deps":
+                alone = True
+                continue
+            takes = name in _VALUED or name in _INDEXES or name in (
+                "-r", "--requirement", "--requirements", "-c", "--constraint", "--constraints", "-e", "--editable",
+                "--torch-backend",
+            )  # fmt: skip
+            if takes and not equals and index < len(words):
+                value = words[index][1]
+                index += 1
+            if name in _INDEXES:
+                indexes.append((line, value))
+            elif name == "--torch-backend":
+                torch_backend, at = value, line
+            elif name in ("-r", "--requirement", "--requirements"):
+                self._file(value, line, reader, constraint=False)
+            elif name in ("-c", "--constraint", "--constraints"):
+                self._file(value, line, reader, constraint=True)
+            elif name in ("-e", "--editable"):
+                self._word(value, line, reader)
+        self.notes += reader.notes
+        self.add(reader.entries, upgrade=upgrade, certain=certain, facts=reader.facts)
+        if certain and not alone:
+            self.remove(displaced(self.entries, {entry.name for entry in reader.entries if not entry.constraint}))
+        if any(entry.name == "torch" for entry in reader.entries):
+            told = (variables.get(name) or "" for name in _INDEX_VARIABLES)
+            indexes = [*((0, url) for url in told if url), *indexes]
+            built = [(line, cuda) for line, url in indexes if (cuda := cuda_of_index(url))]
+            match = re.fullmatch(r"cu(\d+)(\d)", torch_backend or variables.get("UV_TORCH_BACKEND") or "")
+            if match:
+                built.append((at, f"{match[1]}.{match[2]}"))
+            if built and certain:
+                line, cuda = built[-1]
+                self.facts["torch.cuda"] = Fact("torch.cuda", cuda, f"{self.path}:{line or at}")
+
+    def add(
+        self, entries: Iterable[Entry], *, upgrade: bool = False, certain: bool = True, facts: Iterable[Fact] = ()
+    ) -> None:
+        """One command's packages: what is there and fits is left alone, the rest takes the place of what was there."""
+        from doctor.packages.index import admits
+
+        groups: dict[str, list[Entry]] = {}
+        for entry in entries:
+            groups.setdefault(entry.name, []).append(entry)
+        for name, found in groups.items():
+            before = next((entry for entry in self.entries.get(name, ()) if not entry.constraint), None)
+            wanted = [entry for entry in found if not entry.constraint]
+            if not certain:
+                told = "is installed under a condition"
+                found = [replace(entry, problem=f"{entry.place}: {told}") for entry in found]
+            elif before is not None and wanted and not upgrade and not any(entry.problem for entry in wanted):
+                if before.version and all(admits(entry.range, before.version) for entry in wanted):
+                    if not any("+" in (entry.version or "") for entry in wanted):
+                        continue  # already satisfied
+                elif before.problem and not any(entry.range for entry in wanted):
+                    continue
+            if before is not None and wanted and name == "torch":
+                self._forget()
+            if not wanted:
+                self.entries.setdefault(name, []).extend(found)
+            else:
+                self.entries[name] = found
+        self.facts.update({fact.key: fact for fact in facts})
+
+    def remove(self, names: Iterable[str], line: int | None = None) -> None:
+        """Packages that go; by `pip uninstall` in that line, they are known not to be there."""
+        for name in names:
+            self.entries.pop(normalized(name), None)
+            if line is not None and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+                key = f"{normalized(name).strip('-')}.version"
+                self.facts[key] = Fact(key, ABSENT, f"{self.path}:{line}")
+            if normalized(name) == "torch":
+                self._forget()
+
+    def _forget(self) -> None:
+        """Another torch brings another CUDA, cuDNN and triton."""
+        self.entries.pop("triton", None)
+        self.facts = {key: fact for key, fact in self.facts.items() if not key.startswith(_OF_TORCH)}
+
+    def _word(self, word: str, line: int, reader: Reader) -> None:
+        name = _NAME.match(word)
+        if UNKNOWN in word:
+            known = word.partition(UNKNOWN)[0]
+            name = _NAME.match(known) if re.search(r"[\[=<>!~;@ ]", known) else None
+            if name is None:
+                shown = word.replace(UNKNOWN, "…")[:60]
+                self.notes.append(f"{self.path}:{line}: `{shown}` was not read: only the build knows its value")
+                return
+            problem = f"`{word.replace(UNKNOWN, '…')[:60]}` in {self.path}:{line} depends on a value of the build"
+            reader.entries.append(Entry(normalized(name[0]), str(self.path), line, raw=self.raw(line), problem=problem))
+            return
+        project = re.fullmatch(r"(?:file:)?((?:\.{1,2}|~)?/[^\[]*|\.{1,2}|[\w.-]+/[\w./-]*)(?:\[([^\]]*)\])?", word)
+        if project and not re.search(r"\.(whl|tar\.gz|zip)$", word):
+            self._project(project[1], project[2] or "", line, reader)
+            return
+        try:
+            reader.line(word, self.path, line, self.raw(line))
+        except DoctorError as fault:
+            if name is None or "://" in word:
+                self.notes.append(f"{fault.message}: it was not read")
+                return
+            why = fault.message.removeprefix(f"{self.path}:{line}: ")
+            reader.entries.append(
+                Entry(
+                    normalized(name[0]), str(self.path), line, raw=self.raw(line), problem=f"{self.path}:{line}: {why}"
+                )
+            )
+
+    def _project(self, folder: str, extras: str, line: int, reader: Reader) -> None:
+        """`pip install .`: what the project's pyproject.toml asks for."""
+        found = self.find("pyproject.toml") if folder.rstrip("/") in (".", "", "/workspace", "/app", "/src") else None
+        if found is None:
+            self.notes.append(f"{self.path}:{line}: what the project in `{folder[:60]}` needs was not read")
+            return
+        from doctor.sources.manifests.formats.pyproject import read_project
+
+        try:
+            sheet = read_project(*found, tuple(filter(None, re.split(r"[\s,]+", extras))), groups=())
+        except DoctorError as fault:
+            self.notes.append(f"{self.path}:{line}: what the project needs was not read: {fault.message}")
+            return
+        reader.entries += sheet.entries
+        reader.facts += sheet.facts
+
+    def _file(self, name: str, line: int, reader: Reader, *, constraint: bool) -> None:
+        """`-r` and `-c`."""
+        found = None if UNKNOWN in name or "://" in name else self.find(name)
+        if found is None:
+            shown = name.replace(UNKNOWN, "…")[:60]
+            self.notes.append(f"{self.path}:{line}: `{shown}` is not in the project: it was not read")
+            return
+        path, text = found
+        if path.name == "pyproject.toml":
+            self._project(".", "", line, reader)
+            return
+        try:
+            reader.file(path, text, (self.path.resolve(),), constraint=constraint)
+        except DoctorError as fault:  # the command would fail; what else the file says counts all the same
+            self.notes.append(f"{self.path}:{line}: {fault.message}")
+
+    def sheet_of(self, sheet: Sheet, *, certain: bool = True) -> None:
+        """All that another file declares, installed by one command."""
+        self.notes += sheet.notes
+        self.add(sheet.entries, certain=certain, facts=sheet.facts if certain else ())

@@ -1,0 +1,173 @@
+"""Which releases of the packages that a declaration leaves open go together, by what their metadata requires."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from doctor.model import ABSENT, Fact
+from doctor.packages.index import Need, Platform, Release, admits, load_index, needs_of
+
+MOST_TRIED = 50_000  # steps of the search for releases that admit one another
+MOST_NAMED = 4  # releases in one sentence, or left out of one range
+Ranges = Mapping[str, tuple[str, ...]]  # other package → what a release asks of it
+
+
+@dataclass(frozen=True)
+class Open:
+    """A package whose range leaves several releases open, the newest last."""
+
+    name: str
+    range: str
+    place: str
+    versions: tuple[str, ...]
+
+
+def binding(name: str, version: str, needs: Sequence[Need], other_index: bool) -> Iterator[Need]:
+    """The needs that hold wherever a wheel comes from: another build of torch brings other CUDA wheels than PyPI's.
+
+    transformer-engine-torch is built on the spot and asks for the core of whichever torch it is built with.
+    """
+    label = version.partition("+")[2]
+    for need in needs:
+        if name == "transformer-engine-torch" and need.package.startswith("transformer-engine-cu"):
+            continue
+        if name != "torch" or not (label or other_index):
+            yield need
+        elif need.package == "triton" and (not label or label.startswith("cu")):
+            yield need  # every build for CUDA asks for the same
+
+
+def fits(
+    name: str, release: Release, chosen: Mapping[str, Fact], platform: Platform, other_index: bool = False
+) -> bool:
+    """Whether a release goes with the versions that are settled, by its own metadata."""
+    for need in binding(name, release.version, needs_of(release.requires, platform), other_index):
+        found = chosen.get(need.package)
+        if found is not None and found.value not in (None, ABSENT) and not admits(need.range, str(found.value)):
+            return False
+    return True
+
+
+@functools.lru_cache(maxsize=4096)
+def pins_of(name: str, version: str, platform: Platform) -> tuple[tuple[str, str], ...]:
+    """The packages on record that a release pins, with the pins; those of torch the rulebook tells of each build."""
+    index = load_index()
+    release = index.release(name, version) if name != "torch" else None
+    needs = needs_of(release.requires, platform) if release is not None else ()
+    return tuple((need.package, need.pin) for need in needs if need.pin and need.package in index)
+
+
+def go_together(opened: Mapping[str, Open], platform: Platform, other_index: bool) -> list[Open]:
+    """The open packages without those releases that no release of another open package goes with."""
+    known = {name: item for name, item in opened.items() if item.versions}  # a long file has thousands of others
+    asks = {name: _asked(item, known, platform, other_index) for name, item in known.items()}
+    left = {name: item.versions for name, item in known.items()}
+    before = None
+    while before != left:
+        before = dict(left)
+        for name in left:
+            left[name] = tuple(version for version in left[name] if _served(asks[name][version], left))
+            for other in left:
+                left[other] = _asked_for(left[other], [asks[name][version].get(other, ()) for version in left[name]])
+    if not all(left.values()):
+        return list(opened.values())  # by their metadata none go together, which their user may know better
+    return [Open(item.name, item.range, item.place, left.get(name, ())) for name, item in opened.items()]
+
+
+class TooMany(Exception):
+    """The combinations cannot all be looked at."""
+
+
+def combinations(
+    packages: Sequence[Open], platform: Platform, other_index: bool, *, newest_first: bool = False
+) -> Iterator[tuple[str, ...]]:
+    """A release of each package, whose metadata admit one another; TooMany where the search gets long."""
+    opened = {item.name: item for item in packages}
+    asks = [_asked(item, opened, platform, other_index) for item in packages]
+    names = [item.name for item in packages]
+    within = functools.cache(_within)  # few ranges are asked of many releases
+    tried = 0
+
+    def further(chosen: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        nonlocal tried
+        here = len(chosen)
+        if here == len(packages):
+            yield chosen
+            return
+        for version in packages[here].versions[:: -1 if newest_first else 1]:
+            tried += 1
+            if tried > MOST_TRIED:
+                raise TooMany
+            own = asks[here][version]
+            if all(
+                within(other, own.get(names[place], ())) and within(version, asks[place][other].get(names[here], ()))
+                for place, other in enumerate(chosen)
+            ):
+                yield from further((*chosen, version))
+
+    return further(())
+
+
+def _asked(item: Open, opened: Mapping[str, Open], platform: Platform, other_index: bool) -> dict[str, Ranges]:
+    """Release → what it asks of the other open packages of which there are releases on record."""
+    found: dict[str, Ranges] = {}
+    for version in item.versions:
+        release = load_index().release(item.name, version)
+        ranges: dict[str, tuple[str, ...]] = {}
+        for need in binding(item.name, version, needs_of(release.requires, platform) if release else (), other_index):
+            if need.range and need.package in opened:
+                ranges[need.package] = (*ranges.get(need.package, ()), need.range)
+        found[version] = ranges
+    return found
+
+
+def _served(ranges: Ranges, left: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether each other package has a release that this one takes."""
+    return all(any(_within(version, wanted) for version in left[other]) for other, wanted in ranges.items())
+
+
+def _asked_for(versions: tuple[str, ...], choices: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The releases that one of the choices takes; all of them where one choice asks for nothing."""
+    if not choices or not all(choices):
+        return versions
+    distinct = set(choices)
+    return tuple(version for version in versions if any(_within(version, wanted) for wanted in distinct))
+
+
+def _within(version: str, ranges: tuple[str, ...]) -> bool:
+    return all(admits(text, version) for text in ranges)
+
+
+def any_of(name: str, ranges: Sequence[str]) -> str:
+    """One range that admits of the releases on record what any of these admits; empty where none is on record."""
+    releases = [version for version, item in load_index().releases(name).items() if not item.is_prerelease]
+    good = [at for at, version in enumerate(releases) if any(admits(text, version) for text in ranges)]
+    if not good:
+        return ""
+    first, last = good[0], good[-1]
+    clauses = [f">={releases[first]}", *([f"<={releases[last]}"] if last + 1 < len(releases) else [])]
+    return ",".join([*clauses, *(f"!={releases[at]}" for at in range(first, last) if at not in set(good))])
+
+
+def narrowed(item: Open, clean: Sequence[str]) -> str:
+    """A range that admits none of the others on record, and of these the newest, with few releases left out between."""
+    versions, good = item.versions, set(clean)
+    first = last = max(map(versions.index, clean))
+    inside: list[str] = []
+    for position in range(last - 1, -1, -1):
+        if versions[position] in good:
+            first = position
+        elif versions[position + 1] not in good or len(inside) == MOST_NAMED:
+            break  # older ones lie behind a whole stretch that is bad
+        else:
+            inside.insert(0, versions[position])
+    inside = [version for version in inside if versions.index(version) > first]
+    replaced = (">" if first > 0 else "") + ("<" if last + 1 < len(versions) else "")
+    clauses = [clause for clause in item.range.split(",") if clause and clause[0] not in replaced]
+    if first > 0:
+        clauses.append(f">={versions[first]}")
+    if last + 1 < len(versions):
+        clauses.append(f"<{versions[last + 1]}")
+    return ",".join([*clauses, *(f"!={version}" for version in inside)])

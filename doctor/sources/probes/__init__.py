@@ -1,0 +1,1 @@
+"""Facts of an installed environment: one module per source."""

@@ -1,0 +1,168 @@
+"""Ask an interpreter who it is and where it imports from, whatever it prints, and however it ends."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from doctor.errors import DoctorError, NoDiagnosis, reason_of
+
+if TYPE_CHECKING:  # imported where used: other targets need no child
+    import subprocess
+
+TIMEOUT = 20.0
+MAX_HEARD = 4 << 20
+
+# Runs in the target, from Python 2.7 on, so that one too old can say so. Nothing is imported that `site` has not
+# imported already; fields are parted by NUL, which no path holds; marks tell the answer from a noisy sitecustomize.
+_SNIPPET = """
+import os, sys
+u = os.uname() if hasattr(os, "uname") else ("", "", "", "", "")
+try:
+    g = os.confstr("CS_GNU_LIBC_VERSION") or ""
+except Exception:
+    g = ""
+i = getattr(sys, "implementation", None)
+f = [".".join(str(n) for n in sys.version_info[:3]), i.name if i else "", sys.prefix, u[0], u[4],
+     g[6:] if g.startswith("glibc ") else "", os.path.dirname(os.path.abspath(os.__file__))] + sys.path[1:]
+enc = getattr(os, "fsencode", lambda text: text)
+os.write(1, b"\\n<attn-doctor\\0" + b"\\0".join(enc(x) for x in f) + b"\\0attn-doctor>\\n")
+"""
+_BEGIN, _END = b"<attn-doctor\0", b"\0attn-doctor>"
+_FIELDS = 7
+
+
+class Said(NamedTuple):
+    """What an interpreter said of itself."""
+
+    version: str
+    implementation: str
+    prefix: str
+    system: str
+    machine: str
+    glibc: str
+    stdlib: str
+    path: list[str]
+
+
+class Question:
+    """An interpreter that was started and asked; it takes its time, so the answer is heard when it is needed."""
+
+    def __init__(self, python: str) -> None:
+        import subprocess
+
+        self.python, self._closed = python, False
+        environment = {
+            # PYTHONSAFEPATH would leave out the first entry of sys.path, which is ours and not the job's.
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("PYTHONSAFEPATH", "PYTHONINSPECT")
+        }
+        try:
+            self._process = subprocess.Popen(
+                [python, "-B", "-c", _SNIPPET],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # so that what it starts ends with it
+                env=environment,
+            )
+        except OSError as problem:
+            reason = reason_of(problem)
+            raise DoctorError(f"cannot start interpreter `{python}`: {reason}") from None
+
+    def answer(self, timeout: float = TIMEOUT) -> Said:
+        """What it says; DoctorError when it is no Python, NoDiagnosis when it dies, hangs or stays silent."""
+        try:
+            stdout, stderr, late = _listen(self._process, timeout)
+        finally:
+            self.close()
+        _, found, answer = stdout.partition(_BEGIN)
+        answer, ended, _ = answer.partition(_END)
+        fields = [os.fsdecode(field) for field in answer.split(b"\0")]
+        if found and ended and len(fields) >= _FIELDS:
+            version, implementation, prefix, system, machine, glibc, stdlib = fields[:_FIELDS]
+            return Said(version, implementation, prefix, system, machine, glibc, stdlib, fields[_FIELDS:])
+        if late:
+            raise NoDiagnosis(f"`{self.python}` gave no answer within {timeout:g} s")
+        raise _no_answer(self.python, self._process.returncode, stderr)
+
+    def close(self) -> None:
+        """End it and all that it has started, whether it was heard or not."""
+        if self._closed:
+            return
+        self._closed = True
+        _end(self._process.pid)
+        self._process.wait()
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def _no_answer(python: str, status: int, stderr: bytes) -> DoctorError:
+    """How it ended instead."""
+    last = stderr.decode("utf-8", "replace").strip().rpartition("\n")[2].strip()[:200]
+    if status < 0:
+        import signal
+
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return NoDiagnosis(f"`{python}` crashes at start: killed by {name}")
+    if status == 0:
+        return DoctorError(
+            f"`{python}` is not a Python interpreter, or what runs at its start (a sitecustomize) ends it or takes its "
+            "stdout: no line of Python answered"
+        )
+    return NoDiagnosis(f"`{python}` fails at start with status {status}" + (f": {last}" if last else ""))
+
+
+def _listen(process: subprocess.Popen[bytes], timeout: float) -> tuple[bytes, bytes, bool]:
+    """Both outputs until the answer is there or the process is gone; also whether it was late.
+
+    Not `communicate`: a grandchild that keeps the pipes open would make us wait for it.
+    """
+    import select
+    import time
+
+    assert process.stdout is not None and process.stderr is not None
+    heard = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
+    answer, errors = heard
+    poll = select.poll()
+    for descriptor in heard:
+        poll.register(descriptor, select.POLLIN | select.POLLHUP)
+    waiting, deadline, late, gone = set(heard), time.monotonic() + timeout, False, False
+    try:
+        while waiting and _END not in heard[answer]:
+            ready = poll.poll(0 if gone else 50)
+            for descriptor, _ in ready:
+                chunk = os.read(descriptor, 1 << 16)
+                heard[descriptor] = (heard[descriptor] + chunk)[-MAX_HEARD:]
+                if not chunk:
+                    poll.unregister(descriptor)
+                    waiting.discard(descriptor)
+            if not ready:
+                if gone:
+                    break
+                gone = process.poll() is not None  # it may have spoken since we last looked: once more, then
+            if time.monotonic() > deadline:
+                late = True
+                break
+        # Gone after closing its pipes: wait for the true exit status, but not for ever.
+        while not late and _END not in heard[answer] and process.poll() is None:
+            late = time.monotonic() > deadline
+            time.sleep(0.002)
+    finally:
+        process.stdout.close()
+        process.stderr.close()
+    return heard[answer], heard[errors], late
+
+
+def _end(pid: int) -> None:
+    """Kill the whole group: what the interpreter started must not outlive the question."""
+    import contextlib
+    import signal
+
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,148 @@
+"""Which cuDNN TransformerEngine loads: it searches by itself, and not as torch does.
+
+The order has changed twice (transformer_engine/common/__init__.py): up to 2.3 the wheel came first, from 2.4 the
+folders that variables name, from 2.11 also the loader's path before the wheel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from doctor.facts.vocabulary import fact, parse_version
+from doctor.model import Fact
+
+from .cudnn import executable, version_of
+from .distributions import installed_version
+from .library_search import loader_cache, resolve
+from .target import SITE_PACKAGES, Target, Watch
+
+PROMISES = ("cudnn.te_version", "cudnn.te_path")
+
+OLDEST = (1, 9)  # before it, TransformerEngine left the search to the loader
+_MAX_FOLDERS = 20_000
+_LIBRARY = "libcudnn.so"
+DEFAULT_CUDA = "/usr/local/cuda"
+
+
+class _Unknown(Exception):
+    """The search cannot be foretold; the text says why."""
+
+
+def collect(target: Target, watch: Watch) -> Iterator[Fact]:
+    """cudnn.te_path and cudnn.te_version, where TransformerEngine is installed."""
+    version = installed_version(target, "transformer-engine")
+    if version is None:
+        return
+    try:
+        path, how = _search(target, parse_version(version).release[:2])
+    except _Unknown as problem:
+        for key in PROMISES:
+            yield Fact(key, None, f"search of TransformerEngine {version}", problem=str(problem))
+        return
+    number, source = version_of(path)
+    yield fact("cudnn.te_path", path, how)
+    yield fact("cudnn.te_version", number, f"{source}; {how}", problem=None if number else source)
+
+
+def _search(target: Target, release: tuple[int, ...]) -> tuple[str, str]:
+    if release < OLDEST:
+        raise _Unknown("TransformerEngine before 1.9 leaves the search to the loader")
+    steps: tuple[Callable[[Target, tuple[int, ...]], tuple[str, str] | None], ...]
+    if release < (2, 4):
+        steps = (_wheel, _homes, _loader)
+    elif release < (2, 11):
+        steps = (_homes, _wheel, _loader)
+    else:
+        steps = (_homes, _loader, _wheel)
+    for step in steps:
+        found = step(target, release)
+        if found is not None:
+            return found
+    raise _Unknown(
+        "TransformerEngine finds no cuDNN: neither in a folder a variable names, nor by the loader or a wheel"
+    )
+
+
+def _wheel(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:
+    for directory in target.site_dirs:
+        found = sorted((directory / "nvidia/cudnn/lib").glob(f"{_LIBRARY}.*[0-9]"))
+        if found:
+            return str(found[0]), "TransformerEngine's search: the nvidia-cudnn wheel"
+    return None
+
+
+def _homes(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:
+    """The folders that variables name, searched in depth for any libcudnn.so*, the greatest name first."""
+    for variable, folder in _home_folders(release):
+        if target.kind == SITE_PACKAGES:
+            raise _Unknown("TransformerEngine searches folders of the machine it runs on, which a tree does not tell")
+        found = _deep(folder)
+        if found:
+            best = sorted(found, key=os.path.basename, reverse=True)[0]
+            return best, f"TransformerEngine's search: {variable}"
+    return None
+
+
+def _home_folders(release: tuple[int, ...]) -> list[tuple[str, str]]:
+    fallback = [("the default CUDA folder", DEFAULT_CUDA)] if release >= (1, 13) else []
+    groups = [["CUDNN_HOME", "CUDNN_PATH"], ["CUDA_HOME", "CUDA_PATH"]]
+    if release >= (2, 11):  # each variable in turn
+        named = [(name, os.environ[name]) for group in groups for name in group if os.environ.get(name)]
+        return named + fallback
+    folders = []
+    for group in groups:  # the first of each pair that is set, and no other
+        folders += [(name, os.environ[name]) for name in group if os.environ.get(name)][:1]
+    cuda_named = any(os.environ.get(name) for name in groups[1])
+    return folders if cuda_named else folders + fallback
+
+
+def _deep(folder: str) -> list[str]:
+    """Every libcudnn.so* below a folder, as `glob` with `**` finds them; stubs are none."""
+    found: list[str] = []
+    waiting = [folder]
+    seen = 0
+    while waiting:  # not `os.walk`: it asks the system of each folder again whether it is a link
+        root = waiting.pop()
+        seen += 1
+        if seen > _MAX_FOLDERS:
+            raise _Unknown(f"`{folder}` holds more than {_MAX_FOLDERS} folders: not searched to the end")
+        folders: list[str] = []
+        linked: list[str] = []
+        for entry in _entries(root):
+            # `**` follows links to folders but enters no hidden one; a link back up would never end, so only lib links.
+            if _is_folder(entry):
+                if not entry.name.startswith("."):
+                    (linked if entry.is_symlink() else folders).append(entry.path)
+            elif entry.name.startswith(_LIBRARY) and "stub" not in root:
+                found.append(f"{root}/{entry.name}")
+        for path in linked:
+            found += [str(inner) for inner in Path(path).glob(f"{_LIBRARY}*") if "stub" not in str(inner)]
+        waiting += reversed(folders)
+    return found
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _loader(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:
+    if target.kind == SITE_PACKAGES:
+        raise _Unknown("TransformerEngine asks the loader of the machine it runs on, which a tree does not tell")
+    cache = loader_cache()
+    if (2, 6) <= release < (2, 11) and _LIBRARY in cache and os.path.exists(cache[_LIBRARY]):  # noqa: PTH110
+        return cache[_LIBRARY], "TransformerEngine's search: ldconfig's cache"
+    path = resolve(_LIBRARY, None, executable(target), cache)
+    return (path, "TransformerEngine's search: the loader's path") if path else None

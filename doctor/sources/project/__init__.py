@@ -1,0 +1,1 @@
+"""The project's own section in pyproject.toml: read it, propose it."""

@@ -1,0 +1,284 @@
+"""A project's own defaults: `[tool.attn-doctor]` of the nearest pyproject.toml."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from doctor.errors import DoctorError
+from doctor.model import SEVERITIES, Facts
+
+SECTION = "tool.attn-doctor"
+KEYS = ("fail-on", "gpu", "model", "workload", "requirements", "environments", "rules", "ignore")
+IGNORE_KEYS = ("rule", "reason", "owner", "until")
+#: A header or a key that may begin the section, however TOML lets it be written; most files are never parsed.
+_SECTION = re.compile(
+    r"""^\s*(?:\[+\s*["']?tool["']?\s*\.\s*["']?attn-doctor["']?\s*[].]"""
+    r"""|(?:["']?tool["']?\s*\.\s*)?["']?attn-doctor["']?\s*(?:\.|=(?!=)))""",
+    re.MULTILINE,
+)
+_NEEDED = ("rule", "reason", "until")
+
+
+@dataclass(frozen=True)
+class Ignore:
+    """One entry of `ignore`: a rule that does not count until a day."""
+
+    rule: str
+    reason: str
+    until: str
+    owner: str | None
+    place: str  # file and line
+
+    @property
+    def told(self) -> str:
+        """Reason, owner and day, as notes quote them."""
+        return f"{self.reason} ({f'{self.owner}, ' if self.owner else ''}until {self.until})"
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a project says once instead of on every command line."""
+
+    fail_on: str | None = None
+    gpus: tuple[str, ...] = ()  # for a machine that has none, such as a CI runner
+    models: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    workload_facts: Facts = field(default_factory=Facts)
+    requirements: tuple[str, ...] = ()  # the files that declare its environment
+    environments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name → files, where it has several
+    rules: tuple[str, ...] = ()
+    ignored: Mapping[str, str] = field(default_factory=dict)  # rule id → reason and expiry
+    expired: tuple[Ignore, ...] = ()  # entries whose day is over
+    folder: Path | None = None  # where the section stands
+
+    @property
+    def gpu(self) -> str | None:
+        """The first GPU, for a command that answers for one."""
+        return self.gpus[0] if self.gpus else None
+
+    @property
+    def model(self) -> str | None:
+        """The first model."""
+        return self.models[0] if self.models else None
+
+    @property
+    def workload(self) -> str | None:
+        """The first workload file."""
+        return self.workloads[0] if self.workloads else None
+
+
+def project_defaults(start: Path | None = None) -> Defaults:
+    """The defaults of the project around `start` (the current folder); none where there is no such section."""
+    try:
+        folder = start or Path.cwd()
+    except OSError:  # the current folder is gone
+        return Defaults()
+    for parent in (folder, *folder.parents):
+        path = parent / "pyproject.toml"
+        try:
+            text = path.read_text("utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            if (parent / ".git").exists():
+                return Defaults()
+            continue
+        except (OSError, UnicodeDecodeError):
+            return Defaults()  # not ours to complain about: we may have no business in it
+        return read_defaults(path, text) if _SECTION.search(text) else Defaults()
+    return Defaults()
+
+
+def read_defaults(path: Path, text: str) -> Defaults:
+    """The section of one pyproject.toml; DoctorError says in which line what does not fit."""
+    page = _Page(path, text)
+    section = page.section()
+    page.known(section, KEYS, f"[{SECTION}]", "")
+    fail_on = page.text(section, "fail-on")
+    if fail_on not in (None, *SEVERITIES, "never"):
+        raise page.fault(f"`fail-on` needs one of {', '.join(SEVERITIES)}, never, found `{fail_on}`", "fail-on")
+    workload, job = section.get("workload"), Facts()
+    if isinstance(workload, dict):
+        from doctor.sources.workload.files import workload_facts
+
+        job = workload_facts(
+            workload, lambda key: f"{path.name}: workload.{key}", lambda key: f"{page.at(key, '.workload')}: "
+        )
+    elif not isinstance(workload, (str, list, type(None))):
+        raise page.fault("`workload` needs a file name, a list of them or a table", "workload")
+    requirements, environments = page.files(section, "requirements"), _environments(page, section)
+    if requirements and environments:
+        raise page.fault("`requirements` and `environments` exclude each other", "environments")
+    ignored, expired = _ignored(page, section.get("ignore"))
+    return Defaults(
+        fail_on=fail_on,
+        gpus=split_names(page.texts(section, "gpu")),
+        models=page.files(section, "model"),
+        workloads=() if isinstance(workload, dict) else page.files(section, "workload"),
+        workload_facts=job,
+        requirements=requirements,
+        environments=environments,
+        rules=_folders(page, section),
+        ignored=ignored,
+        expired=expired,
+        folder=path.parent,
+    )
+
+
+def split_names(given: Iterable[str]) -> tuple[str, ...]:
+    """The names in texts that may hold several, separated by commas; each once."""
+    names: dict[str, str] = {}
+    for name in (part.strip() for text in given for part in text.split(",")):
+        if name:
+            names.setdefault(name.lower(), name)
+    return tuple(names.values())
+
+
+def _folders(page: _Page, section: Mapping[str, Any]) -> tuple[str, ...]:
+    rules = section.get("rules") or []
+    if not isinstance(rules, list) or not all(isinstance(item, str) for item in rules):
+        raise page.fault("`rules` needs a list of folders", "rules")
+    return tuple(page.beside(item) for item in rules)
+
+
+def _environments(page: _Page, section: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    table = section.get("environments") or {}
+    if not isinstance(table, dict):
+        raise page.fault("`environments` needs a table of names, each with its files", "environments")
+    found = {str(name): page.files(table, name, ".environments") for name in table}
+    empty = next((name for name, files in found.items() if not files), None)
+    if empty is not None:
+        raise page.fault(f"environment `{empty}` names no file", empty, ".environments")
+    return found
+
+
+def _ignored(page: _Page, items: Any) -> tuple[dict[str, str], tuple[Ignore, ...]]:
+    """(rule id → why it is ignored, the entries that have run out)."""
+    items = [] if items is None else items
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise page.fault("`ignore` needs tables `{rule = …, reason = …, owner = …, until = …}`", "ignore")
+    import datetime
+
+    ignored: dict[str, str] = {}
+    expired = []
+    for number, item in enumerate(items):
+        place = page.entry(number, str(item.get("rule")))
+        page.known(item, IGNORE_KEYS, "an entry of `ignore`", ".ignore", place)
+        missing = [key for key in _NEEDED if not item.get(key)]
+        if missing:
+            raise DoctorError(
+                f"{place}: an entry of `ignore` lacks `{missing[0]}`",
+                "an ignored rule needs a reason and a day on which it is looked at again",
+            )
+        wrong = next((key for key in ("rule", "reason", "owner") if not isinstance(item.get(key, ""), str)), None)
+        if wrong is not None:
+            raise DoctorError(f"{place}: `{wrong}` needs a text, found `{item[wrong]}`")
+        told = {key: " ".join(str(item[key]).split()) for key in IGNORE_KEYS if item.get(key)}
+        try:
+            until = datetime.date.fromisoformat(told["until"][:10])
+        except ValueError:
+            raise DoctorError(f"{place}: `until` needs a day as 2026-12-31, found `{item['until']}`") from None
+        entry = Ignore(told["rule"], told["reason"], str(until), told.get("owner"), place)
+        if until < datetime.date.today():
+            expired.append(entry)
+        else:
+            ignored[entry.rule] = entry.told
+    return ignored, tuple(entry for entry in expired if entry.rule not in ignored)
+
+
+def section_of(path: Path, text: str) -> Any:
+    """What stands under `tool.attn-doctor`, None where nothing does; DoctorError for what is no TOML."""
+    from doctor.util.toml_text import parse_toml
+
+    tool = parse_toml(text, _near(path)).get("tool")
+    return tool.get("attn-doctor") if isinstance(tool, dict) else None
+
+
+class _Page:
+    """One pyproject.toml: its section, and the lines of its keys, which no TOML reader tells."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path, self._text = path, text
+        self.name = _near(path)
+
+    def section(self) -> Mapping[str, Any]:
+        """The table `[tool.attn-doctor]`."""
+        found = section_of(self._path, self._text) or {}
+        if not isinstance(found, dict):
+            raise DoctorError(f"{self.name}: `[{SECTION}]` needs to be a table")
+        return found
+
+    def at(self, key: str, table: str = "") -> str:
+        """File and line of a key in the section, or in the table `.ignore` … below it."""
+        written = rf"""(?:"{re.escape(key)}"|'{re.escape(key)}'|{re.escape(key)})\s*="""
+        inside = False
+        for number, line in enumerate(self._text.split("\n"), 1):
+            if line.lstrip().startswith("["):
+                header = re.sub(r"[\s'\"]", "", line.partition("#")[0]).strip("[]")
+                if table and header == SECTION + table:
+                    inside = True
+                elif not table and header == f"{SECTION}.{key}":
+                    return f"{self.name}:{number}"
+                else:
+                    inside = header == SECTION
+            elif inside and re.search(rf"(?:^|[{{,.])\s*{written}", line):
+                return f"{self.name}:{number}"
+        return self.name
+
+    def entry(self, number: int, rule: str) -> str:
+        """File and line of an entry of `ignore`."""
+        lines = self._text.split("\n")
+        heads = [at for at, line in enumerate(lines, 1) if re.sub(r"\s", "", line).startswith(f"[[{SECTION}.ignore]]")]
+        if number < len(heads):
+            return f"{self.name}:{heads[number]}"
+        named = re.compile(rf"rule\s*=\s*[\"']{re.escape(rule)}[\"']")
+        found = next((at for at, line in enumerate(lines, 1) if named.search(line)), None)
+        return f"{self.name}:{found}" if found else self.at("ignore")
+
+    def fault(self, message: str, key: str, table: str = "", hint: str | None = None) -> DoctorError:
+        """A complaint about a key, with its line."""
+        return DoctorError(f"{self.at(key, table)}: {message}", hint)
+
+    def known(self, table: Mapping[str, Any], keys: tuple[str, ...], where: str, below: str, at: str = "") -> None:
+        """DoctorError for a key that is none, with the nearest that is one."""
+        from doctor.facts.vocabulary import nearest
+
+        for key in table:
+            if key not in keys:
+                hint = nearest(key, keys) or f"keys: {', '.join(keys)}"
+                raise DoctorError(f"{at or self.at(key, below)}: {where} has no key `{key}`", hint)
+
+    def text(self, section: Mapping[str, Any], key: str) -> str | None:
+        """A text, None where there is none."""
+        value = section.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.fault(f"`{key}` needs a text, found `{value}`", key)
+        return value
+
+    def texts(self, section: Mapping[str, Any], key: str, table: str = "") -> tuple[str, ...]:
+        """A text or a list of texts."""
+        value = section.get(key)
+        items = [] if value is None else value if isinstance(value, list) else [value]
+        wrong = next((item for item in items if not isinstance(item, str) or not item.strip()), None)
+        if wrong is not None:
+            raise self.fault(f"`{key}` needs a text or a list of texts, found `{wrong}`", key, table)
+        return tuple(dict.fromkeys(items))
+
+    def files(self, section: Mapping[str, Any], key: str, table: str = "") -> tuple[str, ...]:
+        """Files named in the section, as seen from its folder."""
+        return tuple(self.beside(name) for name in self.texts(section, key, table))
+
+    def beside(self, name: str) -> str:
+        """One such file."""
+        return _near(self._path.parent / name)
+
+
+def _near(path: Path) -> str:
+    """The path as it is shortest said from the current folder: reports show it, and code hosts want it relative."""
+    try:
+        return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+    except OSError:
+        return str(path)

@@ -1,0 +1,179 @@
+"""Facts as a file: what `snapshot` writes, what hands write, what `--facts` reads back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from doctor._version import __version__
+from doctor.errors import DoctorError
+from doctor.facts.vocabulary import nearest, parse, term
+from doctor.model import Fact, Facts
+from doctor.util.redact import tilde
+
+SCHEMA = 1  # of the file
+
+_LONG = ("value", "source", "raw", "problem")
+_TOP = ("schema", "tool", "facts", "workload")
+_PREFIX = "workload."
+
+
+def read_facts(path: Path) -> Facts:
+    """The facts of a file: a snapshot, a short hand-written one, or a report of `check --format json`."""
+    from doctor.util.yaml_text import read_text
+
+    text = read_text(path, "facts file")
+    return parse_facts(text, str(path))
+
+
+def parse_facts(text: str, origin: str) -> Facts:
+    """The facts in a text; DoctorError names `origin` and what is wrong with it."""
+    content = _load(text, origin)
+    if content is None or content == "":
+        raise DoctorError(f"facts file `{origin}` is empty")
+    if not isinstance(content, dict):
+        raise DoctorError(f"facts file `{origin}` needs keys with values, found {_kind(content)}")
+    _check_schema(content.get("schema"), origin)
+    facts = Facts(_fact(key, value, origin) for key, value in _pairs(content, origin).items())
+    if "gpu.name" not in facts:
+        return facts
+    from doctor.sources.probes.gpu_table import with_capability
+
+    return with_capability(facts)
+
+
+def _pairs(content: dict[str, Any], origin: str) -> dict[str, Any]:
+    """Fact key → what the file says of it; flat, or wrapped in `facts:`, with or without a `workload:` part."""
+    wrapped = content.get("facts")
+    if "facts" in content and not isinstance(wrapped, dict):
+        raise DoctorError(f"facts file `{origin}`: `facts` needs keys with values, found {_kind(wrapped)}")
+    outside = {key: value for key, value in content.items() if key not in _TOP}
+    if wrapped is not None:
+        if "findings" in content:  # a report: its further parts are results and no facts
+            outside = {}
+        for key in outside:
+            if not _is_fact_key(key):
+                raise DoctorError(f"facts file `{origin}`: unknown key `{key}`", nearest(key, _TOP))
+    inside = dict(wrapped or {})
+    workload = {**_workload(inside.pop("workload", None), origin), **_workload(content.get("workload"), origin)}
+    return {**outside, **inside, **workload}
+
+
+def _is_fact_key(key: str) -> bool:
+    try:
+        term(key)
+    except DoctorError:
+        return False
+    return True
+
+
+def _workload(section: Any, origin: str) -> dict[str, Any]:
+    if section is None:
+        return {}
+    if not isinstance(section, dict):
+        raise DoctorError(f"facts file `{origin}`: `workload` needs keys with values, found {_kind(section)}")
+    return {key if key.startswith(_PREFIX) else _PREFIX + key: value for key, value in section.items()}
+
+
+def _fact(key: str, given: Any, origin: str) -> Fact:
+    value, source, raw, problem = given, f"facts file {tilde(origin)}", None, None
+    try:
+        term(key)
+        if isinstance(given, dict):
+            for name in given:
+                if name not in _LONG:
+                    raise DoctorError(f"`{key}`: unknown key `{name}`", nearest(name, _LONG))
+            value, raw, problem = given.get("value"), _text(given, "raw"), _text(given, "problem")
+            source = _text(given, "source") or source
+        if value is None:
+            return Fact(key, None, source, raw, problem or "not known when the file was written")
+        return Fact(key, parse(key, value), source, raw, problem)
+    except DoctorError as error:
+        raise DoctorError(f"facts file `{origin}`: {error.message}", error.hint) from None
+
+
+def _text(given: Mapping[str, Any], name: str) -> str | None:
+    value = given.get(name)
+    if isinstance(value, (dict, list)):
+        raise DoctorError(f"`{name}` needs a text, found {_kind(value)}")
+    return None if value is None else str(value)
+
+
+def _check_schema(given: Any, origin: str) -> None:
+    if given is None:
+        return
+    try:
+        schema = int(str(given))
+    except ValueError:
+        raise DoctorError(f"facts file `{origin}`: `schema` needs a number, found `{str(given)[:40]}`") from None
+    if schema > SCHEMA:
+        raise DoctorError(
+            f"facts file `{origin}` has schema {schema}, and this attn-doctor ({__version__}) reads up to {SCHEMA}",
+            "upgrade attn-doctor",
+        )
+
+
+def _load(text: str, origin: str) -> Any:
+    """JSON or YAML, told apart by the content; scalars stay text in both, for 2.10 is not 2.1."""
+    start = text.lstrip()[:1]
+    if origin.endswith(".json") or start in ("{", "["):
+        if not start:
+            return None
+        try:
+            return _load_json(text, origin)
+        except ValueError as problem:
+            if origin.endswith(".json"):
+                where = f":{problem.lineno}" if hasattr(problem, "lineno") else ""
+                raise DoctorError(f"{origin}{where}: not JSON: {getattr(problem, 'msg', problem)}") from None
+            # A YAML flow mapping begins alike.
+    from doctor.util.yaml_text import parse_yaml
+
+    return parse_yaml(text, origin)[0]
+
+
+def _load_json(text: str, origin: str) -> Any:
+    import json
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        built = dict(pairs)
+        if len(built) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DoctorError(f"facts file `{origin}`: `{twice}` is given twice")
+        return built
+
+    try:
+        return json.loads(text, object_pairs_hook=once, parse_float=str, parse_int=str, parse_constant=str)
+    except RecursionError:
+        raise DoctorError(f"facts file `{origin}` is nested too deeply") from None
+
+
+def _kind(value: Any) -> str:
+    return "a list" if isinstance(value, list) else "keys with values" if isinstance(value, dict) else "a plain text"
+
+
+def document(facts: Facts) -> dict[str, Any]:
+    """The long form of the facts, ready for JSON; homes are `~` in it."""
+    shown: dict[str, Any] = {"schema": SCHEMA, "tool": f"attn-doctor {__version__}", "facts": {}}
+    workload: dict[str, Any] = {}
+    for key in sorted(facts):
+        fact = facts[key]
+        entry: dict[str, Any] = {"value": _plain(fact.value), "source": tilde(fact.source)}
+        if fact.raw is not None:
+            entry["raw"] = tilde(fact.raw)
+        if fact.problem is not None:
+            entry["problem"] = tilde(fact.problem)
+        if key.startswith(_PREFIX):
+            workload[key.removeprefix(_PREFIX)] = entry
+        else:
+            shown["facts"][key] = entry
+    if workload:
+        shown["workload"] = workload
+    return shown
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return tilde(value) if isinstance(value, str) else value

@@ -1,0 +1,105 @@
+"""What a workload usually means where it is silent: filled in visibly, never where that would hide an unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from doctor.errors import DoctorError
+from doctor.facts.vocabulary import parse_version, term
+from doctor.model import ABSENT, Fact, Facts
+
+from .files import check_value, one_line
+
+_SEQUENCE_FIRST = ("transformer_engine", "megatron")
+_PASSES_GQA = "4.54"  # transformers: use_gqa_in_sdpa in integrations/sdpa_attention.py, absent in 4.53.3
+_TAKES_GQA = "2.5"  # torch: the argument enable_gqa of scaled_dot_product_attention
+_NULLS = ("not known", "given as null")  # how a bare null is noted; any other problem is a failed reading
+
+
+def lay_over(facts: Facts, more: Facts) -> Facts:
+    """The facts with `more` on top, except that what `more` only assumes does not replace what was said."""
+    return facts.with_(
+        *(fact for key, fact in more.items() if key not in facts or not fact.source.startswith("assumed:"))
+    )
+
+
+def complete_workload(facts: Facts) -> Facts:
+    """The facts with the usual layout, batch and mask added; each source starts with `assumed:`.
+
+    DoctorError for a workload value no attention can have, wherever it came from.
+    """
+    if not any(key.startswith("workload.") for key in facts):
+        return facts
+    changed = facts
+    for key, fact in facts.items():
+        if not key.startswith("workload."):
+            continue
+        if fact.value is None:
+            if term(key).default == ABSENT and (fact.problem or _NULLS[0]).startswith(_NULLS):
+                changed = changed.with_(Fact(key, ABSENT, fact.source))  # a null window says that none was given
+            continue
+        try:
+            check_value(key, fact.value)
+        except DoctorError as error:
+            raise DoctorError(one_line(f"{fact.source}: {error.message}"), error.hint) from None
+    framework = _framework(changed)
+    added: list[Fact] = []
+
+    def assume(key: str, value: Any, why: str) -> None:
+        if key not in facts:
+            added.append(Fact(key, value, f"assumed: {why}"))
+
+    assume("workload.batch_size", 1, "one sequence in a batch")
+    packed = facts.value("workload.use_varlen_attn") is True
+    if packed:
+        assume("workload.qkv_layout", "thd_thd_thd", "variable-length attention packs sequences")
+    elif framework in _SEQUENCE_FIRST:
+        assume("workload.qkv_layout", "sbhd_sbhd_sbhd", f"what {framework} is given unless told otherwise")
+    elif framework is not None:
+        assume("workload.qkv_layout", "bshd_bshd_bshd", f"what {framework} is given unless told otherwise")
+    if framework in _SEQUENCE_FIRST and (facts.value("workload.cp_size") or 1) > 1:
+        assume("workload.cp_comm_type", "p2p", "the default of context parallelism")
+    changed = changed.with_(*added)
+    return changed.with_(*_padded_mask(changed), *_enable_gqa(changed, framework))
+
+
+def _framework(facts: Facts) -> str | None:
+    given = facts.value("workload.framework")
+    if given is not None or "workload.framework" in facts:
+        return None if given is None else str(given)
+    from doctor.rulebook.resolver import Known
+
+    found = Known(facts).value("workload.framework")
+    return None if found is None else str(found)
+
+
+def _padded_mask(facts: Facts) -> list[Fact]:
+    """Packed sequences (thd) need the padded form of a mask that was only assumed."""
+    mask, layout = facts.get("workload.mask"), facts.value("workload.qkv_layout")
+    if mask is None or mask.value != "causal" or not mask.source.startswith("assumed:"):
+        return []
+    if not isinstance(layout, str) or not layout.startswith(("t3hd", "th3d", "thd")):
+        return []
+    return [Fact(mask.key, "padding_causal", f"{mask.source}, with packed sequences ({layout})")]
+
+
+def _enable_gqa(facts: Facts, framework: str | None) -> list[Fact]:
+    """Whether transformers hands grouped key/value heads to SDPA as they are, instead of repeating them."""
+    key = "workload.enable_gqa"
+    if key in facts or framework != "transformers":
+        return []
+    versions = [facts.value("transformers.version"), facts.value("torch.version")]
+    old = [
+        None if found in (None, ABSENT) else parse_version(found) < parse_version(first)
+        for found, first in zip(versions, (_PASSES_GQA, _TAKES_GQA), strict=True)
+    ]
+    if True in old:
+        return [
+            Fact(key, False, f"assumed: transformers before {_PASSES_GQA} or torch before {_TAKES_GQA} repeats heads")
+        ]
+    mask, window = facts.value("workload.mask"), facts.value("workload.window")
+    if mask is None or None in old or ("workload.window" in facts and window is None):
+        return []
+    if mask not in ("causal", "no_mask") or window not in (None, ABSENT):
+        return [Fact(key, False, "assumed: transformers repeats heads where it passes a mask tensor")]
+    return [Fact(key, True, f"assumed: transformers >= {_PASSES_GQA} passes no mask tensor and leaves heads grouped")]

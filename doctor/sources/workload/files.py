@@ -1,0 +1,214 @@
+"""Workload files and `--set`: flat keys become `workload.*` facts, a fault is told with file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from doctor.errors import DoctorError
+from doctor.facts.vocabulary import INTEGER, TERMS, WINDOW, nearest, parse, term
+from doctor.model import ABSENT, Fact, Facts
+
+PREFIX = "workload."
+LONG_FORM = ("value", "source", "raw", "problem")
+#: What other tools call it: said in a hint, never taken over in silence.
+SYNONYMS: Mapping[str, str] = {
+    "head_dim": "head_dim_qk", "heads": "num_heads", "kv_heads": "num_kv_heads", "num_attention_heads": "num_heads",
+    "num_key_value_heads": "num_kv_heads", "num_gqa_groups": "num_kv_heads", "attn_mask_type": "mask",
+    "window_size": "window", "sliding_window": "window", "seq_len": "seq_len_q", "seq_length": "seq_len_q",
+    "max_seqlen_q": "seq_len_q", "max_seqlen_kv": "seq_len_kv", "context_parallel_size": "cp_size",
+    "attention_dropout": "dropout", "is_training": "training", "torch_dtype": "dtype", "batch": "batch_size",
+    "is_causal": "mask", "causal": "mask", "qkv_format": "qkv_layout", "micro_batch_size": "batch_size",
+}  # fmt: skip
+_SECTIONS = ("workload", "facts", "schema", "tool")  # of a facts file, which may serve as a workload too
+_OF_CONFIGS = ("architectures", "hidden_size", "num_hidden_layers", "_name_or_path")  # keys of a model config
+_FROM_ZERO = ("workload.num_splits",)  # 0 = the kernel decides
+LARGEST = 1 << 40  # no axis of a tensor is longer; keeps derived products printable
+
+
+def read_workload(path: Path) -> Facts:
+    """The workload of a YAML or JSON file; DoctorError names the file, the line and the nearest key."""
+    from doctor.util.yaml_text import read_text
+
+    content, lines = _load(read_text(path, "workload file"), str(path))
+    if content is None:
+        raise DoctorError(f"{path}: the workload file is empty", "write keys such as `head_dim_qk: 128`")
+    if not isinstance(content, dict):
+        raise DoctorError(f"{path}:1: a workload needs a mapping of keys, found {_kind(content)}")
+    at: tuple[str, ...] = ()
+    if "workload" in content:
+        stray = next((key for key in content if key not in _SECTIONS), None)
+        if stray is not None:
+            raise _fault(path, lines.get((stray,)), f"`{stray}` stands beside `workload:`", "move it under `workload:`")
+        content, at = content["workload"], ("workload",)
+        if not isinstance(content, dict):
+            raise _fault(path, lines.get(at), f"`workload:` needs a mapping of keys, found {_kind(content)}", None)
+    name = path.name
+
+    def where(key: str) -> str:
+        line = lines.get((*at, key))
+        return f"{path}:{line}: " if line else f"{path}: "
+
+    return workload_facts(content, lambda key: f"{name}: {key}", where)
+
+
+def workload_facts(
+    content: Mapping[str, Any],
+    source: Callable[[str], str] = lambda key: "workload",
+    where: Callable[[str], str] = lambda key: "",
+) -> Facts:
+    """The facts of a workload mapping, keys with or without `workload.`; `where(key)` opens the message of a fault."""
+    facts: dict[str, Fact] = {}
+    for key, value in content.items():
+        try:
+            found = _fact(str(key), value, source(str(key)))
+        except DoctorError as error:
+            raise DoctorError(one_line(where(str(key)) + error.message), error.hint) from None
+        if found.key in facts:
+            raise DoctorError(one_line(f"{where(str(key))}`{found.key}` is given twice, with and without `{PREFIX}`"))
+        facts[found.key] = found
+    return Facts(facts.values())
+
+
+def parse_settings(settings: Iterable[str]) -> Facts:
+    """The facts of `--set KEY=VALUE` options; the last one of a key wins."""
+    facts: dict[str, Fact] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        key, text = key.strip(), text.strip()
+        if not equals or not key:
+            raise DoctorError(one_line(f"`--set {setting}` needs KEY=VALUE"), "for example `--set gpu.sm=9.0`")
+        _check_setting_key(setting, key)
+        if not text and not key.startswith("env."):
+            raise DoctorError(
+                one_line(f"`--set {setting}` gives no value"), f"`--set {key}={ABSENT}` says it is not there"
+            )
+        try:
+            facts[key] = _typed(key, None if _means_null(key, text) else text, f"--set {key}")
+        except DoctorError as error:
+            raise DoctorError(one_line(f"`--set {setting}`: {error.message}"), error.hint) from None
+    return Facts(facts.values())
+
+
+def _check_setting_key(setting: str, key: str) -> None:
+    hint = None
+    if key.startswith(PREFIX):
+        known = _givable(key)
+    else:
+        try:
+            known = bool(term(key))
+        except DoctorError as error:
+            known, hint = False, error.hint
+    if known:
+        return
+    bare = key.removeprefix(PREFIX)
+    meant = bare if _givable(PREFIX + bare) else SYNONYMS.get(bare)
+    if meant:
+        hint = f"did you mean `{PREFIX}{meant}`?"
+    hint = hint or nearest(key, filter(_givable, TERMS))
+    raise DoctorError(one_line(f"`--set {setting}`: unknown fact key `{_short(key)}`"), hint)
+
+
+def check_value(key: str, value: Any) -> None:
+    """DoctorError for a value that parses but that no attention can have: negative sizes, odds above 1."""
+    if not key.startswith(PREFIX):
+        return
+    kind = term(key).kind
+    if value == ABSENT:
+        if term(key).default != ABSENT:
+            raise DoctorError(f"`{key}`: needs a value of kind {kind}, found `{ABSENT}`")
+        return
+    if kind == INTEGER:
+        least = 0 if key in _FROM_ZERO else 1
+        if not least <= value <= LARGEST:
+            raise DoctorError(f"`{key}`: needs an integer from {least} to 2^40, found `{_short(value)}`")
+    elif kind == WINDOW:
+        if not all(-1 <= side <= LARGEST for side in value):
+            raise DoctorError(f"`{key}`: needs two integers from -1 (unlimited) up, found `{_short(list(value))}`")
+    elif key == "workload.dropout" and not 0 <= value <= 1:
+        raise DoctorError(f"`{key}`: needs a probability from 0 to 1, found `{value}`")
+    elif key == "workload.softcap" and value < 0:
+        raise DoctorError(f"`{key}`: needs a number from 0 (none) up, found `{value}`")
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and unprintable halves of characters: what a user typed may hold any."""
+    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())
+
+
+def _fact(key: str, value: Any, source: str) -> Fact:
+    full = key if key.startswith(PREFIX) else PREFIX + key
+    if not _givable(full):
+        bare = full.removeprefix(PREFIX)
+        known = [name.removeprefix(PREFIX) for name in TERMS if name.startswith(PREFIX) and _givable(name)]
+        hint = f"did you mean `{SYNONYMS[bare]}`?" if bare in SYNONYMS else nearest(bare, known)
+        if bare in _OF_CONFIGS:
+            hint = "a config.json of Hugging Face is for `--model`"
+        raise DoctorError(f"unknown workload key `{_short(key)}`", hint)
+    if isinstance(value, dict):  # the long form that `snapshot` writes
+        stray = next((name for name in value if name not in LONG_FORM), None)
+        if stray is not None or "value" not in value:
+            raise DoctorError(f"`{key}`: needs a plain value, or a mapping with `value`")
+        problem = value.get("problem")
+        found = _typed(full, value["value"], str(value.get("source") or source))
+        return Fact(found.key, found.value, found.source, None, str(problem)) if problem and not found.known else found
+    return _typed(full, value, source)
+
+
+def _givable(key: str) -> bool:
+    """Whether a workload may state the key: one that follows from others would contradict or hide them."""
+    known = TERMS.get(key)
+    return known is not None and not known.derived
+
+
+def _typed(key: str, value: Any, source: str) -> Fact:
+    """A parsed fact; null means "none" for a key whose default is absent (a window), else unknown."""
+    if value is None:
+        if term(key).default == ABSENT:
+            return Fact(key, ABSENT, source)
+        return Fact(key, None, source, None, "given as null")
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, (list, dict)) for item in value)):
+        raise DoctorError(f"`{key}`: needs a value of kind {term(key).kind}, found {_kind(value)}")
+    parsed = parse(key, value)
+    check_value(key, parsed)
+    return Fact(key, parsed, source)
+
+
+def _means_null(key: str, text: str) -> bool:
+    if key.startswith("env."):
+        return False
+    return text in ("null", "~") or (text.lower() == "none" and term(key).default == ABSENT)
+
+
+def _load(text: str, origin: str) -> tuple[Any, dict[tuple[str, ...], int]]:
+    """YAML, which JSON nearly is; JSON indented by tabs, which YAML refuses, goes through the JSON parser."""
+    from doctor.util.yaml_text import parse_yaml
+
+    try:
+        return parse_yaml(text, origin)
+    except DoctorError:
+        if not text.lstrip().startswith("{"):
+            raise
+        import json
+
+        try:
+            return json.loads(text), {}
+        except (ValueError, RecursionError):
+            pass
+        raise
+
+
+def _fault(path: Path, line: int | None, message: str, hint: str | None) -> DoctorError:
+    return DoctorError(one_line(f"{path}:{line}: {message}" if line else f"{path}: {message}"), hint)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    return "a list" if isinstance(value, list) else "a single value"
+
+
+def _short(value: Any) -> str:
+    text = str(value) if not isinstance(value, int) or abs(value) < 1 << 200 else "a very large number"
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,190 @@
+"""A Hugging Face config as typed look-ups: wrong types and sizes become one line that names the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from doctor.errors import DoctorError
+
+from .files import LARGEST, one_line
+
+#: Where a multimodal config keeps its language model.
+NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
+
+#: What transformers fills in for keys that published configs leave out. Source: configuration_<model>.py.
+CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "llama": {"hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 2048},
+    "mistral": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096},
+    "mixtral": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8},
+    "qwen2": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32},
+    "qwen3": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128},
+    "gemma2": {
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 8192,
+        "sliding_window": 4096, "attn_logit_softcapping": 50.0,
+    },
+    "gemma3_text": {
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+    },
+    "deepseek_v3": {
+        "num_attention_heads": 128, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    },
+    "gpt_oss": {
+        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128,
+        "max_position_embeddings": 131072,
+    },
+    "falcon": {"hidden_size": 4544, "num_attention_heads": 71, "max_position_embeddings": 2048},
+    "gpt2": {"n_embd": 768, "n_head": 12, "n_positions": 1024, "attn_pdrop": 0.1},
+    "bloom": {"hidden_size": 64, "n_head": 8},
+    "t5": {
+        "d_kv": 64, "num_heads": 8, "dropout_rate": 0.1, "relative_attention_num_buckets": 32,
+        "is_encoder_decoder": True,
+    },
+}  # fmt: skip
+
+
+def load_config(path: Path) -> Config:
+    """The config of a file (or of the model folder that holds it), ready to be asked."""
+    import contextlib
+    import json
+
+    from doctor.util.yaml_text import read_text
+
+    with contextlib.suppress(OSError):  # a folder that may not be looked into is told by read_text
+        if path.is_dir():
+            path = path / "config.json"
+    text = read_text(path, "model config")
+    if not text.strip():
+        raise DoctorError(one_line(f"{path}: the model config is empty"))
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise DoctorError(one_line(f"{path}:{problem.lineno}: not JSON: {problem.msg}")) from None
+    except RecursionError:
+        raise DoctorError(one_line(f"{path}: nested too deeply")) from None
+    except ValueError as problem:  # an integer of thousands of digits
+        raise DoctorError(one_line(f"{path}: not JSON: {str(problem).split(';')[0]}")) from None
+    if not isinstance(content, dict):
+        raise DoctorError(one_line(f"{path}:1: a model config needs a JSON object"))
+    return Config(content, path, text)
+
+
+class Config:
+    """Look-ups in one config; the nested language model of a multimodal one is asked first."""
+
+    def __init__(self, content: Mapping[str, Any], path: Path, text: str) -> None:
+        self.path, self.name, self._text = path, path.name, text
+        self._levels: list[tuple[str, Mapping[str, Any]]] = [("", content)]
+        level: Mapping[str, Any] = content
+        prefix = ""
+        for _ in NESTED:
+            key = next((key for key in NESTED if isinstance(level.get(key), dict)), None)
+            if key is None:
+                break
+            prefix, level = f"{prefix}{key}.", level[key]
+            self._levels.insert(0, (prefix, level))
+        model_type = self._find("model_type")[1]
+        self.model_type = one_line(model_type) if isinstance(model_type, str) else ""
+        self._defaults = CLASS_DEFAULTS.get(self.model_type, {})
+
+    def _find(self, key: str) -> tuple[str, Any]:
+        """(key with the path to it, value); None where it is missing or null."""
+        for prefix, level in self._levels:
+            value: Any = level
+            for part in key.split("."):
+                value = value.get(part) if isinstance(value, Mapping) else None
+            if value is not None:
+                return prefix + key, value
+        return key, None
+
+    def get(self, key: str) -> Any:
+        """The value of `key`; where the file does not name it, the default of the model's class, or None."""
+        value = self._find(key)[1]
+        return self._defaults.get(key) if value is None and not self.has(key) else value
+
+    def has(self, key: str) -> bool:
+        """Whether the file names `key` at all, be it as null."""
+        return any(key in level for _, level in self._levels)
+
+    def source(self, key: str) -> str:
+        """`config.json: key`, with the path of a nested one, or whose default it is."""
+        where, value = self._find(key)
+        if value is None and key in self._defaults and not self.has(key):
+            return f"default of {self.model_type} in transformers: {key}"
+        return f"{self.name}: {where}"
+
+    def integer(self, *keys: str, least: int = 1) -> tuple[int | None, str]:
+        """The first of `keys` that is given and its source; DoctorError unless a sane integer."""
+        key, value = self._first(keys)
+        if value is None:
+            return None, ""
+        if isinstance(value, list):  # a value per layer: which one counts cannot be told
+            return None, ""
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.fault(self.source(key), f"needs an integer, found {_shown(value)}")
+        if not least <= value <= LARGEST:
+            raise self.fault(self.source(key), f"needs an integer from {least} to 2^40, found {_shown(value)}")
+        return value, self.source(key)
+
+    def number(self, *keys: str, most: float = float(1 << 40)) -> tuple[float | None, str]:
+        """The first of `keys` that is given and its source; DoctorError unless between 0 and `most`."""
+        key, value = self._first(keys)
+        if value is None:
+            return None, ""
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+            raise self.fault(self.source(key), f"needs a number from 0 to {most:g}, found {_shown(value)}")
+        return float(value), self.source(key)
+
+    def text(self, *keys: str) -> tuple[str | None, str]:
+        """The first of `keys` that is given as a text and its source."""
+        key, value = self._first(keys)
+        if value is None or isinstance(value, dict):  # one per sub-model: not for us to choose
+            return None, ""
+        if not isinstance(value, str):
+            raise self.fault(self.source(key), f"needs a text, found {_shown(value)}")
+        return one_line(value), self.source(key)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """The list of texts under `key`; empty when missing."""
+        value = self.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.fault(self.source(key), f"needs a list of texts, found {_shown(value)}")
+        return tuple(map(one_line, value))
+
+    def flag(self, key: str) -> bool | None:
+        """The truth of `key`; None when missing."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, bool):
+            raise self.fault(self.source(key), f"needs true or false, found {_shown(value)}")
+        return value
+
+    def fault(self, source: str, why: str) -> DoctorError:
+        """One line with file, line and key for what is wrong there."""
+        key = source.partition(": ")[2].split(" ")[0]
+        at = self._text.find(f'"{key.rpartition(".")[2]}"')
+        line = f":{self._text.count(chr(10), 0, at) + 1}" if at >= 0 else ""
+        return DoctorError(one_line(f"{self.path}{line}: `{key}`: {why}"))
+
+    def _first(self, keys: tuple[str, ...]) -> tuple[str, Any]:
+        for key in keys:  # what the file says comes before any default
+            if self._find(key)[1] is not None:
+                return key, self._find(key)[1]
+        for key in keys:
+            if self.get(key) is not None:
+                return key, self.get(key)
+        return keys[0], None
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, int) and abs(value) > 1 << 200:
+        return "a very large number"
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return f"`{text if len(text) <= 60 else text[:57] + '...'}`"

@@ -1,0 +1,99 @@
+"""The GPUs of this host as the sweep uses them: one process each, how busy they are, whether they agree."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from doctor.runner.run import Answer
+
+BUSY_SHARE = 0.1  # of a GPU's memory in use by others
+BUSY_PERCENT = 20  # utilization
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One GPU, or the CPU: its name in the report and the environment that shows a process this device alone."""
+
+    name: str
+    label: str
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    memory_bytes: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def lanes(hello: Mapping[str, Any], memory: int | None) -> tuple[list[Lane], list[str]]:
+    """The lanes of this host, and what is wrong with devices that get none."""
+    devices = hello.get("devices") or []
+    if not devices:
+        return [Lane("cpu", "the CPU", memory_bytes=memory)], []
+    tokens = [token.strip() for token in str(hello.get("visible") or "").split(",") if token.strip()]
+    made, problems = [], []
+    for device in devices:
+        index = int(device["index"])
+        # A list that names devices (numbers, GPU-…, MIG-…) is kept: the doctor must not widen what it was given.
+        token = tokens[index] if index < len(tokens) else str(index)
+        label = f"GPU {index} ({device.get('name')})"
+        if device.get("problem"):
+            problems.append(f"{label} cannot be used: {device['problem']}")
+            continue
+        made.append(
+            Lane(
+                device.get("uuid") or f"gpu{index}",
+                label,
+                {"CUDA_VISIBLE_DEVICES": token},
+                memory,
+                _busy(label, device),
+            )
+        )
+    return made, problems
+
+
+def _busy(label: str, device: Mapping[str, Any]) -> tuple[str, ...]:
+    total, free = device.get("memory_bytes"), device.get("free_bytes")
+    notes = []
+    if total and free is not None and 1 - free / total > BUSY_SHARE:
+        notes.append(f"{label} is busy: {(total - free) / 2**30:.1f} of {total / 2**30:.1f} GiB are in use")
+    if (device.get("utilization") or 0) > BUSY_PERCENT:
+        notes.append(f"{label} is busy: {device['utilization']} % utilization; times say little")
+    return tuple(notes)
+
+
+def disagreements(
+    answers: Iterable[tuple[str, Mapping[str, Any], Answer]], names: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Cases in which GPUs of one name differ: in the verdict, or in the bits of an output that repeats bit by bit."""
+    by_case: dict[str, list[tuple[str, Mapping[str, Any], Answer]]] = defaultdict(list)
+    for gpu, case, answer in answers:
+        by_case[repr(sorted(case.items(), key=str))].append((gpu, case, answer))
+    found = []
+    for group in by_case.values():
+        for one, two in _pairs(sorted(group, key=lambda item: item[0]), names):
+            what = _difference(one[2], two[2])
+            if what:
+                found.append({"case": dict(one[1]), "gpus": [one[0], two[0]], "difference": what})
+    return found
+
+
+def _pairs(group: Sequence[Any], names: Mapping[str, str]) -> Iterable[tuple[Any, Any]]:
+    first: dict[str, Any] = {}
+    for item in group:
+        kind = names.get(item[0], "")
+        if kind in first:
+            yield first[kind], item
+        else:
+            first[kind] = item
+
+
+def _difference(one: Answer, two: Answer) -> str | None:
+    if one.outcome != two.outcome:
+        return f"{one.outcome} here, {two.outcome} there"
+    if one.observed.get("verdict") != two.observed.get("verdict"):
+        return f"{one.observed.get('verdict')} here, {two.observed.get('verdict')} there"
+    if "not_repeatable" in one.observed.get("faults", ()):
+        return None
+    if one.observed.get("bits") != two.observed.get("bits"):
+        return "the outputs differ in their bits"
+    return None

@@ -1,0 +1,1 @@
+"""Helpers without knowledge of the domain: YAML, TOML, atomic writes, redaction."""

@@ -1,0 +1,38 @@
+"""Where the kernels and the rulebook lie, in a wheel, an editable install and a bare checkout alike."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import pathlib
+
+from doctor.errors import DoctorError
+
+_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+
+
+@functools.cache
+def _directory(name: str) -> pathlib.Path:
+    packaged = _PACKAGE / f"_{name}"  # a wheel
+    if packaged.is_dir():
+        return packaged
+    # A checkout, installed editable or not at all. The pyproject.toml beside it tells it from a site-packages
+    # directory, where another distribution may own a folder of that name.
+    checkout = _PACKAGE.parent / name
+    if checkout.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file():
+        return checkout
+    spec = importlib.util.find_spec(f"doctor._{name}")
+    for location in (spec.submodule_search_locations if spec else None) or ():
+        if pathlib.Path(location).is_dir():
+            return pathlib.Path(location)
+    raise DoctorError(f"the `{name}` directory is missing from this installation", hint="reinstall attn-doctor")
+
+
+def kernels_dir() -> pathlib.Path:
+    """The directory of kernel programs."""
+    return _directory("kernels")
+
+
+def rules_dir() -> pathlib.Path:
+    """The directory of the rulebook."""
+    return _directory("rules")

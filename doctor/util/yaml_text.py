@@ -1,0 +1,124 @@
+"""YAML and JSON read as plain text, mappings and lists, with line numbers and limits.
+
+Scalars stay text, because plain YAML reads `2.10` as 2.1. Tags, huge files and documents that grow by
+aliases are refused: the file may come from anywhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from doctor.errors import DoctorError, reason_of
+
+MAX_BYTES = 8 * 1024 * 1024
+MAX_NODES = 200_000
+MAX_DEPTH = 60
+
+#: What plain YAML resolves to by itself; a tag that asks for anything else is refused.
+_TAGS = frozenset(
+    f"tag:yaml.org,2002:{name}"
+    for name in ("str", "null", "bool", "int", "float", "timestamp", "merge", "value", "seq", "map")
+)
+
+Lines = dict[tuple[str, ...], int]
+
+
+def read_text(path: Path, what: str, limit: int = MAX_BYTES) -> str:
+    """The text of a user's file; one clear DoctorError for anything unreadable, binary or too large."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(limit + 1)
+    except OSError as problem:
+        raise DoctorError(f"cannot read {what} `{path}`: {reason_of(problem)}") from None
+    except ValueError:
+        raise DoctorError(f"cannot read {what}: `{path!s}` is not a file name".replace("\0", "\\0")) from None
+    if len(data) > limit:
+        raise DoctorError(f"{what} `{path}` is larger than {limit // (1024 * 1024)} MiB")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DoctorError(f"{what} `{path}` is not UTF-8 text") from None
+    if "\0" in text:
+        raise DoctorError(f"{what} `{path}` is binary, not text")
+    return text
+
+
+def parse_yaml(text: str, origin: str) -> tuple[Any, Lines]:
+    """The document as str, None, list and dict, and the line of every mapping key and list item by path."""
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        _refuse_depth(text, loader, origin)
+        node = yaml.compose(text, Loader=loader)
+    except yaml.MarkedYAMLError as problem:
+        line = problem.problem_mark.line + 1 if problem.problem_mark else 1
+        raise DoctorError(f"{origin}:{line}: {problem.problem or 'not YAML'}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as problem:
+        first = str(problem).splitlines()[0] if str(problem) else "nested too deeply"
+        raise DoctorError(f"{origin}: not YAML: {first}") from None
+    lines: Lines = {}
+    if node is None:
+        return None, lines
+    return _Builder(origin, lines).build(node, ()), lines
+
+
+def _refuse_depth(text: str, loader: Any, origin: str) -> None:
+    """DoctorError for a document nested so deeply that libyaml's recursive composer would crash the process."""
+    if len(text) < 100_000 and sum(map(text.count, ("[", "{", "- ", "? "))) < 1000:
+        return  # cannot nest deeply enough to hurt: spared the second pass
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH + 1:
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise DoctorError(f"{origin}:{line}: nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+class _Builder:
+    def __init__(self, origin: str, lines: Lines) -> None:
+        self.origin, self.lines, self.count = origin, lines, 0
+
+    def fail(self, node: Any, why: str) -> DoctorError:
+        return DoctorError(f"{self.origin}:{node.start_mark.line + 1}: {why}")
+
+    def build(self, node: Any, path: tuple[str, ...]) -> Any:
+        self.count += 1
+        if self.count > MAX_NODES:
+            raise self.fail(node, "the document grows beyond all reason (aliases of aliases?)")
+        if len(path) > MAX_DEPTH:
+            raise self.fail(node, f"nested deeper than {MAX_DEPTH} levels")
+        self.lines[path] = node.start_mark.line + 1
+        if node.tag and node.tag not in _TAGS:
+            raise self.fail(node, f"the tag `{node.tag}` is not accepted")
+        if node.id == "scalar":
+            if node.tag == "tag:yaml.org,2002:null":
+                return None
+            return node.value
+        if node.id == "sequence":
+            return [self.build(child, (*path, str(index))) for index, child in enumerate(node.value)]
+        return self.mapping(node, path)
+
+    def mapping(self, node: Any, path: tuple[str, ...]) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if key_node.id != "scalar":
+                raise self.fail(key_node, "a key needs to be plain text")
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                for part in value_node.value if value_node.id == "sequence" else [value_node]:
+                    built = self.build(part, (*path, "<<"))
+                    if not isinstance(built, dict):
+                        raise self.fail(part, "`<<` needs a mapping")
+                    merged = {**built, **merged}  # of several, the first wins
+                continue
+            if key_node.value in own:
+                raise self.fail(key_node, f"`{key_node.value}` is given twice")
+            here = (*path, key_node.value)
+            own[key_node.value] = self.build(value_node, here)
+            self.lines[here] = key_node.start_mark.line + 1
+        return {**merged, **own}

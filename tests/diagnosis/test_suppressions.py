@@ -1,0 +1,84 @@
+"""What a project has settled with itself: ignores with a day and somebody who answers for them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from doctor import render
+from doctor.diagnosis.examine import Request
+from doctor.diagnosis.pipeline import diagnose
+from doctor.report.locations import place_of
+from doctor.report.summary import verdict
+from doctor.sources.project.config import read_defaults
+
+INCIDENT = Path(__file__).parents[2] / "examples" / "incidents" / "b"
+ENTRY = "[[tool.attn-doctor.ignore]]\nrule = '{}'\nreason = 'known'\nowner = '@platform'\nuntil = {}\n"
+PAST, FUTURE = "2001-01-01", "2999-01-01"
+
+
+def check(tmp_path, *entries, **more):
+    text = "[tool.attn-doctor]\n" + "".join(ENTRY.format(*entry) for entry in entries)
+    defaults = read_defaults(tmp_path / "pyproject.toml", text)
+    facts, job = str(INCIDENT / "facts.yaml"), str(INCIDENT / "workload.yaml")
+    return diagnose(Request(facts=facts, workload=job, run=False, defaults=defaults, **more))
+
+
+def test_an_ignored_rule_is_noted_with_its_owner_and_day(tmp_path):
+    report = check(tmp_path, ("TE103", FUTURE))
+    assert "TE103" not in {finding.rule for finding in report.findings}
+    assert "TE103 is ignored by this project: known (@platform, until 2999-01-01)" in report.notes
+
+
+def test_an_expired_ignore_is_a_finding_at_its_line_and_its_rule_counts(tmp_path):
+    report = check(tmp_path, ("TE103", PAST))
+    found = {finding.rule: finding for finding in report.findings}
+    assert found["TE103"].severity == "error"
+    expired = found["IGNORE_EXPIRED"]
+    assert (expired.severity, place_of(report, expired).line) == ("warning", 2)
+    assert expired.message == ("TE103 was ignored by @platform until 2001-01-01 (known); it fires and counts again")
+
+
+def test_an_expired_ignore_of_what_no_longer_fires_can_go(tmp_path):
+    report = check(tmp_path, ("FA001", PAST))
+    (expired,) = [finding for finding in report.findings if finding.rule == "IGNORE_EXPIRED"]
+    assert expired.message.endswith("it does not fire here: the entry can go")
+
+
+def test_two_expired_ignores_are_two_findings(tmp_path):
+    report = check(tmp_path, ("FA001", PAST), ("FA002", PAST))
+    expired = [finding for finding in report.findings if finding.rule == "IGNORE_EXPIRED"]
+    assert [place_of(report, finding).line for finding in expired] == [2, 7]
+
+
+def test_a_rule_that_does_not_exist_is_told_with_the_nearest(tmp_path):
+    report = check(tmp_path, ("TE1033", FUTURE))
+    (note,) = [note for note in report.notes if "TE1033" in note]
+    assert note.startswith("the project ignores TE1033, which is no rule: did you mean `TE")
+
+
+@pytest.mark.parametrize("gpus", [(), ("h100", "a100")])
+def test_of_one_case_and_of_several(gpus, tmp_path):
+    report = check(tmp_path, ("TE103", FUTURE), ("FA001", PAST), gpus=gpus)
+    assert [finding.rule for finding in report.findings if finding.severity != "note"][-1:] == ["IGNORE_EXPIRED"]
+    assert not any(finding.rule == "TE103" for case in report.cases for finding in case.findings)
+    assert sum("TE103 is ignored" in note for note in report.notes) == 1
+    assert not any("TE103" in fix.resolves for fix in report.fixes)
+
+
+@pytest.mark.parametrize("gpus", [(), ("h100", "h200")])
+def test_what_is_ignored_fails_in_no_format(tmp_path, gpus):
+    """An error that does not count must not turn a test red: the exit code is that of a pass."""
+    report = check(tmp_path, ("TE103", FUTURE), gpus=gpus)
+    assert not [finding for finding in report.findings if finding.severity == "error"]
+    assert "TE103" in {finding.rule for finding in report.ignored}
+    look, word, sentence = verdict(report)
+    assert (look, word) == ("unclear", "nothing else found") and "the project ignores TE103" in sentence
+    assert "<failure" not in render(report, "junit") and "::error" not in render(report, "github")
+    assert json.loads(render(report, "json"))["ignored"][0]["id"] == "TE103"
+
+
+def test_an_id_in_other_letters_is_answered_with_the_rule_that_is_meant(tmp_path):
+    assert (
+        "the project ignores te103, which is no rule: did you mean `TE103`?" in check(tmp_path, ("te103", FUTURE)).notes
+    )

@@ -1,0 +1,195 @@
+"""Ranges: a rule that fires for every admitted release stands, one for some is a warning with the narrowing."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from doctor.diagnosis import pipeline as session
+from doctor.diagnosis.examine import Request
+from doctor.model import Fact
+from doctor.packages.index import Platform, admits, load_index
+from doctor.sources.manifests import version_ranges as compatible
+from doctor.sources.manifests.version_ranges import Open, TooMany, combinations, fits, narrowed
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LLAMA = EXAMPLES / "models" / "llama-3-8b.json"
+B = EXAMPLES / "incidents" / "b" / "workload.yaml"  # all-gather context parallelism, which needs cuDNN 9.3
+REST = "transformer-engine[pytorch]==2.3.0\nflash-attn==2.7.4.post1\n"
+
+
+@pytest.fixture
+def diagnose(write):
+    def diagnose(text, *settings, model=None, gpu="h100"):
+        path = write("requirements.txt", text)
+        job = {"model": str(model)} if model else {"workload": str(B)}
+        return session.diagnose(Request(declared=(str(path),), gpu=gpu, settings=settings, run=False, **job))
+
+    return diagnose
+
+
+def by_rule(report):
+    return {finding.rule: finding for finding in report.findings}
+
+
+def test_for_every_release_is_an_error(diagnose):
+    found = by_rule(diagnose(f"torch>=2.4,<2.7\n{REST}"))["TE103"]
+    assert found.severity == "error"
+    assert found.message.startswith("whatever release `torch")
+
+
+def test_for_some_releases_is_a_warning_that_names_them_and_narrows(diagnose):
+    found = by_rule(diagnose(f"torch>=2.4,<2.9\n{REST}"))["TE103"]
+    assert found.severity == "warning"
+    assert "requirements.txt:1) admits" in found.message and "2.6.0" in found.message
+    (name, wanted), *_ = found.alternatives[0].require.items()
+    assert name == "torch"
+    assert admits(wanted, "2.8.0") and not admits(wanted, "2.6.0") and not admits(wanted, "2.9.0")
+
+
+def test_the_narrowing_cures(diagnose):
+    found = by_rule(diagnose(f"torch>=2.4,<2.9\n{REST}"))["TE103"]
+    wanted = found.alternatives[0].require["torch"]
+    again = diagnose(f"torch{wanted}\n{REST}")
+    assert "TE103" not in by_rule(again)
+    assert not any("TE103" in group.rules for group in again.undetermined)
+
+
+def test_one_narrowing_cures_all_that_is_found_of_a_range(diagnose):
+    """A bare torch admits releases without code for the GPU, and one that prefers cuDNN: one line is to be edited."""
+    report = diagnose("torch\ntransformers==4.51.3\n", model=LLAMA)
+    mine = {rule: item for rule, item in by_rule(report).items() if " admits " in item.message}
+    assert {"TORCH005", "TORCH012"} <= set(mine)
+    (wanted,) = {item.alternatives[0].require["torch"] for item in mine.values()}
+    assert all(other in mine["TORCH005"].alternatives[0].note for other in mine if other != "TORCH005")
+    again = diagnose(f"torch{wanted}\ntransformers==4.51.3\n", model=LLAMA)
+    assert not set(mine) & set(by_rule(again))
+
+
+def test_it_is_said_where_today_s_release_is_spared(diagnose):
+    """Then no rule's own pin is offered beside the narrowing: the range is to lose its bad part, not the rest."""
+    spared = by_rule(diagnose(f"torch>=2.4,<2.9\n{REST}"))["TE103"]
+    assert "(not 2.8.0, which an installer takes today)" in spared.message
+    assert all("torch" not in way.require for way in spared.alternatives[1:])
+    hit = by_rule(diagnose("torch==2.6.0\ntransformer-engine[pytorch]>=1.9,<2.4\nflash-attn==2.7.4.post1\n"))["TE103"]
+    assert "takes today" not in hit.message
+
+
+def test_for_no_release_is_silence_and_no_doubt(diagnose):
+    report = diagnose(f"torch>=2.7,<2.9\n{REST}")
+    assert "TE103" not in by_rule(report)
+    assert not any("TE103" in group.rules for group in report.undetermined)
+
+
+def test_two_ranges_are_judged_together(diagnose):
+    report = diagnose("torch>=2.5,<2.7\ntransformer-engine[pytorch]>=2.1,<2.4\nflash-attn==2.7.4.post1\n")
+    assert by_rule(report)["TE103"].severity == "error"
+
+
+def test_too_many_combinations_are_judged_apart_and_it_is_said(diagnose):
+    report = diagnose("torch>=2.0\ntransformer-engine[pytorch]>=1.9\nflash-attn>=2\n")
+    assert any("judged by itself" in note for note in report.notes)
+    assert all(finding.severity != "error" for finding in report.findings)
+
+
+def test_combinations_that_cannot_be_installed_do_not_count(diagnose):
+    """Two packages of twenty releases each, of which nearly every one asks for just one of the other."""
+    report = diagnose("torch>=2.2\ntorchvision>=0.17\ndeepspeed==0.9.5\n")
+    assert not any("judged by itself" in note for note in report.notes)
+    found = by_rule(report)["DS001"]
+    assert found.severity == "warning" and found.alternatives[0].require.keys() == {"torch"}
+
+
+def test_what_no_range_names_stays_open(diagnose):
+    report = diagnose("torch==2.6.0\nflash-attn==2.7.4.post1\n")
+    assert report.facts.get("transformer-engine.version") is None
+
+
+def test_a_release_that_does_not_go_with_the_pins_is_not_judged(diagnose, read):
+    """Of xformers >= 0.0.28 only what was built for torch 2.6.0 can be installed beside it."""
+    (item,) = read({"r.txt": "torch==2.6.0\nxformers>=0.0.28\n"}).open
+    assert set(item.versions) == {"0.0.29.post2", "0.0.29.post3"}
+
+
+def test_releases_that_no_possible_python_installs_do_not_count(read):
+    """torch 2.0 has wheels up to Python 3.11, torch 2.2 the first for 3.12."""
+    everything = read({"r.txt": "torch>=2.0,<2.4\n"}).open[0].versions
+    newer = read({"r.txt": "torch>=2.0,<2.4\n"}, python_version="3.12.4").open[0].versions
+    assert everything[0] == "2.0.0" and newer[0] == "2.2.0"
+    assert set(newer) < set(everything)
+
+
+def test_a_pin_settles_what_it_requires(read):
+    facts = read({"r.txt": "xformers==0.0.29.post3\n"}).facts
+    assert facts.value("torch.version") == "2.6.0"
+    assert facts["torch.version"].source.endswith("r.txt:1, through xformers 0.0.29.post3")
+
+
+def test_a_range_with_one_release_is_a_pin(read):
+    declaration = read({"r.txt": "transformer-engine>=2.3,<2.4\n"})
+    assert declaration.facts.value("transformer-engine.version") == "2.3.0"
+    assert declaration.open == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "clean", "wanted"),
+    [
+        (">=2", ["3", "4"], ">=3"),
+        (">=2,<5", ["3", "4"], "<5,>=3"),
+        ("", ["1", "2"], "<3"),
+        ("<5", ["2", "3"], ">=2,<4"),
+        (">=1", ["1", "2", "4"], ">=1,!=3"),
+        ("", ["1", "2", "3", "4"], ""),
+        ("!=9", ["4"], "!=9,>=4"),
+        ("", ["2", "3"], ">=2,<4"),
+    ],
+)
+def test_narrowed(given, clean, wanted):
+    versions = ("1", "2", "3", "4")
+    found = narrowed(Open("x", given, "r.txt:1", versions), clean)
+    assert found == wanted
+    assert [version for version in versions if not found or admits(found, version)] == clean
+
+
+@pytest.mark.parametrize(
+    ("bad", "wanted"),
+    [
+        ({"3", "4"}, ">=5"),  # a whole stretch: what lies before it is given up
+        ({"3", "5", "7"}, "!=3,!=5,!=7"),
+        ({"1", "2", "5"}, ">=3,!=5"),
+        ({"3", "4", "6", "9"}, ">=5,<9,!=6"),
+        ({"2", "8", "9"}, "<8,!=2"),
+    ],
+)
+def test_narrowed_keeps_the_newest_and_lists_few_exceptions(bad, wanted):
+    versions = tuple("123456789")
+    found = narrowed(Open("x", "", "r.txt:1", versions), [version for version in versions if version not in bad])
+    assert found == wanted
+    left = {version for version in versions if admits(found, version)}
+    assert left and not left & bad
+
+
+def test_combinations_are_those_of_which_each_release_admits_the_others():
+    """Asked the plain way: every combination there is."""
+    index, platform = load_index(), Platform("3.11.4")
+    names = ("torch", "xformers", "torchvision")
+    packages = [
+        Open(name, "", "r.txt:1", tuple(version for version in index.releases(name) if not version.count("dev"))[-12:])
+        for name in names
+    ]
+    plain = []
+    for versions in product(*(item.versions for item in packages)):
+        chosen = {name: Fact(f"{name}.version", version, "x") for name, version in zip(names, versions, strict=True)}
+        if all(fits(name, index.release(name, str(fact.value)), chosen, platform) for name, fact in chosen.items()):
+            plain.append(versions)
+    assert 0 < len(plain) < 12**3
+    assert list(combinations(packages, platform, False)) == plain
+    newest = next(combinations(packages, platform, False, newest_first=True))
+    assert newest == max(plain, key=lambda versions: [packages[n].versions.index(v) for n, v in enumerate(versions)])
+
+
+def test_a_search_that_gets_long_is_given_up(monkeypatch):
+    monkeypatch.setattr(compatible, "MOST_TRIED", 5)
+    packages = [Open(name, "", "r.txt:1", tuple("123")) for name in ("a", "b")]
+    with pytest.raises(TooMany):
+        list(combinations(packages, Platform(), False))

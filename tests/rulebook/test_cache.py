@@ -1,0 +1,211 @@
+"""The compiled rulebook: fresh when a file changes, harmless when it is damaged, shared by several writers."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from doctor.errors import DoctorError
+from doctor.rulebook import cache as compiled
+
+RULE = """\
+id: {id}
+name: flaw-{id}
+severity: note
+summary: {summary}
+references: [a/b@v1]
+when: {{torch.version: "<2.6"}}
+tests:
+  fires: {{given: {{torch.version: 2.5.0}}, expect: fires}}
+"""
+
+
+@pytest.fixture
+def rules(tmp_path, monkeypatch):
+    """A small rulebook of its own, with its cache beside it, written a while ago."""
+    folder = tmp_path / "rules"
+    monkeypatch.setattr(compiled, "rules_dir", lambda: folder)
+    monkeypatch.setattr(compiled, "_RACY", -(10**18))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write(folder / "torch" / "library.yaml", "name: torch\ndistributions: [torch]\n")
+    write(folder / "torch" / "T001.yaml", RULE.format(id="T001", summary="first"))
+    return folder
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def summaries(*extra):
+    _, bodies = compiled.load_bodies(tuple(map(str, extra)))
+    return {body["id"]: body["summary"] for kind, _, _, body in bodies if kind == "rule"}
+
+
+def no_yaml(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("parsed YAML although the cache is fresh")
+
+    monkeypatch.setattr("doctor.rulebook.schema.read_file", refuse)
+
+
+def cache_files(tmp_path):
+    return list((tmp_path / "cache" / "attn-doctor").glob("*"))
+
+
+def test_the_second_load_parses_no_yaml_and_says_the_same(rules, monkeypatch):
+    first = compiled.load_bodies()
+    no_yaml(monkeypatch)
+    second = compiled.load_bodies()
+    assert first[0] == second[0]
+    assert [body[:3] for body in second[1]] == [body[:3] for body in first[1]]
+    assert "tests" in first[1][0][3] and "tests" not in second[1][0][3]
+    assert {k: v for k, v in first[1][0][3].items() if k != "tests"} == second[1][0][3]
+
+
+def test_a_changed_file_is_read_anew_even_at_the_same_size(rules):
+    assert summaries() == {"T001": "first"}
+    write(rules / "torch" / "T001.yaml", RULE.format(id="T001", summary="other"))
+    assert summaries() == {"T001": "other"}
+
+
+def test_a_changed_file_is_read_anew_even_if_its_time_is_put_back(rules):
+    path = rules / "torch" / "T001.yaml"
+    before = path.stat()
+    assert summaries() == {"T001": "first"}
+    time.sleep(0.02)  # beyond the tick of the file system's clock
+    write(path, RULE.format(id="T001", summary="other"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert summaries() == {"T001": "other"}
+
+
+def test_new_and_deleted_files_are_noticed(rules):
+    assert summaries() == {"T001": "first"}
+    write(rules / "torch" / "deep" / "T002.yaml", RULE.format(id="T002", summary="second"))
+    assert summaries() == {"T001": "first", "T002": "second"}
+    (rules / "torch" / "T001.yaml").unlink()
+    assert summaries() == {"T002": "second"}
+
+
+def test_another_release_of_the_doctor_compiles_anew(rules, monkeypatch):
+    summaries()
+    monkeypatch.setattr(compiled, "__version__", "99.0")
+    no_yaml(monkeypatch)
+    with pytest.raises(AssertionError, match="parsed YAML"):
+        summaries()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:3],
+        lambda data: bytes(4),  # the checksum of nothing
+        lambda data: data[: len(data) // 2],
+        lambda data: data.replace(b"first", b"firsd"),
+        lambda data: b"\x80\xff" + data,
+        lambda data: data.splitlines()[0] + b"\n",
+        lambda data: b"[]\n[]",
+        lambda data: b"[" * 100_000,
+        lambda data: b"null\nnull",
+    ],
+)
+def test_a_damaged_cache_is_replaced(rules, tmp_path, monkeypatch, damage):
+    summaries()
+    (cache,) = cache_files(tmp_path)
+    whole = cache.read_bytes()
+    cache.write_bytes(damage(whole))
+    assert summaries() == {"T001": "first"}
+    assert cache.read_bytes() == whole
+
+
+def test_folders_have_caches_of_their_own(rules, tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        write(tmp_path / name / f"{name.upper()}1.yaml", RULE.format(id=f"TEAM00{name}", summary=name))
+    for _ in range(2):
+        assert summaries(tmp_path / "a") == {"T001": "first", "TEAM00a": "a"}
+        assert summaries(tmp_path / "b") == {"T001": "first", "TEAM00b": "b"}
+        assert summaries() == {"T001": "first"}
+    assert len(cache_files(tmp_path)) == 3
+
+
+def test_a_relative_folder_is_told_by_where_it_is(rules, tmp_path, monkeypatch):
+    for place in ("here", "there"):
+        write(tmp_path / place / "team" / "X.yaml", RULE.format(id="TEAM001", summary=place))
+    for place in ("here", "there"):
+        monkeypatch.chdir(tmp_path / place)
+        assert summaries("team")["TEAM001"] == place
+
+
+def test_a_folder_given_twice_counts_once(rules, tmp_path):
+    write(tmp_path / "team" / "X.yaml", RULE.format(id="TEAM001", summary="x"))
+    assert summaries(tmp_path / "team", tmp_path / "team") == {"T001": "first", "TEAM001": "x"}
+
+
+def test_a_file_written_this_instant_is_not_cached_yet(rules, tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "_RACY", 10**18)
+    summaries()
+    assert cache_files(tmp_path) == []
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_time(rules, tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    assert summaries() == summaries() == {"T001": "first"}
+
+
+def test_a_relative_cache_folder_is_not_used(rules, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    assert summaries() == {"T001": "first"}
+    assert cache_files(tmp_path) == []
+
+
+def test_several_writers_leave_one_whole_cache(rules, tmp_path, monkeypatch):
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: summaries(), range(24)))
+    assert all(result == {"T001": "first"} for result in results)
+    (cache,) = cache_files(tmp_path)
+    header, _, bodies = marshal.loads(cache.read_bytes()[4:])
+    assert header["format"] == compiled.FORMAT and len(bodies) == 2
+    no_yaml(monkeypatch)
+    assert summaries() == {"T001": "first"}
+
+
+def test_a_team_cannot_take_an_id_by_accident(rules, tmp_path):
+    write(tmp_path / "team" / "T001.yaml", RULE.format(id="T001", summary="theirs"))
+    with pytest.raises(DoctorError, match="rule `T001` is taken by"):
+        summaries(tmp_path / "team")
+
+
+@pytest.mark.parametrize("make, words", [
+    (lambda path: None, "does not exist"),
+    (lambda path: path.write_text(""), "is no folder"),
+    (lambda path: path.mkdir(), "holds no .yaml file"),
+    (lambda path: (path.mkdir(), (path / "X.yaml").symlink_to("nowhere")), "cannot read rule file"),
+    (lambda path: (path.mkdir(), os.mkfifo(path / "X.yaml")), "no regular file"),
+    (lambda path: (path.mkdir(), (path / "X.yaml").mkdir()), "no regular file"),
+    (lambda path: (path.mkdir(), (path / "X.yaml").write_bytes(b"\x00\x01")), "binary"),
+    (lambda path: (path.mkdir(), (path / "X.yaml").write_bytes(b"\xff\xfe\xff")), "not UTF-8"),
+    (lambda path: (path.mkdir(), (path / "X.yaml").write_text("a: " + "x" * 2_000_000)), "larger than 1 MiB"),
+    (lambda path: (path.mkdir(), (path / "X.yaml").write_text("[" * 50_000)), "X.yaml"),
+    (lambda path: (path.mkdir(), (path / "X.yaml").write_text("id: !!python/object:os.system {}")), "is not accepted"),
+])  # fmt: skip
+def test_a_bad_folder_is_one_clear_error(rules, tmp_path, make, words):
+    make(tmp_path / "team")
+    with pytest.raises(DoctorError) as caught:
+        summaries(tmp_path / "team")
+    assert words in caught.value.message
+
+
+def test_loading_the_built_in_rulebook_from_its_cache_is_quick():
+    compiled.load_bodies()
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        compiled.load_bodies()
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.1  # about 5 ms; a rulebook parsed from YAML takes half a second

@@ -1,0 +1,60 @@
+"""Which rules speak, and when a general one keeps silent."""
+
+from pathlib import Path
+
+import pytest
+
+from doctor.facts.vocabulary import fact
+from doctor.model import Facts
+from doctor.rulebook.evaluate import evaluate
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.snapshot import read_facts
+
+RULE = """\
+id: {id}
+name: {name}
+severity: error
+summary: A made-up flaw of acme
+references: [https://example.org/acme]
+when: {{acme.version: "{range}"}}
+{extra}
+tests:
+  fires: {{given: {{acme.version: "1.0"}}, expect: fires}}
+"""
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> str:
+    folder = tmp_path / "rules" / "acme"
+    folder.mkdir(parents=True)
+    general = RULE.format(id="ACME001", name="acme-general", range="<3", extra="yields_to: [ACME002]")
+    (folder / "ACME001.yaml").write_text(general)
+    (folder / "ACME002.yaml").write_text(RULE.format(id="ACME002", name="acme-special", range="<2", extra=""))
+    return str(folder.parent)
+
+
+@pytest.mark.parametrize(("version", "spoken"), [("1.0", ["ACME002"]), ("2.5", ["ACME001"]), ("3.0", [])])
+def test_a_general_rule_yields_to_a_specific_one_only_where_that_fires(team, version, spoken):
+    facts = Facts([fact("acme.version", version, "test")])
+    found = [finding.rule for finding in evaluate(load_rulebook([team]), facts).findings]
+    assert found == spoken
+
+
+def test_a_library_the_job_does_not_call_is_not_predicted_and_its_rules_are_silent():
+    given = {"transformer-engine.version": "2.3.0", "workload.framework": "torch_sdpa", "workload.head_dim_qk": "192"}
+    assessment = evaluate(load_rulebook(), Facts(fact(key, value, "test") for key, value in given.items()))
+    assert "transformer_engine" not in {prediction.library for prediction in assessment.predictions}
+    assert assessment.known.value("te.selected") == "inapplicable"
+    assert not [finding for finding in assessment.findings if finding.rule.startswith("TE11")]
+
+
+CAPTURES = Path(__file__).parents[1] / "captures"
+
+
+@pytest.mark.parametrize(
+    ("capture", "errors"),
+    [("h200-te2.20.2-two-cudnns.json", {"TE130"}), ("h200-te2.20.2-one-cudnn.json", set())],
+)
+def test_a_captured_machine_replays_its_verdict(capture, errors):
+    """Snapshots of one H200 with TransformerEngine 2.20.2, before and after its two cuDNNs were brought together."""
+    assert evaluate(load_rulebook(), read_facts(CAPTURES / capture)).errors == errors

@@ -1,0 +1,256 @@
+"""Dockerfile: the last stage, its image, and what its commands leave installed, each at its own line."""
+
+# ruff: noqa: E501 - files to read, each on one line
+
+import pytest
+
+from doctor.errors import DoctorError
+from doctor.rulebook.rulebook import load_rulebook
+
+
+@pytest.fixture
+def docker(read):
+    def docker(text, **files):
+        return read(
+            {"Dockerfile": text, **{name.replace("_", "."): body for name, body in files.items()}}, ["Dockerfile"]
+        )
+
+    return docker
+
+
+def told(declaration, key):
+    """(value, line)"""
+    fact = declaration.facts[key]
+    return fact.value, int(fact.source.rpartition(":")[2])
+
+
+def test_each_requirement_of_a_long_run_stands_at_its_own_line(docker):
+    found = docker(
+        "FROM python:3.11-slim\n"
+        "RUN --mount=type=cache,target=/root/.cache \\\n"
+        "    apt-get update && \\\n"
+        "    # the stack\n"
+        "    pip install --no-cache-dir \\\n"
+        "      torch==2.6.0 \\\n"
+        '      "flash-attn==2.7.4.post1" && \\\n'
+        "    python3 -m pip install 'xformers==0.0.29.post3'\n"
+        "RUN uv pip install --system transformers==4.46.0\n"
+    )
+    assert told(found, "torch.version") == ("2.6.0", 6)
+    assert told(found, "flash-attn.version") == ("2.7.4.post1", 7)
+    assert told(found, "xformers.version") == ("0.0.29.post3", 8)
+    assert told(found, "transformers.version") == ("4.46.0", 9)
+    assert told(found, "python.version") == ("3.11", 1)
+
+
+def test_arguments_and_variables_are_filled_in(docker):
+    found = docker(
+        "ARG TORCH=2.6.0\nARG CUDA=cu126\nFROM ubuntu:22.04\nARG TORCH\nARG TE=1.11.0 FA\nENV FLASH=2.7.3\n"
+        "RUN pip install torch==${TORCH} --index-url https://download.pytorch.org/whl/${CUDA:-cu124}\n"
+        "RUN pip3 install transformer-engine==$TE flash-attn==${FLASH} xformers==${FA}\n"
+    )
+    assert told(found, "torch.version") == ("2.6.0", 7)
+    assert told(found, "torch.cuda") == ("12.4", 7)  # an ARG before FROM counts in a stage only if named there again
+    assert found.facts.value("transformer-engine.version") == "1.11.0"
+    assert found.facts.value("flash-attn.version") == "2.7.3"
+    assert found.facts["xformers.version"].value is None
+    assert "value of the build" in found.facts["xformers.version"].problem
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("ENV NVTE_FLASH_ATTN=0", "0"),
+        ("ENV NVTE_FLASH_ATTN 0", "0"),
+        ('ENV A=1 \\\n  NVTE_FLASH_ATTN="0" B=2', "0"),
+        ("ARG X=1\nENV NVTE_FLASH_ATTN=${X}", "1"),
+        ("RUN export NVTE_FLASH_ATTN=0", None),  # ends with its RUN
+        ("RUN NVTE_FLASH_ATTN=0 python setup.py install", None),
+    ],
+)
+def test_environment(text, value, docker):
+    fact = docker(f"FROM pytorch/pytorch:2.6.0-cuda12.4-cudnn9-devel\n{text}\n").facts.get("env.NVTE_FLASH_ATTN")
+    assert (fact.value if fact else None) == value
+
+
+def test_a_variable_that_no_rule_asks_for_and_a_secret_do_not_enter(docker):
+    facts = docker("FROM python:3.11\nENV HF_TOKEN=hf_abcdefghijklmnop NVTE_API_KEY=x\nRUN pip install torch\n").facts
+    assert "env.HF_TOKEN" not in facts
+    assert facts["env.NVTE_API_KEY"].value is None
+
+
+def test_the_last_stage_counts_with_what_it_is_built_on(docker):
+    found = docker(
+        "FROM python:3.11 AS base\nRUN pip install torch==2.5.1\n"
+        "FROM base AS te\nRUN pip install transformer-engine==1.13.0\n"
+        "FROM python:3.12 AS docs\nRUN pip install vllm==0.6.3\n"
+        "FROM te\nRUN pip install flash-attn==2.7.3\n"
+    )
+    assert found.facts.value("torch.version") == "2.5.1"
+    assert found.facts.value("transformer-engine.version") == "1.13.0"
+    assert "vllm.version" not in found.facts
+
+
+def test_packages_copied_from_another_stage(docker):
+    build = "FROM python:3.11 AS build\nRUN pip install torch==2.6.0\n"
+    assert docker(build + "FROM python:3.11-slim\nCOPY --from=build /opt/venv /opt/venv\n").facts.value(
+        "torch.version"
+    ) == "2.6.0"  # fmt: skip
+    other = docker(build + "FROM python:3.11-slim\nCOPY --from=build /src/data /data\n").facts
+    assert "torch.version" not in other
+
+
+def test_requirements_that_are_copied_in(docker):
+    found = docker(
+        "FROM python:3.11\nCOPY requirements.txt /tmp/req.txt\nRUN pip install -r /tmp/req.txt\n",
+        requirements_txt="# ours\ntorch==2.6.0\n",
+    )
+    assert found.facts["torch.version"].source.endswith("requirements.txt:2")
+    gone = docker("FROM python:3.11\nRUN pip install -r gone.txt torch==2.6.0\n")
+    assert "gone.txt" in gone.notes[0] and gone.facts.value("torch.version") == "2.6.0"
+
+
+def test_a_file_outside_the_project_is_not_read(docker, tmp_path):
+    (tmp_path.parent / "secret.txt").write_text("torch==1.0\n")
+    found = docker("FROM python:3.11\nRUN pip install flash-attn==2.7.3 -r ../secret.txt\n")
+    assert "torch.version" not in found.facts and "not in the project" in found.notes[0]
+
+
+def test_texts_below_a_command(docker):
+    found = docker(
+        "FROM python:3.11\nRUN <<EOF\nset -e\npip install torch==2.6.0\nEOF\n"
+        "COPY <<EOF /req.txt\nflash-attn==2.7.3\nEOF\nRUN pip install -r /req.txt\n"
+        "RUN cat <<E2 > more.txt && pip install -r more.txt\ntransformers==4.46.0\nE2\n"
+    )
+    assert told(found, "torch.version") == ("2.6.0", 4)
+    assert told(found, "flash-attn.version") == ("2.7.3", 7)
+    assert told(found, "transformers.version") == ("4.46.0", 11)
+
+
+def test_the_last_install_of_a_package_counts(docker):
+    found = docker("FROM python:3.11\nRUN pip install torch==2.5.1\nRUN pip install torch==2.6.0\n")
+    assert told(found, "torch.version") == ("2.6.0", 3)
+    kept = docker("FROM python:3.11\nRUN pip install torch==2.5.1\nRUN pip install 'torch>=2.2' torch\n")
+    assert told(kept, "torch.version") == ("2.5.1", 2)
+    gone = docker("FROM python:3.11\nRUN pip install torch==2.5.1 xformers==0.0.29\nRUN pip uninstall -y xformers\n")
+    assert told(gone, "xformers.version") == ("absent", 3)
+    back = docker("FROM python:3.11\nRUN pip uninstall -y torch\nRUN pip install torch==2.6.0\n")
+    assert told(back, "torch.version") == ("2.6.0", 3)
+
+
+def test_what_a_branch_installs_is_not_certain(docker):
+    found = docker(
+        "FROM python:3.11\nARG GPU\nRUN pip install torch==2.6.0\n"
+        'RUN if [ "$GPU" = a100 ]; then pip install flash-attn==2.6.3; fi\n'
+        "RUN pip install xformers==0.0.29 || pip install xformers==0.0.27\n"
+    )
+    assert found.facts["flash-attn.version"].value is None
+    assert "condition" in found.facts["flash-attn.version"].problem
+    assert found.facts.value("xformers.version") == "0.0.29"
+
+
+def test_an_unquoted_range_is_a_redirection_as_in_the_shell(docker):
+    assert docker("FROM python:3.11\nRUN pip install torch>=2.6\n").open[0].range == ""
+
+
+def test_pytorchs_image_says_torch_and_cuda(docker):
+    found = docker("FROM docker.io/pytorch/pytorch:2.4.1-cuda12.1-cudnn9-devel\n")
+    assert told(found, "torch.version") == ("2.4.1", 1)  # of conda, whose packages carry no label
+    assert found.facts.value("torch.cuda") == "12.1"
+    latest = docker("FROM pytorch/pytorch:latest\n").facts["torch.version"]
+    assert latest.value is None and "fixes no release" in latest.problem
+
+
+def test_ngc_release_on_record_and_not_on_record(docker):
+    found = docker("FROM nvcr.io/nvidia/pytorch:25.10-py3\n").facts
+    assert found.value("torch.version") == "2.9.0a0+145a3a7bda.nv25.10"
+    assert (found.value("cudnn.version"), found.value("transformer-engine.version")) == ("9.14.0.64", "2.8.0")
+    assert found["triton.version"].value is None and "not on record" in found["triton.version"].problem
+    unknown = docker("FROM nvcr.io/nvidia/pytorch:99.01-py3\n").facts
+    for key in ("torch.version", "transformer-engine.version", "cudnn.version", "torch.cuda"):
+        assert unknown[key].value is None and "99.01" in unknown[key].problem
+
+
+def test_another_torch_takes_the_place_of_the_images(docker):
+    found = docker("FROM nvcr.io/nvidia/pytorch:25.10-py3\nRUN pip install torch==2.6.0\n").facts
+    assert found.value("torch.version") == "2.6.0"
+    assert "cudnn.version" not in found and "torch.cuda" not in found and "torch.cxx11_abi" not in found
+
+
+def test_an_image_that_nobody_knows_is_told(docker):
+    found = docker("FROM registry.example.org/team/train:7\nRUN pip install torch==2.6.0\n")
+    assert "not on record" in found.notes[0]
+    assert "distributions.complete" not in found.facts
+
+
+def test_the_table_of_images_is_sound():
+    table = load_rulebook().libraries["images"].body["images"]["nvcr.io/nvidia/pytorch"]
+    assert len(table) >= 25
+    for release, held in table.items():
+        assert held["source"] and held["certainty"] in ("published", "seen", "reported"), release
+        assert "a0+" in held["torch.version"]
+
+
+def test_conda_and_locks_in_an_image(docker):
+    found = docker(
+        "FROM continuumio/miniconda3\n"
+        "RUN conda install -y pytorch=2.4.1=py3.11_cuda12.1_cudnn9.1.0_0 pytorch-cuda=12.1 -c pytorch -c nvidia\n"
+        "RUN uv sync --frozen\n",
+        uv_lock='[[package]]\nname = "flash-attn"\nversion = "2.6.3"\n',
+    )
+    assert told(found, "torch.version") == ("2.4.1", 2)
+    assert found.facts.value("cudnn.version") == "9.1.0"
+    assert found.facts["flash-attn.version"].source.endswith("uv.lock:3")
+
+
+def test_the_project_itself(docker):
+    found = docker(
+        "FROM python:3.11\nCOPY . .\nRUN pip install -e '.[train]'\n",
+        pyproject_toml='[project]\ndependencies = ["torch==2.6.0"]\noptional-dependencies.train = ["flash-attn==2.7.3"]\n',
+    )
+    assert found.facts.value("torch.version") == "2.6.0" and found.facts.value("flash-attn.version") == "2.7.3"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "why"),
+    [
+        ("", "Dockerfile", "no `FROM`"),
+        ("# nothing\n", "Dockerfile", "no `FROM`"),
+        ("RUN pip install torch\n", "Dockerfile:1", "before the first `FROM`"),
+        ("FROM a b c d\n", "Dockerfile:1", "needs an image"),
+        ("FROM\n", "Dockerfile:1", "needs an image"),
+        ("FROM a\nFROBNICATE x\n", "Dockerfile:2", "unknown instruction"),
+        ("FROM a\nRUN <<EOF\npip install torch\n", "Dockerfile:2", "does not end"),
+        ("FROM a\n{}\n", "Dockerfile:2", "unknown instruction"),
+        ("FROM a\n" * 300, "Dockerfile:201", "stages"),
+    ],
+)
+def test_bad_input_names_file_line_and_reason(text, place, why, docker):
+    with pytest.raises(DoctorError) as caught:
+        docker(text)
+    assert f"/{place}: " in caught.value.message and why in caught.value.message
+
+
+def test_stages_that_name_each_other_end(docker):
+    assert docker("FROM b AS a\nFROM a AS b\nRUN pip install torch==2.6.0\n").facts.value("torch.version") == "2.6.0"
+    chain = "FROM python:3.11 AS s0\n" + "".join(f"FROM s{n} AS s{n + 1}\n" for n in range(150))
+    assert docker(chain + "RUN pip install torch==2.6.0\n").facts.value("torch.version") == "2.6.0"
+
+
+def test_a_faulty_file_that_a_command_names_does_not_hide_the_rest(docker):
+    found = docker(
+        "FROM python:3.11\nRUN pip install torch==2.6.0\nRUN pip install -r requirements.txt\n",
+        requirements_txt="???\n",
+    )
+    assert found.facts.value("torch.version") == "2.6.0" and "requirements.txt:1" in found.notes[0]
+
+
+def test_a_stage_by_name_and_an_empty_last_one(read):
+    text = (
+        "FROM python:3.11 AS train\nRUN pip install torch==2.6.0\n"
+        "FROM python:3.11 AS serve\nRUN pip install torch==2.5.1\nFROM scratch AS export\nCOPY --from=serve /x /x\n"
+    )
+    assert read({"Dockerfile": text}).facts.value("torch.version") == "2.5.1"
+    assert read({"Dockerfile": text}, ["Dockerfile[train]"]).facts.value("torch.version") == "2.6.0"
+    with pytest.raises(DoctorError, match="no stage `nope`"):
+        read({"Dockerfile": text}, ["Dockerfile[nope]"])
