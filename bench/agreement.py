@@ -36,7 +36,8 @@ from doctor.model import ABSENT, Fact, Facts  # noqa: E402
 from doctor.packages.index import Platform, load_index, normalized  # noqa: E402
 from doctor.rulebook.evaluate import know  # noqa: E402
 from doctor.rulebook.rulebook import Rulebook, load_rulebook  # noqa: E402
-from doctor.sources.manifests.read import Declaration, declare  # noqa: E402
+from doctor.sources.manifests.read import read_manifests  # noqa: E402
+from doctor.sources.manifests.resolve import Declaration  # noqa: E402
 
 PYTHONS = ("3.11", "3.10", "3.12")  # the first for which uv finds a solution counts
 RETRIES = 12  # of one file, each with one more source described to uv
@@ -76,7 +77,7 @@ def main() -> int:
                 refused.append((name, why))
                 continue
             try:
-                declaration = declare([str(path)], Facts([Fact("python.version", f"{python}.9", "--set")]))
+                declaration = read_manifests([str(path)], Facts([Fact("python.version", f"{python}.9", "--set")]))
             except DoctorError as problem:
                 refusals.append((name, problem.message))
                 continue

@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from brute_force import World  # noqa: E402
 from made_up import environment  # noqa: E402
 
-from doctor.model import Facts, Fix, NoFix, Report  # noqa: E402
+from doctor.model import Facts, Fix, Infeasible, Report  # noqa: E402
 from doctor.report.requirements import render_pins  # noqa: E402
 from doctor.rulebook.evaluate import Assessment, evaluate  # noqa: E402
 from doctor.rulebook.rulebook import Rulebook, load_rulebook  # noqa: E402
@@ -103,7 +103,7 @@ def _packages(fix: Fix) -> list[str]:
     return [change.name for change in fix.changes if change.kind == "package"]
 
 
-def _kind(before: Assessment, fixes: tuple[Fix, ...], clear: list[Fix], reasons: tuple[NoFix, ...]) -> str:
+def _kind(before: Assessment, fixes: tuple[Fix, ...], clear: list[Fix], reasons: tuple[Infeasible, ...]) -> str:
     """Cleared; else what became of the errors, and whether the rest is known to have no cure."""
     if clear:
         return "cleared"
@@ -123,7 +123,7 @@ def _smaller(rulebook: Rulebook, facts: Facts, before: Assessment, size: int) ->
 
 
 def _hopeless(
-    rulebook: Rulebook, facts: Facts, before: Assessment, fixes: tuple[Fix, ...], reasons: tuple[NoFix, ...]
+    rulebook: Rulebook, facts: Facts, before: Assessment, fixes: tuple[Fix, ...], reasons: tuple[Infeasible, ...]
 ) -> str:
     """Whether brute force agrees that the errors no fix clears cannot be cleared."""
     cleared = {rule for fix in fixes for rule in fix.resolves}

@@ -29,7 +29,7 @@ from doctor.model import Report  # noqa: E402
 from doctor.packages.index import load_index  # noqa: E402
 from doctor.rulebook.evaluate import evaluate  # noqa: E402
 from doctor.rulebook.rulebook import load_rulebook  # noqa: E402
-from doctor.solver.install_plan import pinnable, pins_of  # noqa: E402
+from doctor.solver.install_plan import install_plan, pinnable  # noqa: E402
 from doctor.solver.solve import solve  # noqa: E402
 
 
@@ -61,7 +61,7 @@ def main() -> int:
         if not any(change.kind == "package" for change in fix.changes):
             outcomes["no package changes"] += 1
             continue
-        pins = pins_of(report, fix)
+        pins = install_plan(report, fix)
         answer = resolve(question_of(report, pins), installer, index, timeout=options.timeout)
         word = {True: "accepted", False: "refused", None: "could not tell"}[answer.outcome]
         outcomes[word] += 1

@@ -9,15 +9,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from doctor.diagnosis.pipeline import Request
-    from doctor.diagnosis.ranks import Gather
+from doctor.diagnosis.examine import examine
+from doctor.diagnosis.pipeline import diagnose as of_request
+from doctor.diagnosis.ranks import Gather, exchange, process_group, ranks_facts
+from doctor.diagnosis.request import Request
+from doctor.facts.vocabulary import parse
+from doctor.rulebook.matrix import with_matrices
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.project.config import project_defaults, split_names
+from doctor.sources.workload.defaults import lay_over
+from doctor.sources.workload.files import read_workload, workload_facts
+from doctor.sources.workload.huggingface import model_facts, read_model_config
 
-    from .errors import DoctorError
-    from .model import Facts, Report
+from .errors import DoctorError
+from .model import Fact, Facts, Report
 
 __all__ = ["diagnose", "diagnose_ranks", "render"]
 
@@ -58,7 +67,6 @@ def diagnose(
 
     DoctorError for bad input, its subclass NoDiagnosis where nothing could be examined.
     """
-    from doctor.diagnosis.pipeline import diagnose as of_request
 
     return of_request(
         _request(
@@ -86,14 +94,6 @@ def diagnose_ranks(
     returns those of all ranks in their order); without it through the process group that torch.distributed has set
     up. A job of one rank is diagnosed alone. `options` are those of `diagnose`.
     """
-    from dataclasses import replace
-
-    from doctor.diagnosis.pipeline import diagnose as of_request
-    from doctor.diagnosis.pipeline import examine
-    from doctor.diagnosis.ranks import exchange, process_group, ranks_facts
-    from doctor.rulebook.rulebook import load_rulebook
-
-    from .errors import DoctorError
 
     group = (rank, gather) if rank is not None and gather is not None else process_group()
     if group is None:
@@ -123,9 +123,6 @@ def render(report: Report, form: str = "text") -> str:
     from doctor.report.formats import Style, renderer
 
     if form == "html":
-        from doctor.rulebook.matrix import with_matrices
-        from doctor.rulebook.rulebook import load_rulebook
-
         report = with_matrices(load_rulebook(), report)
     text: str = renderer(form, "diagnosis")(report, Style(False, 100))
     return text
@@ -145,13 +142,6 @@ def _request(
     fixes: bool = True,
     timeout: float = 120.0,
 ) -> Request:
-    from dataclasses import replace
-
-    from doctor.diagnosis.pipeline import Request
-    from doctor.sources.project.config import project_defaults, split_names
-
-    from .errors import DoctorError
-
     files = (requirements,) if isinstance(requirements, (str, os.PathLike)) else requirements
     if not timeout > 0:
         raise DoctorError(f"`timeout` needs a positive number of seconds, found `{timeout}`")
@@ -196,8 +186,6 @@ def _each(source: Source) -> tuple[Source, ...]:
 
 def _name(kind: str, number: int, source: Source, held: dict[tuple[str, str], Facts]) -> str:
     """What one of several is called in the report; what is no file is held under that name."""
-    from doctor.sources.workload.files import workload_facts
-    from doctor.sources.workload.huggingface import model_facts
 
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source)
@@ -210,12 +198,6 @@ def _name(kind: str, number: int, source: Source, held: dict[tuple[str, str], Fa
 
 def _given(model: Source, workload: Source, settings: Mapping[str, Any]) -> Facts:
     """What the caller states, as facts: the model, the workload over it, the settings over both."""
-    from doctor.facts.vocabulary import parse
-    from doctor.sources.workload.defaults import lay_over
-    from doctor.sources.workload.files import read_workload, workload_facts
-    from doctor.sources.workload.huggingface import model_facts, read_model_config
-
-    from .model import Fact, Facts
 
     given = Facts()
     if model is not None:
@@ -230,7 +212,6 @@ def _given(model: Source, workload: Source, settings: Mapping[str, Any]) -> Fact
 
 def _mapping(source: Source, what: str) -> Mapping[str, Any]:
     """The content of a config object or mapping."""
-    from .errors import DoctorError
 
     content = source.to_dict() if callable(getattr(source, "to_dict", None)) else source
     if not isinstance(content, Mapping):

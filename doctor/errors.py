@@ -27,3 +27,8 @@ class Interrupted(DoctorError):
 def reason_of(problem: Exception) -> str:
     """Why a file or program could not be had: the system's own words, without its number, to end a sentence."""
     return str(getattr(problem, "strerror", None) or problem).lower()
+
+
+def fault(file: object, line: int | None, why: str, hint: str | None = None) -> DoctorError:
+    """A complaint about a line of a declared file."""
+    return DoctorError(f"{file}:{line}: {why}" if line else f"{file}: {why}", hint)

@@ -90,7 +90,7 @@ class Confirmation:
 
 
 @dataclass(frozen=True)
-class Alternative:
+class Remedy:
     """One way out that a rule offers; all its parts are done together."""
 
     require: Mapping[str, str] = field(default_factory=dict)  # distribution -> specifier
@@ -133,7 +133,7 @@ class Fix:
 
 
 @dataclass(frozen=True)
-class NoFix:
+class Infeasible:
     """Why nothing clears an error: which rule excludes which releases, and what would help instead."""
 
     rule: str
@@ -155,7 +155,7 @@ class Finding:
     why: str
     evidence: tuple[Evidence, ...]
     references: tuple[str, ...]
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[Remedy, ...] = ()
     no_pin: str | None = None  # why no package version cures it, where that is so
     myth: str | None = None  # the popular fix that does not work, and why
     confirm: Mapping[str, Any] | None = None
@@ -246,7 +246,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Step:
+class VerificationStep:
     """One step of a proof: whether it held, why not or what was seen, and the command that was run."""
 
     name: str
@@ -257,12 +257,12 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Proof:
+class Verification:
     """How far a fix was proven, or carried out."""
 
     kind: str  # dry-run | verify | apply | rollback
     fix: str | None  # its title
-    steps: tuple[Step, ...]
+    steps: tuple[VerificationStep, ...]
     freeze: str | None = None  # the file that remembers what was there
 
 
@@ -282,10 +282,10 @@ class Report:
     runs: tuple[Confirmation, ...] = ()  # the job's own attention, run on this machine
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()  # declared files that could not be read, each with line and reason
-    no_fix: tuple[NoFix, ...] = ()  # for every error that no fix clears, where that was asked
+    no_fix: tuple[Infeasible, ...] = ()  # for every error that no fix clears, where that was asked
     cases: tuple[Case, ...] = ()  # where several were judged at once; the other fields then say what they share
     known: tuple[Finding, ...] = ()  # findings that the baseline has already, and that are not among `findings`
     ignored: tuple[Finding, ...] = ()  # those that the project ignores, not among them either
-    proof: Proof | None = None
+    proof: Verification | None = None
     matrices: tuple[Matrix, ...] = ()  # backends × features, where a format shows them
     schema: int = 1

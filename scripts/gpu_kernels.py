@@ -21,7 +21,8 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from doctor.runner.run import Answer, run_program, run_snippet
+from doctor.runner.result import KernelResult
+from doctor.runner.run import run_program, run_snippet
 
 HEADS = {"mha": (4, 4), "gqa": (8, 2)}
 DIMS = [(64, 64), (128, 128), (192, 128), (256, 256), (72, 72)]
@@ -83,7 +84,7 @@ def strided_cases() -> Iterator[dict[str, Any]]:
         yield {"num_heads": h, "num_kv_heads": g, "mask": mask, "dtype": dtype, "seq_len_q": 320, "control": True}
 
 
-def run_all(name: str, cases: list[dict[str, Any]], device: str = "cuda") -> list[tuple[dict[str, Any], Answer]]:
+def run_all(name: str, cases: list[dict[str, Any]], device: str = "cuda") -> list[tuple[dict[str, Any], KernelResult]]:
     """The answers beside their requests; prints the wall time."""
     cases = [{"device": device, **case} for case in cases]
     began = time.monotonic()
@@ -100,7 +101,7 @@ def short(request: dict[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in request.items())
 
 
-def table(pairs: list[tuple[dict[str, Any], Answer]], group: str) -> None:
+def table(pairs: list[tuple[dict[str, Any], KernelResult]], group: str) -> None:
     """Outcomes, worst error over bound, which kernel ran; then everything that is not plain."""
     counts: dict[Any, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     worst: dict[Any, float] = collections.defaultdict(float)
@@ -141,7 +142,7 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     kept: dict[str, Any] = {}
 
-    def keep(name: str, pairs: list[tuple[dict[str, Any], Answer]]) -> None:
+    def keep(name: str, pairs: list[tuple[dict[str, Any], KernelResult]]) -> None:
         kept[name] = [{"request": request, **dataclasses.asdict(answer)} for request, answer in pairs]
 
     if "facts" in only:

@@ -113,12 +113,12 @@ def trace(python: str, report: dict[str, Any]) -> list[dict[str, Any]]:
     """When each step of the job's kernels began, in seconds from the start of their process, by the process's clock."""
     import doctor.target
 
-    from doctor.runner.process import Process
+    from doctor.runner.process import KernelProcess
     from doctor.util.resources import kernels_dir
 
     steps: list[dict[str, Any]] = []
 
-    class Told(Process):
+    class Told(KernelProcess):
         def _record(self, line: bytes) -> None:
             super()._record(line)
             if b'"contract"' not in line:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
+import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from shutil import get_terminal_size
+from typing import Any, TextIO
 
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.model import SEVERITIES, Report
+from doctor.util.atomic_write import write_atomically
 
 from .options import add_baseline, add_fail_on, add_kernels, add_output, parser
-from .request import gate_of
+from .request import matrix_request_of
 from .request import request_of as request_of
-
-if TYPE_CHECKING:
-    from doctor.diagnosis.pipeline import Request
 
 _MOST_UNREAD = 3  # files by name in the one line of the complaint; the report's notes have them all
 
@@ -44,7 +46,7 @@ def check(arguments: Sequence[str], streams: Streams) -> int:
     add_baseline(made)
     options = made.read(arguments)
     render = renderer_of(options.format, "diagnosis")
-    request = gate_of(options)
+    request = matrix_request_of(options)
     report = diagnosis_of(request, streams)
     if options.format == "html":  # the one format with room for heat maps
         from doctor.rulebook.matrix import with_matrices
@@ -78,7 +80,7 @@ def matrix(arguments: Sequence[str], streams: Streams) -> int:
     made = parser("matrix", "Which backends serve which features in this environment?", target=True, workload=True)
     add_output(made)
     options = made.read(arguments)
-    from doctor.diagnosis.pipeline import examine
+    from doctor.diagnosis.examine import examine
     from doctor.report.matrix import renderer
     from doctor.rulebook.matrix import matrices
     from doctor.rulebook.rulebook import load_rulebook
@@ -97,8 +99,6 @@ def _batch(options: argparse.Namespace, streams: Streams) -> int:
     if own:
         option = {"settings": "set"}.get(own[0], own[0]).replace("_", "-")
         raise DoctorError(f"`--{option}` does not go with `--batch`", "every line brings its own facts and workload")
-    import gc
-    import json
 
     from doctor.diagnosis.batch import answer
     from doctor.rulebook.rulebook import load_rulebook
@@ -153,9 +153,8 @@ def snapshot(arguments: Sequence[str], streams: Streams) -> int:
     )
     add_output(made, formats=False)
     options = made.read(arguments)
-    import json
 
-    from doctor.diagnosis.pipeline import examine
+    from doctor.diagnosis.examine import examine
     from doctor.rulebook.rulebook import load_rulebook
     from doctor.sources.snapshot import document
 
@@ -216,8 +215,6 @@ def deliver(render: Any, report: Any, options: argparse.Namespace, streams: Stre
     color = to_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = 100
     if to_terminal:
-        from shutil import get_terminal_size
-
         width = min(get_terminal_size((100, 24)).columns, 120)
     write(render(report, Style(color, width)), options.output, streams)
 
@@ -233,7 +230,6 @@ def write(text: str, output: str | None, streams: Streams) -> None:
         except OSError as problem:
             raise NoDiagnosis(f"cannot write the answer: {reason_of(problem)}") from None
         return
-    from doctor.util.atomic_write import write_atomically
 
     write_atomically(Path(output), text)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from doctor.errors import DoctorError
 from doctor.model import Report
-from doctor.report.requirements import pinnable, settings_of
+from doctor.report.requirements import settings_of
+from doctor.solver.install_plan import pinnable
 
 if TYPE_CHECKING:
     from .commands import Streams

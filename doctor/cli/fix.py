@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from doctor.errors import DoctorError
+from doctor.util.atomic_write import write_atomically
 
-from .commands import Streams, deliver, diagnosis_of, exit_code, renderer_of, request_of
+from .commands import Streams, deliver, diagnosis_of, exit_code, renderer_of
 from .options import add_output, parser
 from .proof_command import add_proof, check_options, proven, refused, taken_back, tell_proof, wants_proof
+from .request import request_of
 
 
 def run(arguments: Sequence[str], streams: Streams) -> int:
@@ -60,7 +62,6 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
             return exit_code(report, "error")
     if options.pin is not None:
         from doctor.report.requirements import render_pins
-        from doctor.util.atomic_write import write_atomically
 
         if options.pin == "-":
             streams.stdout.write(render_pins(report))

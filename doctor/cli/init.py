@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from doctor.errors import DoctorError, reason_of
+from doctor.util.atomic_write import write_atomically
 
 from .commands import Streams, write
 from .options import parser
@@ -31,8 +32,6 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     before = _text(path)
     whole = place(path, before, text, force=options.force)
     if not options.dry_run:
-        from doctor.util.atomic_write import write_atomically
-
         write_atomically(path, whole)
     told = [f"{name}: {why}" for name, why in found.requirements] or ["no file declares the attention stack"]
     told += [f"{name}: it sets variables of the stack" for name in (*found.scripts, *found.variables)]

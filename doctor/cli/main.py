@@ -47,10 +47,10 @@ def run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 gets the words all the same
-    from doctor.runner.process_group import ended_properly
+    from doctor.runner.process_group import graceful_shutdown
 
     try:
-        with ended_properly():
+        with graceful_shutdown():
             return _dispatch(list(arguments))
     except DoctorError as error:
         _complain(error.message, error.hint, fatal=error.exit_code == 3)

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.model import Report
 
 from .options import Parser, seconds
 
 if TYPE_CHECKING:
-    from doctor.diagnosis.pipeline import Request
-
     from .commands import Streams
 
 LONGEST = 1800.0  # seconds for one program of the proof

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
 
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
+from doctor.sources.project.config import Defaults
 
 from .options import TIMEOUT
-
-if TYPE_CHECKING:
-    from doctor.diagnosis.pipeline import Request
-    from doctor.sources.project.config import Defaults
 
 
 def request_of(options: argparse.Namespace, *, run: bool = True, fixes: bool = True) -> Request:
     """The session's request, the project's own defaults included."""
-    from doctor.diagnosis.pipeline import Request
+    from doctor.diagnosis.request import Request
     from doctor.sources.project.config import project_defaults, split_names
 
     gpus = split_names(options.gpu or ())
@@ -43,9 +42,8 @@ def request_of(options: argparse.Namespace, *, run: bool = True, fixes: bool = T
     )
 
 
-def gate_of(options: argparse.Namespace) -> Request:
+def matrix_request_of(options: argparse.Namespace) -> Request:
     """The request of `check`, which judges several GPUs and jobs at once, and the project's own where none is named."""
-    from dataclasses import replace
 
     from doctor.sources.project.config import split_names
 
@@ -70,7 +68,6 @@ def _is_home(declared: tuple[str, ...], defaults: Defaults) -> bool:
     """Whether the project's own folder is examined, and the project says which files of it that means."""
     if len(declared) != 1 or defaults.folder is None or not (defaults.requirements or defaults.environments):
         return False
-    from pathlib import Path
 
     return Path(declared[0]).is_dir() and Path(declared[0]).samefile(defaults.folder)
 

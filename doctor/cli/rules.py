@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doctor.errors import DoctorError
 from doctor.report.rule_page import kind_of
-from doctor.rulebook.rulebook import Rule, Rulebook, load_rulebook
+from doctor.rulebook.rule import Rule
+from doctor.rulebook.rulebook import Rulebook, load_rulebook
 
 from .options import add_output, add_rules, parser
 
@@ -139,8 +141,6 @@ def _format(name: str) -> str:
 
 
 def _write(content: Any, options: Any, streams: Streams) -> None:
-    import json
-
     _write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", options, streams)
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from doctor.errors import DoctorError, Interrupted
+from doctor.stress.sweep import SweepResult
 
 from .options import parser, seconds
 
 if TYPE_CHECKING:
-    from doctor.stress.sweep import Outcome
-
     from .commands import Streams
 
 MOST_PROCESSES = 64
@@ -50,7 +53,7 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     shown.add_argument("--format", choices=("text", "json"), default="text", metavar="F", help="text or json")
     shown.add_argument("-o", "--output", metavar="FILE", help="write to a file")
     options = made.read(arguments)
-    from doctor.sources.probes.collect import find_target
+    from doctor.sources.probes.locate import find_target
     from doctor.stress.discovery import Options
     from doctor.stress.sweep import sweep
 
@@ -83,22 +86,19 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     return int(outcome.bad)
 
 
-def _rendered(outcome: Outcome, form: str, python: str) -> str:
+def _rendered(outcome: SweepResult, form: str, python: str) -> str:
     from doctor.stress.compare_rules import beside_the_rulebook
     from doctor.stress.report import as_json, as_text
 
     beside = beside_the_rulebook(outcome, python)
     if form == "text":
         return as_text(outcome, beside)
-    import json
 
     return json.dumps(as_json(outcome, beside), indent=2) + "\n"
 
 
 def _journal(python: str, options: argparse.Namespace) -> Path | None:
     """Where this sweep of this interpreter is remembered until it is through; another sweep has another file."""
-    import os
-    from zlib import crc32
 
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -118,7 +118,6 @@ def _absolute(backend: str) -> str:
 
 def _writable(output: Path) -> None:
     """Complain now, and not after minutes."""
-    import os
 
     folder = output.parent
     if output.is_dir():
@@ -133,8 +132,6 @@ class _Bar:
     """Progress: a bar on a terminal, a line now and then elsewhere."""
 
     def __init__(self) -> None:
-        import os
-
         self.began = self.told = time.monotonic()
         self.terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self.open = False
@@ -151,7 +148,6 @@ class _Bar:
     @staticmethod
     def _line(text: str, share: float) -> str:
         """The bar with its figures, as wide as the terminal allows: what wraps cannot be written over."""
-        from shutil import get_terminal_size
 
         room = get_terminal_size((80, 24)).columns - 1
         width = min(30, room - len(text) - 3)

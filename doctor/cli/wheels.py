@@ -8,11 +8,14 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import InvalidVersion
+
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
 from doctor.packages.flash_attn_build import Build, Machine, build, this_machine
-from doctor.packages.flash_attn_wheels import PACKAGE, Answer, Wheel, find, minor, place_of, same
+from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, WheelMatch, find, minor, same
+from doctor.solver.install_plan import wheel_target_of
 
 from .options import parser
 
@@ -41,7 +44,7 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     from .commands import write
 
     known, here = _known(options)
-    place = place_of(known)
+    place = wheel_target_of(known)
     answer = find(place, version)
     sm = known.value("gpu.sm")
     goal = version or _newest(place.python)
@@ -53,7 +56,6 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
 
 def _asked(text: str) -> str | None:
     """The release that was asked for, if one was; flash-attn is the one package with wheels outside the registry."""
-    from packaging.version import InvalidVersion
 
     from doctor.packages.index import load_index, normalized
 
@@ -75,11 +77,11 @@ def _asked(text: str) -> str | None:
 
 def _known(options: argparse.Namespace) -> tuple[Any, bool]:
     """What is known of the target, and whether it is this machine's."""
-    from doctor.diagnosis.pipeline import examine
+    from doctor.diagnosis.examine import examine
     from doctor.rulebook.evaluate import know
     from doctor.rulebook.rulebook import load_rulebook
 
-    from .commands import request_of
+    from .request import request_of
 
     options.model = options.workload = None
     request = request_of(options, run=False, fixes=False)
@@ -100,7 +102,7 @@ def _newest(python: str | None) -> str:
     return max(fitting, key=parse_version)
 
 
-def _as_text(answer: Answer, way: Build) -> str:
+def _as_text(answer: WheelMatch, way: Build) -> str:
     place = answer.place
     named = (("torch", place.torch), ("CUDA", place.cuda), ("Python", place.python), ("glibc", place.glibc))
     here = [f"{word} {value}" for word, value in named if value]
@@ -147,7 +149,7 @@ def _told(wheel: Wheel) -> list[str]:
     return [f"  {text}" for text in wheel.warnings]
 
 
-def _as_json(answer: Answer, way: Build) -> str:
+def _as_json(answer: WheelMatch, way: Build) -> str:
     def told(wheel: Wheel) -> dict[str, Any]:
         return {
             "version": wheel.version, "torch": wheel.torch, "cuda": wheel.cuda, "cxx11_abi": wheel.abi,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from doctor.errors import DoctorError
 from doctor.model import SEVERITIES, Case, Finding
 from doctor.report.cases import label
 from doctor.report.fingerprint import Seen, fingerprint, fingerprint_of, of_environment
+from doctor.util.yaml_text import read_text
 
 Name = tuple[str, str | None, str | None]  # environment, GPU, job of a case
 
@@ -47,9 +49,6 @@ def read_baseline(path: Path) -> Baseline:
 
     One that was itself written with a baseline passes on what that one had.
     """
-    import json
-
-    from doctor.util.yaml_text import read_text
 
     text = read_text(path, "baseline")
     hint = "a baseline is a report that `attn-doctor check --format json --output FILE` wrote"

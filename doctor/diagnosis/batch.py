@@ -12,7 +12,9 @@ from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Fact, Facts, Prediction, Reason
 from doctor.rulebook.backends import predict
 from doctor.rulebook.evaluate import know
-from doctor.rulebook.rulebook import Library, Rulebook
+from doctor.rulebook.rule import Library
+from doctor.rulebook.rulebook import Rulebook
+from doctor.sources.probes.gpu_table import with_capability
 
 #: a plain `null` of these means that none is given; of any other key that it is unknown
 _NULL_IS_NONE = frozenset(
@@ -47,7 +49,6 @@ def read_case(case: Mapping[str, Any]) -> Facts:
     read = Facts(facts)
     if "gpu.name" not in read:
         return read
-    from doctor.sources.probes.gpu_table import with_capability
 
     return with_capability(read)
 

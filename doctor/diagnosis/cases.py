@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from doctor.diagnosis.case_model import CaseMatrix, CaseResult, EnvironmentCases
 from doctor.errors import DoctorError
 from doctor.model import SEVERITIES, Case, Facts, Finding, Fix, Report, Undetermined
 from doctor.report.fingerprint import fingerprint
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.shared import Grounds, same
+from doctor.rulebook.shared import SharedEvaluations, same
 
-from .examine import Patient, Request, Shelf, environment_of, names_no_job, takes_project_gpus, with_job
-
-if TYPE_CHECKING:
-    from .pipeline import Clock, Verdict
-    from .version_ranges import Ranges
+from .baseline import read_baseline
+from .examine import DiagnosisInput, InputCache, environment_of, names_no_job, takes_project_gpus, with_job
+from .joint_fixes import fixes_for
+from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
+from .request import Request
+from .single import diagnose_one
+from .suppressions import apply_suppressions
+from .version_ranges import RangeChoices, ranges_of
 
 MOST_CASES = 10_000
 MOST_JUDGED = 1_500  # choices of releases in all the cases of one environment, about a millisecond each
@@ -28,68 +31,38 @@ _NOT_ALL = (
 )
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One case, judged, with what its fixes are worked out from."""
-
-    case: Case
-    patient: Patient
-    verdict: Verdict
-
-
-@dataclass(frozen=True)
-class Ward:
-    """One environment with all its cases."""
-
-    name: str
-    patient: Patient
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One environment, and what is asked of it: GPU, job and the request for each case alone."""
-
-    name: str
-    patient: Patient
-    cases: tuple[tuple[str | None, str | None, Request], ...]
-
-
-def plans(request: Request, rulebook: Rulebook) -> tuple[Plan, ...]:
+def case_matrices(request: Request, rulebook: Rulebook) -> tuple[CaseMatrix, ...]:
     """Every environment, read once, with its cases."""
     read = ((name, own, environment_of(own, rulebook)) for name, own in _environments(request))
-    return tuple(Plan(name, patient, tuple(_cases(own, patient))) for name, own, patient in read)
+    return tuple(CaseMatrix(name, patient, tuple(_cases(own, patient))) for name, own, patient in read)
 
 
-def ward_of(plan: Plan, rulebook: Rulebook, shelf: Shelf) -> Ward:
+def judge_environment(plan: CaseMatrix, rulebook: Rulebook, shelf: InputCache) -> EnvironmentCases:
     """The cases of one environment, judged; what they share is judged once."""
-    return Ward(plan.name, plan.patient, tuple(_cells(plan, rulebook, shelf)))
+    return EnvironmentCases(plan.name, plan.patient, tuple(_cells(plan, rulebook, shelf)))
 
 
-def _cells(plan: Plan, rulebook: Rulebook, shelf: Shelf) -> Iterator[Cell]:
-    from .pipeline import judged
-
-    grounds = Grounds(rulebook)
+def _cells(plan: CaseMatrix, rulebook: Rulebook, shelf: InputCache) -> Iterator[CaseResult]:
+    grounds = SharedEvaluations(rulebook)
     name, cases = plan.name, plan.cases
     ranges, whole_in = _ranges(rulebook, plan.patient, cases)
     for number, (gpu, workload, asked) in enumerate(cases):
         whole = with_job(plan.patient, asked, shelf)
         own = ranges if ranges is None or number in whole_in else replace(ranges, rounds=())
-        verdict = judged(rulebook, whole, grounds, own)
+        verdict = apply_rules(rulebook, whole, grounds, own)
         if own is not ranges:
             verdict = replace(verdict, notes=(*verdict.notes, _NOT_ALL.format(len(whole_in), len(cases), name)))
         base = verdict.assessment
         case = Case(name, gpu, workload, whole.facts, verdict.found, base.predictions, base.undetermined)
-        yield Cell(case, whole, verdict)
+        yield CaseResult(case, whole, verdict)
 
 
 def _ranges(
-    rulebook: Rulebook, patient: Patient, cases: Sequence[tuple[str | None, str | None, Request]]
-) -> tuple[Ranges | None, frozenset[int]]:
+    rulebook: Rulebook, patient: DiagnosisInput, cases: Sequence[tuple[str | None, str | None, Request]]
+) -> tuple[RangeChoices | None, frozenset[int]]:
     """What the declared ranges admit, and the cases in which all of it is judged: of many, every GPU and every job."""
     if patient.declaration is None or not patient.declaration.open:
         return None, frozenset()
-    from .version_ranges import ranges_of
 
     ranges = ranges_of(rulebook, patient.declaration)
     room = max(1, MOST_JUDGED // max(ranges.count, 1))
@@ -119,7 +92,7 @@ def _environments(request: Request) -> Iterator[tuple[str, Request]]:
         yield named or "the active environment", request
 
 
-def _cases(request: Request, patient: Patient) -> Iterator[tuple[str | None, str | None, Request]]:
+def _cases(request: Request, patient: DiagnosisInput) -> Iterator[tuple[str | None, str | None, Request]]:
     """(GPU, job, the request for this case alone), every combination, in the order in which they were named."""
     of_project = request.defaults
     gpus: tuple[str | None, ...] = request.gpus or ((request.gpu,) if request.gpu else ())
@@ -180,7 +153,7 @@ def _short(path: str) -> str:
     return parts[-2] if stem == "config" and len(parts) > 1 and parts[-2] != ".." else stem or last
 
 
-def merged(cases: Sequence[Case]) -> tuple[Finding, ...]:
+def merge_findings(cases: Sequence[Case]) -> tuple[Finding, ...]:
     """What any case shows: one finding for the same rule, cause and grade, with the numbers of its cases."""
     found: dict[tuple[object, ...], list[int]] = {}
     first: dict[tuple[object, ...], Finding] = {}
@@ -197,13 +170,13 @@ def merged(cases: Sequence[Case]) -> tuple[Finding, ...]:
     return tuple(sorted(made, key=lambda item: (SEVERITIES.index(item.severity), -len(item.cases))))
 
 
-def common(cases: Sequence[Case]) -> Facts:
+def common_facts(cases: Sequence[Case]) -> Facts:
     """The facts that are the same in every case."""
     head, *rest = [case.facts for case in cases]
     return Facts(fact for key, fact in head.items() if all(same(other.get(key), fact) for other in rest))
 
 
-def unclear(cases: Sequence[Case]) -> tuple[Undetermined, ...]:
+def merge_undetermined(cases: Sequence[Case]) -> tuple[Undetermined, ...]:
     """What could not be told in some case, for want of the same facts."""
     rules: dict[tuple[tuple[str, ...], str], dict[str, None]] = {}
     for case in cases:
@@ -214,55 +187,51 @@ def unclear(cases: Sequence[Case]) -> tuple[Undetermined, ...]:
 
 def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Callable[[str], None]) -> Report:
     """The report of every case of the request; of a single one, that of a check of it."""
-    from .pipeline import TOOL, answerable, diagnose, limits_of_request
-    from .suppressions import settled
 
     if request.baseline is not None:
-        from .baseline import read_baseline
-
         read_baseline(Path(request.baseline))  # a bad one is told before all the work
-    asked, shelf = plans(request, rulebook), Shelf(rulebook, request.held)
+    asked, shelf = case_matrices(request, rulebook), InputCache(rulebook, request.held)
     clock.lap("facts")
     if sum(len(plan.cases) for plan in asked) == 1:  # the project's matrix shrinks where there is a GPU
         (_, _, one), patient = asked[0].cases[0], asked[0].patient
-        return diagnose(one, tell, with_job(patient, one, shelf))
-    judged = tuple(ward_of(plan, rulebook, shelf) for plan in asked)
-    for ward in judged:
-        answerable(rulebook, ward.patient, *(cell.verdict.assessment for cell in ward.cells))
+        return diagnose_one(one, tell, with_job(patient, one, shelf), Clock(), None)
+    apply_rules = tuple(judge_environment(plan, rulebook, shelf) for plan in asked)
+    for ward in apply_rules:
+        require_subject(rulebook, ward.patient, *(cell.verdict.assessment for cell in ward.cells))
     clock.lap("evaluate")
-    cases = tuple(cell.case for ward in judged for cell in ward.cells)
-    found, undetermined = merged(cases), unclear(cases)
-    told = settled(request, rulebook, found, undetermined, cases)
+    cases = tuple(cell.case for ward in apply_rules for cell in ward.cells)
+    found, undetermined = merge_findings(cases), merge_undetermined(cases)
+    told = apply_suppressions(request, rulebook, found, undetermined, cases)
     kept = tuple(_without(case, set(request.defaults.ignored)) for case in cases)
     fixes: list[Fix] = []
     if request.fixes:
-        from .joint_fixes import fixes_for
-
-        for ward in judged:
+        for ward in apply_rules:
             made = fixes_for(rulebook, ward, limits_of_request(request, ward.cells[0].verdict.assessment, ward.patient))
-            fixes += [replace(fix, title=f"in {ward.name}: {fix.title}") if len(judged) > 1 else fix for fix in made]
+            fixes += [
+                replace(fix, title=f"in {ward.name}: {fix.title}") if len(apply_rules) > 1 else fix for fix in made
+            ]
         clock.lap("fixes")
-    notes = dict.fromkeys(note for ward in judged for note in _notes(ward))
+    notes = dict.fromkeys(note for ward in apply_rules for note in _notes(ward))
     if request.run and any(finding.confirm for finding in found):
         notes["no kernel was run: several cases were judged at once, and each is asked on its own"] = None
     return Report(
         tool=TOOL,
         rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
-        facts=common(cases),
+        facts=common_facts(cases),
         findings=told.findings,
         predictions=(),
         fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
         undetermined=undetermined,
         timing=clock.laps(),
         notes=(*notes, *told.notes),
-        unread=tuple(dict.fromkeys(fault for ward in judged for fault in ward.patient.unread)),
+        unread=tuple(dict.fromkeys(fault for ward in apply_rules for fault in ward.patient.unread)),
         cases=kept,
         known=told.known,
         ignored=told.ignored,
     )
 
 
-def _notes(ward: Ward) -> Iterator[str]:
+def _notes(ward: EnvironmentCases) -> Iterator[str]:
     yield from ward.patient.notes
     for cell in ward.cells:
         yield from cell.verdict.notes

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import TERMS, parse
 from doctor.model import ABSENT, SEVERITIES, Confirmation, Finding, Prediction
-from doctor.rulebook.resolver import Known
-from doctor.runner.batch import Bench, spent
-from doctor.runner.result import Answer
+from doctor.rulebook.resolver import FactResolver
+from doctor.runner.batch import KernelRunner, spent
+from doctor.runner.result import KernelResult
 
-from .job_runs import foretold_failure, job_requests, judge_run, no_memory, own_time, unpredicted
+from .job_runs import confirmation_from_job_run, job_requests, judge_run, no_memory, own_time, unpredicted
 from .reproduce import reproduction
 
 #: What confirms a finding whose rule does not say it: no answer but a refusal, a death, or a wrong result.
@@ -43,10 +43,10 @@ Reassess = Callable[[Mapping[str, Any]], Judged]
 
 def confirm(
     findings: Sequence[Finding],
-    known: Known,
+    known: FactResolver,
     predictions: Sequence[Prediction],
     job: Mapping[str, Any],
-    bench: Bench,
+    bench: KernelRunner,
     tell: Callable[[str], None] = lambda text: None,
     reassess: Reassess | None = None,
 ) -> Confirmed:
@@ -80,7 +80,7 @@ def confirm(
             )  # fmt: skip
             settled.append(_settle(finding, _about_the_job(made, finding, again(answer))))
         else:
-            said = foretold_failure(finding, predictions, runs)
+            said = confirmation_from_job_run(finding, predictions, runs)
             settled.append(_settle(finding, _about_the_job(said, finding, again(said))) if said else finding)
     foreseen = any(finding.severity == "error" for finding in settled)
     for run, (kernel, index) in zip(runs, own, strict=True):
@@ -108,7 +108,7 @@ class _Again:
         self.reassess = reassess
         self.told: dict[str, Judged] = {}
 
-    def __call__(self, answer: Answer | Confirmation) -> Judged:
+    def __call__(self, answer: KernelResult | Confirmation) -> Judged:
         shrunk = answer.observed.get("shrunk")
         if not isinstance(shrunk, Mapping) or not shrunk or self.reassess is None:
             return self.as_it_is
@@ -128,7 +128,7 @@ def _about_the_job(said: Confirmation, finding: Finding, judged: Judged) -> Conf
     return replace(said, verdict="inconclusive", reason=f"it was run smaller, with {smaller}, where the rule is silent")
 
 
-def _busy(answer: Answer) -> list[str]:
+def _busy(answer: KernelResult) -> list[str]:
     gpu = answer.observed.get("gpu")
     told = gpu.get("busy") if isinstance(gpu, Mapping) else None
     return [f"{told}; times and memory say little"] if told else []
@@ -157,7 +157,7 @@ def _settle(finding: Finding, said: Confirmation) -> Finding:
     return replace(finding, confirmation=said, severity=severity)
 
 
-def verdict_of(bad_if_any: Sequence[Mapping[str, Any]], answer: Answer) -> str:
+def verdict_of(bad_if_any: Sequence[Mapping[str, Any]], answer: KernelResult) -> str:
     """`confirmed` if a condition holds, `refuted` if there is an answer and none can hold, else `inconclusive`."""
     if no_memory(answer):
         return "inconclusive"  # what others hold of this GPU is no property of the job
@@ -231,7 +231,7 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 
 
-def job_of(known: Known, keys: Sequence[str]) -> dict[str, Any]:
+def job_of(known: FactResolver, keys: Sequence[str]) -> dict[str, Any]:
     """The workload as kernels read it: no prefix, nothing unknown, nothing absent."""
     job = {}
     for key in keys:

@@ -14,9 +14,10 @@ from doctor.model import ABSENT, Fact, Facts
 from doctor.rulebook.backends import Predictor, step_facts, unset
 from doctor.rulebook.conditions import Condition, Leaf
 from doctor.rulebook.evaluate import Assessment, evaluate
-from doctor.rulebook.resolver import Known
-from doctor.rulebook.rulebook import Library, Rule, Rulebook
-from doctor.rulebook.shared import Varies, shared_by, verdict
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rule import Library, Rule
+from doctor.rulebook.rulebook import Rulebook
+from doctor.rulebook.shared import DependsOnCase, shared_by, verdict
 
 #: What a condition said of a value, kept for all the cases of a gate.
 Memory = dict[tuple[int, Hashable], "bool | None"]
@@ -56,11 +57,11 @@ class Alike:
                 yield from view.outlook(probe_without)
                 yield from self._of_steps(without, probe_without)
 
-    def _of_steps(self, case: Facts, probe: Known) -> Iterator[Hashable]:
+    def _of_steps(self, case: Facts, probe: FactResolver) -> Iterator[Hashable]:
         for backend in (name for library in self._rulebook.by_prefix.values() for name in library.variants):
             try:
                 steps = probe.value(f"{backend}.steps")
-            except Varies:
+            except DependsOnCase:
                 yield object()  # like nothing else
                 continue
             yield steps
@@ -100,16 +101,16 @@ class _View:
             key: fact for key, fact in shared.settled.items() if not self._predictor.answers(key)
         }
 
-    def probe(self, case: Facts) -> Known:
-        """The look-up for one case without predictions: they follow from the rest, and asking for one is `Varies`."""
-        return Known(case, self._implications, self._refuse, self.settled)
+    def probe(self, case: Facts) -> FactResolver:
+        """Return the resolver of one case without predictions, which follow from the rest: they raise `DependsOnCase`."""
+        return FactResolver(case, self._implications, self._refuse, self.settled)
 
-    def outlook(self, probe: Known) -> Iterator[Hashable]:
+    def outlook(self, probe: FactResolver) -> Iterator[Hashable]:
         """How every condition turns out, for the keys that are not the same in all cases."""
         for key, leaves in self._varying.items():
             try:
                 value = probe.look_up(key).value
-            except Varies:
+            except DependsOnCase:
                 yield from _inputs(key, probe)
             else:
                 yield None if value is None else tuple(self._says(leaf, value) for leaf in leaves)
@@ -120,27 +121,27 @@ class _View:
             self._memory[asked] = leaf.test(value)
         return self._memory[asked]
 
-    def _refuse(self, known: Known, key: str) -> Fact | None:
+    def _refuse(self, known: FactResolver, key: str) -> Fact | None:
         if self._predictor.answers(key):
-            raise Varies
+            raise DependsOnCase
         return None
 
 
-def _inputs(key: str, probe: Known) -> Iterator[Hashable]:
+def _inputs(key: str, probe: FactResolver) -> Iterator[Hashable]:
     """What a value that depends on a prediction is made of besides it."""
     derivation = DERIVATIONS.get(key)
-    yield Varies
+    yield DependsOnCase
     for need in (*derivation.needs, *derivation.uses) if derivation else ():
         try:
             yield probe.value(need)
-        except Varies:
+        except DependsOnCase:
             yield from _inputs(need, probe)
 
 
-def _is_told(shared: Known, key: str) -> bool:
+def _is_told(shared: FactResolver, key: str) -> bool:
     try:
         shared.look_up(key)
-    except Varies:
+    except DependsOnCase:
         return False
     return True
 

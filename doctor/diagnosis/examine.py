@@ -3,67 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from doctor.model import ABSENT, Facts
 from doctor.rulebook.rulebook import Rulebook
-from doctor.sources.project.config import Defaults
+from doctor.sources.manifests.read import read_manifests
+from doctor.sources.manifests.resolve import Declaration
+from doctor.sources.probes.collect import collect
+from doctor.sources.probes.distributions import installed_requirements
+from doctor.sources.probes.gpu_table import gpu_facts
+from doctor.sources.probes.interpreter import InterpreterQuery
+from doctor.sources.probes.locate import ask, find_target
+from doctor.sources.probes.target import Watch
+from doctor.sources.snapshot import read_facts
+from doctor.sources.workload.defaults import complete_workload, lay_over
+from doctor.sources.workload.files import parse_settings, read_workload
+from doctor.sources.workload.huggingface import read_model_config
 
-if TYPE_CHECKING:
-    from doctor.sources.manifests.read import Declaration
-    from doctor.sources.probes.interpreter import Question
-
-#: Reads what installed distributions require; opens every metadata file, so it is called late.
-Requirements = Callable[[], Mapping[str, Sequence[str]]]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user wants to know: about which environment, which job, by which rules."""
-
-    python: str | None = None
-    site_packages: str | None = None
-    facts: str | None = None
-    declared: tuple[str, ...] = ()  # files that declare the environment
-    gpu: str | None = None
-    settings: tuple[str, ...] = ()
-    given: Facts = field(default_factory=Facts)  # what a calling program states outright, as `settings` does in text
-    model: str | None = None
-    workload: str | None = None
-    rules: tuple[str, ...] = ()
-    defaults: Defaults = field(default_factory=Defaults)  # what the project says once for all
-    fixes: bool = True
-    thorough: bool = True  # of fixes: whether fewer packages would do, and what each way loses
-    run: bool = True
-    timeout: float = 120.0
-    gpus: tuple[str, ...] = ()  # several of these, or of the next two: each combination is a case of its own (`gate`)
-    models: tuple[str, ...] = ()
-    workloads: tuple[str, ...] = ()
-    held: Mapping[tuple[str, str], Facts] = field(default_factory=dict)  # what stands behind a name that is no file
-    project: bool = False  # the project's own matrix counts where this request says nothing
-    baseline: str | None = None  # a report: what it has already is not told again
-    hold: tuple[str, ...] = ()  # packages a fix leaves alone
-    allow: tuple[str, ...] = ()  # the only packages a fix may change; none named: all
-    constraints: tuple[str, ...] = ()  # files of ranges that a fix keeps to
-
-    @property
-    def several(self) -> bool:
-        """Whether this may ask for more than one case."""
-        own, of_project = (self.gpus, self.models, self.workloads), self.defaults
-        more: list[Sequence[str]] = []
-        if self.project:
-            job = self.model or self.workload or self.models or self.workloads
-            target = self.python or self.site_packages or self.facts or self.declared
-            more += [] if self.gpu or self.gpus else [of_project.gpus]
-            more += [] if job else [of_project.models, of_project.workloads]
-            more += [] if target else [tuple(of_project.environments)]
-        return any(len(axis) > 1 for axis in (*own, *more))
+from .request import Request, Requirements
 
 
 @dataclass(frozen=True)
-class Patient:
+class DiagnosisInput:
     """What is known before any rule is asked, and the interpreter in which a kernel can be run."""
 
     facts: Facts
@@ -83,7 +45,7 @@ class Patient:
         return () if self.declaration is None else tuple(fault.message for fault in self.declaration.faults)
 
 
-class Shelf:
+class InputCache:
     """What GPU names, model configs and workload files say, each looked up once for all cases."""
 
     def __init__(self, rulebook: Rulebook, held: Mapping[tuple[str, str], Facts] | None = None) -> None:
@@ -92,20 +54,17 @@ class Shelf:
 
     def gpu(self, name: str) -> Facts:
         """The facts of a GPU by its name."""
-        from doctor.sources.probes.gpu_table import gpu_facts
 
         nvidia = self._rulebook.libraries.get("nvidia")
         return self._once("gpu", name, lambda: Facts(gpu_facts(name, nvidia.body["gpus"] if nvidia else None)))
 
     def model(self, name: str) -> Facts:
         """The workload of a model config."""
-        from doctor.sources.workload.huggingface import read_model_config
 
         return self._once("model", name, lambda: read_model_config(Path(name)))
 
     def workload(self, name: str) -> Facts:
         """The workload of a workload file."""
-        from doctor.sources.workload.files import read_workload
 
         return self._once("workload", name, lambda: read_workload(Path(name)))
 
@@ -116,24 +75,21 @@ class Shelf:
         return found
 
 
-def ask_ahead(request: Request) -> Question | None:
+def ask_ahead(request: Request) -> InterpreterQuery | None:
     """The interpreter under examination, if it is another than ours: asked while the rules are read."""
     if request.facts is not None or request.declared or request.site_packages is not None:
         return None
-    from doctor.sources.probes.collect import ask
 
     return ask(request.python)
 
 
-def examine(request: Request, rulebook: Rulebook, asked: Question | None = None) -> Patient:
+def examine(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None = None) -> DiagnosisInput:
     """Gather the facts: the environment, then the job, then what the user says outright. Later ones win."""
-    return with_job(environment_of(request, rulebook, asked), request, Shelf(rulebook, request.held))
+    return with_job(environment_of(request, rulebook, asked), request, InputCache(rulebook, request.held))
 
 
-def with_job(patient: Patient, request: Request, shelf: Shelf) -> Patient:
+def with_job(patient: DiagnosisInput, request: Request, shelf: InputCache) -> DiagnosisInput:
     """The patient of an environment with the job and the GPU that the request names."""
-    from doctor.sources.workload.defaults import complete_workload, lay_over
-    from doctor.sources.workload.files import parse_settings
 
     facts = patient.facts
     model, workload = request.model, request.workload
@@ -152,8 +108,8 @@ def with_job(patient: Patient, request: Request, shelf: Shelf) -> Patient:
     other = next((fact for key, fact in said.items() if not key.startswith("workload.")), None)
     if patient.python and other:
         why_not = f"{other.source} describes another machine than this one"
-        return Patient(facts, None, why_not, _but(patient.requirements, said))
-    return Patient(facts, patient.python, patient.why_not, _but(patient.requirements, said), patient.declaration)
+        return DiagnosisInput(facts, None, why_not, _but(patient.requirements, said))
+    return DiagnosisInput(facts, patient.python, patient.why_not, _but(patient.requirements, said), patient.declaration)
 
 
 def names_no_job(request: Request, facts: Facts) -> bool:
@@ -163,7 +119,7 @@ def names_no_job(request: Request, facts: Facts) -> bool:
     return not any(key.startswith("workload.") for key in (*facts, *request.given))
 
 
-def takes_project_gpus(request: Request, patient: Patient) -> bool:
+def takes_project_gpus(request: Request, patient: DiagnosisInput) -> bool:
     """Whether the project's GPUs count: none is stated, and none found but what a declared job script asks for."""
     if any(said.startswith("gpu.") for said in (*request.settings, *request.given)):
         return False
@@ -178,28 +134,20 @@ def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
     return lambda: {name: lines for name, lines in requirements().items() if name not in other}
 
 
-def environment_of(request: Request, rulebook: Rulebook, asked: Question | None = None) -> Patient:
+def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None = None) -> DiagnosisInput:
     """The facts of what is examined, without GPU or job that the request names."""
     if request.facts is not None:
-        from doctor.sources.snapshot import read_facts
-
-        return Patient(read_facts(Path(request.facts)), None, "the facts come from a file")
+        return DiagnosisInput(read_facts(Path(request.facts)), None, "the facts come from a file")
     if request.declared:
-        from doctor.sources.manifests.read import declare
-        from doctor.sources.workload.files import parse_settings
-
-        declaration = declare(request.declared, parse_settings(request.settings))
-        return Patient(declaration.facts, None, "the environment is only declared", None, declaration)
-    from doctor.sources.probes.collect import Watch, collect, find_target
+        declaration = read_manifests(request.declared, parse_settings(request.settings))
+        return DiagnosisInput(declaration.facts, None, "the environment is only declared", None, declaration)
 
     target = find_target(request.python, request.site_packages, asked)
     facts = collect(target, Watch(rulebook.watched_environment, rulebook.watched_distributions))
 
     def requirements() -> Mapping[str, Sequence[str]]:
-        from doctor.sources.probes.distributions import installed_requirements
-
         return installed_requirements(target)
 
-    return Patient(
+    return DiagnosisInput(
         facts, target.python, "" if target.python else "a bare tree has no interpreter to run in", requirements
     )

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from doctor.model import ABSENT, Confirmation, Evidence, Fact, Finding, Prediction
-from doctor.rulebook.resolver import Known
-from doctor.runner.result import Answer, out_of_memory
+from doctor.rulebook.resolver import FactResolver
+from doctor.runner.result import KernelResult, out_of_memory
 
 UNPREDICTED = "UNPREDICTED"
 
@@ -22,7 +22,7 @@ _PREDICTED_BY = {"te_attention": "te", "sdpa": "sdpa"}
 _TE_FAMILIES = {"te.fused": "cudnn", "te.flash2": "flash", "te.flash3": "flash", "te.flash4": "flash"}
 
 
-def job_requests(known: Known, job: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def job_requests(known: FactResolver, job: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """(kernel, request) for each kernel that shows the job's own attention; none for a job without a shape."""
     if "head_dim_qk" not in job:
         return []
@@ -44,7 +44,7 @@ def job_requests(known: Known, job: Mapping[str, Any]) -> list[tuple[str, dict[s
     return requests
 
 
-def _flash(known: Known, framework: object, implementation: object) -> str | None:
+def _flash(known: FactResolver, framework: object, implementation: object) -> str | None:
     """The flash-attn that the job calls by itself, if it is installed."""
     generation = "2" if framework == "flash_attn" else str(implementation).removeprefix("flash_attention_")
     distribution = _FLASH.get(generation) if framework in ("flash_attn", "transformers", None) else None
@@ -62,7 +62,11 @@ def _who_reads_views(framework: object, implementation: object) -> dict[str, lis
 
 
 def judge_run(
-    kernel: str, request: Mapping[str, Any], answer: Answer, known: Known, predictions: Sequence[Prediction]
+    kernel: str,
+    request: Mapping[str, Any],
+    answer: KernelResult,
+    known: FactResolver,
+    predictions: Sequence[Prediction],
 ) -> Confirmation:
     """What became of a run of the job: healthy, failed, or inconclusive where nothing was asked of the GPU."""
     verdict, reason = _verdict(kernel, answer, known)
@@ -72,17 +76,17 @@ def judge_run(
     return Confirmation(verdict, kernel, request, answer.outcome, answer.observed, reason, own_time(answer))
 
 
-def own_time(answer: Answer) -> float:
+def own_time(answer: KernelResult) -> float:
     """Seconds of the case itself, without what starting, importing and the CUDA context took."""
     return answer.spent.get("case", answer.seconds)
 
 
-def no_memory(answer: Answer) -> bool:
+def no_memory(answer: KernelResult) -> bool:
     """Whether the case failed for want of memory: kernels ask for little, so others hold it."""
     return out_of_memory(answer)
 
 
-def _verdict(kernel: str, answer: Answer, known: Known) -> tuple[str, str]:
+def _verdict(kernel: str, answer: KernelResult, known: FactResolver) -> tuple[str, str]:
     observed = answer.observed
     if answer.outcome == "unavailable":
         return "inconclusive", answer.reason
@@ -101,7 +105,7 @@ def _verdict(kernel: str, answer: Answer, known: Known) -> tuple[str, str]:
     return "healthy", ""
 
 
-def _on_cudnn(known: Known) -> bool:
+def _on_cudnn(known: FactResolver) -> bool:
     return bool(known.value("te.selected") == "te.fused" or known.value("sdpa.selected") == "sdpa.cudnn")
 
 
@@ -122,7 +126,7 @@ def _wrong(observed: Mapping[str, Any]) -> str:
     return "the result is wrong: " + ", ".join(parts or ["see `observed`"])
 
 
-def _healthy(answer: Answer) -> str:
+def _healthy(answer: KernelResult) -> str:
     observed = answer.observed
     parts = []
     chosen = observed.get("selected") or ", ".join(map(str, observed.get("ran") or ()))
@@ -170,7 +174,7 @@ def _times(ratio: float) -> str:
     return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
 
 
-def _contradiction(kernel: str, answer: Answer, predictions: Sequence[Prediction]) -> str:
+def _contradiction(kernel: str, answer: KernelResult, predictions: Sequence[Prediction]) -> str:
     """A sentence if the library did something else than was predicted, else nothing."""
     prefix = _PREDICTED_BY.get(kernel)
     prediction = next((item for item in predictions if _prefix(item) == prefix), None)
@@ -198,7 +202,7 @@ def _prefix(prediction: Prediction) -> str | None:
     return prediction.candidates[0].backend.split(".")[0] if prediction.candidates else None
 
 
-def foretold_failure(
+def confirmation_from_job_run(
     finding: Finding, predictions: Sequence[Prediction], runs: Sequence[Confirmation]
 ) -> Confirmation | None:
     """What the job's own run says of a finding that names no kernel, but that its library cannot import or will fail.

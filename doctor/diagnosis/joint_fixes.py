@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from doctor.facts.vocabulary import fact, term
 from doctor.model import ABSENT, Change, Facts, Fix
-from doctor.rulebook.foretold import foretold
+from doctor.packages.index import load_index
+from doctor.rulebook.evaluate import Assessment, with_backend_findings
+from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.shared import VARYING, ground_of
+from doctor.rulebook.shared import VARYING, share_evaluation
+from doctor.solver.constraints import Limits
 
-from .cases import Cell, Ward
-
-if TYPE_CHECKING:
-    from doctor.rulebook.evaluate import Assessment
-    from doctor.rulebook.resolver import Known
-    from doctor.solver.constraints import Limits
+from .case_model import CaseResult, EnvironmentCases
 
 MOST_SOLVED = 3  # sets of findings worked out per environment
 MOST_FIXES = 3
@@ -40,12 +38,12 @@ class _Checked:
         return len(self.left), not self.fix.safe, -len(self.fix.resolves), self.order
 
 
-def fixes_for(rulebook: Rulebook, ward: Ward, limits: Limits | None) -> tuple[Fix, ...]:
+def fixes_for(rulebook: Rulebook, ward: EnvironmentCases, limits: Limits | None) -> tuple[Fix, ...]:
     """Up to three fixes for the errors of an environment's cases (for the warnings where there is no error)."""
     from doctor.solver.solve import solve
 
     severity = "error" if any(_rules(cell, "error") for cell in ward.cells) else "warning"
-    groups: dict[frozenset[str], Cell] = {}
+    groups: dict[frozenset[str], CaseResult] = {}
     for cell in ward.cells:
         rules = _rules(cell, severity)
         if rules:
@@ -64,11 +62,13 @@ def fixes_for(rulebook: Rulebook, ward: Ward, limits: Limits | None) -> tuple[Fi
     return tuple(item.fix for item in best[:MOST_FIXES])
 
 
-def _rules(cell: Cell, severity: str) -> frozenset[str]:
+def _rules(cell: CaseResult, severity: str) -> frozenset[str]:
     return frozenset(item.rule for item in cell.verdict.to_fix.findings if item.severity == severity)
 
 
-def _checked(rulebook: Rulebook, ward: Ward, solved: Cell, fix: Fix, severity: str, order: int) -> _Checked:
+def _checked(
+    rulebook: Rulebook, ward: EnvironmentCases, solved: CaseResult, fix: Fix, severity: str, order: int
+) -> _Checked:
     """The fix with what it clears in all the cases, by asking the rulebook again in each."""
     if any(change.kind == "call" for change in fix.changes):  # code: no fact tells whether it is done
         errors = {rule for cell in ward.cells for rule in _rules(cell, "error")}
@@ -81,7 +81,7 @@ def _checked(rulebook: Rulebook, ward: Ward, solved: Cell, fix: Fix, severity: s
         own = {item.rule for item in cell.verdict.to_fix.findings}
         now = {item.rule for item in after.findings}
         unclear = {rule for group in after.undetermined for rule in group.rules}
-        errors = {item.rule for item in foretold(rulebook, after) if item.severity == "error"}
+        errors = {item.rule for item in with_backend_findings(rulebook, after) if item.severity == "error"}
         before |= own
         firing |= now | (own & unclear)  # not cured, only hidden
         errors_left |= errors | (_rules(cell, "error") & unclear)
@@ -95,14 +95,12 @@ def _checked(rulebook: Rulebook, ward: Ward, solved: Cell, fix: Fix, severity: s
     return _Checked(told, frozenset(errors_left), order)
 
 
-def _after(rulebook: Rulebook, cells: Sequence[Cell], solved: Cell, fix: Fix) -> Iterator[Assessment]:
+def _after(rulebook: Rulebook, cells: Sequence[CaseResult], solved: CaseResult, fix: Fix) -> Iterator[Assessment]:
     """Every case once the fix is made; what it does to the environment is worked out once."""
-    from doctor.facts.vocabulary import fact, term
-    from doctor.packages.index import load_index
     from doctor.solver.effects import changed_facts
-    from doctor.solver.solve import stack_of
+    from doctor.solver.environment import stack_of
 
-    known: Known = solved.verdict.to_fix.known
+    known: FactResolver = solved.verdict.to_fix.known
     chosen = {change.name: change.after or ABSENT for change in fix.changes if change.kind == "package"}
     variables = {change.name: change.after or ABSENT for change in fix.changes if change.kind == "env"}
     settings = [
@@ -113,7 +111,7 @@ def _after(rulebook: Rulebook, cells: Sequence[Cell], solved: Cell, fix: Fix) ->
     stack = stack_of(known.given, known, load_index())
     changed = changed_facts(rulebook, known.given, known, stack, chosen, variables, {})
     shared = Facts(item for key, item in changed.items() if not key.startswith(VARYING))
-    ground = ground_of(rulebook, shared)
+    ground = share_evaluation(rulebook, shared)
     for cell in cells:
         own = [item for key, item in cell.verdict.to_fix.known.given.items() if key.startswith(VARYING)]
         concerned = settings if set(fix.resolves) & {item.rule for item in cell.verdict.to_fix.findings} else []

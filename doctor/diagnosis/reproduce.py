@@ -6,12 +6,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from doctor.runner.batch import Bench, environment_of
-from doctor.runner.result import Answer
+from doctor.runner.batch import KernelRunner, environment_of
+from doctor.runner.result import KernelResult
 from doctor.runner.run import ask, run_alone
 
 
-def reproduction(bench: Bench, kernel: str, request: Mapping[str, Any], answer: Answer, said: str) -> str | None:
+def reproduction(
+    bench: KernelRunner, kernel: str, request: Mapping[str, Any], answer: KernelResult, said: str
+) -> str | None:
     """The script, headed by what it is to show and whether it did; None where a case cannot be put that way."""
     kind = _kind(answer)
     asked = {"kernel": kernel, "request": dict(request), "where": answer.where, "kind": kind, **_which(answer)}
@@ -35,14 +37,14 @@ _TOLD = {
 }
 
 
-def _kind(answer: Answer) -> str:
+def _kind(answer: KernelResult) -> str:
     """What the script must show: a wrong result, another kernel than foretold, or how the case ended."""
     if answer.outcome != "ran":
         return "failed"
     return "wrong" if answer.observed.get("wrong") else "ran"
 
 
-def _which(answer: Answer) -> dict[str, str]:
+def _which(answer: KernelResult) -> dict[str, str]:
     """Of a kernel that asks several backends in several layouts: the first pair that is wrong, or was under way."""
     backends = answer.observed.get("backends")
     if isinstance(backends, Mapping):
@@ -57,7 +59,9 @@ def _which(answer: Answer) -> dict[str, str]:
     return {}
 
 
-def _shown(bench: Bench, request: Mapping[str, Any], script: str, kind: str, answer: Answer) -> bool | None:
+def _shown(
+    bench: KernelRunner, request: Mapping[str, Any], script: str, kind: str, answer: KernelResult
+) -> bool | None:
     """Whether the script ends as it should; None where it was not tried, as another long wait would tell no more."""
     if answer.outcome in ("timeout", "unavailable") or kind == "ran":
         return None

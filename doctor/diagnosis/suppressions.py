@@ -6,18 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from doctor.facts.vocabulary import nearest
 from doctor.model import SEVERITIES, Case, Evidence, Fact, Finding, Undetermined
 from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.project.config import Defaults, Ignore
 
-from .examine import Request
+from .baseline import compare, read_baseline
+from .request import Request
 
 EXPIRED = "IGNORE_EXPIRED"
 _OWN = (EXPIRED, "NO_BACKEND", "UNPREDICTED")  # findings that no rule file states
 
 
 @dataclass(frozen=True)
-class Settled:
+class Suppressed:
     """The findings that are told, those the baseline has, the rules nobody is told of, and why."""
 
     findings: tuple[Finding, ...]
@@ -27,10 +29,10 @@ class Settled:
     notes: tuple[str, ...]
 
 
-def settled(
+def apply_suppressions(
     request: Request, rulebook: Rulebook, found: Sequence[Finding], undetermined: Sequence[Undetermined],
     cases: Sequence[Case] = (),
-) -> Settled:  # fmt: skip
+) -> Suppressed:  # fmt: skip
     """The findings without those the project ignores or knows, with one for each entry that has run out."""
     ignored = request.defaults.ignored
     fired = {finding.rule for finding in found}
@@ -42,13 +44,12 @@ def settled(
     told += [_expired(entry, entry.rule in fired) for entry in request.defaults.expired]
     told.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     if request.baseline is None:
-        return Settled(tuple(told), (), left_out, silent, tuple(notes))
-    from .baseline import compare, read_baseline
+        return Suppressed(tuple(told), (), left_out, silent, tuple(notes))
 
     unsure = frozenset(rule for item in undetermined for rule in item.rules) - fired
     compared = compare(read_baseline(Path(request.baseline)), told, cases, silent, unsure)
     gone = silent | ({item.rule for item in compared.known} - {item.rule for item in compared.new})
-    return Settled(compared.new, compared.known, left_out, gone, (*notes, *compared.notes))
+    return Suppressed(compared.new, compared.known, left_out, gone, (*notes, *compared.notes))
 
 
 def _expired(entry: Ignore, fires: bool) -> Finding:
@@ -71,8 +72,6 @@ def _expired(entry: Ignore, fires: bool) -> Finding:
 
 
 def _strangers(defaults: Defaults, rulebook: Rulebook) -> Iterator[str]:
-    from doctor.facts.vocabulary import nearest
-
     for rule in defaults.ignored:
         if rule not in rulebook.rules and rule not in _OWN:
             hint = nearest(rule, rulebook.rules)

@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from doctor.facts.vocabulary import fact as make_fact
-from doctor.model import SEVERITIES, Alternative, Facts, Finding, Prediction, Undetermined
-from doctor.rulebook.evaluate import Assessment
-from doctor.rulebook.foretold import foretold
+from doctor.model import SEVERITIES, Facts, Finding, Prediction, Remedy, Undetermined
+from doctor.rulebook.evaluate import Assessment, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook
+from doctor.rulebook.shared import SharedEvaluations
 from doctor.sources.manifests.resolve import Declaration
-from doctor.sources.manifests.version_ranges import MOST_NAMED, Open, TooMany, combinations, narrowed, pins_of
+from doctor.sources.manifests.version_ranges import MOST_NAMED, OpenRange, TooMany, combinations, narrowed, pins_of
+from doctor.sources.workload.defaults import complete_workload
 
 from .equivalence import Alike, Memory
-
-if TYPE_CHECKING:
-    from doctor.rulebook.shared import Grounds
 
 MOST_COMBINATIONS = 160  # judged
 
@@ -39,11 +36,11 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Ranges:
+class RangeChoices:
     """What is to be judged of the ranges of one environment: packages, together with the choices they admit."""
 
-    watched: tuple[Open, ...]
-    rounds: tuple[tuple[tuple[Open, ...], tuple[Choice, ...]], ...]
+    watched: tuple[OpenRange, ...]
+    rounds: tuple[tuple[tuple[OpenRange, ...], tuple[Choice, ...]], ...]
     newest: Choice | None = None  # what an installer would take today
 
     @property
@@ -52,28 +49,28 @@ class Ranges:
         return sum(len(choices) for _, choices in self.rounds)
 
 
-def ranges_of(rulebook: Rulebook, declaration: Declaration) -> Ranges:
+def ranges_of(rulebook: Rulebook, declaration: Declaration) -> RangeChoices:
     """The choices that the ranges of watched packages leave, worked out once for all GPUs and jobs."""
     watched = tuple(item for item in declaration.open if item.name in rulebook.watched_distributions)
     rounds = _rounds(watched, declaration) if watched else ()
     newest = _newest(watched, declaration) if watched else None
-    return Ranges(watched, tuple((tuple(some), tuple(_choices(some, declaration))) for some in rounds), newest)
+    return RangeChoices(watched, tuple((tuple(some), tuple(_choices(some, declaration))) for some in rounds), newest)
 
 
-def judge_open(
+def judge_ranges(
     rulebook: Rulebook,
     facts: Facts,
     declaration: Declaration,
     base: Assessment,
-    ranges: Ranges | None = None,
-    grounds: Grounds | None = None,
+    ranges: RangeChoices | None = None,
+    grounds: SharedEvaluations | None = None,
 ) -> tuple[Assessment, tuple[Finding, ...], Assessment, tuple[str, ...]]:
     """(the base assessment, in which open versions are unknown, sharpened by what their releases have in common;
     the findings; what an installer would take today, judged; notes).
 
     `ranges` without rounds has only the last of these judged; `grounds` share work between GPUs and jobs.
     """
-    found = foretold(rulebook, base)
+    found = with_backend_findings(rulebook, base)
     ranges = ranges or ranges_of(rulebook, declaration)
     watched, rounds = ranges.watched, ranges.rounds
     if not watched:
@@ -111,7 +108,7 @@ def judge_open(
     return sharpened, tuple(order), newest.assessment if newest else base, notes
 
 
-def _rounds(opened: Sequence[Open], declaration: Declaration) -> Iterator[list[Open]]:
+def _rounds(opened: Sequence[OpenRange], declaration: Declaration) -> Iterator[list[OpenRange]]:
     """The packages judged together: all of them, or each alone."""
     few = MOST_COMBINATIONS + 1
     try:
@@ -124,13 +121,15 @@ def _rounds(opened: Sequence[Open], declaration: Declaration) -> Iterator[list[O
         yield from ([item] for item in opened)
 
 
-def _choices(packages: Sequence[Open], declaration: Declaration, *, newest_first: bool = False) -> Iterator[Choice]:
+def _choices(
+    packages: Sequence[OpenRange], declaration: Declaration, *, newest_first: bool = False
+) -> Iterator[Choice]:
     """Every combination whose releases admit one another, the first package's oldest first, or its newest."""
     found = combinations(packages, declaration.platform, declaration.other_index, newest_first=newest_first)
     return (tuple(zip((item.name for item in packages), versions, strict=True)) for versions in found)
 
 
-def _newest(packages: Sequence[Open], declaration: Declaration) -> Choice | None:
+def _newest(packages: Sequence[OpenRange], declaration: Declaration) -> Choice | None:
     """What an installer takes today."""
     try:
         return next(_choices(packages, declaration, newest_first=True), None)
@@ -138,9 +137,8 @@ def _newest(packages: Sequence[Open], declaration: Declaration) -> Choice | None
         return None
 
 
-def whole(facts: Facts, choice: Choice, packages: Sequence[Open], declaration: Declaration) -> Facts:
+def whole(facts: Facts, choice: Choice, packages: Sequence[OpenRange], declaration: Declaration) -> Facts:
     """The facts once these releases are taken, with what they pin in turn."""
-    from doctor.sources.workload.defaults import complete_workload
 
     places = {item.name: item.place for item in packages}
     chosen = [make_fact(f"{name}.version", version, f"{places[name]}, which admits it") for name, version in choice]
@@ -164,11 +162,11 @@ def judged_alike(
     for numbers in alike.groups():
         assessment = alike.evaluate(numbers[-1])
         choices = tuple(wholes[number][0] for number in numbers)
-        cases.append(Case(choices, assessment, foretold(rulebook, assessment)))
+        cases.append(Case(choices, assessment, with_backend_findings(rulebook, assessment)))
     return cases
 
 
-def _judged(cases: Sequence[Case], packages: Sequence[Open], fired: set[str]) -> Iterator[Finding]:
+def _judged(cases: Sequence[Case], packages: Sequence[OpenRange], fired: set[str]) -> Iterator[Finding]:
     by_rule: dict[str, list[tuple[Case, Finding]]] = {}
     for case in cases:
         for finding in case.findings:
@@ -194,12 +192,12 @@ class _Strike:
     """A finding that strikes for some releases, and the package whose range is to be narrowed."""
 
     finding: Finding
-    package: Open
+    package: OpenRange
     hit: tuple[str, ...]  # its releases in some bad combination
     clean: tuple[str, ...]  # its releases in none
 
 
-def _strike(finding: Finding, bad: Sequence[Choice], every: Sequence[Choice], ordered: Sequence[Open]) -> _Strike:
+def _strike(finding: Finding, bad: Sequence[Choice], every: Sequence[Choice], ordered: Sequence[OpenRange]) -> _Strike:
     made = []
     for item in ordered:
         hit, possible = ({dict(choice)[item.name] for choice in choices} for choices in (bad, every))
@@ -224,7 +222,7 @@ def _of_some(strike: _Strike, every: Sequence[_Strike], today: str) -> Finding:
     )
 
 
-def _narrowing(strike: _Strike, every: Sequence[_Strike]) -> Iterator[Alternative]:
+def _narrowing(strike: _Strike, every: Sequence[_Strike]) -> Iterator[Remedy]:
     """The range without any release of which something is found; where there is none, without those of this finding."""
     if not strike.clean:
         return
@@ -233,10 +231,10 @@ def _narrowing(strike: _Strike, every: Sequence[_Strike]) -> Iterator[Alternativ
     left = [version for version in strike.clean if all(version in one.clean for one in same)]
     others = [one.finding.rule for one in same if one is not strike] if left else []
     note = f"narrows the range, also against {', '.join(others)}" if others else "narrows the range"
-    yield Alternative(require={item.name: narrowed(item, left or strike.clean)}, note=note)
+    yield Remedy(require={item.name: narrowed(item, left or strike.clean)}, note=note)
 
 
-def _besides(finding: Finding, spared: str | None) -> Iterator[Alternative]:
+def _besides(finding: Finding, spared: str | None) -> Iterator[Remedy]:
     """The rule's own ways, without a release to pin where an installer takes one today that is not concerned."""
     yield from (way for way in finding.alternatives if spared is None or spared not in way.require)
 

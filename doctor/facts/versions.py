@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from .vocabulary import parse_version
@@ -22,8 +23,6 @@ def clause_holds(operator: str, bound_text: str, found_text: str) -> bool | None
     if found.is_prerelease and not bound.is_prerelease and _release(found, bound) == _release(bound, found):
         return None
     if bound.is_prerelease and operator in ("<", ">", "~="):  # rare, and releases of `packaging` differ on its corners
-        from packaging.specifiers import SpecifierSet
-
         return SpecifierSet(operator + bound_text).contains(found, prereleases=True)
     return pep440_holds(operator, found, bound, bound_text.endswith(".*"))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -176,7 +177,6 @@ def term(key: str) -> Term:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """`did you mean …` for a mistyped word, or None."""
-    from difflib import get_close_matches
 
     written = {name.lower(): name for name in known}
     matches = get_close_matches(word.lower(), written, n=1)

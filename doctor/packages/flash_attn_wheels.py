@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT
+from doctor.util.resources import rules_dir
 
 if TYPE_CHECKING:
-    from doctor.solver.environment import Stack
+    pass
 
 PACKAGE = "flash-attn"
 MACHINES = ("x86_64", "aarch64")
 
 
 @dataclass(frozen=True)
-class Place:
+class WheelTarget:
     """Where a wheel shall run; None means unknown."""
 
     torch: str | None = None
@@ -75,17 +75,17 @@ class Wheel:
 
 
 @dataclass(frozen=True)
-class Answer:
+class WheelMatch:
     """What fits, newest first; else why nothing does, and the nearest that would."""
 
-    place: Place
+    place: WheelTarget
     fitting: tuple[Wheel, ...] = ()
     missing: tuple[str, ...] = ()  # what would have to be known
     why_not: str | None = None
     nearest: tuple[Wheel, ...] = ()
 
 
-def find(place: Place, version: str | None = None, *, near: bool = True) -> Answer:
+def find(place: WheelTarget, version: str | None = None, *, near: bool = True) -> WheelMatch:
     """The wheels for this place, of one release or of all; three outcomes: fits, does not fit, cannot be told.
 
     Not `near`: without what would be nearest, for which the whole table has to be read.
@@ -99,9 +99,11 @@ def find(place: Place, version: str | None = None, *, near: bool = True) -> Answ
     )  # fmt: skip
     if place.system != "Linux" or place.machine not in MACHINES:
         what = place.system if place.system != "Linux" else place.machine
-        return Answer(place, why_not=f"official wheels are for Linux on {' and '.join(MACHINES)}, and this is {what}")
+        return WheelMatch(
+            place, why_not=f"official wheels are for Linux on {' and '.join(MACHINES)}, and this is {what}"
+        )
     if not wheels:
-        return Answer(place, why_not=f"flash-attn {version} is not in the table of releases with wheels")
+        return WheelMatch(place, why_not=f"flash-attn {version} is not in the table of releases with wheels")
     steps = (
         (f"machine {place.machine}", lambda wheel: wheel.machine == place.machine),
         ("torch " + minor(place.torch), lambda wheel: place.torch is None or wheel.torch == minor(place.torch)),
@@ -114,16 +116,16 @@ def find(place: Place, version: str | None = None, *, near: bool = True) -> Answ
     for what, holds in steps:
         before, left = left, [wheel for wheel in left if holds(wheel)]
         if not left:
-            return Answer(place, (), missing, _why(before, what, version), nearest(place, version) if near else ())
+            return WheelMatch(place, (), missing, _why(before, what, version), nearest(place, version) if near else ())
     chosen = left if not missing else []
     best: dict[str, Wheel] = {}
     for wheel in sorted(chosen, key=lambda item: _cuda_distance(item, place)):
         best.setdefault(wheel.version, wheel)
     newest = sorted(best.values(), key=lambda wheel: parse_version(wheel.version), reverse=True)
-    return Answer(place, tuple(sorted(newest, key=lambda wheel: bool(wheel.doubt))), missing)
+    return WheelMatch(place, tuple(sorted(newest, key=lambda wheel: bool(wheel.doubt))), missing)
 
 
-def nearest(place: Place, version: str | None) -> tuple[Wheel, ...]:
+def nearest(place: WheelTarget, version: str | None) -> tuple[Wheel, ...]:
     """Up to two wheels near the place: another flash-attn for this torch, and this flash-attn for another torch."""
     here = [wheel for wheel in table() if not _unfit(wheel, place, but_torch=False)]
     there = [wheel for wheel in table() if not _unfit(wheel, place, but_torch=True)]
@@ -148,7 +150,7 @@ def nearest(place: Place, version: str | None) -> tuple[Wheel, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _unfit(wheel: Wheel, place: Place, *, but_torch: bool) -> bool:
+def _unfit(wheel: Wheel, place: WheelTarget, *, but_torch: bool) -> bool:
     """Whether anything known of the place speaks against it; another torch may come with another ABI and CUDA."""
     return (
         wheel.machine != place.machine
@@ -204,7 +206,7 @@ def _serves(wheel: Wheel, cuda: str) -> bool:
     return wheel.cuda[2:4] == cuda.split(".")[0]
 
 
-def _cuda_distance(wheel: Wheel, place: Place) -> tuple[int, ...]:
+def _cuda_distance(wheel: Wheel, place: WheelTarget) -> tuple[int, ...]:
     """The compiler nearest to the CUDA of torch first."""
     if place.cuda is None:
         return (0,)
@@ -230,8 +232,6 @@ def _lines(wheel: Wheel, version: str) -> tuple[int, ...]:
 def table(version: str | None = None, path: Path | None = None) -> tuple[Wheel, ...]:
     """Every wheel the workflows build, or those of one release: oldest first, then those that came later."""
     if path is None:
-        from doctor.util.resources import rules_dir
-
         path = rules_dir() / "index" / "flash_attn_wheels.json"
     try:
         body = json.loads(path.read_text("utf-8"))
@@ -265,32 +265,3 @@ def _wheels(body: dict[str, Any], only: str | None) -> Iterator[Wheel]:
                 version, cuda, item["nvcc"], torch, torch, python, abi == "TRUE", body["glibc"][item["runner"]], url,
                 machine=machine, seen=True,
             )  # fmt: skip
-
-
-def place_of(known: Any, torch: str | None = None, stack: Stack | None = None) -> Place:
-    """The place that facts describe; with `torch`, the same place once that torch is installed in their `stack`."""
-    from doctor.solver.effects import brings
-    from doctor.solver.solve import platform_of, stack_of
-
-    from .index import load_index
-
-    def value(key: str) -> Any:
-        found = known.value(key)
-        return None if found in (None, ABSENT) else found
-
-    platform = platform_of(known)
-    present = value("torch.version")
-    goal = torch or present
-    cuda, abi = (value("torch.cuda"), value("torch.cxx11_abi")) if goal == present else (None, None)
-    if goal is not None and (cuda is None or abi is None):
-        brought = brings(stack or stack_of(known.given, known, load_index()), goal)
-        cuda, abi = cuda or brought.get("torch.cuda"), brought.get("torch.cxx11_abi") if abi is None else abi
-    return Place(
-        torch=goal,
-        cuda=None if cuda is None else str(cuda),
-        abi=abi,
-        python=platform.python,
-        system=platform.system,
-        machine=platform.machine,
-        glibc=None if value("platform.glibc") is None else str(value("platform.glibc")),
-    )

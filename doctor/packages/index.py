@@ -13,18 +13,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from doctor.errors import DoctorError
 from doctor.facts.versions import pep440_holds, split_clauses
 from doctor.facts.vocabulary import parse_version
+from doctor.util.resources import rules_dir
 
 from .requirement_lines import marker_holds, read_line
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
 
 
 def normalized(name: str) -> str:
@@ -35,7 +35,6 @@ def normalized(name: str) -> str:
 @functools.lru_cache(maxsize=65536)
 def requirement(text: str) -> Requirement:
     """A Requires-Dist line, parsed once per text."""
-    from packaging.requirements import Requirement
 
     return Requirement(text)
 
@@ -43,7 +42,6 @@ def requirement(text: str) -> Requirement:
 @functools.lru_cache(maxsize=65536)
 def specifier(text: str) -> SpecifierSet:
     """A version range, parsed once per text."""
-    from packaging.specifiers import SpecifierSet
 
     return SpecifierSet(text)
 
@@ -170,7 +168,6 @@ def _need(text: str, values: Mapping[str, str], extras: tuple[str, ...]) -> Need
 
 def _any_need(text: str, values: Mapping[str, str], extras: tuple[str, ...]) -> Need | None:
     """The same for a line of any kind."""
-    from packaging.requirements import InvalidRequirement
 
     try:
         parsed = requirement(text)
@@ -246,8 +243,6 @@ class ReleaseIndex:
         public = version.partition("+")[0]
         found = releases.get(version) or releases.get(public)
         if found is None and releases and public[:1].isdigit():
-            from packaging.version import InvalidVersion
-
             try:
                 wanted = parse_version(public)
             except InvalidVersion:
@@ -280,8 +275,6 @@ def _release(package: str, version: str, body: Mapping[str, Any]) -> Release:
 def load_index(path: Path | None = None) -> ReleaseIndex:
     """The embedded index, read once per process."""
     if path is None:
-        from doctor.util.resources import rules_dir
-
         path = rules_dir() / "index" / "releases.json.gz"
     try:
         return ReleaseIndex.from_text(gzip.decompress(path.read_bytes()).decode("utf-8"))

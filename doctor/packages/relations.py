@@ -23,7 +23,7 @@ BUILT_AGAINST_TORCH = (*FROM_THE_REGISTRY, *FROM_THEIR_SOURCE)
 
 
 @lru_cache(maxsize=4096)
-def leader_of(package: str) -> str | None:
+def owner_of(package: str) -> str | None:
     """The package whose part this one is: it brings it along at the version it pins."""
     if _OF_TORCH.fullmatch(package):
         return "torch"

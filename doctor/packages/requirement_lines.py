@@ -20,7 +20,7 @@ _VERSIONS = ("python_version", "python_full_version")
 _TEXTS = ("platform_system", "sys_platform", "os_name", "platform_machine", "extra", "platform_python_implementation")
 
 
-class Line(NamedTuple):
+class RequirementLine(NamedTuple):
     """A plain line, taken apart."""
 
     name: str
@@ -28,7 +28,7 @@ class Line(NamedTuple):
     marker: str | None
 
 
-def read_line(text: str) -> Line | None:
+def read_line(text: str) -> RequirementLine | None:
     """The parts of a plain line."""
     match = _LINE.fullmatch(text.strip())
     if match is None:
@@ -40,7 +40,7 @@ def read_line(text: str) -> Line | None:
             return None
         clauses.append(clause[1] + clause[2])
     marker = match["marker"]
-    return Line(match["name"], tuple(sorted(clauses)), marker.strip() if marker else None)
+    return RequirementLine(match["name"], tuple(sorted(clauses)), marker.strip() if marker else None)
 
 
 def marker_holds(marker: str, values: Mapping[str, str], admits: Callable[[str, str], bool]) -> bool | None:

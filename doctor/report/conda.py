@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from doctor.model import ABSENT, Fix, Report
+from doctor.solver.install_plan import InstallPlan
 
 from .formats import Style
 from .shell import flat, fragment
-
-if TYPE_CHECKING:
-    from doctor.solver.install_plan import Pins
 
 
 def fixes(report: Report, style: Style) -> str:
@@ -19,7 +16,7 @@ def fixes(report: Report, style: Style) -> str:
     return fragment(report, _dependencies)
 
 
-def _dependencies(report: Report, fix: Fix, pins: Pins) -> Iterator[str]:
+def _dependencies(report: Report, fix: Fix, pins: InstallPlan) -> Iterator[str]:
     from doctor.solver.install_plan import conda_names
 
     names = conda_names()

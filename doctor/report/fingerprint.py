@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 
 from doctor.model import Finding
 
@@ -23,7 +24,6 @@ def fingerprint(finding: Finding) -> str:
 
 def fingerprint_of(rule: str, seen: Sequence[Seen]) -> str:
     """The fingerprint of a rule and its evidence."""
-    from hashlib import sha256
 
     about = [item for item in seen if item[2]] or seen
     parts = [rule, *sorted(f"{key}={value}" for key, value, _ in about)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from shlex import quote
 from typing import Any
 
-from doctor.model import ABSENT, Alternative, Fix
+from doctor.model import ABSENT, Fix, Remedy
 
 _OPERATORS = "<>=!~@"
 _GONE = (None, "", ABSENT)
@@ -17,7 +18,7 @@ _COMPILED = frozenset(("flash-attn", "flash-attn-3", "transformer-engine", "tran
 EXTRAS = {"transformer-engine": "[pytorch]"}
 
 
-def alternative_lines(item: Alternative) -> list[str]:
+def alternative_lines(item: Remedy) -> list[str]:
     """Lines to paste for one way out of a rule; what is no command is a comment."""
     lines = []
     removed = [name for name, wanted in item.require.items() if wanted in _GONE]
@@ -104,6 +105,4 @@ def _setting_of_shell(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    from shlex import quote
-
     return quote(text)

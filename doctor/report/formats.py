@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 from doctor.errors import DoctorError
 from doctor.model import Report
@@ -32,7 +33,6 @@ Renderer = Callable[[Report, Style], str]
 
 def renderer(name: str, view: str = "diagnosis") -> Renderer:
     """The function that renders `view` as format `name`; DoctorError lists what there is."""
-    from importlib import import_module
 
     module = FORMATS.get(name)
     if module is None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from doctor.errors import DoctorError
 from doctor.model import (
     SEVERITIES,
@@ -190,7 +192,6 @@ def _plain(value: Any) -> Any:
 
 def _prose(text: Any) -> Any:
     """Text as it is, with what stands in backticks as code: a fact from a file must not become markup."""
-    from markupsafe import Markup, escape
 
     return Markup("").join(_spans(printable(" ".join(str(text).split())), Markup, escape))
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from doctor.model import (
-    Alternative,
     Candidate,
     Case,
     Confirmation,
@@ -17,6 +16,7 @@ from doctor.model import (
     Fix,
     Prediction,
     Reason,
+    Remedy,
     Report,
     Undetermined,
 )
@@ -199,7 +199,7 @@ def _confirmation(item: Confirmation | None) -> dict[str, Any] | None:
     }
 
 
-def _alternative(item: Alternative) -> dict[str, Any]:
+def _alternative(item: Remedy) -> dict[str, Any]:
     parts: dict[str, Any] = {
         "require": dict(item.require),
         "set_env": dict(item.set_env),

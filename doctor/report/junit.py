@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
+from xml.sax.saxutils import escape, quoteattr
 
 from doctor.model import Finding, Report
 
@@ -66,8 +68,6 @@ def _suite(report: Report, number: int, name: str) -> list[str]:
 
 
 def _now() -> str:
-    import time
-
     return time.strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -96,12 +96,8 @@ def _clean(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    from xml.sax.saxutils import escape
-
     return escape(_clean(text))
 
 
 def _attribute(text: str) -> str:
-    from xml.sax.saxutils import quoteattr
-
     return quoteattr(_clean(" ".join(text.split())))

@@ -16,7 +16,7 @@ _DEEPEST = 4  # a version implies a build, which implies a library, which someth
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLocation:
     """A line of a file, and the fact that stands there."""
 
     file: str
@@ -24,23 +24,23 @@ class Place:
     fact: Fact
 
 
-def place_of(report: Report, finding: Finding) -> Place | None:
+def place_of(report: Report, finding: Finding) -> SourceLocation | None:
     """The line of the pin behind a finding: first of what would cure it, then of what it merely mentions."""
     return next(iter(places_of(report, finding)), None)
 
 
-def places_of(report: Report, finding: Finding) -> list[Place]:
+def places_of(report: Report, finding: Finding) -> list[SourceLocation]:
     """Every line that the evidence goes back to, each once; first the package that the best way out changes."""
     best = finding.alternatives[0].require if finding.alternatives else {}
 
-    def stays(place: Place) -> bool:
+    def stays(place: SourceLocation) -> bool:
         wanted = best.get(place.fact.key.removesuffix(".version"))
         return wanted is None or wanted.lstrip("=") == place.fact.value  # a package may be named to be held
 
     return sorted(_places(report, finding), key=stays)
 
 
-def _places(report: Report, finding: Finding) -> Iterator[Place]:
+def _places(report: Report, finding: Finding) -> Iterator[SourceLocation]:
     seen = set()
     for evidence in _worth_changing_first(finding.evidence):
         for fact in _origins(facts_behind(report, finding), evidence.fact, _DEEPEST):
@@ -50,10 +50,10 @@ def _places(report: Report, finding: Finding) -> Iterator[Place]:
                 yield place
 
 
-def place_of_fact(fact: Fact) -> Place | None:
+def place_of_fact(fact: Fact) -> SourceLocation | None:
     """The line a fact was read from, None for one that comes from elsewhere."""
     match = _FILE_LINE.fullmatch(fact.source)
-    return Place(match["file"], int(match["line"]), fact) if match else None
+    return SourceLocation(match["file"], int(match["line"]), fact) if match else None
 
 
 def _worth_changing_first(evidence: tuple[Evidence, ...]) -> list[Evidence]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape
 
 from doctor.model import Evidence, Fact, Finding, Fix, Prediction, Report
 
@@ -218,7 +219,6 @@ def _code(text: object) -> str:
 
 def _html(text: str) -> str:
     """Text inside a tag, where Markdown is not read."""
-    from html import escape
 
     return re.sub(r"(?<!\w)@", "@\u200b", escape(printable(" ".join(text.split())), quote=False))
 

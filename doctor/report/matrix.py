@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from json import dumps
 from typing import Any
 
 from doctor.errors import DoctorError
@@ -128,7 +129,6 @@ def _start(matrix: Matrix) -> str:
 
 def json(matrices: Matrices, style: Style) -> str:
     """Every cell with its verdict, first reason and rule."""
-    from json import dumps
 
     document = {"schema": 1, "matrices": [_matrix(matrix) for matrix in matrices]}
     return dumps(document, indent=2, ensure_ascii=False) + "\n"

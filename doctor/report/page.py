@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import textwrap
 
 from .formats import Style
 
@@ -41,7 +43,6 @@ class Page:
         self, text: str, *, lead: str = "", look: str | None = None, indent: int = 0, hang: int | None = None
     ) -> None:
         """A text wrapped to the width, after a `lead` word that carries the look; `hang` indents the further lines."""
-        import textwrap
 
         margin = " " * indent
         head = f"{margin}{lead} " if lead else margin
@@ -65,8 +66,6 @@ class Page:
         return self._painted() if self.style.color else plain
 
     def _painted(self) -> str:
-        import io
-
         from rich.console import Console
         from rich.text import Text
 

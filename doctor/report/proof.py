@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from doctor.model import Proof, Step
+from doctor.model import Verification, VerificationStep
 
 from .formats import Style
 from .page import Page
@@ -19,7 +19,7 @@ _HEADS = {
 _OUTCOMES = {True: "yes", False: "no", None: "unknown"}
 
 
-def proof_lines(page: Page, proof: Proof) -> None:
+def proof_lines(page: Page, proof: Verification) -> None:
     """The section of the text report."""
     page.say(proof.fix or "the last change", lead=_HEADS.get(proof.kind, f"{proof.kind}:"), look="label")
     for step in proof.steps:
@@ -35,14 +35,14 @@ def proof_lines(page: Page, proof: Proof) -> None:
             page.line("hint: `attn-doctor fix --rollback` takes it back")
 
 
-def proof_text(proof: Proof) -> str:
+def proof_text(proof: Verification) -> str:
     """The section alone, as plain lines."""
     page = Page(Style())
     proof_lines(page, proof)
     return page.text()
 
 
-def proof_document(proof: Proof | None) -> dict[str, Any] | None:
+def proof_document(proof: Verification | None) -> dict[str, Any] | None:
     """The proof as JSON data."""
     if proof is None:
         return None
@@ -54,7 +54,7 @@ def proof_document(proof: Proof | None) -> dict[str, Any] | None:
     }
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: VerificationStep) -> dict[str, Any]:
     return {
         "name": step.name,
         "outcome": _OUTCOMES[step.outcome],

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from doctor.model import ABSENT, Fix, Report
 from doctor.solver.describe import deed
-from doctor.solver.install_plan import Pins, compiling, pinnable, pins_of, stale
+from doctor.solver.install_plan import InstallPlan, compiling, install_plan, pinnable, stale
 
 __all__ = ["pinnable", "render_pins", "settings_of"]
 
@@ -68,7 +68,7 @@ def settings_of(fix: Fix) -> Iterator[str]:
 def _pinned(report: Report, fix: Fix) -> list[str]:
     if not any(change.kind == "package" for change in fix.changes):
         return ["#", "# No package changes; install nothing from this file."]
-    pins = pins_of(report, fix)
+    pins = install_plan(report, fix)
     out = [f"# first: pip uninstall -y {' '.join(pins.removed)}"] if pins.removed else []
     out += [f"# then:  pip install --force-reinstall --no-deps {text}" for text in pins.again]
     if pins.index_url:
@@ -84,7 +84,7 @@ def _pinned(report: Report, fix: Fix) -> list[str]:
     return out + _second_step(pins)
 
 
-def _second_step(pins: Pins) -> list[str]:
+def _second_step(pins: InstallPlan) -> list[str]:
     if not pins.built:
         return []
     when = "once the lines above are installed" if stale(pins) else "in a new environment only"

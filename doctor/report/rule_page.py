@@ -6,16 +6,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from doctor.rulebook.rulebook import Rule
+from doctor.rulebook.authoring.tests import RuleTest, in_file_tests
+from doctor.rulebook.rule import Rule
+from doctor.rulebook.schema import read_source
 
 from .fix_text import alternative_lines
 from .formats import Style
 from .page import Page
-
-if TYPE_CHECKING:
-    from doctor.rulebook.authoring.tests import RuleTest
 
 TEXT, ITEMS, CODE = "text", "items", "code"
 _EXAMPLES = ("fires", "silent", "undetermined")  # one of each is enough to see where the border runs
@@ -183,9 +182,6 @@ def _examples(path: Path) -> Iterator[Block | None]:
 
 
 def _tests(path: Path) -> Sequence[RuleTest]:
-    from doctor.rulebook.authoring.tests import in_file_tests
-    from doctor.rulebook.schema import read_source
-
     return tuple(in_file_tests(read_source(path)))
 
 

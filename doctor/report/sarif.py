@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote
 
 from doctor.model import Case, Change, Finding, Fix, Report
 
 from .cases import told
 from .fingerprint import fingerprint
 from .formats import Style
-from .locations import Place, place_of_fact, places_of
+from .locations import SourceLocation, place_of_fact, places_of
 from .markdown import rule_help
 from .text import finding_text
 
@@ -84,13 +85,13 @@ def _case(case: Case) -> dict[str, str | None]:
     return {"environment": case.environment, "gpu": case.gpu, "workload": case.workload}
 
 
-def _location(finding: Finding, place: Place | None) -> dict[str, Any]:
+def _location(finding: Finding, place: SourceLocation | None) -> dict[str, Any]:
     logical = [{"name": item.key, "kind": "variable"} for item in finding.evidence[:1]]
     location: dict[str, Any] = {"logicalLocations": logical} if logical else {}
     return {**location, **_physical(place)} if place else location
 
 
-def _physical(place: Place) -> dict[str, Any]:
+def _physical(place: SourceLocation) -> dict[str, Any]:
     return {
         "physicalLocation": {
             "artifactLocation": {"uri": _path_uri(place.file)},
@@ -100,15 +101,11 @@ def _physical(place: Place) -> dict[str, Any]:
 
 
 def _path_uri(path: str) -> str:
-    from urllib.parse import quote
-
     whole = quote(path.replace("\\", "/").removeprefix("./").encode("utf-8", "surrogateescape"))
     return f"file://{whole}" if whole.startswith("/") else whole
 
 
 def _uri(link: str) -> str:
-    from urllib.parse import quote
-
     return quote(link, safe=":/?#[]@!$&'()*+,;=%~-._")
 
 
@@ -143,7 +140,7 @@ def _replacement(report: Report, change: Change) -> tuple[str, dict[str, Any]] |
     return place.file, {"deletedRegion": region, "insertedContent": {"text": change.after}}
 
 
-def fact_tail(place: Place) -> str:
+def fact_tail(place: SourceLocation) -> str:
     """What the source says behind file and line: `, through vllm 0.6.3` means that another package's line it is."""
     return place.fact.source[len(f"{place.file}:{place.line}") :]
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from doctor.model import Fix, Report
+from doctor.solver.install_plan import InstallPlan
 
 from .fix_text import besides
 from .formats import Style
 from .page import printable
-
-if TYPE_CHECKING:
-    from doctor.solver.install_plan import Pins
 
 _COMMAND = re.compile(r"(pip|pip3|uv|python|python3|ln|apt|apt-get|conda|export|unset)\s")
 _USED = re.compile(r"\$\{?(\w+)")
@@ -40,15 +37,15 @@ def head(report: Report, fix: Fix | None = None) -> list[str]:
     return [f"# {flat(text)}" for text in told]
 
 
-def fragment(report: Report, lines_of: Callable[[Report, Fix, Pins], Iterator[str]]) -> str:
+def fragment(report: Report, lines_of: Callable[[Report, Fix, InstallPlan], Iterator[str]]) -> str:
     """The fix as part of a project's file: `lines_of` its packages; what else is to be done as comments."""
-    from doctor.solver.install_plan import pinnable, pins_of
+    from doctor.solver.install_plan import install_plan, pinnable
 
     fix = pinnable(report) if report.fixes else None
     lines = head(report, fix)
     if fix is not None:
         lines += [f"# {flat(line).removeprefix('# ')}" for line in besides(fix)]
-        lines += lines_of(report, fix, pins_of(report, fix)) if _moves(fix) else ["# no package changes"]
+        lines += lines_of(report, fix, install_plan(report, fix)) if _moves(fix) else ["# no package changes"]
     return "\n".join(lines) + "\n"
 
 
@@ -68,9 +65,9 @@ def commands(report: Report) -> list[str]:
 
 def _packages(report: Report, fix: Fix) -> Iterator[str]:
     """The packages, with all that stays held."""
-    from doctor.solver.install_plan import installing, pins_of
+    from doctor.solver.install_plan import install_plan, installing
 
-    pins = pins_of(report, fix)
+    pins = install_plan(report, fix)
     yield from (f"# {text}" for text in pins.told)
     yield from installing(pins, held=True)
 

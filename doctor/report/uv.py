@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from doctor.model import Fix, Report
+from doctor.solver.install_plan import InstallPlan, PinnedRequirement
 
 from .fix_text import EXTRAS
 from .formats import Style
 from .shell import flat, fragment
-
-if TYPE_CHECKING:
-    from doctor.solver.install_plan import Line, Pins
 
 
 def fixes(report: Report, style: Style) -> str:
@@ -22,7 +19,7 @@ def fixes(report: Report, style: Style) -> str:
     return fragment(report, _tables)
 
 
-def _tables(report: Report, fix: Fix, pins: Pins) -> Iterator[str]:
+def _tables(report: Report, fix: Fix, pins: InstallPlan) -> Iterator[str]:
     new = [change.name for change in fix.changes if change.kind == "package" and not change.before and change.after]
     if new:
         yield f"# an override adds nothing; what is not there yet: `uv add {' '.join(new)}`"
@@ -48,7 +45,7 @@ def _tables(report: Report, fix: Fix, pins: Pins) -> Iterator[str]:
     yield from _metadata(pins)
 
 
-def _whole(line: Line) -> str:
+def _whole(line: PinnedRequirement) -> str:
     """An override takes the place of the whole requirement, its extras too."""
     texts = (EXTRAS.get(line.package, ""), line.extra)
     wanted = [item for text in texts for item in text.strip("[]").split(",") if item]
@@ -62,7 +59,7 @@ def _array(name: str, items: Iterable[tuple[str, str]]) -> Iterator[str]:
     yield "]"
 
 
-def _sources(pins: Pins, changed: Iterable[Line]) -> Iterator[str]:
+def _sources(pins: InstallPlan, changed: Iterable[PinnedRequirement]) -> Iterator[str]:
     """Where another build of torch comes from: an index that serves these packages and no others."""
     url, wheel = pins.index_url, pins.wheel
     labelled = [line.package for line in changed if "+" in line.version]
@@ -79,7 +76,7 @@ def _sources(pins: Pins, changed: Iterable[Line]) -> Iterator[str]:
         yield f"# flash-attn = {{ url = {_quoted(wheel.url)} }}"
 
 
-def _metadata(pins: Pins) -> Iterator[str]:
+def _metadata(pins: InstallPlan) -> Iterator[str]:
     """What a package requires that uv would have to build to find out."""
     from doctor.solver.install_plan import published
 

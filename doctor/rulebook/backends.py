@@ -13,8 +13,9 @@ from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
 
 from .messages import interpolate, missing_keys
-from .resolver import LACKS, Known
-from .rulebook import Library, Orders, Rule, Rulebook
+from .resolver import LACKS, FactResolver
+from .rule import Library, Orders, Rule
+from .rulebook import Rulebook
 
 #: What `te.selected` is where the job does not call that library at all: neither a backend nor `absent`.
 INAPPLICABLE = "inapplicable"
@@ -35,7 +36,7 @@ class Predictor:
         asked = rest in ("selected", "selected_by_default") or key.rpartition(".")[2] in _QUESTIONS
         return asked and prefix in self._rulebook.by_prefix
 
-    def __call__(self, known: Known, key: str) -> Fact | None:
+    def __call__(self, known: FactResolver, key: str) -> Fact | None:
         """The fact of `key`, or None when no prediction answers it."""
         if not self.answers(key):
             return None
@@ -65,14 +66,14 @@ class Predictor:
         reasons = () if found is None else found.reasons
         return Fact(key, available, source, None, None if available is not None else _lacking(reasons))
 
-    def _by_default(self, library: Library, known: Known, key: str) -> Fact:
+    def _by_default(self, library: Library, known: FactResolver, key: str) -> Fact:
         """What would be selected if none of the library's environment variables were set."""
         predictor = Predictor(self._rulebook)
         fact = predictor(known.with_(unset(library, known), predictor), f"{library.prefix}.selected")
         assert fact is not None  # a library with a prefix always answers
         return Fact(key, fact.value, fact.source, None, fact.problem)
 
-    def _prediction(self, library: Library, known: Known) -> Prediction:
+    def _prediction(self, library: Library, known: FactResolver) -> Prediction:
         prefix = library.prefix or library.name
         if prefix not in self.predictions:
             self.predictions[prefix] = predict(self._rulebook, library, known)
@@ -82,13 +83,13 @@ class Predictor:
 _QUESTIONS = ("available", "reached", "variant", "step_variant", "step_refusal")
 
 
-def unset(library: Library, known: Known) -> Facts:
+def unset(library: Library, known: FactResolver) -> Facts:
     """What would differ if none of the library's environment variables were set."""
     prefixes = tuple(f"env.{name.rstrip('*')}" for name in library.environment)
     return Facts(Fact(name, ABSENT, "if it were unset") for name in known.given if name.startswith(prefixes))
 
 
-def predict(rulebook: Rulebook, library: Library, known: Known) -> Prediction:
+def predict(rulebook: Rulebook, library: Library, known: FactResolver) -> Prediction:
     """Judge every backend of `library` and follow its order of preference."""
     judged = _judge(rulebook, library, known, parts=False)
     candidates = []
@@ -109,7 +110,9 @@ def predict(rulebook: Rulebook, library: Library, known: Known) -> Prediction:
     return Prediction(library.name, selected, could_tell, ready, fails, import_error)
 
 
-def variant(rulebook: Rulebook, library: Library, backend: str, known: Known) -> tuple[str | None, tuple[Reason, ...]]:
+def variant(
+    rulebook: Rulebook, library: Library, backend: str, known: FactResolver
+) -> tuple[str | None, tuple[Reason, ...]]:
     """(the part of `backend` that serves, `absent` for none, None for could not tell; what speaks against the rest)."""
     remembered = known.memo.get(backend)
     if remembered is not None:
@@ -127,7 +130,7 @@ def variant(rulebook: Rulebook, library: Library, backend: str, known: Known) ->
     return chosen, reasons
 
 
-def reached(rulebook: Rulebook, library: Library, backend: str, known: Known) -> bool | None:
+def reached(rulebook: Rulebook, library: Library, backend: str, known: FactResolver) -> bool | None:
     """Whether the library's own filters let `backend` through to where its parts are asked."""
     index = rulebook.support.get(library.name)
     inner = index.any_of(parts=True) if index else None
@@ -144,7 +147,7 @@ def reached(rulebook: Rulebook, library: Library, backend: str, known: Known) ->
     return verdict
 
 
-def _variant_reasons(rulebook: Rulebook, library: Library, backend: str, known: Known) -> list[Reason]:
+def _variant_reasons(rulebook: Rulebook, library: Library, backend: str, known: FactResolver) -> list[Reason]:
     chosen = known.value(f"{backend}.variant")
     if chosen not in (None, ABSENT):
         return []
@@ -155,7 +158,7 @@ def _variant_reasons(rulebook: Rulebook, library: Library, backend: str, known: 
 
 
 def _of_steps(
-    rulebook: Rulebook, library: Library, backend: str, known: Known, predictor: Predictor, wants_variant: bool
+    rulebook: Rulebook, library: Library, backend: str, known: FactResolver, predictor: Predictor, wants_variant: bool
 ) -> Fact:
     key = f"{backend}.step_{'variant' if wants_variant else 'refusal'}"
     source = f"predicted for each step of {library.name}"
@@ -184,7 +187,7 @@ def step_facts(text: str) -> Facts:
 
 
 def _judge(
-    rulebook: Rulebook, library: Library, known: Known, *, parts: bool, only: tuple[str, ...] | None = None
+    rulebook: Rulebook, library: Library, known: FactResolver, *, parts: bool, only: tuple[str, ...] | None = None
 ) -> Judged:
     """Backend (or part) → what speaks against it, in the order in which the installed release filters."""
     index = rulebook.support.get(library.name)
@@ -209,7 +212,7 @@ def _place(item: tuple[int, int, Reason]) -> tuple[int, int]:
     return item[0], item[1]
 
 
-def _stages(library: Library, known: Known) -> Mapping[str, int]:
+def _stages(library: Library, known: FactResolver) -> Mapping[str, int]:
     for when, order in library.stage_orders:
         if when is None or when.holds(known):
             return order
@@ -225,13 +228,13 @@ def _available(reasons: Iterable[Reason]) -> bool | None:
     return verdict
 
 
-def _candidate(library: Library, backend: str, title: str, reasons: list[Reason], known: Known) -> Candidate:
+def _candidate(library: Library, backend: str, title: str, reasons: list[Reason], known: FactResolver) -> Candidate:
     certain = tuple(reason for reason in reasons if reason.holds)
     available = False if certain else None if reasons else True
     return Candidate(backend, title, available, certain or tuple(reasons))
 
 
-def order_that_counts(orders: Orders, known: Known) -> tuple[str, ...] | None:
+def order_that_counts(orders: Orders, known: FactResolver) -> tuple[str, ...] | None:
     """The order of preference that counts for these facts; None when it cannot be told which."""
     for when, order in orders:
         holds = True if when is None else when.holds(known)
@@ -242,7 +245,7 @@ def order_that_counts(orders: Orders, known: Known) -> tuple[str, ...] | None:
     return ()
 
 
-def _select(orders: Orders, usable: Mapping[str, bool | None], known: Known) -> tuple[str | None, bool]:
+def _select(orders: Orders, usable: Mapping[str, bool | None], known: FactResolver) -> tuple[str | None, bool]:
     """(backend or None, whether it could be told). An unknown candidate ahead of a usable one decides nothing."""
     verdicts: set[tuple[str | None, bool]] = set()
     for when, order in orders:
@@ -265,7 +268,7 @@ def _first(order: tuple[str, ...], usable: Mapping[str, bool | None]) -> tuple[s
     return None, True
 
 
-def _first_runtime(rulebook: Rulebook, library: Library, known: Known, selected: str | None) -> Reason | None:
+def _first_runtime(rulebook: Rulebook, library: Library, known: FactResolver, selected: str | None) -> Reason | None:
     """What dies at import (`selected` None) or in a step; one that cannot be told only where nothing is certain."""
     index = rulebook.runtime.get(library.name)
     struck: list[tuple[int, Rule, bool | None]] = []
@@ -278,7 +281,7 @@ def _first_runtime(rulebook: Rulebook, library: Library, known: Known, selected:
     return _reason(struck[0][1], known, struck[0][2])
 
 
-def _reason(rule: Rule, known: Known, holds: bool | None) -> Reason:
+def _reason(rule: Rule, known: FactResolver, holds: bool | None) -> Reason:
     missing = missing_keys(rule, known) if holds is None else ()
     return Reason(rule.id, interpolate(rule.message, known), holds, (*rule.references, "")[0], missing)
 

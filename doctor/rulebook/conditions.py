@@ -21,7 +21,7 @@ PRESENT = "present"
 _OPPOSITE = {">=": "<", "<": ">=", "<=": ">", ">": "<=", "==": "!=", "!=": "=="}
 
 
-class Known(Protocol):
+class FactLookup(Protocol):
     """What a condition asks of the facts: a fact for every key, unknown ones with a problem."""
 
     def look_up(self, key: str) -> Fact:
@@ -38,7 +38,7 @@ class Condition(ABC):
     """A node of the condition tree."""
 
     @abstractmethod
-    def holds(self, known: Known) -> bool | None:
+    def holds(self, known: FactLookup) -> bool | None:
         """True, False, or None when a needed fact is unknown."""
 
     @abstractmethod
@@ -46,7 +46,7 @@ class Condition(ABC):
         """Every leaf below, left to right."""
 
     @abstractmethod
-    def evidence(self, known: Known) -> Iterator[Evidence]:
+    def evidence(self, known: FactLookup) -> Iterator[Evidence]:
         """The leaves that carry the verdict, judged."""
 
 
@@ -59,14 +59,14 @@ class Leaf(Condition):
     needs: str  # its opposite, for the reader of a finding
     test: Callable[[Any], bool | None]
 
-    def holds(self, known: Known) -> bool | None:  # noqa: D102
+    def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
         value = known.look_up(self.key).value
         return None if value is None else self.test(value)
 
     def leaves(self) -> Iterator[Leaf]:  # noqa: D102
         yield self
 
-    def evidence(self, known: Known) -> Iterator[Evidence]:  # noqa: D102
+    def evidence(self, known: FactLookup) -> Iterator[Evidence]:  # noqa: D102
         found = known.look_up(self.key)
         holds = None if found.value is None else self.test(found.value)
         yield Evidence(self.key, self.text, self.needs, found, holds)
@@ -87,7 +87,7 @@ class _Several(Condition):
 class All(_Several):
     """Holds when every part does."""
 
-    def holds(self, known: Known) -> bool | None:  # noqa: D102
+    def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
         verdict: bool | None = True
         for part in self.parts:
             holds = part.holds(known)
@@ -97,7 +97,7 @@ class All(_Several):
                 verdict = None
         return verdict
 
-    def evidence(self, known: Known) -> Iterator[Evidence]:  # noqa: D102
+    def evidence(self, known: FactLookup) -> Iterator[Evidence]:  # noqa: D102
         for part in self.parts:
             yield from part.evidence(known)
 
@@ -106,7 +106,7 @@ class All(_Several):
 class AnyOf(_Several):
     """Holds when one part does."""
 
-    def holds(self, known: Known) -> bool | None:  # noqa: D102
+    def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
         verdict: bool | None = False
         for part in self.parts:
             holds = part.holds(known)
@@ -116,7 +116,7 @@ class AnyOf(_Several):
                 verdict = None
         return verdict
 
-    def evidence(self, known: Known) -> Iterator[Evidence]:  # noqa: D102
+    def evidence(self, known: FactLookup) -> Iterator[Evidence]:  # noqa: D102
         verdict = self.holds(known)
         for part in self.parts:
             if part.holds(known) is verdict:  # the parts that decided
@@ -129,14 +129,14 @@ class Not(Condition):
 
     part: Condition
 
-    def holds(self, known: Known) -> bool | None:  # noqa: D102
+    def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
         holds = self.part.holds(known)
         return None if holds is None else not holds
 
     def leaves(self) -> Iterator[Leaf]:  # noqa: D102
         yield from self.part.leaves()
 
-    def evidence(self, known: Known) -> Iterator[Evidence]:  # noqa: D102
+    def evidence(self, known: FactLookup) -> Iterator[Evidence]:  # noqa: D102
         for evidence in self.part.evidence(known):
             holds = None if evidence.holds is None else not evidence.holds
             yield Evidence(evidence.key, f"not {evidence.condition}", evidence.condition, evidence.fact, holds)

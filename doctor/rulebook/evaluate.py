@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from doctor.model import SEVERITIES, Evidence, Fact, Facts, Finding, Prediction, Undetermined
+from doctor.model import SEVERITIES, Candidate, Evidence, Fact, Facts, Finding, Prediction, Undetermined
 
-from .backends import Predictor
+from .backends import Predictor, order_that_counts
 from .messages import interpolate, missing_keys
-from .resolver import Known
-from .rulebook import Rule, Rulebook, as_tuple
+from .resolver import FactResolver
+from .rule import Rule, as_tuple
+from .rulebook import Rulebook
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Assessment:
     findings: tuple[Finding, ...]
     undetermined: tuple[Undetermined, ...]
     predictions: tuple[Prediction, ...]
-    known: Known
+    known: FactResolver
 
     @property
     def errors(self) -> frozenset[str]:
@@ -30,10 +31,10 @@ class Assessment:
 
 def know(
     rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | None = None
-) -> tuple[Known, dict[str, Prediction]]:
+) -> tuple[FactResolver, dict[str, Prediction]]:
     """The look-up for these facts, with backend predictions (`te.selected`, `te.fused.available`) on demand."""
     predictor = Predictor(rulebook)
-    return Known(facts, rulebook.implications, predictor, settled), predictor.predictions
+    return FactResolver(facts, rulebook.implications, predictor, settled), predictor.predictions
 
 
 def evaluate(rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | None = None) -> Assessment:
@@ -71,7 +72,7 @@ def evaluate(rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | Non
     return Assessment(tuple(findings), undetermined, told, known)
 
 
-def rule_holds(rulebook: Rulebook, rule: Rule, known: Known) -> bool | None:
+def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | None:
     """Whether the rule fires; a run-time rule fires only for a backend that is selected."""
     holds = rule.when.holds(known)
     if holds is False or not rule.fails_at_run:
@@ -88,7 +89,7 @@ def _weight(rulebook: Rulebook, finding: Finding) -> int:
     return int(rulebook.rules[finding.rule].body.get("weight", 0)) * 100 + len(finding.evidence)
 
 
-def finding_of(rule: Rule, known: Known, severity: str, message: str) -> Finding:
+def finding_of(rule: Rule, known: FactResolver, severity: str, message: str) -> Finding:
     """What a rule that strikes tells the user: in these words and this grade, with the conditions that hold."""
     evidence = tuple(item for item in rule.when.evidence(known) if item.holds)
     return Finding(
@@ -122,3 +123,52 @@ def with_needs(evidence: tuple[Evidence, ...], needs: Mapping[str, str]) -> tupl
         for item in evidence
         if once[item.key] is item
     )
+
+
+NO_BACKEND = "NO_BACKEND"
+
+
+def with_backend_findings(rulebook: Rulebook, assessment: Assessment) -> tuple[Finding, ...]:
+    """The findings, and one for each library whose attention cannot run although no error says so."""
+    findings = assessment.findings
+    if any(finding.severity == "error" for finding in findings):
+        return findings
+    added = []
+    for prediction in assessment.predictions:
+        reason = prediction.import_error or prediction.fails_at_run
+        if reason is not None and reason.holds:
+            added.append(finding_of(rulebook.rules[reason.rule], assessment.known, "error", reason.message))
+        elif prediction.could_tell and prediction.selected is None:
+            added.append(_nothing_left(rulebook, prediction, assessment.known))
+    return (*added, *findings)
+
+
+def _nothing_left(rulebook: Rulebook, prediction: Prediction, known: FactResolver) -> Finding:
+    """Each candidate that counts with its first reason; what puts one of them back is a way out."""
+    described = rulebook.libraries[prediction.library]
+    library = described.body.get("title") or prediction.library
+    order = order_that_counts(described.preferences, known) or ()
+    asked = [item for item in prediction.candidates if item.backend in order] or list(prediction.candidates)
+    if len(asked) == 1 and asked[0].reasons and asked[0].reasons[0].rule in rulebook.rules:
+        reason = asked[0].reasons[0]  # nothing else was asked for: the refusal itself is the finding
+        return finding_of(rulebook.rules[reason.rule], known, "error", reason.message)
+    rules = dict.fromkeys(candidate.reasons[0].rule for candidate in asked if candidate.reasons)
+    known_rules = [rulebook.rules[rule] for rule in rules if rule in rulebook.rules]
+    return Finding(
+        rule=NO_BACKEND,
+        name="no-attention-backend",
+        severity="error",
+        verdict="fires",
+        summary=f"no attention backend of {library} serves this job",
+        message="; ".join(map(_said, asked)),
+        why=f"{library} stops with an error when every backend is ruled out.",
+        evidence=(),
+        references=tuple(dict.fromkeys(source for rule in known_rules for source in rule.references)),
+        alternatives=tuple(item for rule in known_rules for item in rule.alternatives),
+        backends=tuple(candidate.backend for candidate in asked),
+    )
+
+
+def _said(candidate: Candidate) -> str:
+    reason = candidate.reasons[0] if candidate.reasons else None
+    return f"{candidate.title}: {f'{reason.message} [{reason.rule}]' if reason else 'not available'}"

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from .conditions import All, Condition, Leaf, parse_conditions
-
-if TYPE_CHECKING:
-    from .resolver import Known
-    from .rulebook import Library, Rule
+from .resolver import FactResolver
+from .rule import Library, Rule
 
 #: (position among all rules, rule, what is left of its condition)
 Entry = tuple[int, "Rule", Condition]
@@ -35,7 +32,7 @@ class RuleIndex:
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
 
-    def firing(self, known: Known, parts: bool | None = None) -> Iterator[tuple[int, Rule, bool | None]]:
+    def firing(self, known: FactResolver, parts: bool | None = None) -> Iterator[tuple[int, Rule, bool | None]]:
         """(position, rule, True or None for could not tell) of every rule that is not plainly silent.
 
         `parts`: only rules that speak of parts of backends (True), or only those that do not (False).

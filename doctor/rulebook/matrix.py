@@ -11,8 +11,9 @@ from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Facts, Matrix, MatrixRow, Prediction, Reason, Report
 
 from .evaluate import know
-from .resolver import Known
-from .rulebook import Library, Rulebook
+from .resolver import FactResolver
+from .rule import Library
+from .rulebook import Rulebook
 
 #: What is asked about where the job does not say: a plain causal language model in training.
 BASE: Mapping[str, Any] = {
@@ -84,7 +85,7 @@ def with_matrices(rulebook: Rulebook, report: Report) -> Report:
     return replace(report, matrices=tuple(found))
 
 
-def _present(known: Known, key: str) -> bool:
+def _present(known: FactResolver, key: str) -> bool:
     return known.value(key) not in (None, ABSENT)
 
 

@@ -6,13 +6,13 @@ import re
 
 from doctor.model import ABSENT
 
-from .resolver import Known
-from .rulebook import Rule
+from .resolver import FactResolver
+from .rule import Rule
 
 PLACEHOLDER = re.compile(r"\{([a-z0-9][A-Za-z0-9._-]*)\}")
 
 
-def missing_keys(rule: Rule, known: Known) -> tuple[str, ...]:
+def missing_keys(rule: Rule, known: FactResolver) -> tuple[str, ...]:
     """The given-able facts for want of which the rule is undetermined."""
     keys: dict[str, None] = {}
     for evidence in rule.when.evidence(known):
@@ -23,7 +23,7 @@ def missing_keys(rule: Rule, known: Known) -> tuple[str, ...]:
     return tuple(sorted(keys))
 
 
-def interpolate(message: str, known: Known) -> str:
+def interpolate(message: str, known: FactResolver) -> str:
     """`{fact.key}` replaced by the value; an unknown one reads `(unknown)`."""
 
     def replace(match: re.Match[str]) -> str:

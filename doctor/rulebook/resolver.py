@@ -21,7 +21,7 @@ Implications = Mapping[str, list[tuple["str | Condition", Mapping[str, Any]]]]
 LACKS = "needs "
 
 
-class Known:
+class FactResolver:
     """Facts plus all that follows from them; every look-up is answered once and remembered."""
 
     __slots__ = ("_cache", "_given", "_implications", "_predict", "has_workload", "memo")
@@ -30,7 +30,7 @@ class Known:
         self,
         facts: Facts,
         implications: Implications | None = None,
-        predict: Callable[[Known, str], Fact | None] | None = None,
+        predict: Callable[[FactResolver, str], Fact | None] | None = None,
         settled: Mapping[str, Fact] | None = None,
     ) -> None:
         self._given = facts
@@ -47,9 +47,9 @@ class Known:
             found = self._cache[key] = self._follow(key)
         return found
 
-    def with_(self, facts: Facts, predict: Callable[[Known, str], Fact | None] | None) -> Known:
+    def with_(self, facts: Facts, predict: Callable[[FactResolver, str], Fact | None] | None) -> FactResolver:
         """The same knowledge with some facts replaced; everything that follows is worked out anew."""
-        return Known(self._given.with_(*facts.values()), self._implications, predict)
+        return FactResolver(self._given.with_(*facts.values()), self._implications, predict)
 
     @property
     def given(self) -> Facts:

@@ -7,149 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from doctor.model import Alternative
+from doctor.rulebook.rule import Library, Rule
 
-from .conditions import Condition, parse_conditions
+from .cache import load_bodies
+from .conditions import Condition
 from .index import RuleIndex
 from .resolver import Implications
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One flaw or one support limit, as its file says it; `when` is parsed when first asked for."""
-
-    id: str
-    library: str
-    body: Mapping[str, Any]
-    path: str
-
-    @cached_property
-    def when(self) -> Condition:
-        """The condition tree."""
-        return parse_conditions(self.body["when"])
-
-    @property
-    def severity(self) -> str | None:
-        """error, warning, note; None for a pure support rule, which is a reason and no finding."""
-        return self.body.get("severity")
-
-    @cached_property
-    def disables(self) -> tuple[str, ...]:
-        """The backends this rule takes out."""
-        return as_tuple(self.body.get("disables"))
-
-    @cached_property
-    def fails_at_run(self) -> tuple[str, ...]:
-        """The backends that are selected all the same and then die in a step."""
-        return as_tuple(self.body.get("fails_at_run"))
-
-    @property
-    def import_error(self) -> str | None:
-        """The library that refuses to import or construct with these versions."""
-        return self.body.get("import_error")
-
-    @property
-    def weight(self) -> int:
-        """How much more specific than its equals: the higher is told first."""
-        return int(self.body.get("weight", 0))
-
-    @property
-    def message(self) -> str:
-        """The sentence for the user, `{fact.key}` not yet interpolated."""
-        return str(self.body.get("message") or self.body["summary"])
-
-    @property
-    def references(self) -> tuple[str, ...]:
-        """Sources a reader can open."""
-        return as_tuple(self.body.get("references"))
-
-    @cached_property
-    def alternatives(self) -> tuple[Alternative, ...]:
-        """The ways out, best first."""
-        return tuple(_alternative(item) for item in self.body.get("fix") or ())
-
-
-#: (condition or None, backends best first): the first entry whose condition holds counts
-Orders = tuple[tuple[Condition | None, tuple[str, ...]], ...]
-
-
-@dataclass(frozen=True)
-class Backend:
-    """One attention backend a library can choose; a part is one of several ways another backend works inside."""
-
-    id: str
-    title: str
-    part_of: str | None = None
-
-
-@dataclass(frozen=True)
-class Library:
-    """One `library.yaml`: names, environment variables, releases with what each brings, backends."""
-
-    name: str
-    body: Mapping[str, Any]
-
-    @property
-    def distributions(self) -> tuple[str, ...]:
-        """PEP 503 names of what pip installs for it."""
-        return as_tuple(self.body.get("distributions"))
-
-    @property
-    def environment(self) -> tuple[str, ...]:
-        """Variables worth reading; a trailing `*` is a prefix."""
-        return as_tuple(self.body.get("environment"))
-
-    @property
-    def releases(self) -> Mapping[str, Mapping[str, Any]]:
-        """Release → facts it implies."""
-        return self.body.get("releases") or {}
-
-    @cached_property
-    def backends(self) -> tuple[Backend, ...]:
-        """The candidates, in no particular order."""
-        return tuple(
-            Backend(item["id"], item["title"], item.get("part_of")) for item in self.body.get("backends") or ()
-        )
-
-    @cached_property
-    def prefix(self) -> str | None:
-        """`te` for te.fused, te.flash2 …"""
-        return self.backends[0].id.split(".")[0] if self.backends else None
-
-    @cached_property
-    def preferences(self) -> Orders:
-        """(when, order of preference); the first whose condition holds counts."""
-        return _orders(self.body.get("preference"))
-
-    @cached_property
-    def variants(self) -> Mapping[str, Orders]:
-        """Backend → orders of preference among its parts."""
-        return {backend: _orders(items) for backend, items in (self.body.get("variants") or {}).items()}
-
-    @cached_property
-    def applies(self) -> Condition | None:
-        """When a prediction for this library makes sense at all."""
-        return parse_conditions(self.body["applies"]) if self.body.get("applies") else None
-
-    @cached_property
-    def stage_orders(self) -> tuple[tuple[Condition | None, Mapping[str, int]], ...]:
-        """Orders in which releases filter: (when, stage name → rank). Reasons are listed in the first that holds."""
-        stages = self.body.get("stages") or ()
-        if stages and isinstance(stages[0], str):
-            stages = [{"order": stages}]
-        return tuple(
-            (condition, {name: rank for rank, name in enumerate(order)}) for condition, order in _orders(stages)
-        )
-
-    @property
-    def stages(self) -> Mapping[str, int]:
-        """Every stage any release has, with a rank."""
-        return {name: rank for _, order in self.stage_orders for name, rank in order.items()}
-
-    @cached_property
-    def implies(self) -> tuple[tuple[Condition, Mapping[str, Any]], ...]:
-        """(when, facts): what a range of releases does alike."""
-        return tuple((parse_conditions(item["when"]), item["facts"]) for item in self.body.get("implies") or ())
 
 
 @dataclass(frozen=True)
@@ -221,36 +84,8 @@ class Rulebook:
         return tuple(dict.fromkeys(name for library in self.libraries.values() for name in library.environment))
 
 
-def as_tuple(value: Any) -> tuple[str, ...]:
-    """One text or a list of texts, as a tuple."""
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, str) else tuple(value)
-
-
-def _orders(items: Any) -> Orders:
-    return tuple(
-        (parse_conditions(item["when"]) if item.get("when") else None, tuple(item["order"])) for item in items or ()
-    )
-
-
-def _alternative(item: Mapping[str, Any]) -> Alternative:
-    return Alternative(
-        require=item.get("require") or {},
-        set_env=item.get("set_env") or {},
-        unset_env=as_tuple(item.get("unset_env")),
-        config=item.get("config") or {},
-        call=item.get("call"),
-        note=item.get("note"),
-        safe=str(item.get("safe", "true")).lower() == "true",
-        index_url=item.get("index_url"),
-        then=item.get("then") or {},
-    )
-
-
 def load_rulebook(extra: Iterable[str] = ()) -> Rulebook:
     """The built-in rulebook and any further folders; DoctorError names file and line of a faulty rule."""
-    from .cache import load_bodies
 
     rules: dict[str, Rule] = {}
     libraries: dict[str, Library] = {}

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from doctor.facts.vocabulary import nearest
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
+
+from doctor.facts.vocabulary import nearest, parse_version
 from doctor.model import ABSENT, SEVERITIES
 from doctor.util.yaml_text import Lines, parse_yaml, read_text
 
@@ -87,8 +90,6 @@ def _confirm(shape: Shape, value: Any, at: At) -> None:
 
 def _fix(shape: Shape, value: Any, at: At) -> None:
     def specifier(text: Any, here: At) -> None:
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
         if text == ABSENT:  # the distribution is to be uninstalled
             return
         try:
@@ -218,10 +219,6 @@ def distribution(shape: Shape, value: Any, at: At) -> None:
 
 
 def _version(shape: Shape, value: Any, at: At) -> None:
-    from packaging.version import InvalidVersion
-
-    from doctor.facts.vocabulary import parse_version
-
     try:
         parse_version(value)
     except (InvalidVersion, TypeError):

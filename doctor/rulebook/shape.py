@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from doctor.errors import DoctorError
-from doctor.facts.derived import registry as derive  # noqa: F401  (declares the derived keys)
 from doctor.facts.vocabulary import nearest, parse, term
 from doctor.util.yaml_text import Lines
 

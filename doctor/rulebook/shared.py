@@ -15,19 +15,19 @@ from doctor.model import Fact, Facts
 from .backends import Predictor
 from .conditions import All, AnyOf, Condition, Not
 from .evaluate import Assessment, evaluate
-from .resolver import Implications, Known
+from .resolver import FactResolver, Implications
 from .rulebook import Rulebook
 
 #: What differs from case to case.
 VARYING = ("gpu.", "workload.")
 
 
-class Varies(Exception):
+class DependsOnCase(Exception):
     """The answer depends on what is held back."""
 
 
-class Shared(Known):
-    """The look-up for what cases share; whoever asks for more hears `Varies`."""
+class SharedResolver(FactResolver):
+    """The look-up for what cases share; whoever asks for more hears `DependsOnCase`."""
 
     __slots__ = ("_held_back", "_open")
 
@@ -35,7 +35,7 @@ class Shared(Known):
         self,
         facts: Facts,
         implications: Implications,
-        predict: Callable[[Known, str], Fact | None] | None,
+        predict: Callable[[FactResolver, str], Fact | None] | None,
         held_back: Callable[[str], bool],
     ) -> None:
         super().__init__(facts, implications, predict)
@@ -44,17 +44,17 @@ class Shared(Known):
 
     def look_up(self, key: str) -> Fact:  # noqa: D102 (as its base)
         if key in self._open or self._held_back(key):
-            raise Varies
+            raise DependsOnCase
         try:
             return super().look_up(key)
-        except Varies:
+        except DependsOnCase:
             self._open.add(key)
             raise
 
     def with_(  # noqa: D102 (as its base)
-        self, facts: Facts, predict: Callable[[Known, str], Fact | None] | None
-    ) -> Known:
-        raise Varies  # a prediction that changes facts to see what follows: never of what is shared alone
+        self, facts: Facts, predict: Callable[[FactResolver, str], Fact | None] | None
+    ) -> FactResolver:
+        raise DependsOnCase  # a prediction that changes facts to see what follows: never of what is shared alone
 
     @property
     def settled(self) -> Mapping[str, Fact]:
@@ -63,7 +63,7 @@ class Shared(Known):
 
 
 @dataclass(frozen=True)
-class Ground:
+class SharedEvaluation:
     """One environment, as far as it is judged: the rules that some case may still fire, and the facts all share."""
 
     facts: Facts
@@ -80,41 +80,41 @@ class Ground:
         return evaluate(self.rulebook, facts, self.settled)
 
 
-class Grounds:
+class SharedEvaluations:
     """The grounds of one environment: as it is declared, and with each choice of releases that its ranges admit."""
 
     def __init__(self, rulebook: Rulebook) -> None:
         self._rulebook = rulebook
-        self._made: dict[object, Ground] = {}
+        self._made: dict[object, SharedEvaluation] = {}
         self.memory: dict[tuple[int, Hashable], bool | None] = {}  # what a condition said of a value
 
     def evaluate(self, name: object, facts: Facts) -> Assessment:
         """What the whole rulebook says of a case on the ground of that name."""
         ground = self._made.get(name)
         if ground is None or not ground.carries(facts):
-            ground = self._made[name] = ground_of(self._rulebook, facts)
+            ground = self._made[name] = share_evaluation(self._rulebook, facts)
         return ground.evaluate(facts)
 
 
-def ground_of(rulebook: Rulebook, facts: Facts) -> Ground:
+def share_evaluation(rulebook: Rulebook, facts: Facts) -> SharedEvaluation:
     """The ground for every case whose facts are these but for the GPU and the job."""
     own = Facts(fact for key, fact in facts.items() if not key.startswith(VARYING))
-    known = Shared(own, rulebook.implications, Predictor(rulebook), lambda key: key.startswith(VARYING))
+    known = SharedResolver(own, rulebook.implications, Predictor(rulebook), lambda key: key.startswith(VARYING))
     left = [
         rule.id
         for rule in rulebook.rules.values()
         if rule.severity is not None and verdict(rule.when, known) is not False
     ]
-    return Ground(own, rulebook.only(left), known.settled)
+    return SharedEvaluation(own, rulebook.only(left), known.settled)
 
 
-def shared_by(rulebook: Rulebook, cases: Sequence[Facts]) -> Shared:
-    """The look-up for what these cases have in common; asking it for what differs between them raises `Varies`."""
+def shared_by(rulebook: Rulebook, cases: Sequence[Facts]) -> SharedResolver:
+    """Return the resolver of what these cases have in common; what differs between them raises `DependsOnCase`."""
     first = cases[0]
     keys = {key for case in cases for key in case if key not in first or not same(first[key], case[key])}
     keys |= {key for key in first if not all(key in case for case in cases)}
     common = Facts(fact for key, fact in first.items() if key not in keys)
-    known = Shared(common, rulebook.implications, Predictor(rulebook), keys.__contains__)
+    known = SharedResolver(common, rulebook.implications, Predictor(rulebook), keys.__contains__)
     known.has_workload = any(key.startswith("workload.") for key in first)
     return known
 
@@ -124,7 +124,7 @@ def same(one: Fact | None, other: Fact) -> bool:
     return one is other or one == other  # mostly it is the one object that was read once
 
 
-def verdict(condition: Condition, known: Known) -> bool | None:
+def verdict(condition: Condition, known: FactResolver) -> bool | None:
     """True or False where what is shared decides it, None where it does not or does not know."""
     if isinstance(condition, All):
         return _joined([verdict(part, known) for part in condition.parts], False)
@@ -135,7 +135,7 @@ def verdict(condition: Condition, known: Known) -> bool | None:
         return None if found is None else not found
     try:
         return condition.holds(known)
-    except Varies:
+    except DependsOnCase:
         return None
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .run import Answer, HeadStart, run_program
+from .result import KernelResult
+from .run import PrewarmedProcess, run_program
 
 Cases = Mapping[str, Sequence[Mapping[str, Any]]]
 Environment = tuple[tuple[str, "str | None"], ...]
@@ -21,19 +22,19 @@ _EITHER = "strided_qkv"
 
 
 @dataclass(frozen=True)
-class Bench:
+class KernelRunner:
     """Where kernels run: the patient's interpreter, the longest wait, and the folder with the programs."""
 
     python: str
     timeout: float
     kernels: Path
-    ahead: HeadStart | None = None  # a process of it that was started before there were cases
+    ahead: PrewarmedProcess | None = None  # a process of it that was started before there were cases
 
-    def run(self, cases: Cases) -> dict[str, list[Answer]]:
+    def run(self, cases: Cases) -> dict[str, list[KernelResult]]:
         """Answers per kernel, in the order of its cases; a crash costs the case that crashed and a new process."""
-        answers: dict[str, list[Answer]] = {}
+        answers: dict[str, list[KernelResult]] = {}
         for kernel, requests in cases.items():
-            lacking = Answer("unavailable", reason=f"there is no kernel `{kernel}`")
+            lacking = KernelResult("unavailable", reason=f"there is no kernel `{kernel}`")
             answers[kernel] = [lacking] * len(requests)
         here = {kernel: requests for kernel, requests in cases.items() if self._has(kernel)}
         ahead = self.ahead
@@ -53,8 +54,8 @@ class Bench:
         return answers
 
     def _alone(
-        self, asked: Mapping[str, Any], before: Answer, environment: Environment, programs: Sequence[Path]
-    ) -> Answer:
+        self, asked: Mapping[str, Any], before: KernelResult, environment: Environment, programs: Sequence[Path]
+    ) -> KernelResult:
         """The case once more with a process to itself: what others left behind is no fault of its own."""
         (again,) = run_program(
             self.python, _HOST, [asked], timeout=self.timeout, env=dict(environment), beside=programs
@@ -68,12 +69,12 @@ class Bench:
         return named and (self.kernels / f"{kernel}.py").is_file()
 
 
-def head_start(python: str) -> HeadStart:
+def prewarm(python: str) -> PrewarmedProcess:
     """The program that holds all others, begun in this interpreter: for a bench whose cases are not known yet."""
-    return HeadStart(python, _HOST)
+    return PrewarmedProcess(python, _HOST)
 
 
-def _suspect(answer: Answer) -> bool:
+def _suspect(answer: KernelResult) -> bool:
     """Whether something went wrong that cases before it in the process may have had a part in."""
     return answer.outcome == "failed" or (answer.outcome == "ran" and bool(answer.observed.get("wrong")))
 
@@ -94,7 +95,7 @@ def groups(cases: Cases) -> list[tuple[Environment, list[tuple[str, int]]]]:
     return [(environment, places) for (environment, _), places in made.items()]
 
 
-def spent(answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
+def spent(answers: Mapping[str, Sequence[KernelResult]]) -> dict[str, float]:
     """Seconds by stage over all answers, as the report's timing names them: `kernels.import` and so on."""
     total: dict[str, float] = {}
     for answer in {id(answer): answer for several in answers.values() for answer in several}.values():

@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import selectors
+import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .process_group import Lifeline, asked_to_end, bury, kill, status_of
-from .result import OUTCOMES, Answer, signal_name, stage_of
-
-if TYPE_CHECKING:  # imported where used: a check that runs nothing must not pay for it
-    import subprocess
+from .process_group import ParentDeathPipe, asked_to_end, bury, kill, status_of
+from .result import OUTCOMES, KernelResult, signal_name, stage_of
 
 Request = Mapping[str, Any]
 Overlay = Mapping[str, "str | None"]
@@ -28,7 +28,7 @@ MAX_LINE = 8 << 20  # a line longer than this is no answer of ours
 STDERR_TAIL = 8 << 10
 
 
-class Process:
+class KernelProcess:
     """One start of the program: its pipes, its process group and what it has said so far.
 
     Without `cases` it is started ahead of them: it imports what every case needs, and waits until it is handed them.
@@ -37,12 +37,9 @@ class Process:
     def __init__(
         self, python: str, name: str, directory: pathlib.Path, cases: Sequence[Request] | None, env: Overlay | None
     ) -> None:
-        import subprocess
-        import tempfile
-
         bury()
         self.cases = len(cases or ())
-        self.answers: list[Answer] = []
+        self.answers: list[KernelResult] = []
         self.case: int | None = None  # the case under way; None before the first
         self.where: str | None = None
         self.general: str | None = None  # trouble that belongs to no case
@@ -56,7 +53,7 @@ class Process:
         if os.sep in python:
             python = os.path.abspath(python)  # noqa: PTH100 - a venv's python is a link that must not be resolved
         self.process: subprocess.Popen[bytes] | None = None
-        self.lifeline = Lifeline()
+        self.lifeline = ParentDeathPipe()
         try:
             # A file and not a pipe: a program that never reads its request must not block us.
             with tempfile.TemporaryFile(dir=directory) as request:
@@ -97,13 +94,13 @@ class Process:
             kill(self.process)
             self.lifeline.cut()
 
-    def collect(self, timeout: float) -> tuple[list[Answer], bool]:
+    def collect(self, timeout: float) -> tuple[list[KernelResult], bool]:
         """Wait for answers until the process is gone or late; also whether any case was begun.
 
         `timeout` is what the interpreter has to start, each stage before the first case, and each case.
         """
         if self.process is None:
-            return [Answer("unavailable", reason=self.problem or "cannot start")], False
+            return [KernelResult("unavailable", reason=self.problem or "cannot start")], False
         timed_out = True
         try:
             timed_out = self._read(self.process, timeout)
@@ -119,7 +116,6 @@ class Process:
 
     def _read(self, process: subprocess.Popen[bytes], timeout: float) -> bool:
         """Read both pipes until the process ends; True if it was late."""
-        import selectors
 
         assert process.stdout is not None and process.stderr is not None
         deadline = time.monotonic() + timeout
@@ -195,7 +191,7 @@ class Process:
                 observed = record.get("observed")
                 self._lap("case", record.get("at"))
                 self.answers.append(
-                    Answer(
+                    KernelResult(
                         outcome=record["outcome"],
                         observed=observed if isinstance(observed, dict) else {"value": observed},
                         reason=str(record.get("reason") or ""),
@@ -221,7 +217,7 @@ class Process:
         spent, self.spent = {name: round(seconds, 4) for name, seconds in self.spent.items()}, {}
         return spent
 
-    def _obituary(self, status: int | None, timed_out: bool, timeout: float) -> Answer:
+    def _obituary(self, status: int | None, timed_out: bool, timeout: float) -> KernelResult:
         """The answer that the program could not give any more."""
         tail = self._tail_text()
         at = f" at step `{self.where}`" if self.where else " before it took the request"
@@ -241,7 +237,7 @@ class Process:
             reason += f": {last}" if last else ""
         spent = self._taken()
         seconds = round(sum(spent.values()), 4)
-        return Answer(outcome, {"exit_status": status}, reason, seconds, died_of, self.where, tail, spent)
+        return KernelResult(outcome, {"exit_status": status}, reason, seconds, died_of, self.where, tail, spent)
 
     def _tail_text(self) -> str:
         return self.tail.decode("utf-8", "replace")

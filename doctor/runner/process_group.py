@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import subprocess
+from typing import Any
 
 #: What asks a program to end: Ctrl-C, a scheduler, a terminal that is closed.
 REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -21,7 +20,7 @@ _asked = False
 _killed: list[subprocess.Popen[bytes]] = []
 
 
-class Lifeline:
+class ParentDeathPipe:
     """A pipe of which the program holds one end: when ours closes, the kernel kills the program's whole group.
 
     A handler could not do that: none is run when we are killed. Nothing need listen in the program, which may hang.
@@ -36,7 +35,6 @@ class Lifeline:
 
     def tie(self, group: int) -> None:
         """The group that depends on us, once it is there; where the system has no such signal, none does."""
-        import fcntl
 
         for end in self.theirs:
             with contextlib.suppress(OSError, AttributeError):
@@ -65,7 +63,7 @@ def asked_to_end() -> bool:
 
 
 @contextlib.contextmanager
-def ended_properly() -> Iterator[None]:
+def graceful_shutdown() -> Iterator[None]:
     """A request to end raises KeyboardInterrupt here, and is seen by all threads through `asked_to_end`.
 
     What is ignored stays so (`nohup`, a job in the background of a script), and so does a handler that somebody else
@@ -114,7 +112,6 @@ def bury() -> None:
 
 def status_of(process: subprocess.Popen[bytes]) -> int | None:
     """The exit status of a process that was killed; None if it is there all the same."""
-    import subprocess
 
     try:
         return process.wait(LAST_WAIT)

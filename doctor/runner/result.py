@@ -16,7 +16,7 @@ NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory",
 
 
 @dataclass(frozen=True)
-class Answer:
+class KernelResult:
     """What became of one case."""
 
     outcome: str
@@ -31,7 +31,7 @@ class Answer:
     spent: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
-def out_of_memory(answer: Answer) -> bool:
+def out_of_memory(answer: KernelResult) -> bool:
     """Whether the case failed for want of memory, which says nothing of what it asked about."""
     return answer.outcome == "failed" and any(words in answer.reason.lower() for words in NO_MEMORY)
 

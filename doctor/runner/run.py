@@ -7,15 +7,14 @@ what happened is the answer. The other half of the contract is `kernels/_probe.p
 from __future__ import annotations
 
 import pathlib
+import shutil
+import tempfile
 from collections.abc import Sequence
 
-from .process import Overlay, Process, Request
-from .result import Answer, signal_name
+from doctor.util.resources import kernels_dir
 
-__all__ = [
-    "Answer", "HeadStart", "Overlay", "Process", "Request", "ask", "everyones", "run_alone", "run_program",
-    "run_snippet", "signal_name",
-]  # fmt: skip
+from .process import KernelProcess, Overlay, Request
+from .result import KernelResult
 
 #: Steps that every program which names them takes first.
 SHARED_STEPS = ("import torch", "cuda context")
@@ -29,8 +28,8 @@ def run_program(
     timeout: float,
     env: Overlay | None = None,
     beside: Sequence[pathlib.Path] = (),
-    ahead: HeadStart | None = None,
-) -> list[Answer]:
+    ahead: PrewarmedProcess | None = None,
+) -> list[KernelResult]:
     """Run `program` (a kernel's name, or a path to a .py file) on `cases` with `python`; one answer per case, in order.
 
     `timeout` is the longest wait, in seconds, for the next answer; starting, imports and the context have it each to
@@ -42,13 +41,11 @@ def run_program(
 
 
 def _source(program: str) -> pathlib.Path:
-    from doctor.util.resources import kernels_dir
-
     path = pathlib.Path(program)
     return path if path.suffix == ".py" else kernels_dir() / f"{program}.py"
 
 
-class HeadStart:
+class PrewarmedProcess:
     """A program that begins with what every case needs, the import of torch, while the cases are still being made.
 
     What it cannot bring about costs nothing: if it is gone when the cases are there, they go to a process of their own.
@@ -58,10 +55,10 @@ class HeadStart:
         source = _source(program)
         self.directory = _furnished(source.name, source.read_text("utf-8"))
         self.python = python
-        self._process: Process | None = Process(python, source.name, self.directory, None, None)
+        self._process: KernelProcess | None = KernelProcess(python, source.name, self.directory, None, None)
         self.taken = False
 
-    def hand(self, cases: Sequence[Request]) -> Process | None:
+    def hand(self, cases: Sequence[Request]) -> KernelProcess | None:
         """The process with these cases in hand; None where it is gone, or was taken before."""
         process, self._process, self.taken = self._process, None, True
         if process is None or process.hand(cases):
@@ -71,7 +68,6 @@ class HeadStart:
 
     def close(self) -> None:
         """End what nobody took."""
-        import shutil
 
         if self._process is not None:
             self._process.end()
@@ -81,7 +77,7 @@ class HeadStart:
 
 def run_snippet(
     python: str, source: str, request: Request | None = None, *, timeout: float, env: Overlay | None = None
-) -> Answer:
+) -> KernelResult:
     """Run a program given as text, under the same contract, on one request."""
     return _run(python, "snippet.py", source, [request or {}], timeout, env)[0]
 
@@ -97,14 +93,14 @@ main(run)
 """
 
 
-def run_alone(python: str, script: str, *, timeout: float, env: Overlay | None = None) -> Answer:
+def run_alone(python: str, script: str, *, timeout: float, env: Overlay | None = None) -> KernelResult:
     """Run a script that knows nothing of the contract; observed are its exit `code` and the last it `said`."""
     return run_snippet(python, _ALONE, {"script": script}, timeout=timeout, env=env)
 
 
 def ask(
     python: str, program: str, request: Request | None = None, *, timeout: float, env: Overlay | None = None
-) -> Answer:
+) -> KernelResult:
     """`run_program` for a single request."""
     return run_program(python, program, [request or {}], timeout=timeout, env=env)[0]
 
@@ -117,11 +113,9 @@ def _run(
     timeout: float,
     env: Overlay | None,
     beside: Sequence[pathlib.Path] = (),
-    ahead: HeadStart | None = None,
-) -> list[Answer]:
-    import shutil
-
-    answers: list[Answer] = []
+    ahead: PrewarmedProcess | None = None,
+) -> list[KernelResult]:
+    answers: list[KernelResult] = []
     ahead = None if ahead is None or ahead.taken else ahead
     directory = _furnished(name, source) if ahead is None else ahead.directory
     try:
@@ -131,7 +125,7 @@ def _run(
             (directory / "programs" / path.name).write_bytes(path.read_bytes())
         process = None if ahead is None else ahead.hand(cases)
         while len(answers) < len(cases):
-            process = process or Process(python, name, directory, cases[len(answers) :], env)
+            process = process or KernelProcess(python, name, directory, cases[len(answers) :], env)
             got, started = process.collect(timeout)
             process = None
             answers += got
@@ -146,9 +140,6 @@ def _run(
 
 def _furnished(name: str, source: str) -> pathlib.Path:
     """A folder with the program and what it imports of ours."""
-    import tempfile
-
-    from doctor.util.resources import kernels_dir
 
     # Ours alone and otherwise empty: no file of the user's current directory can shadow what the program imports.
     directory = pathlib.Path(tempfile.mkdtemp(prefix="attn-doctor-"))
@@ -158,6 +149,6 @@ def _furnished(name: str, source: str) -> pathlib.Path:
     return directory
 
 
-def everyones(answer: Answer) -> bool:
+def everyones(answer: KernelResult) -> bool:
     """Whether the process died in a step that no case gets around."""
     return answer.outcome in ("crashed", "timeout") and (answer.where or "").lower() in SHARED_STEPS

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
 from doctor.packages.index import Release, admits, loses_cuda
-from doctor.packages.relations import leader_of
+from doctor.packages.relations import owner_of
 
 from .cost import distance
-
-if TYPE_CHECKING:
-    from .environment import Stack
+from .environment import PackageSet
 
 
-def releases_of(stack: Stack, package: str, wanted: str) -> list[str]:
-    """The releases within the range and the user's own, nearest first; without the present one."""
+def releases_of(stack: PackageSet, package: str, wanted: str = "") -> list[str]:
+    """Return the releases within the range that install on the platform, nearest first, without the present one."""
+    key = ("releases", package, wanted)
+    if key not in stack.memo:
+        stack.memo[key] = _fitting_releases(stack, package, wanted)
+    found: list[str] = stack.memo[key]
+    return found
+
+
+def _fitting_releases(stack: PackageSet, package: str, wanted: str) -> list[str]:
     if not stack.free(package):
         return []
     if wanted == ABSENT:
         return [ABSENT]
     wanted = ",".join(filter(None, (wanted, stack.limits.ranges.get(package, ""))))
     present = stack.installed.get(package)
-    if leader_of(package):  # the one release it can be brought back to
+    if owner_of(package):  # the one release it can be brought back to
         own = stack.own_pin(package)
         return [own] if own is not None and own != present and admits(wanted, own) else []
     named = _named(stack, package, wanted)
@@ -47,7 +51,7 @@ def releases_of(stack: Stack, package: str, wanted: str) -> list[str]:
     return sorted(fitting, key=lambda version: distance(stack, package, version))
 
 
-def _named(stack: Stack, package: str, wanted: str) -> str | None:
+def _named(stack: PackageSet, package: str, wanted: str) -> str | None:
     """The release that the range itself names, where none on record can be chosen: another build, another package."""
     clauses = split_clauses(wanted)
     named = [bound for operator, bound in clauses if operator == "==" and bound[:1] != "="]
@@ -56,7 +60,7 @@ def _named(stack: Stack, package: str, wanted: str) -> str | None:
     return named[0] if named and ("+" in named[0] or package not in stack.index) else None
 
 
-def _parts_install(stack: Stack, release: Release) -> bool:
+def _parts_install(stack: PackageSet, release: Release) -> bool:
     """Whether everything it pins exactly can be had on the platform, as far as that is on record."""
     for part, pin in stack.parts(release.package, release.version).items():
         found = stack.index.release(part, pin)

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from doctor.model import ABSENT, Fact, Facts
-from doctor.packages.relations import leader_of
+from doctor.packages.relations import owner_of
 from doctor.rulebook.backends import Predictor, order_that_counts
 from doctor.rulebook.conditions import PRESENT, All, Condition, Leaf
 from doctor.rulebook.evaluate import know, rule_holds
-from doctor.rulebook.resolver import Known
-from doctor.rulebook.rulebook import Library, Rule, Rulebook
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rule import Library, Rule
+from doctor.rulebook.rulebook import Rulebook
 
-from .environment import Stack
+from .environment import PackageSet
 from .plan import LOADER_VARIABLES
 
 _OF_TORCH = re.compile(r"torch\.|cudnn\.")
@@ -27,7 +28,7 @@ _OF_TORCH = re.compile(r"torch\.|cudnn\.")
 ADDABLE = ("flash-attn",)
 
 
-class Traced(Known):
+class Traced(FactResolver):
     """A look-up that remembers every key it was asked for, directly or on the way."""
 
     __slots__ = ("reads",)
@@ -38,7 +39,7 @@ class Traced(Known):
         self.reads.add(key)
         return super().look_up(key)
 
-    def with_(self, facts: Facts, predict: Any) -> Known:
+    def with_(self, facts: Facts, predict: Any) -> FactResolver:
         """The same with some facts replaced; it goes on remembering in the same place."""
         changed = Traced(self.given.with_(*facts.values()), self._implications, predict)
         changed.reads = self.reads
@@ -72,7 +73,7 @@ class Blocked:
 class Causes:
     """What feeds the judgements about one set of facts."""
 
-    def __init__(self, rulebook: Rulebook, stack: Stack, facts: Facts) -> None:
+    def __init__(self, rulebook: Rulebook, stack: PackageSet, facts: Facts) -> None:
         self.rulebook, self.stack, self.facts = rulebook, stack, facts
         self.known, _ = know(rulebook, facts)
         self._blocked: dict[str, tuple[Blocked, ...]] = {}
@@ -86,7 +87,7 @@ class Causes:
         for key in reads:
             if key.endswith(".version"):
                 name = key.removesuffix(".version")
-                leader = leader_of(name)
+                leader = owner_of(name)
                 found |= {name} if leader is None else {leader, "torch"}  # for whose CUDA another leader's parts are
         here = self.stack.installed
         moved = {n for n in found if self.stack.movable(n) and (here.get(n, ABSENT) != ABSENT or n in ADDABLE)}
@@ -213,7 +214,7 @@ class Causes:
         found: set[str] = set()
         for part in condition.parts if isinstance(condition, All) else (condition,):
             asked = part.key.removesuffix(".version") if isinstance(part, Leaf) and part.text == PRESENT else ""
-            if isinstance(part, Leaf) and asked not in ("", part.key) and leader_of(asked) is None:
+            if isinstance(part, Leaf) and asked not in ("", part.key) and owner_of(asked) is None:
                 continue
             known = traced(self.rulebook, self.facts)
             part.holds(known)

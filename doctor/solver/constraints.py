@@ -6,14 +6,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
 
 from doctor.errors import DoctorError
 from doctor.packages.index import Platform, admits, normalized
 from doctor.packages.requirement_lines import marker_holds, read_line
-
-if TYPE_CHECKING:
-    from doctor.sources.manifests.base import Entry
+from doctor.sources.manifests.base import DeclaredRequirement
 
 # Compiled when a file of constraints is read, and not at every start.
 _SPECIAL = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@"
@@ -27,7 +26,9 @@ class Limits:
     hold: frozenset[str] = frozenset()
     allow: frozenset[str] = frozenset()  # empty: all may
     ranges: Mapping[str, str] = field(default_factory=dict)
-    declared: Mapping[str, Entry] = field(default_factory=dict)  # lines of the project's own files, kept where possible
+    declared: Mapping[str, DeclaredRequirement] = field(
+        default_factory=dict
+    )  # lines of the project's own files, kept where possible
 
     def free(self, package: str) -> bool:
         """Whether the package may change at all."""
@@ -117,7 +118,6 @@ def _requirement(line: str, where: str, platform: Platform) -> Iterator[tuple[st
             if holds:
                 yield normalized(plain.name), ",".join(plain.clauses)
             return
-    from packaging.requirements import InvalidRequirement, Requirement
 
     try:
         parsed = Requirement(line)
@@ -137,7 +137,7 @@ def unknown_names(names: Sequence[str], known: Collection[str]) -> list[str]:
 _QUOTED = r'"([^"\\]*)"|\'([^\']*)\''
 
 
-def requirement_in(line: Entry) -> str | None:
+def requirement_in(line: DeclaredRequirement) -> str | None:
     """The requirement as it stands in its line, `torch[extra]>=2.4`; None where the file writes it in another way."""
     raw = (line.raw or "").partition(" #")[0]
     texts = [raw, *(double or single for double, single in re.findall(_QUOTED, raw))]  # items of an array in TOML

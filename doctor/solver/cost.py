@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
 
-if TYPE_CHECKING:
-    from .environment import Stack, Versions
+from .environment import PackageSet, Versions
 
 
 @lru_cache(maxsize=65536)
@@ -20,7 +18,7 @@ def series(version: str) -> tuple[int, ...]:
     return release[:3] if release[:2] == (0, 0) else release[:2]
 
 
-def distance(stack: Stack, package: str, version: str) -> tuple[int, int]:
+def distance(stack: PackageSet, package: str, version: str) -> tuple[int, int]:
     """(release lines away from the present one, releases behind the newest of its line)."""
     lines: dict[tuple[int, ...], list[str]] = stack.memo.get(("lines", package), {})
     if not lines:
@@ -38,7 +36,7 @@ def distance(stack: Stack, package: str, version: str) -> tuple[int, int]:
     return sum(1 for other in lines if min(here, line) <= other <= max(here, line) and other != here), behind
 
 
-def cost(stack: Stack, chosen: Versions) -> tuple[int, ...]:
+def cost(stack: PackageSet, chosen: Versions) -> tuple[int, ...]:
     """What a choice costs, most important first; fewer is better."""
     torch, before = chosen.get("torch"), stack.installed.get("torch")
     moved = bool(torch and torch != ABSENT)
@@ -60,7 +58,7 @@ def cost(stack: Stack, chosen: Versions) -> tuple[int, ...]:
     return len(chosen), minor, cuda, loose, down, builds, lines, behind
 
 
-def _unpinned(stack: Stack, package: str, version: str, torch: str | None) -> bool:
+def _unpinned(stack: PackageSet, package: str, version: str, torch: str | None) -> bool:
     """Compiled for one torch without saying which, where other releases of the package do say it."""
     release = stack.index.release(package, version)
     if release is None or package == "torch" or set(release.machines) <= {"any"}:
@@ -74,7 +72,7 @@ def _unpinned(stack: Stack, package: str, version: str, torch: str | None) -> bo
     return bool(stack.memo[key])
 
 
-def in_words(stack: Stack, chosen: Versions) -> Iterator[str]:
+def in_words(stack: PackageSet, chosen: Versions) -> Iterator[str]:
     """What the user pays, dearest first: another torch or CUDA, downgrades, builds."""
     torch, before = chosen.get("torch"), stack.installed.get("torch")
     if torch and before and torch != ABSENT and series(torch) != series(before):

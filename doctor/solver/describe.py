@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, Change, Fix
 from doctor.packages.index import admits, load_index, normalized
-from doctor.packages.relations import BUILT_AGAINST_TORCH, leader_of, orphans
+from doctor.packages.relations import BUILT_AGAINST_TORCH, orphans, owner_of
 from doctor.rulebook.evaluate import evaluate
+from doctor.sources.manifests.base import DeclaredRequirement
 
 from .constraints import requirement_in
 from .cost import in_words
 from .effects import brings
 from .install_plan import installing, pins_in
-from .repair import Outcome, Repair, is_change
-
-if TYPE_CHECKING:
-    from doctor.sources.manifests.base import Entry
-
-    from .regressions import Losses
+from .regressions import FeatureRegressions
+from .repair import CandidateFix, FixSearch, is_change
 
 _MOST = 4  # keys named where a rule cannot be judged for want of many
 
 
-def as_fix(repair: Repair, outcome: Outcome, first: bool = True, losses: Losses | None = None) -> Fix:
+def as_fix(
+    repair: FixSearch, outcome: CandidateFix, first: bool = True, losses: FeatureRegressions | None = None
+) -> Fix:
     """The outcome in words; the first also says what was passed over, and with `losses` each what it loses."""
     after = evaluate(repair.rulebook, outcome.facts)
     verdicts = {finding.rule for finding in after.findings}
@@ -55,7 +54,7 @@ def as_fix(repair: Repair, outcome: Outcome, first: bool = True, losses: Losses 
     )
 
 
-def _changes(repair: Repair, outcome: Outcome, resolves: tuple[str, ...]) -> tuple[Change, ...]:
+def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]) -> tuple[Change, ...]:
     changes: list[Change] = []
     stack, plan = repair.stack, outcome.plan
     for name, version in sorted(outcome.chosen.items(), key=lambda item: (item[0] != "torch", item[0])):
@@ -90,7 +89,7 @@ def _asking(plan: Any, asks: Any) -> tuple[str, ...]:
     return tuple(pick.rule for pick in plan.picks if asks(pick.alternative))
 
 
-def _summary(repair: Repair, rules: tuple[str, ...]) -> str:
+def _summary(repair: FixSearch, rules: tuple[str, ...]) -> str:
     return "; ".join(str(repair.rulebook.rules[rule].body["summary"]) for rule in rules)
 
 
@@ -103,18 +102,14 @@ def _shown(value: Any) -> str | None:
 
 
 def _why_package(
-    repair: Repair, outcome: Outcome, name: str, version: str, wanted: list[str], resolves: tuple[str, ...]
+    repair: FixSearch, outcome: CandidateFix, name: str, version: str, wanted: list[str], resolves: tuple[str, ...]
 ) -> str:
     stack = repair.stack
     reasons = [_summary(repair, tuple(wanted))] if wanted else []
     if not wanted:
         others = {key: value for key, value in outcome.chosen.items() if key != name}
         clash = next(
-            (
-                c
-                for c in stack.clashes(others)
-                if name in (c.package, c.needs, leader_of(c.needs), leader_of(c.package))
-            ),
+            (c for c in stack.clashes(others) if name in (c.package, c.needs, owner_of(c.needs), owner_of(c.package))),
             None,
         )
         cured = () if outcome.plan.picks else resolves
@@ -130,7 +125,7 @@ def _why_package(
     return "; ".join(reasons)
 
 
-def _to_edit(line: Entry, version: str) -> str:
+def _to_edit(line: DeclaredRequirement, version: str) -> str:
     """Which line of the project's own does not admit the new release, and what to write there instead."""
     said = requirement_in(line)
     if said is None:
@@ -140,7 +135,7 @@ def _to_edit(line: Entry, version: str) -> str:
     return f"{line.place} {'pins' if line.version else 'says'} `{said}`: change it to `{new}`"
 
 
-def _note(repair: Repair, outcome: Outcome, after: Any, first: bool) -> str:
+def _note(repair: FixSearch, outcome: CandidateFix, after: Any, first: bool) -> str:
     """What it costs and what is not proved, in sentences."""
     told = [pick.alternative.note for pick in outcome.plan.picks if pick.alternative.note]
     sentences = [_sentence(text) for text in dict.fromkeys(told)]
@@ -182,7 +177,7 @@ def _note(repair: Repair, outcome: Outcome, after: Any, first: bool) -> str:
     return " ".join(sentences)
 
 
-def _unnamed(repair: Repair, key: str) -> bool:
+def _unnamed(repair: FixSearch, key: str) -> bool:
     return key.endswith(".version") and key not in repair.facts and repair.base.known.value(key) is None
 
 
@@ -193,7 +188,7 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else text + "."
 
 
-def _pythons(repair: Repair, outcome: Outcome) -> Iterator[str]:
+def _pythons(repair: FixSearch, outcome: CandidateFix) -> Iterator[str]:
     """Where the target's Python is not known: the releases that not every Python in use can have."""
     if repair.stack.platform.python is not None:
         return
@@ -203,13 +198,13 @@ def _pythons(repair: Repair, outcome: Outcome) -> Iterator[str]:
             yield f"`{name}` {version} needs Python {release.requires_python}"
 
 
-def _rebuild(repair: Repair, outcome: Outcome) -> str | None:
+def _rebuild(repair: FixSearch, outcome: CandidateFix) -> str | None:
     if outcome.chosen.get("torch", ABSENT) == ABSENT:
         return None
     built = [
         name
         for name in BUILT_AGAINST_TORCH
-        if repair.stack.installed.get(name, ABSENT) != ABSENT and not {name, leader_of(name)} & set(outcome.chosen)
+        if repair.stack.installed.get(name, ABSENT) != ABSENT and not {name, owner_of(name)} & set(outcome.chosen)
     ]
     if not built:
         return None
@@ -217,7 +212,7 @@ def _rebuild(repair: Repair, outcome: Outcome) -> str | None:
     return f"{names} {'were' if len(built) > 1 else 'was'} built against the old torch and must be built again"
 
 
-def _orphans(repair: Repair, outcome: Outcome) -> str | None:
+def _orphans(repair: FixSearch, outcome: CandidateFix) -> str | None:
     """Wheels nobody needs any more: no installer removes them, and their files may overlap with the new ones."""
     gone = orphans(repair.stack.installed, repair.stack.completed(outcome.chosen), outcome.chosen)
     if not gone:

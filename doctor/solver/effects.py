@@ -8,13 +8,13 @@ from typing import Any
 
 from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import ABSENT, Fact, Facts
-from doctor.packages.relations import leader_of, other_build
+from doctor.packages.relations import other_build, owner_of
 from doctor.rulebook.evaluate import know
-from doctor.rulebook.resolver import Known
+from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
 
 from .cost import series
-from .environment import Stack
+from .environment import PackageSet
 
 SOURCE = "the proposed fix"
 _CUDNN_WHEEL = re.compile(r"nvidia-cudnn-cu(\d\d)")
@@ -23,8 +23,8 @@ _CUDNN_WHEEL = re.compile(r"nvidia-cudnn-cu(\d\d)")
 def changed_facts(
     rulebook: Rulebook,
     facts: Facts,
-    known: Known,
-    stack: Stack,
+    known: FactResolver,
+    stack: PackageSet,
     chosen: Mapping[str, str],
     env: Mapping[str, str],
     config: Mapping[str, Any],
@@ -51,7 +51,7 @@ def changed_facts(
 _LOADED = (("cudnn.version", "cudnn.path"), ("cudnn.te_version", "cudnn.te_path"))  # by torch, by TransformerEngine
 
 
-def _of_wheel(facts: Facts, known: Known, stack: Stack, version: str, path: str) -> bool:
+def _of_wheel(facts: Facts, known: FactResolver, stack: PackageSet, version: str, path: str) -> bool:
     """Whether this cuDNN is a wheel's, so that another wheel changes it; a system copy stays what it is."""
     where, found = facts.value(path), facts.value(version)
     if where not in (None, ABSENT):
@@ -63,14 +63,14 @@ def _of_wheel(facts: Facts, known: Known, stack: Stack, version: str, path: str)
     return parse_version(str(found)).release[:3] in {parse_version(wheel).release[:3] for wheel in wheels}
 
 
-def _stale(facts: Facts, known: Known, stack: Stack, chosen: Mapping[str, str]) -> set[str]:
+def _stale(facts: Facts, known: FactResolver, stack: PackageSet, chosen: Mapping[str, str]) -> set[str]:
     stale = {key for key in facts if key.endswith((".selected", ".available"))}  # predictions of the old stack
     wheels = {name for name in chosen if _CUDNN_WHEEL.fullmatch(name)}
     torch = "torch" in chosen
     if torch:
         stale |= {key for key in facts if key.startswith("torch.") and key != "torch.version"}
     if "+" in chosen.get("torch", ""):  # another index's build brings its own libraries; which is not all on record
-        brought = (name for name in stack.installed if leader_of(name) == "torch")
+        brought = (name for name in stack.installed if owner_of(name) == "torch")
         stale |= {f"{name}.version" for name in brought if other_build(chosen["torch"], name)}  # a stray one stays
     if torch or wheels:
         stale |= {version for version, path in _LOADED if _of_wheel(facts, known, stack, version, path)}
@@ -92,7 +92,7 @@ def _recounted(old: Facts, stale: set[str], brought: Any) -> Iterator[Fact]:
         yield fact("cudnn.copies", listed, SOURCE)
 
 
-def _completed(rulebook: Rulebook, facts: Facts, stack: Stack, torch: str) -> Facts:
+def _completed(rulebook: Rulebook, facts: Facts, stack: PackageSet, torch: str) -> Facts:
     """What the new torch brings, from its pins, wherever the rulebook's release data do not tell it."""
     known, _ = know(rulebook, facts)
     brought = {key: value for key, value in brings(stack, torch).items() if known.value(key) in (None, ABSENT)}
@@ -101,7 +101,7 @@ def _completed(rulebook: Rulebook, facts: Facts, stack: Stack, torch: str) -> Fa
     return facts.with_(*(fact(key, value, f"what torch {torch} pins") for key, value in brought.items()))
 
 
-def brings(stack: Stack, torch: str) -> dict[str, Any]:
+def brings(stack: PackageSet, torch: str) -> dict[str, Any]:
     """Facts that a torch release carries in itself, as far as pins and build tables tell."""
     label = re.search(r"\+(cu\d+)", torch)
     parts = stack.parts("torch", torch)

@@ -7,16 +7,16 @@ TransformerEngine's core) follows from that choice and is never chosen by itself
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT
-from doctor.packages.index import Need, Platform, ReleaseIndex, admits, needs_of
-from doctor.packages.relations import leader_of, other_build
+from doctor.facts.vocabulary import TERMS, parse_version
+from doctor.model import ABSENT, Fact, Facts
+from doctor.packages.index import Need, Platform, ReleaseIndex, admits, needs_of, normalized
+from doctor.packages.relations import other_build, owner_of
+from doctor.rulebook.resolver import FactResolver
 
-from .candidates import releases_of
 from .constraints import Limits
 
 Versions = Mapping[str, str]  # package -> version or ABSENT
@@ -40,7 +40,7 @@ class Clash:
 
 
 @dataclass(frozen=True)
-class Stack:
+class PackageSet:
     """The installed packages of a target and all that may replace them."""
 
     index: ReleaseIndex
@@ -77,7 +77,7 @@ class Stack:
         if found is None:
             found = self.memo[leader, version, extras] = {}
             for need in self._published(leader, version, extras):
-                if need.pin is not None and leader_of(need.package) == (leader_of(leader) or leader):
+                if need.pin is not None and owner_of(need.package) == (owner_of(leader) or leader):
                     found.setdefault(need.package, need.pin)
                     for part, pin in self.parts(need.package, need.pin).items():
                         found.setdefault(part, pin)
@@ -127,7 +127,7 @@ class Stack:
         """The installed parts of a leader."""
         key = ("led", leader)
         if key not in self.memo:
-            self.memo[key] = tuple(name for name in self.installed if leader_of(name) == leader)
+            self.memo[key] = tuple(name for name in self.installed if owner_of(name) == leader)
         found: tuple[str, ...] = self.memo[key]
         return found
 
@@ -201,7 +201,7 @@ class Stack:
         for need in self.needs(package, version, torch):
             name = need.package
             found = versions.get(name)
-            fixed = name in chosen or name in self.limits.hold or leader_of(name) in chosen
+            fixed = name in chosen or name in self.limits.hold or owner_of(name) in chosen
             if found is not None and fixed and not _meets(need, found):
                 return False
         for other in chosen:
@@ -226,14 +226,14 @@ class Stack:
 
     def own_pin(self, part: str) -> str | None:
         """The version at which the installed leader wants this part."""
-        leader = leader_of(part)
+        leader = owner_of(part)
         if leader is None or self.installed.get(leader, ABSENT) == ABSENT:
             return None
         return self.parts(leader, self.installed[leader], self.installed.get("torch")).get(part)
 
     def free(self, package: str) -> bool:
         """Whether the user lets it change; a part may wherever its leader may, unless it is held itself."""
-        leader = leader_of(package)
+        leader = owner_of(package)
         return package not in self.limits.hold and (self.limits.free(package) or bool(leader and self.free(leader)))
 
     def keeps(self, versions: Versions) -> bool:
@@ -250,16 +250,52 @@ class Stack:
 
     def movable(self, package: str) -> bool:
         """Whether another release could be chosen: on record and not held."""
-        return package in self.index and self.free(package) and leader_of(package) is None
-
-    def domain(self, package: str, wanted: str = "") -> list[str]:
-        """The releases within the range that install on the platform, nearest first; without the present one."""
-        key = ("domain", package, wanted)
-        if key not in self.memo:
-            self.memo[key] = releases_of(self, package, wanted)
-        found: list[str] = self.memo[key]
-        return found
+        return package in self.index and self.free(package) and owner_of(package) is None
 
 
 def _meets(need: Need, version: str) -> bool:
     return version != ABSENT and admits(need.range, version)
+
+
+def stack_of(
+    facts: Facts,
+    known: FactResolver,
+    index: ReleaseIndex,
+    limits: Limits | None = None,
+    installed: Mapping[str, Sequence[str]] | None = None,
+) -> PackageSet:
+    """The packages of the target, as given and as they follow from what is given."""
+
+    versions = {name: str(fact.value) for name, fact in distributions(facts).items()}
+    for name in index.packages:
+        value = known.value(f"{name}.version")
+        if value not in (None, ABSENT):
+            versions.setdefault(name, str(value))
+    cuda = known.value("torch.cuda")
+    return PackageSet(
+        index=index,
+        platform=platform_of(known),
+        installed=versions,
+        requires={normalized(name): tuple(lines) for name, lines in (installed or {}).items()},
+        limits=limits or Limits(),
+        cuda=None if cuda in (None, ABSENT) else str(cuda),
+    )
+
+
+def distributions(facts: Facts) -> dict[str, Fact]:
+    """Package → fact of its version, for every distribution known to be installed."""
+    return {
+        key.removesuffix(".version"): fact
+        for key, fact in facts.items()
+        if key.endswith(".version") and key not in TERMS and fact.value not in (None, ABSENT)
+    }
+
+
+def platform_of(known: FactResolver) -> Platform:
+    """Where the target runs; an unknown Python excludes no release."""
+    python = known.value("python.version")
+    return Platform(
+        python=None if python in (None, ABSENT) else str(python),
+        system=str(known.value("platform.system") or "Linux"),
+        machine=str(known.value("platform.machine") or "x86_64"),
+    )

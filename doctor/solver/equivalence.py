@@ -7,10 +7,10 @@ from typing import Any
 from doctor.model import ABSENT
 from doctor.packages.index import admits
 
-from .environment import Stack
+from .environment import PackageSet
 
 
-def metadata_kind(stack: Stack, package: str, version: str, torch: str | None) -> Any:
+def metadata_class(stack: PackageSet, package: str, version: str, torch: str | None) -> Any:
     """All that metadata can tell of a release: what it needs, what is said of it, its parts, and its age."""
     if version == ABSENT:
         return ABSENT
@@ -33,7 +33,7 @@ def metadata_kind(stack: Stack, package: str, version: str, torch: str | None) -
     return stack.memo[key]
 
 
-def _said_of(stack: Stack, package: str) -> list[str]:
+def _said_of(stack: PackageSet, package: str) -> list[str]:
     """Every range that a release of an installed package puts on this one."""
     key = ("said of", package)
     if key not in stack.memo:

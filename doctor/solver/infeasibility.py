@@ -13,16 +13,16 @@ from typing import Any
 
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT
-from doctor.packages.relations import leader_of
+from doctor.packages.relations import owner_of
 from doctor.rulebook.evaluate import rule_holds
 from doctor.rulebook.messages import interpolate
-from doctor.rulebook.resolver import Known
-from doctor.rulebook.rulebook import Library, Rule
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rule import Library, Rule
 
 from .causes import Causes, Limit
-from .plan import Pick, Plan
-from .release_classes import Kinds
-from .repair import Repair
+from .plan import FixPlan, Pick
+from .release_classes import ReleaseClasses
+from .repair import FixSearch
 from .resolve import pressing
 
 _CASES = 130  # judged in full for one backend
@@ -43,9 +43,9 @@ class Case:
 class Cases:
     """The cases of one patient."""
 
-    def __init__(self, repair: Repair, most: int = _ALL) -> None:
+    def __init__(self, repair: FixSearch, most: int = _ALL) -> None:
         self.repair, self.stack, self.rulebook = repair, repair.stack, repair.rulebook
-        self.kinds = Kinds(repair.rulebook, repair.stack)
+        self.kinds = ReleaseClasses(repair.rulebook, repair.stack)
         self.plan = _settled(repair)
         self._left, self._all = _CASES, most
         self._about: Rule | None = None
@@ -178,7 +178,7 @@ class Cases:
     def _clash(self, fixed: Mapping[str, str]) -> str | None:
         """The requirement that these releases break and that no further one mends, in a sentence."""
         for clash in pressing(self.stack, self._moved(fixed)):
-            ends = {leader_of(name) or name for name in (clash.package, clash.needs)}
+            ends = {owner_of(name) or name for name in (clash.package, clash.needs)}
             if ends <= set(fixed) and "torch" in fixed:  # for whose CUDA parts are chosen
                 return clash.sentence
         return None
@@ -186,15 +186,15 @@ class Cases:
     def _moved(self, fixed: Mapping[str, str]) -> dict[str, str]:
         return {name: version for name, version in fixed.items() if version != self.stack.installed.get(name, ABSENT)}
 
-    def _stops(self, rule: Rule, known: Known) -> bool:
+    def _stops(self, rule: Rule, known: FactResolver) -> bool:
         """Whether a fix may not bring this error: one that can no longer be judged only hides where it was there."""
         holds = rule_holds(self.rulebook, rule, known)
         return holds is True or (holds is None and rule.id in self.repair.firing)
 
 
-def _settled(repair: Repair) -> Plan:
+def _settled(repair: FixSearch) -> FixPlan:
     """The settings that errors ask for which nothing else cures: without them there is nothing to prove."""
-    plan = Plan()
+    plan = FixPlan()
     for rule in repair.rules:
         if rule.id in repair.firing:
             for order, way in enumerate(rule.alternatives):

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from doctor.facts.vocabulary import fact, parse_version
-from doctor.model import ABSENT, Facts, Finding, NoFix
+from doctor.model import ABSENT, Facts, Finding, Infeasible
 from doctor.rulebook.evaluate import know, rule_holds
-from doctor.rulebook.rulebook import Library, Rule
+from doctor.rulebook.rule import Library, Rule
+from doctor.sources.probes.gpu_table import gpu_facts
 
 from .infeasibility import Case, Cases
-from .repair import Repair
+from .repair import FixSearch
 
 _BACKENDS = 5  # one sentence each; with what would help instead, six at most
 _GPUS = ("a100", "h100", "b200", "rtx5090")
@@ -31,14 +32,14 @@ _JOBS: tuple[tuple[str, Any, str], ...] = (
 )
 
 
-class Proof:
+class InfeasibilityExplainer:
     """The proof for one patient."""
 
-    def __init__(self, repair: Repair) -> None:
+    def __init__(self, repair: FixSearch) -> None:
         self.repair, self.rulebook = repair, repair.rulebook
         self.cases = Cases(repair)
 
-    def of(self, finding: Finding) -> NoFix:
+    def of(self, finding: Finding) -> Infeasible:
         """The sentences for one error; not `proved` where cases remained open."""
         rule = self.rulebook.rules[finding.rule]
         library = self.cases.causes({}).selection(rule)
@@ -53,7 +54,7 @@ class Proof:
                 "Could not tell whether some other release would do it: no way was found within "
                 f"{self.cases.judged} judged choices of releases and variables."
             )
-        return NoFix(rule.id, tuple(told), self._instead(rule, library), proved)
+        return Infeasible(rule.id, tuple(told), self._instead(rule, library), proved)
 
     def _of_backends(self, rule: Rule, library: Library) -> tuple[list[str], bool]:
         present = self.cases.causes({}).blocked(library)
@@ -109,7 +110,6 @@ class Proof:
 
     def _instead(self, rule: Rule, library: Library | None) -> str | None:
         """Another GPU or another setting of the job with which the rule would be silent, where one is found."""
-        from doctor.sources.probes.gpu_table import gpu_facts
 
         facts = self.cases.causes({}).facts
         machines = []
@@ -134,9 +134,9 @@ class Proof:
         return library is None or known.value(f"{library.prefix}.selected") not in (None, ABSENT)
 
 
-def proofs(repair: Repair, cleared: set[str]) -> tuple[NoFix, ...]:
+def proofs(repair: FixSearch, cleared: set[str]) -> tuple[Infeasible, ...]:
     """One proof for every error that no fix clears."""
-    proof = Proof(repair)
+    proof = InfeasibilityExplainer(repair)
     open_ = [f for f in repair.base.findings if f.severity == "error" and f.rule not in cleared]
     return tuple(proof.of(finding) for finding in open_)
 

@@ -7,21 +7,19 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from shlex import quote
+from typing import Any
 
 from doctor.model import ABSENT, Change, Fix, Report
 from doctor.packages.flash_attn_build import TOOLS
+from doctor.packages.flash_attn_wheels import Wheel, WheelTarget, find
 from doctor.packages.index import admits, load_index
-from doctor.packages.relations import BUILT_AGAINST_TORCH, FROM_THE_REGISTRY, FROM_THEIR_SOURCE, leader_of, orphans
+from doctor.packages.relations import BUILT_AGAINST_TORCH, FROM_THE_REGISTRY, FROM_THEIR_SOURCE, orphans, owner_of
+from doctor.rulebook.resolver import FactResolver
 from doctor.util.resources import rules_dir
 
 from .effects import brings
-
-if TYPE_CHECKING:
-    from doctor.packages.flash_attn_wheels import Wheel
-    from doctor.rulebook.resolver import Known
-
-    from .environment import Stack
+from .environment import PackageSet, platform_of, stack_of
 
 #: Companions outside the index whose newer releases ask for a newer torch: left open, a resolver moves it.
 _NEED_TORCH = (
@@ -31,7 +29,7 @@ _NEED_TORCH = (
 
 
 @dataclass(frozen=True)
-class Line:
+class PinnedRequirement:
     """One requirement and why it is there."""
 
     package: str
@@ -47,12 +45,12 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Pins:
+class InstallPlan:
     """A fix's packages, sorted by what has to be done with them."""
 
-    changed: tuple[Line, ...] = ()  # any installer takes them
-    held: tuple[Line, ...] = ()  # companions that stay
-    built: tuple[Line, ...] = ()  # compiled against the torch that is there: a second step
+    changed: tuple[PinnedRequirement, ...] = ()  # any installer takes them
+    held: tuple[PinnedRequirement, ...] = ()  # companions that stay
+    built: tuple[PinnedRequirement, ...] = ()  # compiled against the torch that is there: a second step
     removed: tuple[str, ...] = ()  # to be uninstalled first
     again: tuple[str, ...] = ()  # their files went along with a removed one: to be laid down anew
     told: tuple[str, ...] = ()  # about companions that cannot be held
@@ -70,17 +68,14 @@ def pinnable(report: Report) -> Fix:
     return next((fix for fix in with_packages if len(fix.leaves) <= len(best.leaves)), best)
 
 
-def pins_of(report: Report, fix: Fix) -> Pins:
+def install_plan(report: Report, fix: Fix) -> InstallPlan:
     """What a fix installs, holds, builds and removes, in the environment of the report."""
-    from doctor.rulebook.resolver import Known
 
-    from .solve import stack_of
-
-    known = Known(report.facts)
+    known = FactResolver(report.facts)
     return pins_in(stack_of(report.facts, known, load_index()), known, fix.changes, fix.index_url)
 
 
-def pins_in(stack: Stack, known: Known, changes: Sequence[Change], index_url: str | None) -> Pins:
+def pins_in(stack: PackageSet, known: FactResolver, changes: Sequence[Change], index_url: str | None) -> InstallPlan:
     """The same of changes to a stack."""
     packages = [change for change in changes if change.kind == "package"]
     chosen = {change.name: change.after or ABSENT for change in packages}
@@ -91,7 +86,7 @@ def pins_in(stack: Stack, known: Known, changes: Sequence[Change], index_url: st
     removed, again = _removals(stack, chosen)
     torch = chosen.get("torch", ABSENT)
     brought = brings(stack, torch) if torch != ABSENT else {}
-    return Pins(
+    return InstallPlan(
         changed=tuple(line for line in changed if line.package not in BUILT_AGAINST_TORCH),
         held=tuple(line for line in held if line.package not in BUILT_AGAINST_TORCH),
         built=tuple(built),
@@ -106,12 +101,12 @@ def pins_in(stack: Stack, known: Known, changes: Sequence[Change], index_url: st
     )
 
 
-def stale(pins: Pins) -> tuple[Line, ...]:
+def stale(pins: InstallPlan) -> tuple[PinnedRequirement, ...]:
     """What has to be compiled where the present packages are: what is new, and what met the old torch."""
     return tuple(line for line in pins.built if not line.held or pins.moves_torch)
 
 
-def compiling(pins: Pins, lines: Sequence[Line]) -> Iterator[str]:
+def compiling(pins: InstallPlan, lines: Sequence[PinnedRequirement]) -> Iterator[str]:
     """The commands that compile these against the torch that is there, from a wheel where one may fit.
 
     No build in pip's cache may be taken, for it may have met another torch.
@@ -136,17 +131,16 @@ def compiling(pins: Pins, lines: Sequence[Line]) -> Iterator[str]:
             yield f"pip install --no-build-isolation{options} {' '.join(names)}"
 
 
-def published(line: Line) -> tuple[str, ...]:
+def published(line: PinnedRequirement) -> tuple[str, ...]:
     """What the release of a line requires, as the registry tells it; empty where it is not on record."""
     release = load_index().release(line.package, line.version)
     return () if release is None else release.requires
 
 
-def installing(pins: Pins, *, held: bool = False) -> Iterator[str]:
+def installing(pins: InstallPlan, *, held: bool = False) -> Iterator[str]:
     """What goes, what comes (beside all that stays, where that is `held`), what shared its files with what went, what
     is compiled.
     """
-    from shlex import quote
 
     if pins.removed:
         yield f"pip uninstall --yes {' '.join(pins.removed)}"
@@ -169,14 +163,14 @@ def conda_names() -> dict[str, str]:
     return names
 
 
-def _line(stack: Stack, chosen: dict[str, str], change: Change) -> Line:
+def _line(stack: PackageSet, chosen: dict[str, str], change: Change) -> PinnedRequirement:
     was = f"was {change.before}; " if change.before else ""
     why = f"{was}clears {', '.join(change.resolves)}: {change.why}" if change.resolves else f"{was}{change.why}"
     version = str(change.after)
-    return Line(change.name, version, why, extra=_extra(stack, chosen, change.name, version))
+    return PinnedRequirement(change.name, version, why, extra=_extra(stack, chosen, change.name, version))
 
 
-def _extra(stack: Stack, chosen: dict[str, str], package: str, version: str) -> str:
+def _extra(stack: PackageSet, chosen: dict[str, str], package: str, version: str) -> str:
     """`[core-cu12]` where the package alone no longer brings its binary part."""
     release = stack.index.release(package, version)
     torch = chosen.get("torch") or stack.installed.get("torch")
@@ -187,12 +181,12 @@ def _extra(stack: Stack, chosen: dict[str, str], package: str, version: str) -> 
     return f"[{core}]" if offered else ""
 
 
-def _held(stack: Stack, chosen: dict[str, str]) -> tuple[list[Line], list[str]]:
+def _held(stack: PackageSet, chosen: dict[str, str]) -> tuple[list[PinnedRequirement], list[str]]:
     """(installed companions that stay, sentences about those that cannot be held)."""
     lines, told = [], []
     versions = stack.completed(chosen)
     for package, version in sorted(stack.installed.items(), key=lambda item: (item[0] != "torch", item[0])):
-        if package in chosen or leader_of(package) or version == ABSENT:
+        if package in chosen or owner_of(package) or version == ABSENT:
             continue
         if package in FROM_THEIR_SOURCE and "torch" in chosen:
             told.append(f"{package} {version} was built against the old torch: build it again from its source.")
@@ -211,12 +205,16 @@ def _held(stack: Stack, chosen: dict[str, str]) -> tuple[list[Line], list[str]]:
             told.append(f"{package} {version} is not held: {against}.")
             continue
         extra = _extra(stack, chosen, package, public)
-        lines.append(Line(package, public, f"installed: {version}" if public != version else "installed", True, extra))
+        lines.append(
+            PinnedRequirement(
+                package, public, f"installed: {version}" if public != version else "installed", True, extra
+            )
+        )
     return lines, told
 
 
 def _against(
-    stack: Stack, package: str, version: str, chosen: Mapping[str, str], versions: Mapping[str, str]
+    stack: PackageSet, package: str, version: str, chosen: Mapping[str, str], versions: Mapping[str, str]
 ) -> str | None:
     """The requirement that forbids to hold a package at its version, in a sentence."""
     for need in stack.needs(package, version, versions.get("torch")):
@@ -229,7 +227,7 @@ def _against(
     return None
 
 
-def _removals(stack: Stack, chosen: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _removals(stack: PackageSet, chosen: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(what to uninstall, what to lay down anew): uninstalling is no requirement."""
     versions = stack.completed(chosen)
     gone = [name for name, version in chosen.items() if version == ABSENT]
@@ -244,22 +242,48 @@ def _removals(stack: Stack, chosen: dict[str, str]) -> tuple[tuple[str, ...], tu
     return tuple(gone), tuple(again)
 
 
-def _torch_part(stack: Stack, chosen: dict[str, str], built: list[Line]) -> list[Line]:
+def _torch_part(stack: PackageSet, chosen: dict[str, str], built: list[PinnedRequirement]) -> list[PinnedRequirement]:
     """TransformerEngine's torch part, which is compiled on the spot, at its leader's version."""
     name = "transformer-engine-torch"
     version = stack.completed(chosen).get(name)
     if version in (None, ABSENT) or any(line.package == name for line in built):
         return []
     moved = version != stack.installed.get(name)
-    return [Line(name, str(version), "follows transformer-engine" if moved else "installed", not moved)]
+    return [PinnedRequirement(name, str(version), "follows transformer-engine" if moved else "installed", not moved)]
 
 
-def _wheel(stack: Stack, known: Known, chosen: dict[str, str], built: list[Line]) -> Wheel | None:
+def _wheel(
+    stack: PackageSet, known: FactResolver, chosen: dict[str, str], built: list[PinnedRequirement]
+) -> Wheel | None:
     """The official flash-attn wheel for the torch of the fix, where its release has one."""
     line = next((line for line in built if line.package == "flash-attn"), None)
     if line is None:
         return None
-    from doctor.packages.flash_attn_wheels import find, place_of
 
-    fitting = find(place_of(known, chosen.get("torch"), stack), line.version, near=False).fitting
+    fitting = find(wheel_target_of(known, chosen.get("torch"), stack), line.version, near=False).fitting
     return fitting[0] if fitting else None
+
+
+def wheel_target_of(known: Any, torch: str | None = None, stack: PackageSet | None = None) -> WheelTarget:
+    """The place that facts describe; with `torch`, the same place once that torch is installed in their `stack`."""
+
+    def value(key: str) -> Any:
+        found = known.value(key)
+        return None if found in (None, ABSENT) else found
+
+    platform = platform_of(known)
+    present = value("torch.version")
+    goal = torch or present
+    cuda, abi = (value("torch.cuda"), value("torch.cxx11_abi")) if goal == present else (None, None)
+    if goal is not None and (cuda is None or abi is None):
+        brought = brings(stack or stack_of(known.given, known, load_index()), goal)
+        cuda, abi = cuda or brought.get("torch.cuda"), brought.get("torch.cxx11_abi") if abi is None else abi
+    return WheelTarget(
+        torch=goal,
+        cuda=None if cuda is None else str(cuda),
+        abi=abi,
+        python=platform.python,
+        system=platform.system,
+        machine=platform.machine,
+        glibc=None if value("platform.glibc") is None else str(value("platform.glibc")),
+    )

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from packaging.version import InvalidVersion
+
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse
-from doctor.model import ABSENT, Alternative
+from doctor.model import ABSENT, Remedy
 from doctor.packages.index import clauses_of, normalized
 
 #: They decide which library files are found; the outcome is known only on the machine.
@@ -23,7 +25,7 @@ class Pick:
 
     rule: str
     order: int  # place in the rule's own list, best first
-    alternative: Alternative
+    alternative: Remedy
 
     @property
     def trusted(self) -> bool:
@@ -35,7 +37,7 @@ class Pick:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FixPlan:
     """The demands of all picks, joined; packages still as ranges."""
 
     picks: tuple[Pick, ...] = ()
@@ -45,7 +47,7 @@ class Plan:
     then: Mapping[str, Any] = field(default_factory=dict)  # facts that hold as a consequence; "{key}" = as that fact
     index_url: str | None = None
 
-    def joined(self, pick: Pick) -> Plan | None:
+    def joined(self, pick: Pick) -> FixPlan | None:
         """This plan with one more alternative; None when the two contradict each other or nothing is asked."""
         alternative = pick.alternative
         require, env, config = dict(self.require), dict(self.env), dict(self.config)
@@ -79,7 +81,7 @@ class Plan:
         if not (alternative.require or alternative.set_env or alternative.unset_env or config or alternative.call):
             return None  # advice in words only: nothing that could be done or checked
         index_url = alternative.index_url or self.index_url
-        return Plan((*self.picks, pick), require, env, config, {**self.then, **alternative.then}, index_url)
+        return FixPlan((*self.picks, pick), require, env, config, {**self.then, **alternative.then}, index_url)
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -94,7 +96,6 @@ class Plan:
 
 def _readable(wanted: str) -> bool:
     """Whether it is a version range at all."""
-    from packaging.version import InvalidVersion
 
     try:
         return bool(clauses_of(wanted))

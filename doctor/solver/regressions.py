@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from doctor.errors import NoDiagnosis
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Facts, MatrixRow
 from doctor.rulebook.matrix import FRAMEWORKS, matrices
 
-from .repair import Outcome, Repair
+from .repair import CandidateFix, FixSearch
 
 _MOST = 3  # losses told per fix
 
 
-class Losses:
+class FeatureRegressions:
     """The predictions of one patient before any fix, asked once for all fixes."""
 
-    def __init__(self, repair: Repair) -> None:
+    def __init__(self, repair: FixSearch) -> None:
         self.repair = repair
         self._before: dict[str, Mapping[str, MatrixRow]] = {}
 
-    def of(self, outcome: Outcome) -> tuple[str, ...]:
+    def of(self, outcome: CandidateFix) -> tuple[str, ...]:
         """The features that some backend served and none does afterwards."""
         if not outcome.chosen:
             return ()
@@ -41,7 +42,7 @@ class Losses:
         more = (f"{len(told) - _MOST} more kinds of attention: see `attn-doctor matrix`",) if len(told) > _MOST else ()
         return (*told[:_MOST], *more)
 
-    def _touched(self, outcome: Outcome) -> list[str]:
+    def _touched(self, outcome: CandidateFix) -> list[str]:
         """The job's own framework, and those whose package changes."""
         job = self.repair.base.known.value("workload.framework")
         own = [job] if job in FRAMEWORKS or job == "megatron" else []
@@ -52,9 +53,8 @@ class Losses:
         return list(dict.fromkeys([*own, *moved]))
 
 
-def _rows(repair: Repair, facts: Facts, framework: str) -> Mapping[str, MatrixRow]:
+def _rows(repair: FixSearch, facts: Facts, framework: str) -> Mapping[str, MatrixRow]:
     """Feature → its row, for the library that serves the framework; empty where none does."""
-    from doctor.errors import NoDiagnosis
 
     try:
         found = matrices(repair.rulebook, facts.with_(fact("workload.framework", framework, "the fix")))

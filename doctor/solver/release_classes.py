@@ -7,19 +7,20 @@ from typing import Any
 
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
-from doctor.packages.relations import leader_of
+from doctor.packages.relations import owner_of
 from doctor.rulebook.conditions import Leaf
 from doctor.rulebook.rulebook import Rulebook
+from doctor.solver.candidates import releases_of
 
 from .cost import series
-from .environment import Stack
-from .equivalence import metadata_kind
+from .environment import PackageSet
+from .equivalence import metadata_class
 
 
-class Kinds:
+class ReleaseClasses:
     """Package and range → the nearest release of each kind; torch's are all different."""
 
-    def __init__(self, rulebook: Rulebook, stack: Stack) -> None:
+    def __init__(self, rulebook: Rulebook, stack: PackageSet) -> None:
         self.rulebook, self.stack = rulebook, stack
         self._memo: dict[Any, Any] = {}
 
@@ -28,7 +29,7 @@ class Kinds:
         key = (package, spec)
         if key not in self._memo:
             kinds: dict[Any, str] = {}
-            for version in self.stack.domain(package, spec):
+            for version in releases_of(self.stack, package, spec):
                 kinds.setdefault(self._kind(package, version), version)
             self._memo[key] = list(kinds.values())
         found: list[str] = self._memo[key]
@@ -37,7 +38,10 @@ class Kinds:
     def alike(self, package: str, version: str) -> list[str]:
         """All releases that nothing tells from this one, itself included."""
         kind = self._kind(package, version)
-        return [version, *(other for other in self.stack.domain(package, "") if self._kind(package, other) == kind)]
+        return [
+            version,
+            *(other for other in releases_of(self.stack, package, "") if self._kind(package, other) == kind),
+        ]
 
     def _kind(self, package: str, version: str) -> Any:
         """Everything that tells a release from another: rules, release tables, requirements both ways, and the cost."""
@@ -48,7 +52,7 @@ class Kinds:
         leaves, tables = self._distinctions(package)
         present = self.stack.installed.get(package, ABSENT)
         return (
-            metadata_kind(self.stack, package, version, torch),
+            metadata_class(self.stack, package, version, torch),
             tuple(leaf.test(version) for leaf in leaves),
             tuple(repr(table.get(version)) for table in tables),
             release.has_wheel(self.stack.platform),
@@ -61,7 +65,7 @@ class Kinds:
         key = ("distinctions", package)
         if key not in self._memo:
             name = f"{package}.version"
-            parts = {name, *(f"{part}.version" for part in self.stack.installed if leader_of(part) == package)}
+            parts = {name, *(f"{part}.version" for part in self.stack.installed if owner_of(part) == package)}
             leaves = {(leaf.key, leaf.text): leaf for leaf in self._leaves() if leaf.key in parts}
             tables = [
                 table for sources in self.rulebook.implications.values() for source, table in sources if source == name

@@ -9,13 +9,14 @@ from typing import Any
 
 from doctor.model import ABSENT, Facts
 from doctor.rulebook.evaluate import Assessment, know, rule_holds
-from doctor.rulebook.resolver import Known
-from doctor.rulebook.rulebook import Rule, Rulebook, as_tuple
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rule import Rule, as_tuple
+from doctor.rulebook.rulebook import Rulebook
 
 from .cost import cost, series
 from .effects import changed_facts
-from .environment import Stack
-from .plan import Pick, Plan
+from .environment import PackageSet
+from .plan import FixPlan, Pick
 from .resolve import choices, impossible, met, pressing
 
 _EVALUATIONS = 240  # of the rulebook, per call of `solve`
@@ -27,13 +28,13 @@ UNNAMED = 99
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CandidateFix:
     """A plan with concrete releases, and what the rulebook says of it."""
 
-    plan: Plan
+    plan: FixPlan
     chosen: Mapping[str, str]
     facts: Facts
-    known: Known
+    known: FactResolver
     firing: frozenset[str]  # error rules
     unclear: frozenset[str]  # error rules that cannot be judged
     cost: tuple[int, ...]
@@ -43,18 +44,18 @@ class Outcome:
         unsafe = any(not pick.alternative.safe for pick in self.plan.picks)
         return len(self.firing), unsafe, self.plan.order or (UNNAMED,), self.cost
 
-    def dominates(self, other: Outcome) -> bool:
+    def dominates(self, other: CandidateFix) -> bool:
         """Whether it changes fewer packages, and is no worse in torch's line, CUDA's, bounds and downgrades."""
         return self.cost[0] < other.cost[0] and all(
             mine <= theirs for mine, theirs in zip(self.cost[1:5], other.cost[1:5], strict=True)
         )
 
 
-class Repair:
+class FixSearch:
     """One search for one patient."""
 
     def __init__(
-        self, rulebook: Rulebook, facts: Facts, assessment: Assessment, stack: Stack, severities: tuple[str, ...]
+        self, rulebook: Rulebook, facts: Facts, assessment: Assessment, stack: PackageSet, severities: tuple[str, ...]
     ) -> None:
         self.rulebook, self.facts, self.stack = rulebook, facts, stack
         self.base = assessment
@@ -70,14 +71,14 @@ class Repair:
         )
         self.usable = {p.library for p in assessment.predictions if p.selected is not None}
 
-    def of_one(self, rule: Rule) -> Repair:
+    def of_one(self, rule: Rule) -> FixSearch:
         """A repair of this finding alone, which may bring no error."""
         errors = [item for item in self.rules if item.severity == "error" and item is not rule]
-        alone = Repair(self.rulebook, self.facts, self.base, self.stack, ("error",))
+        alone = FixSearch(self.rulebook, self.facts, self.base, self.stack, ("error",))
         alone.rules, alone.firing = [*errors, rule], frozenset({rule.id})
         return alone
 
-    def fixes_for(self, rule: Rule, plan: Plan | None = None, depth: int = 0) -> Iterator[Outcome]:
+    def fixes_for(self, rule: Rule, plan: FixPlan | None = None, depth: int = 0) -> Iterator[CandidateFix]:
         """The best outcome of each alternative of the rule, in the rule's own order."""
         for order, alternative in enumerate(rule.alternatives):
             pick = Pick(rule.id, order, alternative)
@@ -85,7 +86,7 @@ class Repair:
                 continue  # a flaw that the plan itself brings in is not cured on trust
             if not self._changes_something(pick):
                 continue
-            joined = (plan or Plan()).joined(pick)
+            joined = (plan or FixPlan()).joined(pick)
             if joined is not None:
                 outcome = self.completed(joined, depth)
                 if outcome is not None:
@@ -93,9 +94,9 @@ class Repair:
                 elif depth == 0 and (reason := impossible(self.stack, joined.require)) is not None:
                     self.passed_over.append(reason)
 
-    def completed(self, plan: Plan, depth: int = 0) -> Outcome | None:
+    def completed(self, plan: FixPlan, depth: int = 0) -> CandidateFix | None:
         """The plan with releases that fit, and with further findings cured; None when that cannot be had."""
-        tried: dict[frozenset[str], Outcome] = {}
+        tried: dict[frozenset[str], CandidateFix] = {}
         for chosen in islice(self._choices(plan), _VERSIONS):
             if self.left <= 0:
                 break
@@ -108,7 +109,7 @@ class Repair:
             tried.setdefault(outcome.firing, outcome)
             if outcome.firing <= self.firing and depth < _DEPTH:
                 break  # nothing new: the rest has its own alternatives, other releases would be luck
-        best: Outcome | None = None
+        best: CandidateFix | None = None
         for outcome in sorted(tried.values(), key=lambda item: (len(item.firing - self.firing), item.cost))[:3]:
             candidates = list(self._deeper(plan, outcome, depth))
             if outcome.firing <= self.firing:
@@ -122,7 +123,7 @@ class Repair:
                 break
         return best
 
-    def _deeper(self, plan: Plan, outcome: Outcome, depth: int) -> Iterator[Outcome]:
+    def _deeper(self, plan: FixPlan, outcome: CandidateFix, depth: int) -> Iterator[CandidateFix]:
         """Cure what still fires, newly firing rules first; a rule already picked is not picked twice."""
         if depth >= _DEPTH:
             return
@@ -134,16 +135,16 @@ class Repair:
                 yield from self.fixes_for(rule, plan, depth + 1)
                 return
 
-    def lean(self, outcome: Outcome) -> Outcome:
+    def lean(self, outcome: CandidateFix) -> CandidateFix:
         """The same without packages that need not change after all: what cures one finding may have cured another."""
         for name in sorted(outcome.chosen, key=lambda package: (outcome.chosen[package] != ABSENT, package)):
             fewer = {package: version for package, version in outcome.chosen.items() if package != name}
             if not fewer or pressing(self.stack, fewer):
                 continue
             versions = self.stack.completed(fewer)
-            plan: Plan | None = Plan()
+            plan: FixPlan | None = FixPlan()
             for pick in outcome.plan.picks:  # a way whose releases are no longer met is not taken, with all it brings
-                asked = Plan().joined(pick)
+                asked = FixPlan().joined(pick)
                 if (
                     plan is not None
                     and asked
@@ -157,12 +158,12 @@ class Repair:
                 return self.lean(without)
         return outcome
 
-    def _choices(self, plan: Plan) -> Iterator[dict[str, str]]:
+    def _choices(self, plan: FixPlan) -> Iterator[dict[str, str]]:
         return choices(self.stack, plan.require, left=self.nodes)
 
     def _changes_something(self, pick: Pick) -> bool:
         """Whether the patient is not that way already."""
-        alone = Plan().joined(pick)
+        alone = FixPlan().joined(pick)
         if alone is None:
             return False
         value = self.base.known.value
@@ -173,17 +174,17 @@ class Repair:
             or any(value(key) != wanted for key, wanted in alone.config.items())
         )
 
-    def _consequences(self, plan: Plan) -> dict[str, Any]:
+    def _consequences(self, plan: FixPlan) -> dict[str, Any]:
         """The facts that hold after the plan by themselves; `{key}` stands for the present value of that key."""
         value = self.base.known.value
         return {key: value(text[1:-1]) if str(text).startswith("{") else text for key, text in plan.then.items()}
 
-    def facts_after(self, plan: Plan, chosen: Mapping[str, str]) -> Facts:
+    def facts_after(self, plan: FixPlan, chosen: Mapping[str, str]) -> Facts:
         """The facts with these releases, variables and settings, and what follows from them."""
         settings = {**plan.config, **self._consequences(plan)}
         return changed_facts(self.rulebook, self.facts, self.base.known, self.stack, chosen, plan.env, settings)
 
-    def asked(self, plan: Plan, chosen: Mapping[str, str]) -> Outcome | None:
+    def asked(self, plan: FixPlan, chosen: Mapping[str, str]) -> CandidateFix | None:
         """What the rulebook says of the changed facts; None when no usable backend would remain."""
         facts = self.facts_after(plan, chosen)
         known, predictions = know(self.rulebook, facts)
@@ -204,10 +205,10 @@ class Repair:
                 return None
         told = {name for name in firing if not firing.intersection(self._yields.get(name, ()))}
         costs = (*cost(self.stack, chosen), by_hand(plan))
-        return Outcome(plan, chosen, facts, known, frozenset(told), frozenset(unclear), costs)
+        return CandidateFix(plan, chosen, facts, known, frozenset(told), frozenset(unclear), costs)
 
 
-def drags(stack: Stack, outcome: Outcome) -> bool:
+def drags(stack: PackageSet, outcome: CandidateFix) -> bool:
     """Whether it takes torch back to an older release line, which no rule asks for: no warning is worth that."""
     if any("torch" in pick.alternative.require for pick in outcome.plan.picks):
         return False
@@ -215,17 +216,17 @@ def drags(stack: Stack, outcome: Outcome) -> bool:
     return ABSENT not in (torch, before) and series(torch) < series(before)
 
 
-def by_hand(plan: Plan) -> int:
+def by_hand(plan: FixPlan) -> int:
     """How many variables, settings and lines of code a plan changes."""
     return len(plan.config) + len(plan.env) + sum(bool(pick.alternative.call) for pick in plan.picks)
 
 
-def best_of(outcomes: Sequence[Outcome], firing: frozenset[str], most: int) -> list[Outcome]:
+def best_of(outcomes: Sequence[CandidateFix], firing: frozenset[str], most: int) -> list[CandidateFix]:
     """The few outcomes worth showing: each another set of changes, the recommended one first.
 
     Where only releases would be shown and a setting does as well, the setting takes the place of the dearest release.
     """
-    kept: dict[Any, Outcome] = {}
+    kept: dict[Any, CandidateFix] = {}
     for outcome in sorted(outcomes, key=lambda item: item.rank(firing)):
         calls = tuple(pick.alternative.call for pick in outcome.plan.picks if pick.alternative.call)
         key = (

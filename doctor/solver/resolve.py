@@ -8,18 +8,19 @@ from typing import Any
 
 from doctor.model import ABSENT
 from doctor.packages.index import admits
-from doctor.packages.relations import leader_of
+from doctor.packages.relations import owner_of
+from doctor.solver.candidates import releases_of
 
 from .cost import cost
-from .environment import Clash, Stack, Versions
-from .equivalence import metadata_kind
+from .environment import Clash, PackageSet, Versions
+from .equivalence import metadata_class
 
 _NODES, _YIELDS = 6000, 400  # bounds of one search; the largest real ones stay an order of magnitude below
 _WORTH = 8  # nodes of a dead end from which on it is cheaper to ask which releases share it
 
 
 def choices(
-    stack: Stack, wanted: Mapping[str, str], extra: int = 6, left: list[int] | None = None
+    stack: PackageSet, wanted: Mapping[str, str], extra: int = 6, left: list[int] | None = None
 ) -> Iterator[dict[str, str]]:
     """Sets of versions that meet the wanted ranges and break no requirement, cheapest first.
 
@@ -44,9 +45,9 @@ def choices(
         yield from sorted(found, key=lambda chosen: cost(stack, chosen))
 
 
-def _mover(stack: Stack, package: str, wanted: str, all_wanted: Mapping[str, str]) -> str:
+def _mover(stack: PackageSet, package: str, wanted: str, all_wanted: Mapping[str, str]) -> str:
     """What has to change: the package; for a part its leader, unless the part only strayed from its leader's pin."""
-    leader = leader_of(package)
+    leader = owner_of(package)
     if leader is None or wanted == ABSENT:
         return package
     own = stack.own_pin(package)
@@ -54,7 +55,7 @@ def _mover(stack: Stack, package: str, wanted: str, all_wanted: Mapping[str, str
     return package if strayed else leader
 
 
-def met(stack: Stack, package: str, wanted: str, versions: Versions | None = None) -> bool:
+def met(stack: PackageSet, package: str, wanted: str, versions: Versions | None = None) -> bool:
     """Whether the package is at a version within the range, or gone where it has to be."""
     present = (stack.installed if versions is None else versions).get(package)
     if wanted == ABSENT:
@@ -62,10 +63,10 @@ def met(stack: Stack, package: str, wanted: str, versions: Versions | None = Non
     return present is not None and present != ABSENT and admits(wanted, present)
 
 
-def impossible(stack: Stack, wanted: Mapping[str, str]) -> str | None:
+def impossible(stack: PackageSet, wanted: Mapping[str, str]) -> str | None:
     """The sentence that says why a demand cannot be met at all; None when the obstacle is not a single package."""
     for package, spec in wanted.items():
-        if met(stack, package, spec) or leader_of(package) or stack.domain(package, spec):
+        if met(stack, package, spec) or owner_of(package) or releases_of(stack, package, spec):
             continue
         asked = f"`{package}{'' if spec == ABSENT else spec}`"
         if not stack.free(package):
@@ -85,7 +86,7 @@ def impossible(stack: Stack, wanted: Mapping[str, str]) -> str | None:
 
 
 def _extend(
-    stack: Stack,
+    stack: PackageSet,
     wanted: Mapping[str, str],
     chosen: dict[str, str],
     must: Iterable[str],
@@ -100,7 +101,9 @@ def _extend(
     if pending:
         if len(chosen) < size:
             fitting = (
-                v for v in stack.domain(pending[0], wanted.get(pending[0], "")) if stack.fits(pending[0], v, chosen)
+                v
+                for v in releases_of(stack, pending[0], wanted.get(pending[0], ""))
+                if stack.fits(pending[0], v, chosen)
             )
             yield from _each(stack, wanted, chosen, pending[0], fitting, must, size, budget)
         return
@@ -121,14 +124,14 @@ def _extend(
     for package, narrowed in min(zip(movers, ways, strict=True), key=lambda pair: len(pair[0]))[1]:
         spec = ",".join(part for part in (wanted.get(package, ""), narrowed) if part)
         fitting = (
-            version for version in stack.domain(package, spec)
+            version for version in releases_of(stack, package, spec)
             if stack.fits(package, version, chosen) and not stack.outdated(package, version, chosen)
         )  # fmt: skip
         yield from _each(stack, wanted, chosen, package, fitting, must, size, budget)
 
 
 def _each(
-    stack: Stack,
+    stack: PackageSet,
     wanted: Mapping[str, str],
     chosen: dict[str, str],
     package: str,
@@ -141,25 +144,25 @@ def _each(
     dead: set[Any] = set()
     torch = stack.completed(chosen).get("torch")
     for version in versions:
-        if dead and package != "torch" and metadata_kind(stack, package, version, torch) in dead:
+        if dead and package != "torch" and metadata_class(stack, package, version, torch) in dead:
             continue
         before, found = budget[0], False
         for one in _extend(stack, wanted, {**chosen, package: version}, must, size, budget):
             found = True
             yield one
         if not found and before - budget[0] > _WORTH and budget[0] >= 0 and package != "torch":
-            dead.add(metadata_kind(stack, package, version, torch))
+            dead.add(metadata_class(stack, package, version, torch))
 
 
-def pressing(stack: Stack, chosen: Versions) -> list[Clash]:
+def pressing(stack: PackageSet, chosen: Versions) -> list[Clash]:
     """The requirements that break and that no installer mends by itself."""
     return [clash for clash in stack.clashes(chosen) if not _installer_moves(stack, clash, chosen)]
 
 
-def ways_out(stack: Stack, clash: Clash, versions: Versions, chosen: Versions) -> Iterator[tuple[str, str]]:
+def ways_out(stack: PackageSet, clash: Clash, versions: Versions, chosen: Versions) -> Iterator[tuple[str, str]]:
     """(package to move, range it then has to meet) for either end of a broken requirement."""
     for package, narrowed in ((clash.needs, clash.range), (clash.package, "")):
-        mover = leader_of(package) or package
+        mover = owner_of(package) or package
         if mover in chosen or versions.get(package) == ABSENT or not (stack.free(mover) and stack.free(package)):
             continue
         if mover == package and not stack.movable(package):
@@ -170,8 +173,8 @@ def ways_out(stack: Stack, clash: Clash, versions: Versions, chosen: Versions) -
         yield mover, narrowed if mover == package else ""
 
 
-def _installer_moves(stack: Stack, clash: Clash, chosen: Versions) -> bool:
+def _installer_moves(stack: PackageSet, clash: Clash, chosen: Versions) -> bool:
     """A plain dependency that is not on record (numpy, tokenizers …) moves along by itself, unless it is pinned."""
-    if clash.needs in stack.index or clash.needs in chosen or leader_of(clash.needs) or not stack.free(clash.needs):
+    if clash.needs in stack.index or clash.needs in chosen or owner_of(clash.needs) or not stack.free(clash.needs):
         return False
     return re.fullmatch(r"==[^,*]+", clash.range) is None

@@ -13,15 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from doctor.model import ABSENT, Alternative
+from doctor.model import ABSENT, Remedy
 from doctor.rulebook.evaluate import rule_holds
-from doctor.rulebook.rulebook import Rule
+from doctor.rulebook.rule import Rule
 
 from .causes import Causes, traced
 from .cost import cost
-from .plan import Pick, Plan
-from .release_classes import Kinds
-from .repair import UNNAMED, Outcome, Repair, by_hand
+from .infeasibility import Cases
+from .plan import FixPlan, Pick
+from .release_classes import ReleaseClasses
+from .repair import UNNAMED, CandidateFix, FixSearch, by_hand
 from .resolve import choices, met, pressing, ways_out
 
 _MOST = 6  # packages changed; what goes along because of metadata counts
@@ -35,26 +36,28 @@ _BETTER = 250, 2500  # the same, where a rule's way clears everything
 class Search:
     """One search for one patient."""
 
-    def __init__(self, repair: Repair, most: int = _MOST, evaluations: int = _EVALUATIONS, nodes: int = _NODES) -> None:
+    def __init__(
+        self, repair: FixSearch, most: int = _MOST, evaluations: int = _EVALUATIONS, nodes: int = _NODES
+    ) -> None:
         self.repair, self.stack, self.rulebook = repair, repair.stack, repair.rulebook
         self.left, self.nodes, self.most = evaluations, nodes, most
-        self.kinds = Kinds(repair.rulebook, repair.stack)
+        self.kinds = ReleaseClasses(repair.rulebook, repair.stack)
         self._seen: set[Any] = set()
-        self._cheapest: Outcome | None = None
-        self._verdicts: dict[Any, tuple[Outcome | None, list[Rule], Causes]] = {}
+        self._cheapest: CandidateFix | None = None
+        self._verdicts: dict[Any, tuple[CandidateFix | None, list[Rule], Causes]] = {}
 
     @property
     def exhausted(self) -> bool:
         """Whether it ended before everything was tried: then an empty answer proves nothing."""
         return self.left <= 0 or self.nodes <= 0
 
-    def best(self, begun: Outcome | None = None) -> Outcome | None:
+    def best(self, begun: CandidateFix | None = None) -> CandidateFix | None:
         """The cheapest change that clears every error, fewest packages first; None where the bounds hold none.
 
         `begun` is a way that leaves errors behind: what it changes is taken as it is.
         """
         chosen = {} if begun is None else dict(begun.chosen)
-        plan = Plan() if begun is None else begun.plan
+        plan = FixPlan() if begun is None else begun.plan
         for size in range(len(chosen), len(chosen) + self.most + 1):
             self._seen.clear()
             for outcome in self._extend(chosen, plan, size, None):
@@ -66,7 +69,7 @@ class Search:
                 return None
         return None
 
-    def _extend(self, chosen: dict[str, str], plan: Plan, size: int, target: str | None) -> Iterator[Outcome]:
+    def _extend(self, chosen: dict[str, str], plan: FixPlan, size: int, target: str | None) -> Iterator[CandidateFix]:
         """Everything of this size that begins with `chosen`; `target` is the error to be mended first."""
         key = (
             frozenset(chosen.items()),
@@ -101,14 +104,14 @@ class Search:
         for package in packages:
             yield from self._with(chosen, plan, package, "", size, after)
 
-    def _too_dear(self, chosen: dict[str, str], plan: Plan, size: int) -> bool:
+    def _too_dear(self, chosen: dict[str, str], plan: FixPlan, size: int) -> bool:
         """Whether it cannot become cheaper than what was found: no part of the cost falls when more is changed."""
         if self._cheapest is None:
             return False
         return (size, *cost(self.stack, chosen)[1:], by_hand(plan)) >= self._cheapest.cost
 
     def _next(
-        self, rules: Sequence[Rule], causes: Causes, plan: Plan, chosen: dict[str, str], size: int
+        self, rules: Sequence[Rule], causes: Causes, plan: FixPlan, chosen: dict[str, str], size: int
     ) -> tuple[Rule | None, list[str], list[Pick]] | None:
         """(the error with the fewest ways, packages that may mend it, settings); None where one has no way at all."""
         found: list[tuple[Rule | None, list[str], list[Pick]]] = []
@@ -136,15 +139,15 @@ class Search:
         return len(self.kinds.releases(package, ""))
 
     def _with(
-        self, chosen: dict[str, str], plan: Plan, package: str, spec: str, size: int, target: str | None
-    ) -> Iterator[Outcome]:
+        self, chosen: dict[str, str], plan: FixPlan, package: str, spec: str, size: int, target: str | None
+    ) -> Iterator[CandidateFix]:
         for version in self.kinds.releases(package, spec):
             if self.stack.fits(package, version, chosen) and not self.stack.outdated(package, version, chosen):
                 yield from self._extend({**chosen, package: version}, plan, size, target)
 
     def _set(
-        self, chosen: dict[str, str], plan: Plan, picks: Sequence[Pick], size: int, target: str | None
-    ) -> Iterator[Outcome]:
+        self, chosen: dict[str, str], plan: FixPlan, picks: Sequence[Pick], size: int, target: str | None
+    ) -> Iterator[CandidateFix]:
         """The same with one more variable or setting, or a removal that the rule names."""
         for pick in picks:
             joined = plan.joined(pick)
@@ -155,7 +158,7 @@ class Search:
                 continue
             yield from self._extend({**chosen, **moved}, joined, size, target)
 
-    def _settings(self, rule: Rule, switches: set[str], plan: Plan) -> Iterator[Pick]:
+    def _settings(self, rule: Rule, switches: set[str], plan: FixPlan) -> Iterator[Pick]:
         """What the rule puts before any release, removals and foreign builds it names, and set variables it reads."""
         if len(plan.env) + len(plan.config) >= _SETTINGS:
             return
@@ -173,11 +176,11 @@ class Search:
             if (way.require or not same) and not (named and way.config):
                 yield pick
         for name in sorted(switches - set(plan.env)):
-            yield Pick(rule.id, UNNAMED, Alternative(unset_env=(name,)))
+            yield Pick(rule.id, UNNAMED, Remedy(unset_env=(name,)))
 
     def _judged(
-        self, chosen: Mapping[str, str], plan: Plan, target: str | None
-    ) -> tuple[Outcome | None, list[Rule], Causes]:
+        self, chosen: Mapping[str, str], plan: FixPlan, target: str | None
+    ) -> tuple[CandidateFix | None, list[Rule], Causes]:
         """(the outcome if nothing is left; else the errors that fire, and what they depend on)."""
         repair = self.repair
         self.left -= 1
@@ -198,7 +201,7 @@ def _no_release(rule: Rule) -> bool:
     return "no_pin" in rule.body and not any(way.require for way in rule.alternatives)
 
 
-def better(repair: Repair, offered: Sequence[Outcome]) -> tuple[Outcome | None, bool]:
+def better(repair: FixSearch, offered: Sequence[CandidateFix]) -> tuple[CandidateFix | None, bool]:
     """(a way that needs fewer packages than all that are offered, where there is one; whether that could be told)."""
     size = min((len(outcome.chosen) for outcome in offered if not outcome.firing), default=0)
     if offered[0].firing or size < 2:
@@ -208,7 +211,7 @@ def better(repair: Repair, offered: Sequence[Outcome]) -> tuple[Outcome | None, 
     return found, found is not None or not (search.exhausted or size - 1 > _MOST)
 
 
-def completed(repair: Repair, outcomes: Sequence[Outcome]) -> Outcome | None:
+def completed(repair: FixSearch, outcomes: Sequence[CandidateFix]) -> CandidateFix | None:
     """A way that clears all where those that rules name leave errors: searched anew, then from the best of them."""
     found = Search(repair).best()
     if found is None and outcomes:
@@ -217,12 +220,11 @@ def completed(repair: Repair, outcomes: Sequence[Outcome]) -> Outcome | None:
     return found or _from_the_end(repair)
 
 
-def _from_the_end(repair: Repair) -> Outcome | None:
+def _from_the_end(repair: FixSearch) -> CandidateFix | None:
     """A way begun where the first error is gone, and completed by what its releases need and by the other errors."""
-    from .infeasibility import Cases
 
     cases, left = Cases(repair, _CASES), [_SMALL[1]]
-    begun: dict[frozenset[str], Outcome] = {}
+    begun: dict[frozenset[str], CandidateFix] = {}
     rule = next((rule for rule in repair.rules if rule.id in repair.firing and not _no_release(rule)), None)
     if rule is None:
         return None

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from doctor.facts.vocabulary import TERMS
-from doctor.model import ABSENT, Fact, Facts, Fix, NoFix
-from doctor.packages.index import Platform, ReleaseIndex, load_index, normalized
+from doctor.model import Facts, Fix, Infeasible
+from doctor.packages.index import ReleaseIndex, load_index
+from doctor.rulebook.evaluate import Assessment
+from doctor.rulebook.rulebook import Rulebook
+from doctor.solver.environment import stack_of
 
 from .constraints import Limits
-
-if TYPE_CHECKING:
-    from doctor.rulebook.evaluate import Assessment
-    from doctor.rulebook.resolver import Known
-    from doctor.rulebook.rulebook import Rulebook
-
-    from .environment import Stack
-    from .repair import Outcome
+from .describe import as_fix
+from .infeasibility_text import proofs
+from .regressions import FeatureRegressions
+from .repair import CandidateFix, FixSearch, best_of, drags
+from .search import Search, better, completed
 
 MOST_FIXES = 3
 _SEARCHED = 3  # warnings
@@ -75,27 +73,21 @@ def _solve(
     hopeless = all(finding.no_pin for finding in errors)  # says the author: no release cures it
     if not any(finding.alternatives for finding in targets) and hopeless:
         return ()
-    from .describe import as_fix
-    from .repair import Repair, best_of, drags
 
     requires = installed() if installed is not None else None
     stack = stack_of(facts, assessment.known, index or load_index(), limits, requires)
     severities = ("error",) if errors else ("error", "warning")
-    repair = Repair(rulebook, facts, assessment, stack, severities)
-    outcomes: list[Outcome] = []
+    repair = FixSearch(rulebook, facts, assessment, stack, severities)
+    outcomes: list[CandidateFix] = []
     for finding in targets:  # worst first; where it leaves errors behind, another may be the better one to begin with
         named = repair.fixes_for(rulebook.rules[finding.rule])
         outcomes += [outcome for outcome in named if errors or not drags(stack, outcome)]
         if any(not outcome.firing for outcome in outcomes):
             break
     if deep and errors and all(outcome.firing for outcome in outcomes):
-        from .search import completed
-
         found = completed(repair, outcomes)  # no rule names a way that clears everything: look for one
         outcomes += [found] if found is not None else []
     if deep and thorough and not errors and not outcomes:
-        from .search import Search
-
         for finding in targets[:_SEARCHED]:  # a warning whose cure the index knows: a part that strayed from its pin
             rule = rulebook.rules[finding.rule]
             found = Search(repair.of_one(rule), 1, 60, 200).best() if not finding.no_pin else None
@@ -103,67 +95,18 @@ def _solve(
     outcomes = [repair.lean(outcome) for outcome in outcomes]
     best = best_of(outcomes, repair.firing, MOST_FIXES)
     if deep and errors and best and (thorough or drags(stack, best[0]) or len(best[0].chosen) >= _SUSPICIOUS):
-        from .search import better
-
         smaller, repair.smallest = better(repair, best)
         if smaller is not None:  # recommended only if it is worse in nothing that matters, else one way of several
             best = [smaller, *best] if smaller.dominates(best[0]) else [*best[: MOST_FIXES - 1], smaller]
         best = best[:MOST_FIXES]
     losses = None
     if deep and thorough:
-        from .regressions import Losses
-
-        losses = Losses(repair)
+        losses = FeatureRegressions(repair)
     fixes: dict[tuple[object, ...], Fix] = {}  # two ways may come to the same
     for outcome in best:
         fix = as_fix(repair, outcome, outcome is best[0], losses)
         fixes.setdefault(tuple((change.kind, change.name, change.after) for change in fix.changes), fix)
     return tuple(fix for changes, fix in fixes.items() if changes)
-
-
-def stack_of(
-    facts: Facts,
-    known: Known,
-    index: ReleaseIndex,
-    limits: Limits | None = None,
-    installed: Mapping[str, Sequence[str]] | None = None,
-) -> Stack:
-    """The packages of the target, as given and as they follow from what is given."""
-    from .environment import Stack
-
-    versions = {name: str(fact.value) for name, fact in distributions(facts).items()}
-    for name in index.packages:
-        value = known.value(f"{name}.version")
-        if value not in (None, ABSENT):
-            versions.setdefault(name, str(value))
-    cuda = known.value("torch.cuda")
-    return Stack(
-        index=index,
-        platform=platform_of(known),
-        installed=versions,
-        requires={normalized(name): tuple(lines) for name, lines in (installed or {}).items()},
-        limits=limits or Limits(),
-        cuda=None if cuda in (None, ABSENT) else str(cuda),
-    )
-
-
-def distributions(facts: Facts) -> dict[str, Fact]:
-    """Package → fact of its version, for every distribution known to be installed."""
-    return {
-        key.removesuffix(".version"): fact
-        for key, fact in facts.items()
-        if key.endswith(".version") and key not in TERMS and fact.value not in (None, ABSENT)
-    }
-
-
-def platform_of(known: Known) -> Platform:
-    """Where the target runs; an unknown Python excludes no release."""
-    python = known.value("python.version")
-    return Platform(
-        python=None if python in (None, ABSENT) else str(python),
-        system=str(known.value("platform.system") or "Linux"),
-        machine=str(known.value("platform.machine") or "x86_64"),
-    )
 
 
 def no_fix(
@@ -175,14 +118,12 @@ def no_fix(
     limits: Limits | None = None,
     installed: Callable[[], Mapping[str, Sequence[str]]] | None = None,
     index: ReleaseIndex | None = None,
-) -> tuple[NoFix, ...]:
+) -> tuple[Infeasible, ...]:
     """For every error that no fix clears: why no release cures it, in sentences, and what would help instead."""
     cleared = {rule for fix in fixes for rule in fix.resolves}
     if not assessment.errors - cleared:
         return ()
-    from .infeasibility_text import proofs
-    from .repair import Repair
 
     requires = installed() if installed is not None else None
     stack = stack_of(facts, assessment.known, index or load_index(), limits, requires)
-    return proofs(Repair(rulebook, facts, assessment, stack, ("error",)), cleared)
+    return proofs(FixSearch(rulebook, facts, assessment, stack, ("error",)), cleared)

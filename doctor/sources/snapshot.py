@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from doctor._version import __version__
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest, parse, term
 from doctor.model import Fact, Facts
+from doctor.sources.probes.gpu_table import with_capability
 from doctor.util.redact import tilde
+from doctor.util.yaml_text import parse_yaml, read_text
 
 SCHEMA = 1  # of the file
 
@@ -21,7 +24,6 @@ _PREFIX = "workload."
 
 def read_facts(path: Path) -> Facts:
     """The facts of a file: a snapshot, a short hand-written one, or a report of `check --format json`."""
-    from doctor.util.yaml_text import read_text
 
     text = read_text(path, "facts file")
     return parse_facts(text, str(path))
@@ -38,7 +40,6 @@ def parse_facts(text: str, origin: str) -> Facts:
     facts = Facts(_fact(key, value, origin) for key, value in _pairs(content, origin).items())
     if "gpu.name" not in facts:
         return facts
-    from doctor.sources.probes.gpu_table import with_capability
 
     return with_capability(facts)
 
@@ -127,14 +128,11 @@ def _load(text: str, origin: str) -> Any:
                 where = f":{problem.lineno}" if hasattr(problem, "lineno") else ""
                 raise DoctorError(f"{origin}{where}: not JSON: {getattr(problem, 'msg', problem)}") from None
             # A YAML flow mapping begins alike.
-    from doctor.util.yaml_text import parse_yaml
 
     return parse_yaml(text, origin)[0]
 
 
 def _load_json(text: str, origin: str) -> Any:
-    import json
-
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         built = dict(pairs)
         if len(built) < len(pairs):

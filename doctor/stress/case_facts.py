@@ -37,7 +37,7 @@ NAMED = ("no_mask", "causal", "causal_bottom_right", "padding", "padding_causal"
 WINDOWED = {"window": "causal_bottom_right", "window_both": "no_mask"}
 
 
-def described(case: Case) -> Facts | None:
+def case_facts(case: Case) -> Facts | None:
     """What the rules are told of this case; None for a backend that no rule speaks of."""
     if case["backend"] not in SPOKEN_OF:
         return None

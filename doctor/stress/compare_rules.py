@@ -6,17 +6,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from doctor.diagnosis.examine import Request, environment_of
+from doctor.diagnosis.examine import environment_of
+from doctor.diagnosis.request import Request
 from doctor.model import Facts
 from doctor.rulebook.backends import predict
 from doctor.rulebook.evaluate import know, rule_holds
-from doctor.rulebook.resolver import Known
-from doctor.rulebook.rulebook import Rule, Rulebook, load_rulebook
-from doctor.runner.run import Answer
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rule import Rule
+from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.runner.result import KernelResult
 
-from .case_facts import SPOKEN_OF, described
+from .case_facts import SPOKEN_OF, case_facts
 from .failures import BAD, verdict
-from .sweep import Outcome
+from .sweep import SweepResult
 
 #: What ails a library that then serves nothing, whatever it is asked.
 BROKEN = ("abi-undefined-symbol", "missing-module", "no-kernel-image", "no-kernel-image/arch")
@@ -65,7 +67,7 @@ class Reader:
 
     def said(self, case: Mapping[str, Any]) -> Said | None:
         """What the rules say of this case; None where they speak of no such backend."""
-        facts = described(case)
+        facts = case_facts(case)
         if facts is None:
             return None
         # What went before is no part of a workload, and only notes speak of it.
@@ -98,7 +100,7 @@ class Reader:
                 found[rule.library] = (*found.get(rule.library, ()), rule.id)
         return found
 
-    def _served(self, name: str, known: Known) -> tuple[bool | None, tuple[str, ...]]:
+    def _served(self, name: str, known: FactResolver) -> tuple[bool | None, tuple[str, ...]]:
         """(whether this backend, or the library's choice, takes the case; the rules for which it does not)."""
         prefix = name.partition(".")[0]
         library = self.rulebook.by_prefix.get(prefix)
@@ -120,7 +122,7 @@ class Reader:
             against = tuple(item.reasons[0] for item in told.candidates if item.reasons)
         return serves, tuple(dict.fromkeys(reason.rule for reason in against if reason.holds))
 
-    def _fires(self, rule: Rule, known: Known, name: str) -> bool:
+    def _fires(self, rule: Rule, known: FactResolver, name: str) -> bool:
         if _refuses(rule):
             return False
         if rule.fails_at_run and "." in name:
@@ -150,7 +152,7 @@ def _refuses(rule: Rule) -> bool:
     return bool(rule.body.get("category") == "backend-unavailable" and not rule.fails_at_run)
 
 
-def compare(records: Iterable[tuple[str, Mapping[str, Any], Answer]], reader: Reader) -> Comparison:
+def compare(records: Iterable[tuple[str, Mapping[str, Any], KernelResult]], reader: Reader) -> Comparison:
     """Every answer beside what the rules say of its case."""
     found = Comparison()
     for _, case, answer in records:
@@ -174,7 +176,7 @@ def compare(records: Iterable[tuple[str, Mapping[str, Any], Answer]], reader: Re
     return found
 
 
-def beside_the_rulebook(outcome: Outcome, python: str) -> Comparison | None:
+def beside_the_rulebook(outcome: SweepResult, python: str) -> Comparison | None:
     """Compare a sweep of GPUs with what the rules say of this environment; faults get the rules that foretold them."""
     if str(outcome.hello.get("device")) == "cpu":
         return None  # the rules speak of kernels on GPUs

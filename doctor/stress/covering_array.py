@@ -11,7 +11,7 @@ Row = tuple[int, ...]  # for each axis the place of its value
 Tuple_ = tuple[tuple[int, int], ...]  # ((axis, place), ...), by axis
 
 
-class Cover:
+class CoveringArray:
     """Rows over `axes`, greedily chosen; `fits` says which rows make sense.
 
     Iterating yields rows without end or repetition: until every feasible pair has occurred each row is the best of

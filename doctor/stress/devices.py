@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from doctor.runner.run import Answer
+from doctor.runner.result import KernelResult
 
 BUSY_SHARE = 0.1  # of a GPU's memory in use by others
 BUSY_PERCENT = 20  # utilization
 
 
 @dataclass(frozen=True)
-class Lane:
+class Device:
     """One GPU, or the CPU: its name in the report and the environment that shows a process this device alone."""
 
     name: str
@@ -24,11 +24,11 @@ class Lane:
     notes: tuple[str, ...] = ()
 
 
-def lanes(hello: Mapping[str, Any], memory: int | None) -> tuple[list[Lane], list[str]]:
+def lanes(hello: Mapping[str, Any], memory: int | None) -> tuple[list[Device], list[str]]:
     """The lanes of this host, and what is wrong with devices that get none."""
     devices = hello.get("devices") or []
     if not devices:
-        return [Lane("cpu", "the CPU", memory_bytes=memory)], []
+        return [Device("cpu", "the CPU", memory_bytes=memory)], []
     tokens = [token.strip() for token in str(hello.get("visible") or "").split(",") if token.strip()]
     made, problems = [], []
     for device in devices:
@@ -40,7 +40,7 @@ def lanes(hello: Mapping[str, Any], memory: int | None) -> tuple[list[Lane], lis
             problems.append(f"{label} cannot be used: {device['problem']}")
             continue
         made.append(
-            Lane(
+            Device(
                 device.get("uuid") or f"gpu{index}",
                 label,
                 {"CUDA_VISIBLE_DEVICES": token},
@@ -62,10 +62,10 @@ def _busy(label: str, device: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def disagreements(
-    answers: Iterable[tuple[str, Mapping[str, Any], Answer]], names: Mapping[str, str]
+    answers: Iterable[tuple[str, Mapping[str, Any], KernelResult]], names: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """Cases in which GPUs of one name differ: in the verdict, or in the bits of an output that repeats bit by bit."""
-    by_case: dict[str, list[tuple[str, Mapping[str, Any], Answer]]] = defaultdict(list)
+    by_case: dict[str, list[tuple[str, Mapping[str, Any], KernelResult]]] = defaultdict(list)
     for gpu, case, answer in answers:
         by_case[repr(sorted(case.items(), key=str))].append((gpu, case, answer))
     found = []
@@ -87,7 +87,7 @@ def _pairs(group: Sequence[Any], names: Mapping[str, str]) -> Iterable[tuple[Any
             first[kind] = item
 
 
-def _difference(one: Answer, two: Answer) -> str | None:
+def _difference(one: KernelResult, two: KernelResult) -> str | None:
     if one.outcome != two.outcome:
         return f"{one.outcome} here, {two.outcome} there"
     if one.observed.get("verdict") != two.observed.get("verdict"):

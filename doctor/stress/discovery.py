@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 from zlib import crc32
 
 from doctor.errors import DoctorError, NoDiagnosis
-from doctor.runner.run import Answer, everyones
+from doctor.runner.result import KernelResult
+from doctor.runner.run import everyones
 
 from .axes import DOMAINS
 from .worker import Worker
@@ -78,9 +80,8 @@ def _exists(name: str) -> None:
         raise DoctorError(f"there is no file `{path}`")
 
 
-def _one_by_one(worker: Worker, request: Mapping[str, Any]) -> Answer:
+def _one_by_one(worker: Worker, request: Mapping[str, Any]) -> KernelResult:
     """A library took the process with it: torch on its own, then each backend in a process of its own."""
-    from concurrent.futures import ThreadPoolExecutor
 
     first = worker.ask({**request, "backends": ["sdpa.default"], "own": []})
     if first.outcome != "ran":
@@ -90,7 +91,7 @@ def _one_by_one(worker: Worker, request: Mapping[str, Any]) -> Answer:
     with ThreadPoolExecutor(4) as pool:
         ask = partial(_state, worker, {**request, "context": False, "own": []})
         states = dict(zip(names, pool.map(ask, names), strict=True))
-    return Answer("ran", {**first.observed, "backends": states}, first.reason, first.seconds)
+    return KernelResult("ran", {**first.observed, "backends": states}, first.reason, first.seconds)
 
 
 def _state(worker: Worker, request: Mapping[str, Any], name: str) -> str | None:

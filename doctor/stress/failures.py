@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from doctor.runner.result import out_of_memory
-from doctor.runner.run import Answer, run_alone
+from doctor.runner.result import KernelResult, out_of_memory
+from doctor.runner.run import run_alone
 
 from .worker import Worker
 
@@ -24,7 +25,7 @@ PLAINEST = {
 }  # fmt: skip
 
 
-def verdict(answer: Answer) -> str:
+def verdict(answer: KernelResult) -> str:
     """right, wrong, refused, unavailable, no memory, failed, crashed or timeout."""
     if answer.outcome == "ran":
         return "wrong" if answer.observed.get("verdict") == "wrong" else "right"
@@ -33,7 +34,7 @@ def verdict(answer: Answer) -> str:
     return answer.outcome
 
 
-def kinds(answer: Answer) -> list[str]:
+def kinds(answer: KernelResult) -> list[str]:
     """What kinds of fault this answer is about."""
     if answer.outcome == "ran":
         return list(answer.observed.get("faults") or [])
@@ -50,7 +51,7 @@ class Failure:
     kinds: tuple[str, ...]
     case: dict[str, Any]  # as first seen
     reason: str
-    answer: Answer
+    answer: KernelResult
     small: dict[str, Any] | None = None
     errors: Mapping[str, Any] | None = None
     bound: Mapping[str, float] | None = None  # what the errors of the smallest form were held to
@@ -83,7 +84,7 @@ class Failure:
 
 
 def gather(
-    failing: Sequence[tuple[dict[str, Any], Answer]],
+    failing: Sequence[tuple[dict[str, Any], KernelResult]],
     worker: Worker,
     *,
     seconds: float,
@@ -115,7 +116,7 @@ def gather(
 ODD_LAYOUTS = ("offset1", "expanded", "thd")
 
 
-def _merged(faults: Sequence[Failure], failing: Sequence[tuple[dict[str, Any], Answer]]) -> list[Failure]:
+def _merged(faults: Sequence[Failure], failing: Sequence[tuple[dict[str, Any], KernelResult]]) -> list[Failure]:
     """The faults less those that another one explains, each with the number of cases that show it."""
     ranked = sorted(faults, key=lambda item: (item.small is None, len(_odd(item))))
     found: list[Failure] = []
@@ -146,7 +147,7 @@ def _shrink_inside(faults: Sequence[Failure], worker: Worker, each: float, until
     left = list(faults)
     requests = [{"op": "shrink", "case": _plain(item), "kinds": list(item.kinds), "seconds": each} for item in left]
 
-    def heard(_: Mapping[str, Any], answer: Answer) -> None:
+    def heard(_: Mapping[str, Any], answer: KernelResult) -> None:
         item, told = left.pop(0), answer.observed
         if answer.outcome == "ran" and told.get("reproduced"):
             item.small, item.script = dict(told["case"]), told["script"]
@@ -170,7 +171,7 @@ def _without_before(failure: Failure, worker: Worker) -> None:
         failure.script = _script(failure, plain, worker)
 
 
-def _survives(answer: Answer) -> bool:
+def _survives(answer: KernelResult) -> bool:
     return "CUDA error" not in answer.reason and "device-side assert" not in answer.reason
 
 
@@ -200,8 +201,6 @@ def _script(failure: Failure, case: Mapping[str, Any], worker: Worker) -> str | 
 
 
 def _show_all(faults: Sequence[Failure], worker: Worker) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda item: _show(item, worker), faults))
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from doctor.errors import DoctorError, reason_of
-from doctor.runner.result import OUTCOMES, Answer
+from doctor.runner.result import OUTCOMES, KernelResult
 
 from .failures import verdict
 from .plan import key
 
-FIELDS = {field.name for field in dataclasses.fields(Answer)}
+FIELDS = {field.name for field in dataclasses.fields(KernelResult)}
 
 
 class Journal:
@@ -32,7 +32,7 @@ class Journal:
         restart: bool = False,
         limits: Mapping[str, float | None] | None = None,
     ) -> None:
-        self.path, self.answers = path, dict[tuple[str, str], Answer]()
+        self.path, self.answers = path, dict[tuple[str, str], KernelResult]()
         self.problem: str | None = None  # why it could not be written to the end
         self._limits = dict(limits or {})
         self._file: TextIO | None = None
@@ -92,7 +92,7 @@ class Journal:
                 self.answers.pop((gpu, case), None)
         return True
 
-    def _holds(self, answer: Answer, limits: Mapping[str, Any]) -> bool:
+    def _holds(self, answer: KernelResult, limits: Mapping[str, Any]) -> bool:
         """Whether the answer would be the same within the limits of today."""
         became = verdict(answer)
         if became == "timeout":
@@ -100,7 +100,7 @@ class Journal:
             return not isinstance(before, (int, float)) or now is None or now <= before
         return became != "no memory" or limits.get("memory") == self._limits.get("memory")
 
-    def add(self, gpu: str, case: dict[str, Any], answer: Answer) -> None:
+    def add(self, gpu: str, case: dict[str, Any], answer: KernelResult) -> None:
         """Note an answer, on disk before anything else happens; a disk that is full costs the journal alone."""
         self.answers[gpu, key(case)] = answer
         told = {name: value for name, value in dataclasses.asdict(answer).items() if value}
@@ -131,11 +131,11 @@ class Journal:
             self._file.flush()
 
 
-def _answer(told: Any) -> Answer | None:
+def _answer(told: Any) -> KernelResult | None:
     """The answer that was written down; None for what none can have been."""
     if not isinstance(told, dict) or told.get("outcome") not in OUTCOMES:
         return None
-    answer = Answer(**{name: value for name, value in told.items() if name in FIELDS})
+    answer = KernelResult(**{name: value for name, value in told.items() if name in FIELDS})
     observed, spent = answer.observed, answer.spent
     texts = (answer.reason, answer.stderr_tail, answer.signal or "", answer.where or "")
     sound = isinstance(observed, dict) and isinstance(spent, dict) and all(isinstance(text, str) for text in texts)

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from doctor.runner.run import Answer
+from doctor.runner.result import KernelResult
 
-from .devices import Lane
+from .devices import Device
 from .journal import Journal
 from .plan import key
 from .worker import Worker
@@ -18,21 +18,23 @@ IN_A_ROW = 6  # cases that end their process, one after the other, before a GPU 
 PATIENCE = 3  # times as long may a case take that is asked again
 
 #: Hears (case, answer, whether it is new: not from the journal).
-Note = Callable[[dict[str, Any], Answer, bool], None]
+Note = Callable[[dict[str, Any], KernelResult, bool], None]
 
 
-class Part:
+class DevicePartition:
     """Cases of one device, asked one after the other."""
 
-    def __init__(self, lane: Lane, worker: Worker, note: Note) -> None:
+    def __init__(self, lane: Device, worker: Worker, note: Note) -> None:
         self.lane, self.worker, self.note = lane, worker, note
         self.notes: list[str] = []
         self.lost: str | None = None  # what was said by a device, or an interpreter, that cannot be asked any more
         self._killed: Counter[str] = Counter()
         self._in_a_row = 0
-        self._gone: list[tuple[dict[str, Any], Answer]] = []  # as if the device were gone: who is to blame shows later
+        self._gone: list[
+            tuple[dict[str, Any], KernelResult]
+        ] = []  # as if the device were gone: who is to blame shows later
         self._given_up = False
-        self._late: list[tuple[Mapping[str, Any], Answer]] = []  # no answer in time, and not asked again yet
+        self._late: list[tuple[Mapping[str, Any], KernelResult]] = []  # no answer in time, and not asked again yet
 
     def ask(
         self,
@@ -64,7 +66,7 @@ class Part:
             self.notes.append(f"{self.lane.label}: {text}")
         return finished and not self._given_up
 
-    def _heard(self, request: Mapping[str, Any], answer: Answer) -> None:
+    def _heard(self, request: Mapping[str, Any], answer: KernelResult) -> None:
         case = case_of(request)
         gone, died = is_gone(self.lane, answer), answer.outcome in ("crashed", "timeout")
         self._count(case, answer)
@@ -86,7 +88,7 @@ class Part:
     def _ask_again(self, until: float | None, stop: Callable[[], bool]) -> None:
         """What did not answer in time gets longer, once the rest is through: a busy host is no fault of a case."""
         patient = Worker(self.worker.python, timeout=PATIENCE * self.worker.timeout, env=self.worker.env)
-        answers: list[Answer] = []
+        answers: list[KernelResult] = []
         for request, first in self._late:
             answers.clear()
             if self._killed[str(request["backend"])] < TRIES:
@@ -100,14 +102,14 @@ class Part:
             self.note(case, answer, True)
         self._gone.clear()
 
-    def _count(self, case: Mapping[str, Any], answer: Answer) -> None:
+    def _count(self, case: Mapping[str, Any], answer: KernelResult) -> None:
         if answer.outcome in ("crashed", "timeout"):
             self._killed[str(case["backend"])] += 1
 
     def _skip(self, request: Mapping[str, Any]) -> bool:
         return self._given_up or self._killed[str(request["backend"])] >= TRIES
 
-    def _barren(self, answer: Answer) -> None:
+    def _barren(self, answer: KernelResult) -> None:
         self.lost = f"the program does not get to a case any more: {answer.reason}"
 
 
@@ -116,7 +118,7 @@ def case_of(request: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in request.items() if name != "memory_bytes"}
 
 
-def is_gone(lane: Lane, answer: Answer) -> bool:
+def is_gone(lane: Device, answer: KernelResult) -> bool:
     """Whether this reads as if the device were no longer there: no case is to blame for that alone."""
     if lane.name == "cpu":
         return False

@@ -10,7 +10,7 @@ from typing import Any
 from zlib import crc32
 
 from .axes import RESTING, consistent, domain
-from .covering_array import Cover
+from .covering_array import CoveringArray
 
 #: The paths that jobs are on without knowing come first.
 FIRST = ("sdpa.default", "transformers.sdpa", "sdpa.flash", "sdpa.cudnn", "sdpa.efficient", "flash2", "te.fused")
@@ -34,14 +34,14 @@ COMPILED = 3  # cases per backend that also go through torch.compile, which cost
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """Cases in order, and for each backend (pairs covered, pairs that can be)."""
 
     cases: tuple[dict[str, Any], ...]
     pairs: dict[str, tuple[int, int]]
 
 
-def plan(backends: Sequence[str], device: str, count: int, seed: int = 0, compiled: int = COMPILED) -> Plan:
+def plan(backends: Sequence[str], device: str, count: int, seed: int = 0, compiled: int = COMPILED) -> SweepPlan:
     """`count` cases over the backends, in proportion to their shares; the same for the same arguments."""
     order = sorted(backends, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
     shares = {name: domain(name).share for name in order}
@@ -58,7 +58,7 @@ def plan(backends: Sequence[str], device: str, count: int, seed: int = 0, compil
     risky = {name: _risky(name, queue, device) for name, queue in queues.items()}
     primed = {name: _primed(queue) for name, queue in queues.items()}
     single = {name: _special(name, queue, SINGLE) for name, queue in queues.items()}
-    return Plan(
+    return SweepPlan(
         (*_in_turn(queues), *_in_turn(primed), *_in_turn(single), *_in_turn(slow), *late, *_in_turn(risky)), pairs
     )
 
@@ -70,7 +70,7 @@ def _cases(name: str, device: str, count: int, seed: int) -> tuple[list[dict[str
         return consistent(case) and mine.fits(case)
 
     # Another array for each backend: together they see more than one array asked of all would.
-    cover = Cover(mine.axes(device), fits, crc32(f"{seed} {name.rpartition('/')[2]}".encode()), RESTING)
+    cover = CoveringArray(mine.axes(device), fits, crc32(f"{seed} {name.rpartition('/')[2]}".encode()), RESTING)
     made = []
     for number, case in enumerate(islice(cover, count)):
         case = {"backend": name, **case, "seed": seed * 100_003 + number, "device": device}

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .compare_rules import Comparison
 from .failures import Failure
-from .sweep import Outcome, by_backend, margins
-
-if TYPE_CHECKING:
-    from .compare_rules import Comparison
+from .sweep import SweepResult, by_backend, margins
 
 COLUMNS = ("right", "wrong", "failed", "crashed", "timeout", "no memory", "refused", "unavailable", "not reached")
 
 
-def as_json(outcome: Outcome, beside: Comparison | None = None) -> dict[str, Any]:
+def as_json(outcome: SweepResult, beside: Comparison | None = None) -> dict[str, Any]:
     """One object; `schema` is its version. `beside` is the sweep compared with the rulebook."""
     return {
         "schema": 1,
@@ -66,7 +64,7 @@ def _beside_json(beside: Comparison) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def speeds(outcome: Outcome) -> dict[str, dict[str, Any]]:
+def speeds(outcome: SweepResult) -> dict[str, dict[str, Any]]:
     """Per backend: median time of a forward and backward, memory beside what the case needs, kernels that ran."""
     gathered: dict[str, dict[str, list[Any]]] = {}
     for _, case, answer in outcome.records:
@@ -89,7 +87,7 @@ def speeds(outcome: Outcome) -> dict[str, dict[str, Any]]:
     }
 
 
-def as_text(outcome: Outcome, beside: Comparison | None = None) -> str:
+def as_text(outcome: SweepResult, beside: Comparison | None = None) -> str:
     """For reading, complete without colour."""
     lines = [_headline(outcome), ""]
     lines += _table(outcome)
@@ -111,7 +109,7 @@ def as_text(outcome: Outcome, beside: Comparison | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _headline(outcome: Outcome) -> str:
+def _headline(outcome: SweepResult) -> str:
     devices = ", ".join(lane.label for lane in outcome.lanes)
     asked = f"{len(outcome.records)} cases on {devices}, torch {outcome.hello.get('torch')}"
     missed = outcome.totals.get("not reached")
@@ -126,7 +124,7 @@ def _headline(outcome: Outcome) -> str:
     return f"{' and '.join(parts)} in {asked}{left}"
 
 
-def _table(outcome: Outcome) -> list[str]:
+def _table(outcome: SweepResult) -> list[str]:
     table, speed, worst = by_backend(outcome), speeds(outcome), margins(outcome.records)
     used = [name for name in COLUMNS if any(counts[name] for counts in table.values())]
     head = ["backend", *used, "pairs", "ms", "error/bound"]
@@ -198,7 +196,7 @@ def _beside(beside: Comparison) -> list[str]:
     return lines
 
 
-def _timing(outcome: Outcome) -> str:
+def _timing(outcome: SweepResult) -> str:
     told = outcome.seconds
     parts = [f"import {told.get('import', 0):.1f} s", f"context {told.get('context', 0):.1f} s"]
     parts += [f"cases {told.get('cases', 0):.1f} s", f"wall {told.get('wall', 0):.1f} s"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -11,25 +12,25 @@ from typing import Any
 
 from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
-from doctor.runner.run import Answer
+from doctor.runner.result import KernelResult
 
-from .devices import Lane, disagreements, lanes
+from .devices import Device, disagreements, lanes
 from .discovery import Options, chosen, look, own_functions
 from .failures import BAD, Failure, gather, kinds, verdict
 from .journal import Journal
-from .partition import Part
-from .plan import Plan, key, plan
+from .partition import DevicePartition
+from .plan import SweepPlan, key, plan
 from .worker import Worker
 
 
 @dataclass
-class Outcome:
+class SweepResult:
     """All that a sweep found."""
 
     hello: Mapping[str, Any]
-    plan: Plan
-    lanes: list[Lane]
-    records: list[tuple[str, dict[str, Any], Answer]]  # (GPU, case, answer)
+    plan: SweepPlan
+    lanes: list[Device]
+    records: list[tuple[str, dict[str, Any], KernelResult]]  # (GPU, case, answer)
     failures: list[Failure] = field(default_factory=list)
     disagreements: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -55,7 +56,7 @@ def sweep(
     options: Options,
     progress: Callable[[int, int, int], None] = lambda done, total, bad: None,
     tell: Callable[[str], None] = lambda text: None,
-) -> Outcome:
+) -> SweepResult:
     """Carry out a sweep. `progress` hears (cases done, cases planned, bad ones)."""
     began = time.monotonic()
     hello, problems = look(options, tell)
@@ -68,7 +69,9 @@ def sweep(
     stack = {name: hello.get(name) for name in ("torch", "cuda", "versions", "device")}
     stack.update(seed=options.seed, cases=len(planned.cases), backends=sorted(backends), own=own_functions(backends))
     stack["attn-doctor"] = __version__
-    outcome = Outcome(hello, planned, here, [], notes=[*problems, *trouble, *(n for lane in here for n in lane.notes)])
+    outcome = SweepResult(
+        hello, planned, here, [], notes=[*problems, *trouble, *(n for lane in here for n in lane.notes)]
+    )
     journal = _journal(options, stack, outcome)
     outcome.resumed = journal.resumed
     ready = time.monotonic()
@@ -93,7 +96,7 @@ def sweep(
     return outcome
 
 
-def _journal(options: Options, stack: Mapping[str, Any], outcome: Outcome) -> Journal:
+def _journal(options: Options, stack: Mapping[str, Any], outcome: SweepResult) -> Journal:
     """The journal asked for; the one that nobody asked for is done without where it cannot be had."""
     limits = {"timeout": options.timeout, "memory": options.memory}
     try:
@@ -105,7 +108,9 @@ def _journal(options: Options, stack: Mapping[str, Any], outcome: Outcome) -> Jo
         return Journal(None, stack)
 
 
-def _run_lanes(options: Options, outcome: Outcome, journal: Journal, progress: Callable[[int, int, int], None]) -> bool:
+def _run_lanes(
+    options: Options, outcome: SweepResult, journal: Journal, progress: Callable[[int, int, int], None]
+) -> bool:
     """All GPUs at once; whether every case was asked."""
     until = time.monotonic() + options.budget if options.budget else None
     lock, bad, through = threading.Lock(), Counter[str](), []
@@ -114,8 +119,8 @@ def _run_lanes(options: Options, outcome: Outcome, journal: Journal, progress: C
     broken: list[BaseException] = []
     count = _processes(options, outcome)
 
-    def work(lane: Lane, cases: tuple[dict[str, Any], ...]) -> None:
-        def note(case: dict[str, Any], answer: Answer, fresh: bool) -> None:
+    def work(lane: Device, cases: tuple[dict[str, Any], ...]) -> None:
+        def note(case: dict[str, Any], answer: KernelResult, fresh: bool) -> None:
             with lock:
                 if fresh:
                     journal.add(lane.name, case, answer)
@@ -124,7 +129,7 @@ def _run_lanes(options: Options, outcome: Outcome, journal: Journal, progress: C
                 progress(len(outcome.records), total, bad["bad"])
 
         try:
-            part = Part(lane, Worker(options.python, timeout=options.timeout, env=lane.env), note)
+            part = DevicePartition(lane, Worker(options.python, timeout=options.timeout, env=lane.env), note)
             share = lane.memory_bytes // count if lane.memory_bytes else None
             through.append(part.ask(cases, journal, share, until, stop.is_set))
             outcome.notes += part.notes
@@ -152,9 +157,8 @@ def _run_lanes(options: Options, outcome: Outcome, journal: Journal, progress: C
     return all(through)
 
 
-def _processes(options: Options, outcome: Outcome) -> int:
+def _processes(options: Options, outcome: SweepResult) -> int:
     """How many processes share a GPU: building plans and kernels keeps a core busy and the GPU idle."""
-    import os
 
     if options.processes:
         return min(options.processes, max(1, len(outcome.plan.cases)))
@@ -163,8 +167,8 @@ def _processes(options: Options, outcome: Outcome) -> int:
     return max(1, min(4, (os.cpu_count() or 1) // (2 * len(outcome.lanes))))
 
 
-def _look_into_failures(options: Options, outcome: Outcome, tell: Callable[[str], None]) -> None:
-    failing: list[tuple[dict[str, Any], Answer]] = []
+def _look_into_failures(options: Options, outcome: SweepResult, tell: Callable[[str], None]) -> None:
+    failing: list[tuple[dict[str, Any], KernelResult]] = []
     seen: set[str] = set()
     for _, case, answer in outcome.records:
         if verdict(answer) in BAD and key(case) not in seen:  # once, however many GPUs showed it
@@ -179,7 +183,7 @@ def _look_into_failures(options: Options, outcome: Outcome, tell: Callable[[str]
     outcome.seconds["shrink"] = time.monotonic() - began
 
 
-def _triton(options: Options, outcome: Outcome) -> None:
+def _triton(options: Options, outcome: SweepResult) -> None:
     """A small kernel compiled now: finds trouble with ptxas, libcuda, compilers and cache folders."""
     worker = Worker(options.python, timeout=max(120.0, options.timeout), env=outcome.lanes[0].env)
     answer = worker.ask({"op": "triton"})
@@ -196,7 +200,7 @@ def _plainness(case: Mapping[str, Any]) -> int:
     return odd + sum(bool(case.get(name)) for name in ("dropout", "softcap", "alibi"))
 
 
-def _any_judged(outcome: Outcome) -> None:
+def _any_judged(outcome: SweepResult) -> None:
     """Nothing found where nothing was seen is no good news."""
     totals = outcome.totals
     if totals.get("right") or any(totals.get(name) for name in BAD) or outcome.vanished:
@@ -208,7 +212,7 @@ def _any_judged(outcome: Outcome) -> None:
     raise NoDiagnosis(f"no case could be judged ({became}); the first said: {' '.join(why.split())[:200]}")
 
 
-def by_backend(outcome: Outcome) -> dict[str, Counter[str]]:
+def by_backend(outcome: SweepResult) -> dict[str, Counter[str]]:
     """Verdicts per backend."""
     table: dict[str, Counter[str]] = {}
     for _, case, answer in outcome.records:
@@ -222,7 +226,7 @@ def by_backend(outcome: Outcome) -> dict[str, Counter[str]]:
     return table
 
 
-def margins(records: Sequence[tuple[str, dict[str, Any], Answer]]) -> dict[tuple[str, str], float]:
+def margins(records: Sequence[tuple[str, dict[str, Any], KernelResult]]) -> dict[tuple[str, str], float]:
     """Largest error of a right answer over its bound, per backend and dtype: how near healthy kernels come."""
     worst: dict[tuple[str, str], float] = {}
     for _, case, answer in records:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from doctor.errors import NoDiagnosis, reason_of
-from doctor.runner.run import Answer, Process, everyones
+from doctor.runner.process import KernelProcess
+from doctor.runner.result import KernelResult
+from doctor.runner.run import everyones
 from doctor.util.resources import kernels_dir
 
-Heard = Callable[[Mapping[str, Any], Answer], None]
+Heard = Callable[[Mapping[str, Any], KernelResult], None]
 
 STARTS = 3  # in a row that come to no case, before no more are made
 PAUSE = 1.0  # seconds between two of them: what is in the way may pass
@@ -23,11 +25,11 @@ class TimeIsUp(Exception):
     """The budget is spent; raised out of the reading loop, which then kills the process and its group."""
 
 
-class _Listening(Process):
+class _Listening(KernelProcess):
     """A process whose answers are passed on one by one."""
 
     def __init__(
-        self, heard: Callable[[Answer], None], until: float, stop: Callable[[], bool], *arguments: Any
+        self, heard: Callable[[KernelResult], None], until: float, stop: Callable[[], bool], *arguments: Any
     ) -> None:
         self.heard, self.until, self.stop, self.passed = heard, until, stop, 0
         super().__init__(*arguments)
@@ -58,7 +60,7 @@ class Worker:
         until: float | None = None,
         skip: Callable[[Mapping[str, Any]], bool] = lambda request: False,
         stop: Callable[[], bool] = lambda: False,
-        barren: Callable[[Answer], None] = lambda answer: None,
+        barren: Callable[[KernelResult], None] = lambda answer: None,
         starts: int = STARTS,
     ) -> bool:
         """Ask all requests in order, `heard` getting each with its answer; False if it ended before they were through.
@@ -90,11 +92,11 @@ class Worker:
     def _once(
         self, directory: pathlib.Path, left: list[Mapping[str, Any]], heard: Heard, limit: float,
         stop: Callable[[], bool],
-    ) -> Answer | None:  # fmt: skip
+    ) -> KernelResult | None:  # fmt: skip
         """One start of the program; takes off `left` what was answered. What ended it where it came to no case."""
         done = 0
 
-        def pass_on(answer: Answer) -> None:
+        def pass_on(answer: KernelResult) -> None:
             nonlocal done
             request = left[done]
             done += 1
@@ -110,9 +112,9 @@ class Worker:
         del left[:done]
         return None
 
-    def ask(self, request: Mapping[str, Any]) -> Answer:
+    def ask(self, request: Mapping[str, Any]) -> KernelResult:
         """One request on its own."""
-        got: list[Answer] = []
+        got: list[KernelResult] = []
         self.run([request], lambda _, answer: got.append(answer), barren=got.append, starts=1)
         return got[0]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from doctor.sources.manifests.base import fault
+from doctor.errors import fault
 
 from .toml_text import parse_toml
 

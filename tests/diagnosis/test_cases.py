@@ -9,10 +9,10 @@ import pytest
 
 from doctor.cli import main as cli
 from doctor.cli.options import parser
-from doctor.cli.request import gate_of
-from doctor.diagnosis.cases import common, merged
-from doctor.diagnosis.examine import Request
+from doctor.cli.request import matrix_request_of
+from doctor.diagnosis.cases import common_facts, merge_findings
 from doctor.diagnosis.pipeline import diagnose
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.model import Fact, Facts
 from doctor.report.formats import Style, renderer
@@ -114,8 +114,8 @@ def test_what_all_cases_share_stands_once():
     report = diagnose(Request(declared=(DECLARED[1],), gpus=("h100", "b200"), model=MODELS[0], run=False, fixes=False))
     assert report.facts.value("torch.version") == "2.6.0"
     assert "gpu.sm" not in report.facts
-    assert common(report.cases[:1]) == report.cases[0].facts
-    assert merged([]) == ()
+    assert common_facts(report.cases[:1]) == report.cases[0].facts
+    assert merge_findings([]) == ()
 
 
 def test_a_fix_is_checked_in_every_case():
@@ -227,18 +227,18 @@ def test_more_cases_than_anybody_reads_are_refused(monkeypatch):
 class TestGround:
     def test_a_rule_that_no_gpu_and_no_job_can_make_fire_is_not_asked(self):
         from doctor.rulebook.rulebook import load_rulebook
-        from doctor.rulebook.shared import ground_of
+        from doctor.rulebook.shared import share_evaluation
 
         rulebook = load_rulebook()
         facts = Facts([Fact("torch.version", "2.6.0", "x"), Fact("flash-attn.version", "absent", "x")])
-        ground = ground_of(rulebook, facts)
+        ground = share_evaluation(rulebook, facts)
         assert 0 < len(ground.rulebook.rules) < len(rulebook.rules) / 2
 
     def test_another_environment_is_not_stood_on(self):
         from doctor.rulebook.rulebook import load_rulebook
-        from doctor.rulebook.shared import ground_of
+        from doctor.rulebook.shared import share_evaluation
 
-        ground = ground_of(load_rulebook(), Facts([Fact("torch.version", "2.6.0", "x")]))
+        ground = share_evaluation(load_rulebook(), Facts([Fact("torch.version", "2.6.0", "x")]))
         assert ground.carries(Facts([Fact("torch.version", "2.6.0", "x"), Fact("gpu.sm", "9.0", "y")]))
         assert not ground.carries(Facts([Fact("torch.version", "2.6.1", "x")]))
         assert not ground.carries(Facts([Fact("torch.version", "2.6.0", "x"), Fact("env.A", "1", "x")]))
@@ -272,7 +272,7 @@ def test_the_projects_own_folder_is_what_the_project_says_it_is(tmp_path, monkey
     def torch(folder):
         options = parser("check", "", target=True, workload=True).read(["--requirements", folder])
         options.baseline = None
-        request = gate_of(options)
+        request = matrix_request_of(options)
         return diagnose(replace(request, run=False, fixes=False)).facts.value("torch.version")
 
     monkeypatch.chdir(tmp_path / "sub")

@@ -7,9 +7,9 @@ import pytest
 from doctor.diagnosis.confirm import Judged, confirm, job_of, matches, typed, verdict_of
 from doctor.diagnosis.job_runs import job_requests
 from doctor.model import Candidate, Fact, Facts, Finding, Prediction, Reason
-from doctor.rulebook.resolver import Known
-from doctor.runner.batch import Bench
-from doctor.runner.run import Answer
+from doctor.rulebook.resolver import FactResolver
+from doctor.runner.batch import KernelRunner
+from doctor.runner.result import KernelResult
 
 PROGRAM = """
 from _probe import Refused, Unavailable, main, step
@@ -24,7 +24,7 @@ if __name__ == "__main__":
 def bench(tmp_path):
     """A folder of kernels to be filled, and the interpreter that runs the tests."""
 
-    class Kernels(Bench):
+    class Kernels(KernelRunner):
         def add(self, name, body):
             lines = "\n".join("    " + line for line in body.splitlines())
             (self.kernels / f"{name}.py").write_text(PROGRAM.format(body=lines))
@@ -40,11 +40,11 @@ def finding(kernel="demo", bad=({"wrong": "true"},), severity="error", request=N
 def known(**workload):
     given = {"workload.framework": "vllm"} | {f"workload.{key}": value for key, value in workload.items()}
     extra = {"transformer-engine.version": "2.3.0"} if workload.get("framework") == "transformer_engine" else {}
-    return Known(Facts(Fact(key, value, "test") for key, value in (given | extra).items()))
+    return FactResolver(Facts(Fact(key, value, "test") for key, value in (given | extra).items()))
 
 
 def known_of(facts):
-    return Known(Facts(Fact(key, value, "test") for key, value in facts.items()))
+    return FactResolver(Facts(Fact(key, value, "test") for key, value in facts.items()))
 
 
 def ask(bench, *findings, predictions=(), **workload):
@@ -116,7 +116,7 @@ class TestFindings:
 
     def test_an_interpreter_that_does_not_start_is_inconclusive(self, bench):
         bench.add("demo", "return {}")
-        gone = Bench("/nonexistent/python", 5.0, bench.kernels)
+        gone = KernelRunner("/nonexistent/python", 5.0, bench.kernels)
         (settled,) = confirm([finding()], known(), (), {}, gone).findings
         assert settled.confirmation.verdict == "inconclusive"
         assert "cannot start" in settled.confirmation.reason
@@ -413,12 +413,12 @@ def test_conditions_on_observations_are_three_valued(condition, observed, holds)
 @pytest.mark.parametrize(
     ("answer", "verdict"),
     [
-        (Answer("ran", {"wrong": True}), "confirmed"),
-        (Answer("ran", {"wrong": False}), "refuted"),
-        (Answer("refused", {"wrong": False}), "refuted"),
-        (Answer("unavailable", {"wrong": False}), "inconclusive"),
-        (Answer("timeout"), "inconclusive"),
-        (Answer("ran", {}), "inconclusive"),
+        (KernelResult("ran", {"wrong": True}), "confirmed"),
+        (KernelResult("ran", {"wrong": False}), "refuted"),
+        (KernelResult("refused", {"wrong": False}), "refuted"),
+        (KernelResult("unavailable", {"wrong": False}), "inconclusive"),
+        (KernelResult("timeout"), "inconclusive"),
+        (KernelResult("ran", {}), "inconclusive"),
     ],
 )
 def test_only_an_answer_refutes(answer, verdict):
@@ -426,7 +426,7 @@ def test_only_an_answer_refutes(answer, verdict):
 
 
 def test_without_conditions_nothing_is_settled():
-    assert verdict_of([], Answer("ran", {})) == "inconclusive"
+    assert verdict_of([], KernelResult("ran", {})) == "inconclusive"
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import pytest
 
 from doctor.diagnosis import version_ranges as admitted
 from doctor.diagnosis.equivalence import Alike
-from doctor.diagnosis.examine import Request, Shelf, environment_of, with_job
-from doctor.diagnosis.version_ranges import Case, judge_open, ranges_of, whole
+from doctor.diagnosis.examine import InputCache, environment_of, with_job
+from doctor.diagnosis.request import Request
+from doctor.diagnosis.version_ranges import Case, judge_ranges, ranges_of, whole
 from doctor.packages.index import load_index
-from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.foretold import foretold
+from doctor.rulebook.evaluate import evaluate, with_backend_findings
 from doctor.rulebook.rulebook import load_rulebook
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -53,7 +53,7 @@ def a_case(seed: int, path: Path):
     gpu = rng.choice(GPUS)
     rulebook = load_rulebook()
     request = Request(declared=(str(path),), gpu=gpu, settings=tuple(settings), run=False)
-    patient = with_job(environment_of(request, rulebook), request, Shelf(rulebook))
+    patient = with_job(environment_of(request, rulebook), request, InputCache(rulebook))
     assert patient.declaration is not None
     return rulebook, patient.facts, patient.declaration
 
@@ -82,14 +82,14 @@ def a_stepped_case(number: int, path: Path):
     rulebook = load_rulebook()
     asked = ("workload.framework=transformer_engine", *JOB, "workload.cp_size=2", *settings)
     request = Request(declared=(str(path),), gpu="h100", settings=asked, run=False)
-    patient = with_job(environment_of(request, rulebook), request, Shelf(rulebook))
+    patient = with_job(environment_of(request, rulebook), request, InputCache(rulebook))
     return rulebook, patient.facts, patient.declaration
 
 
 def said(rulebook, assessment):
     """All that is made of the judgement of a release that is not shown itself."""
     return (
-        [(finding.rule, finding.severity) for finding in foretold(rulebook, assessment)],
+        [(finding.rule, finding.severity) for finding in with_backend_findings(rulebook, assessment)],
         {rule for group in assessment.undetermined for rule in group.rules},
         [
             (item.library, item.selected, item.could_tell, item.import_error and item.import_error.rule,
@@ -128,17 +128,17 @@ def assert_alike(rulebook, facts, declaration):
 def test_the_answer_is_that_of_asking_every_release(seed, tmp_path, monkeypatch):
     rulebook, facts, declaration = a_case(seed, tmp_path / "requirements.txt")
     base = evaluate(rulebook, facts)
-    found = judge_open(rulebook, facts, declaration, base)
+    found = judge_ranges(rulebook, facts, declaration, base)
 
     def plainly(rulebook, wholes, memory=None):
         cases = []
         for choice, facts in wholes:
             assessment = evaluate(rulebook, facts)
-            cases.append(Case((choice,), assessment, foretold(rulebook, assessment)))
+            cases.append(Case((choice,), assessment, with_backend_findings(rulebook, assessment)))
         return cases
 
     monkeypatch.setattr(admitted, "judged_alike", plainly)
-    plain = judge_open(rulebook, facts, declaration, base)
+    plain = judge_ranges(rulebook, facts, declaration, base)
     assert found[1] == plain[1] and found[3] == plain[3]
     for mine, other in ((found[0], plain[0]), (found[2], plain[2])):
         assert (mine.findings, mine.undetermined, mine.predictions) == (

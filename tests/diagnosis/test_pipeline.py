@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from doctor.diagnosis.pipeline import Patient, Request, diagnose, examine
+from doctor.diagnosis.examine import examine
+from doctor.diagnosis.pipeline import Patient, diagnose
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.model import Fact, Facts
 from doctor.report.formats import Style, renderer

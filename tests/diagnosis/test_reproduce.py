@@ -9,8 +9,8 @@ import pytest
 
 from doctor.diagnosis.confirm import Confirmed, confirm
 from doctor.model import Fact, Facts
-from doctor.rulebook.resolver import Known
-from doctor.runner.batch import Bench
+from doctor.rulebook.resolver import FactResolver
+from doctor.runner.batch import KernelRunner
 from doctor.util.resources import kernels_dir
 
 #: Loaded by every interpreter that starts with this folder on its path: torch, once imported, has the fault.
@@ -49,7 +49,7 @@ FAULTS = {
 def check(python: str, **job: object) -> Confirmed:
     whole = {**JOB, **job}
     given = Facts(Fact(f"workload.{key}", value, "test") for key, value in whole.items() if key != "device")
-    return confirm([], Known(given), (), whole, Bench(python, 120.0, kernels_dir()))
+    return confirm([], FactResolver(given), (), whole, KernelRunner(python, 120.0, kernels_dir()))
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from doctor import render
-from doctor.diagnosis.examine import Request
 from doctor.diagnosis.pipeline import diagnose
+from doctor.diagnosis.request import Request
 from doctor.report.locations import place_of
 from doctor.report.summary import verdict
 from doctor.sources.project.config import read_defaults

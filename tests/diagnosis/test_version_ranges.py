@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from doctor.diagnosis import pipeline as session
-from doctor.diagnosis.examine import Request
+from doctor.diagnosis.request import Request
 from doctor.model import Fact
 from doctor.packages.index import Platform, admits, load_index
 from doctor.sources.manifests import version_ranges as compatible
-from doctor.sources.manifests.version_ranges import Open, TooMany, combinations, fits, narrowed
+from doctor.sources.manifests.version_ranges import OpenRange, TooMany, combinations, fits, narrowed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LLAMA = EXAMPLES / "models" / "llama-3-8b.json"
@@ -146,7 +146,7 @@ def test_a_range_with_one_release_is_a_pin(read):
 )
 def test_narrowed(given, clean, wanted):
     versions = ("1", "2", "3", "4")
-    found = narrowed(Open("x", given, "r.txt:1", versions), clean)
+    found = narrowed(OpenRange("x", given, "r.txt:1", versions), clean)
     assert found == wanted
     assert [version for version in versions if not found or admits(found, version)] == clean
 
@@ -163,7 +163,7 @@ def test_narrowed(given, clean, wanted):
 )
 def test_narrowed_keeps_the_newest_and_lists_few_exceptions(bad, wanted):
     versions = tuple("123456789")
-    found = narrowed(Open("x", "", "r.txt:1", versions), [version for version in versions if version not in bad])
+    found = narrowed(OpenRange("x", "", "r.txt:1", versions), [version for version in versions if version not in bad])
     assert found == wanted
     left = {version for version in versions if admits(found, version)}
     assert left and not left & bad
@@ -174,7 +174,9 @@ def test_combinations_are_those_of_which_each_release_admits_the_others():
     index, platform = load_index(), Platform("3.11.4")
     names = ("torch", "xformers", "torchvision")
     packages = [
-        Open(name, "", "r.txt:1", tuple(version for version in index.releases(name) if not version.count("dev"))[-12:])
+        OpenRange(
+            name, "", "r.txt:1", tuple(version for version in index.releases(name) if not version.count("dev"))[-12:]
+        )
         for name in names
     ]
     plain = []
@@ -190,6 +192,6 @@ def test_combinations_are_those_of_which_each_release_admits_the_others():
 
 def test_a_search_that_gets_long_is_given_up(monkeypatch):
     monkeypatch.setattr(compatible, "MOST_TRIED", 5)
-    packages = [Open(name, "", "r.txt:1", tuple("123")) for name in ("a", "b")]
+    packages = [OpenRange(name, "", "r.txt:1", tuple("123")) for name in ("a", "b")]
     with pytest.raises(TooMany):
         list(combinations(packages, Platform(), False))

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from doctor.runner.run import Answer, ask, run_program, run_snippet
+from doctor.runner.result import KernelResult
+from doctor.runner.run import ask, run_program, run_snippet
 
 pytestmark = pytest.mark.gpu
 
@@ -33,14 +34,14 @@ CORNERS = [(via, mask) for via in ("frontend", "torch") for mask in ("causal", "
 
 
 @pytest.fixture(scope="module")
-def corners() -> dict[tuple[str, str], Answer]:
+def corners() -> dict[tuple[str, str], KernelResult]:
     """What cuDNN makes of each, all in one process."""
     asked = [{"via": via, "mask": mask, "seq_len_q": 256, "seq_len_kv": 512, "repeat": 1} for via, mask in CORNERS]
     return dict(zip(CORNERS, run_program(sys.executable, "cudnn_sdpa", asked, timeout=300), strict=True))
 
 
 @pytest.mark.parametrize("corner", CORNERS, ids="-".join)
-def test_cudnn_both_corners(corners: dict[tuple[str, str], Answer], corner: tuple[str, str]) -> None:
+def test_cudnn_both_corners(corners: dict[tuple[str, str], KernelResult], corner: tuple[str, str]) -> None:
     answer = corners[corner]
     if answer.outcome == "unavailable":
         pytest.skip(answer.reason)

@@ -12,16 +12,17 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from doctor.model import ABSENT, Alternative, Facts
+from doctor.model import ABSENT, Facts, Remedy
 from doctor.packages.index import admits, load_index
-from doctor.packages.relations import leader_of
+from doctor.packages.relations import owner_of
 from doctor.rulebook.conditions import Leaf
 from doctor.rulebook.evaluate import Assessment, know
 from doctor.rulebook.rulebook import Rulebook
-from doctor.solver.plan import LOADER_VARIABLES, Pick, Plan
-from doctor.solver.repair import Repair
+from doctor.solver.candidates import releases_of
+from doctor.solver.environment import stack_of
+from doctor.solver.plan import LOADER_VARIABLES, FixPlan, Pick
+from doctor.solver.repair import FixSearch
 from doctor.solver.resolve import choices, pressing
-from doctor.solver.solve import stack_of
 
 #: What may be installed where it is missing: the product adds nothing else.
 ADDED = ("flash-attn",)
@@ -33,7 +34,7 @@ class World:
     def __init__(self, rulebook: Rulebook, facts: Facts, before: Assessment) -> None:
         self.rulebook, self.facts = rulebook, facts
         self.stack = stack_of(facts, before.known, load_index())
-        self.repair = Repair(rulebook, facts, before, self.stack, ("error",))
+        self.repair = FixSearch(rulebook, facts, before, self.stack, ("error",))
         self.judged = 0
         self._verdicts: dict[Any, bool] = {}
         self._leaves: dict[str, list[Leaf]] = {}
@@ -49,22 +50,24 @@ class World:
                   for way in rule.alternatives for name, spec in way.require.items()
                   if name == "torch" and "+" in spec}  # fmt: skip
         if "torch" in self.classes:  # builds of another index: those that some rule names
-            self.classes["torch"] += [build for build in sorted(builds) if self.stack.domain("torch", f"=={build}")]
+            self.classes["torch"] += [
+                build for build in sorted(builds) if releases_of(self.stack, "torch", f"=={build}")
+            ]
         self.settings = list(self._settings(before))
 
-    def _settings(self, before: Assessment) -> Iterator[Plan]:
+    def _settings(self, before: Assessment) -> Iterator[FixPlan]:
         """Every joint choice of variables unset and of settings that a rule which fires puts before any release."""
-        ways: list[Alternative] = []
+        ways: list[Remedy] = []
         for rule in sorted(before.errors):
             for way in rulebook_ways(self.rulebook, rule):
                 ways.append(way)
         for name in sorted(key.removeprefix("env.") for key in self.facts if key.startswith("env.")):
             if name not in LOADER_VARIABLES and self.facts.value(f"env.{name}") not in (None, ABSENT):
-                ways.append(Alternative(unset_env=(name,)))
+                ways.append(Remedy(unset_env=(name,)))
         seen = set()
         for size in range(min(len(ways), 3) + 1):
             for some in itertools.combinations(ways, size):
-                plan: Plan | None = Plan()
+                plan: FixPlan | None = FixPlan()
                 for way in some:
                     plan = plan.joined(Pick(sorted(before.errors)[0], 0, way)) if plan is not None else None
                 if plan is not None:
@@ -76,14 +79,14 @@ class World:
     def _classes(self, package: str) -> list[str]:
         """One release of each class; of torch every release."""
         kinds: dict[Any, str] = {}
-        for version in self.stack.domain(package, ""):
+        for version in releases_of(self.stack, package, ""):
             kinds.setdefault(version if package == "torch" else self._class(package, version), version)
         return list(kinds.values())
 
     def _class(self, package: str, version: str) -> Any:
         stack, torch = self.stack, self.stack.installed.get("torch")
         keys = [
-            f"{name}.version" for name in (package, *stack.installed) if name == package or leader_of(name) == package
+            f"{name}.version" for name in (package, *stack.installed) if name == package or owner_of(name) == package
         ]
         tables = [table for sources in self.rulebook.implications.values() for source, table in sources
                   if source == f"{package}.version"]  # fmt: skip
@@ -110,7 +113,7 @@ class World:
         found_ranges: list[str] = self.stack.memo[key]
         return found_ranges
 
-    def solved(self, most: int, least: int = 0) -> tuple[dict[str, str], Plan] | None:
+    def solved(self, most: int, least: int = 0) -> tuple[dict[str, str], FixPlan] | None:
         """Some set of so many packages, with settings, after which no error is left; None where there is none."""
         for size in range(least, most + 1):
             for names in itertools.combinations(sorted(self.classes), size):
@@ -123,7 +126,7 @@ class World:
     def _assigned(self, chosen: dict[str, str], names: tuple[str, ...]) -> Iterator[dict[str, str]]:
         left = names[len(chosen) :]
         for clash in pressing(self.stack, chosen):
-            ends = {clash.package, leader_of(clash.package), clash.needs, leader_of(clash.needs)}
+            ends = {clash.package, owner_of(clash.package), clash.needs, owner_of(clash.needs)}
             if not ends & set(left):
                 return  # nothing chosen later mends it
         if not left:
@@ -134,7 +137,7 @@ class World:
             if version == ABSENT or not self.stack.outdated(left[0], version, chosen):
                 yield from self._assigned({**chosen, left[0]: version}, names)
 
-    def clear(self, chosen: Mapping[str, str], plan: Plan) -> bool:
+    def clear(self, chosen: Mapping[str, str], plan: FixPlan) -> bool:
         """Whether no error fires any more, and every library that had a backend has one."""
         key = (tuple(sorted(chosen.items())), tuple(sorted(plan.env.items())), str(plan.config))
         if key not in self._verdicts:
@@ -143,7 +146,7 @@ class World:
             self._verdicts[key] = outcome is not None and not outcome.firing
         return self._verdicts[key]
 
-    def curable(self, rule: str) -> Iterator[tuple[dict[str, str], Plan]]:
+    def curable(self, rule: str) -> Iterator[tuple[dict[str, str], FixPlan]]:
         """Every choice of releases of what the rule can depend on, requirements apart, after which it is silent.
 
         None proves that nothing cures it: a set that requirements admit is one of those tried, seen through the rule.
@@ -158,7 +161,7 @@ class World:
                 if self._silent(rule, facts):
                     yield chosen, plan
 
-    def completes(self, rules: list[str]) -> tuple[dict[str, str], Plan] | None:
+    def completes(self, rules: list[str]) -> tuple[dict[str, str], FixPlan] | None:
         """Some cure of the first of these errors that requirements and all other rules admit once it is completed."""
         for chosen, plan in self.curable(rules[0]):
             wanted = {name: f"=={version}" for name, version in chosen.items() if version != ABSENT}
@@ -189,7 +192,7 @@ class World:
             library = self.rulebook.by_prefix[prefix].name
             rules += [item for item in self.rulebook.rules.values() if item.library == library]
         keys = {leaf.key for item in rules for leaf in item.when.leaves()}
-        names = {leader_of(key.removesuffix(".version")) or key.removesuffix(".version") for key in keys}
+        names = {owner_of(key.removesuffix(".version")) or key.removesuffix(".version") for key in keys}
         if prefix is not None or any(key.startswith(("torch.", "cudnn.")) for key in keys):
             names |= {"torch", *ADDED}
         return {name for name in names if name in self.classes}
@@ -200,7 +203,7 @@ class World:
                   if key.startswith(("torch.", "cudnn.", "nvidia-"))]  # fmt: skip
         kinds: dict[Any, str] = {}
         for version in self.classes["torch"]:
-            known, _ = know(self.rulebook, self.repair.facts_after(Plan(), {"torch": version}))
+            known, _ = know(self.rulebook, self.repair.facts_after(FixPlan(), {"torch": version}))
             values = [known.value(leaf.key) for leaf in wanted]
             key = tuple(None if v is None else leaf.test(v) for v, leaf in zip(values, wanted, strict=True))
             kinds.setdefault((key, known.value("torch.cuda"), str(known.value("torch.arch_list"))), version)
@@ -214,7 +217,7 @@ def release_date_matters(stack: Any, package: str, version: str) -> Any:
     return release.date if pins and pins[0] is None and set(release.machines) - {"any"} else None
 
 
-def rulebook_ways(rulebook: Rulebook, rule: str) -> Iterator[Alternative]:
+def rulebook_ways(rulebook: Rulebook, rule: str) -> Iterator[Remedy]:
     """The settings that a rule puts before any release."""
     for way in rulebook.rules[rule].alternatives:
         if any(spec != ABSENT for spec in way.require.values()):

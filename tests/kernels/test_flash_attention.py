@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from doctor.runner.run import Answer, ask
+from doctor.runner.result import KernelResult
+from doctor.runner.run import ask
 
 FUNCTION = """
 import torch
@@ -33,7 +34,9 @@ def flash_attn_func(q, k, v, causal=False, window_size=(-1, -1), softmax_scale=N
 REQUEST = {"device": "cpu", "num_heads": 4, "num_kv_heads": 2, "seq_len_q": 96, "head_dim_qk": 32, "repeat": 1}
 
 
-def flash(python: str, root: pathlib.Path, module: str = "flash_attn", how: str = "pass", **request: Any) -> Answer:
+def flash(
+    python: str, root: pathlib.Path, module: str = "flash_attn", how: str = "pass", **request: Any
+) -> KernelResult:
     (root / f"{module}.py").write_text(FUNCTION.replace("{how}", how))
     asked = {**REQUEST, "mask": "causal", **request}
     return ask(python, "flash_attention", asked, timeout=120, env={"PYTHONPATH": str(root)})

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from doctor.runner.run import Answer, run_snippet
+from doctor.runner.result import KernelResult
+from doctor.runner.run import run_snippet
 
 PROGRAM = """
 import _attention, _gpu
@@ -49,7 +50,7 @@ main(run)
 """
 
 
-def claim(env: dict[str, str | None] | None = None, **play: Any) -> Answer:
+def claim(env: dict[str, str | None] | None = None, **play: Any) -> KernelResult:
     return run_snippet(sys.executable, PROGRAM, play, timeout=30, env={"CUDA_VISIBLE_DEVICES": None, **(env or {})})
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from doctor.runner.run import Answer, ask, run_program
+from doctor.runner.result import KernelResult
+from doctor.runner.run import ask, run_program
 
 SMALL = {"device": "cpu", "num_heads": 4, "num_kv_heads": 2, "seq_len_q": 100, "head_dim_qk": 32, "repeat": 1}
 
@@ -32,13 +33,13 @@ PLAIN = [
 
 
 @pytest.fixture(scope="module")
-def answers(torch_python: str) -> list[Answer]:
+def answers(torch_python: str) -> list[KernelResult]:
     """What `sdpa` answers to each of ODD, then of PLAIN; all in one process, as starting torch costs most."""
     return run_program(torch_python, "sdpa", [{**SMALL, **request} for request in (*ODD.values(), *PLAIN)], timeout=120)
 
 
 @pytest.fixture(scope="module")
-def odd(answers: list[Answer]) -> dict[str, Answer]:
+def odd(answers: list[KernelResult]) -> dict[str, KernelResult]:
     return dict(zip(ODD, answers, strict=False))
 
 
@@ -47,7 +48,7 @@ def facts(torch_python: str) -> dict[str, Any]:
     return ask(torch_python, "facts", {"transformer_engine": True}, timeout=120).observed
 
 
-def test_backends_and_masks(answers: list[Answer]) -> None:
+def test_backends_and_masks(answers: list[KernelResult]) -> None:
     for case, answer in zip(PLAIN, answers[len(ODD) :], strict=True):
         assert answer.outcome == "ran", (case, answer)
         assert not answer.observed["wrong"], (case, answer.observed["errors"])
@@ -55,23 +56,23 @@ def test_backends_and_masks(answers: list[Answer]) -> None:
         assert answer.observed["ran"] == [case["backend"]], "read off the profiler, not assumed"
 
 
-def test_default_says_what_it_took(odd: dict[str, Answer]) -> None:
+def test_default_says_what_it_took(odd: dict[str, KernelResult]) -> None:
     answer = odd["default"]
     assert answer.observed["ran"] == ["math"] and not answer.observed["wrong"]
 
 
-def test_refusal_is_in_torchs_own_words(odd: dict[str, Answer]) -> None:
+def test_refusal_is_in_torchs_own_words(odd: dict[str, KernelResult]) -> None:
     answer = odd["refused"]
     assert answer.outcome == "refused"
     assert "Flash attention requires q,k,v to have the same last dimension" in answer.reason
     assert answer.observed["backend"] == "flash" and "errors" not in answer.observed
 
 
-def test_inference_compares_the_output_alone(odd: dict[str, Answer]) -> None:
+def test_inference_compares_the_output_alone(odd: dict[str, KernelResult]) -> None:
     assert set(odd["inference"].observed["errors"]) == {"out"}
 
 
-def test_rows_without_keys_are_told_apart(odd: dict[str, Answer]) -> None:
+def test_rows_without_keys_are_told_apart(odd: dict[str, KernelResult]) -> None:
     answer = odd["rows without keys"]
     assert answer.observed["rows_without_keys"] in ("zero", "nan") and not answer.observed["wrong"]
 
@@ -84,13 +85,13 @@ def test_no_gpu_is_no_answer(torch_python: str, facts: dict[str, Any]) -> None:
         assert (answer.outcome, "sees no CUDA device" in answer.reason) == ("unavailable", True), program
 
 
-def test_unknown_backend_and_dtype(odd: dict[str, Answer]) -> None:
+def test_unknown_backend_and_dtype(odd: dict[str, KernelResult]) -> None:
     assert odd["unknown backend"].outcome == "failed"
     assert odd["unknown dtype"].outcome == "unavailable"
 
 
 @pytest.fixture(scope="module")
-def views(torch_python: str) -> dict[tuple[int, int], Answer]:
+def views(torch_python: str) -> dict[tuple[int, int], KernelResult]:
     """What `strided_qkv` answers for so many heads and groups, all in one process."""
     shapes = [(4, 4), (8, 2), (16, 1)]
     about = {**SMALL, "backends": ["sdpa.math", "cudnn.frontend"]}
@@ -99,7 +100,7 @@ def views(torch_python: str) -> dict[tuple[int, int], Answer]:
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(4, 4), (8, 2), (16, 1)])
-def test_fused_views_hold_the_same_numbers(views: dict[tuple[int, int], Answer], heads: int, groups: int) -> None:
+def test_fused_views_hold_the_same_numbers(views: dict[tuple[int, int], KernelResult], heads: int, groups: int) -> None:
     answer = views[heads, groups]
     assert answer.outcome == "ran" and answer.observed["wrong_backends"] == []
     math = answer.observed["backends"]["sdpa.math"]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from doctor.runner.run import Answer, ask
+from doctor.runner.result import KernelResult
+from doctor.runner.run import ask
 
 #: DotProductAttention in plain torch; HOW is what a release does to the numbers.
 LAYER = """
@@ -65,7 +66,7 @@ NONE = PARAMETERS + "def get_attention_backend(p=None):\n    return False, None,
 REQUEST = {"device": "cpu", "num_heads": 4, "num_kv_heads": 2, "seq_len_q": 64, "head_dim_qk": 32, "mask": "causal"}
 
 
-def te(python: str, root: pathlib.Path, selector: str, *, where: str, how: str = "", **request: Any) -> Answer:
+def te(python: str, root: pathlib.Path, selector: str, *, where: str, how: str = "", **request: Any) -> KernelResult:
     package = root / "transformer_engine"
     (package / "pytorch").mkdir(parents=True)
     (package / "__init__.py").write_text("__version__ = '0.0-stand-in'\n")

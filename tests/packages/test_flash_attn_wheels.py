@@ -14,10 +14,10 @@ from packaging.utils import parse_wheel_filename
 from doctor.cli.main import run as command_line
 from doctor.errors import DoctorError
 from doctor.packages.flash_attn_build import CORE_HOURS, JOB_MEMORY, Machine, build, this_machine
-from doctor.packages.flash_attn_wheels import Place, find, table
+from doctor.packages.flash_attn_wheels import WheelTarget, find, table
 
 FACTS = Path(__file__).parents[2] / "examples" / "incidents" / "b" / "facts.yaml"
-TORCH28 = Place("2.8.0", "12.8", True, "3.12.3", glibc="2.35")
+TORCH28 = WheelTarget("2.8.0", "12.8", True, "3.12.3", glibc="2.35")
 
 
 def names(wheels) -> list[str]:
@@ -118,19 +118,19 @@ def test_releases_are_built_as_their_tag_says(tmp_path):
     ("place", "version", "name"),
     [
         (TORCH28, "2.8.3", "flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl"),
-        (Place("2.6.0", "12.4", False, "3.11.7"), "2.7.4.post1",
+        (WheelTarget("2.6.0", "12.4", False, "3.11.7"), "2.7.4.post1",
          "flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"),
-        (Place("2.6.0+cu126", "12.6", True, "3.11.7"), "2.7.4.post1",
+        (WheelTarget("2.6.0+cu126", "12.6", True, "3.11.7"), "2.7.4.post1",
          "flash_attn-2.7.4.post1+cu12torch2.6cxx11abiTRUE-cp311-cp311-linux_x86_64.whl"),
-        (Place("2.3.1", "12.1", False, "3.10.2"), "2.6.3",
+        (WheelTarget("2.3.1", "12.1", False, "3.10.2"), "2.6.3",
          "flash_attn-2.6.3+cu123torch2.3cxx11abiFALSE-cp310-cp310-linux_x86_64.whl"),
-        (Place("2.3.1", "11.8", False, "3.10.2"), "2.6.3",
+        (WheelTarget("2.3.1", "11.8", False, "3.10.2"), "2.6.3",
          "flash_attn-2.6.3+cu118torch2.3cxx11abiFALSE-cp310-cp310-linux_x86_64.whl"),
-        (Place("2.0.1", "11.7", False, "3.10.2"), "2.0.8",  # of four compilers the nearest
+        (WheelTarget("2.0.1", "11.7", False, "3.10.2"), "2.0.8",  # of four compilers the nearest
          "flash_attn-2.0.8+cu117torch2.0cxx11abiFALSE-cp310-cp310-linux_x86_64.whl"),
     ],
 )  # fmt: skip
-def test_the_wheel_of_a_release_for_a_place(place: Place, version: str, name: str):
+def test_the_wheel_of_a_release_for_a_place(place: WheelTarget, version: str, name: str):
     assert names(find(place, version).fitting) == [name]
 
 
@@ -143,18 +143,18 @@ def test_without_a_release_the_newest_that_is_sure_comes_first():
 def test_every_wheel_fits_its_own_place_and_no_other():
     for wheel in [item for item in table() if not item.seen][::37]:
         major = {"cu11": "11.8", "cu12": "12.4"}.get(wheel.cuda[:4])
-        own = Place(wheel.built_with, major, wheel.abi, f"3.{wheel.python[3:]}.1", glibc=wheel.glibc)
+        own = WheelTarget(wheel.built_with, major, wheel.abi, f"3.{wheel.python[3:]}.1", glibc=wheel.glibc)
         found = find(own, wheel.version).fitting
         assert len(found) == 1 and (found[0].torch, found[0].abi, found[0].python) == (
             wheel.torch, wheel.abi, wheel.python
         )  # fmt: skip
         for other in (
-            Place(own.torch, "14.0", own.abi, own.python),
-            Place(own.torch, own.cuda, own.abi, "3.15.0"),
-            Place("2.99.0", own.cuda, own.abi, own.python),
-            Place(own.torch, own.cuda, own.abi, own.python, glibc="2.17"),
-            Place(own.torch, own.cuda, own.abi, own.python, machine="aarch64"),
-            Place(own.torch, own.cuda, own.abi, own.python, system="Windows"),
+            WheelTarget(own.torch, "14.0", own.abi, own.python),
+            WheelTarget(own.torch, own.cuda, own.abi, "3.15.0"),
+            WheelTarget("2.99.0", own.cuda, own.abi, own.python),
+            WheelTarget(own.torch, own.cuda, own.abi, own.python, glibc="2.17"),
+            WheelTarget(own.torch, own.cuda, own.abi, own.python, machine="aarch64"),
+            WheelTarget(own.torch, own.cuda, own.abi, own.python, system="Windows"),
         ):
             answer = find(other, wheel.version)
             assert not answer.fitting and answer.why_not
@@ -163,26 +163,26 @@ def test_every_wheel_fits_its_own_place_and_no_other():
 @pytest.mark.parametrize(
     ("place", "names_of"),
     [
-        (Place("2.9.1", "12.8", True, "3.12.3"),
+        (WheelTarget("2.9.1", "12.8", True, "3.12.3"),
          ["flash_attn-2.8.3+cu12torch2.9cxx11abiTRUE-cp312-cp312-linux_x86_64.whl",
           "flash_attn-2.8.1+cu12torch2.9cxx11abiTRUE-cp312-cp312-linux_x86_64.whl"]),
-        (Place("2.10.0", "13.0", True, "3.12.3"),
+        (WheelTarget("2.10.0", "13.0", True, "3.12.3"),
          ["flash_attn-2.8.3+cu13torch2.10cxx11abiTRUE-cp312-cp312-linux_x86_64.whl",
           "flash_attn-2.8.1+cu13torch2.10cxx11abiTRUE-cp312-cp312-linux_x86_64.whl"]),
-        (Place("2.10.0", "13.0", True, "3.13.1", machine="aarch64"),
+        (WheelTarget("2.10.0", "13.0", True, "3.13.1", machine="aarch64"),
          ["flash_attn-2.8.1+cu13torch2.10cxx11abiTRUE-cp313-cp313-linux_aarch64.whl"]),
-        (Place("2.10.0", "12.8", False, "3.12.3"), []),
-        (Place("2.6.0", "12.4", True, "3.12.3", machine="aarch64"), []),
+        (WheelTarget("2.10.0", "12.8", False, "3.12.3"), []),
+        (WheelTarget("2.6.0", "12.4", True, "3.12.3", machine="aarch64"), []),
     ],
 )  # fmt: skip
-def test_wheels_that_came_after_the_release(place: Place, names_of: list[str]):
+def test_wheels_that_came_after_the_release(place: WheelTarget, names_of: list[str]):
     answer = find(place)
     assert names(answer.fitting) == names_of and all(wheel.certainty == "published" for wheel in answer.fitting)
     assert (answer.why_not is None) == bool(names_of)
 
 
 def test_a_pre_release_of_torch_is_told():
-    (wheel,) = find(Place("2.6.0", "12.4", False, "3.11.1"), "2.7.3").fitting
+    (wheel,) = find(WheelTarget("2.6.0", "12.4", False, "3.11.1"), "2.7.3").fitting
     assert list(wheel.warnings) == ["built with torch 2.6.0.dev20241001, a pre-release of 2.6: it may not load"]
 
 
@@ -190,30 +190,30 @@ def test_a_pre_release_of_torch_is_told():
 
 
 def test_what_is_not_known_is_no_refusal():
-    answer = find(Place("2.8.0", None, None, "3.12.3"))
+    answer = find(WheelTarget("2.8.0", None, None, "3.12.3"))
     assert answer.missing == ("CUDA", "C++11 ABI") and not answer.fitting and answer.why_not is None
-    sure = find(Place("2.11.0", None, None, None))  # whatever the rest is
+    sure = find(WheelTarget("2.11.0", None, None, None))  # whatever the rest is
     assert sure.why_not is not None and sure.why_not.startswith("No flash-attn release has an official wheel for torch")
 
 
 def test_the_nearest_torch_and_the_nearest_release():
-    answer = find(Place("2.9.1", "12.8", True, "3.11.3"))
+    answer = find(WheelTarget("2.9.1", "12.8", True, "3.11.3"))
     assert [(wheel.version, wheel.torch, wheel.abi) for wheel in answer.nearest] == [("2.8.3.post1", "2.8", True)]
-    answer = find(Place("2.4.1", "12.1", False, "3.11.3"), "2.5.6")
+    answer = find(WheelTarget("2.4.1", "12.1", False, "3.11.3"), "2.5.6")
     assert [(wheel.version, wheel.torch, wheel.abi) for wheel in answer.nearest] == [
         ("2.5.9", "2.4", False), ("2.5.6", "2.3", False),
     ]  # fmt: skip
 
 
 def test_an_old_c_library_is_led_to_an_older_torch_whose_wheel_it_loads():
-    answer = find(Place("2.8.0", "12.8", True, "3.12.3", glibc="2.31"))
+    answer = find(WheelTarget("2.8.0", "12.8", True, "3.12.3", glibc="2.31"))
     assert answer.why_not is not None and "glibc 2.31: built are glibc 2.32 or newer" in answer.why_not
     (wheel,) = answer.nearest
     assert (wheel.version, wheel.torch) == ("2.7.4.post1", "2.6") and wheel.glibc == "2.31" and not wheel.doubt
 
 
 def test_nothing_is_near_where_no_wheel_has_that_python():
-    assert find(Place("2.9.1", "12.8", True, "3.15.1")).nearest == ()
+    assert find(WheelTarget("2.9.1", "12.8", True, "3.15.1")).nearest == ()
 
 
 # --- building -----------------------------------------------------------------------------------------------------

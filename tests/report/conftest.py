@@ -3,7 +3,6 @@
 import pytest
 
 from doctor.model import (
-    Alternative,
     Candidate,
     Change,
     Confirmation,
@@ -14,6 +13,7 @@ from doctor.model import (
     Fix,
     Prediction,
     Reason,
+    Remedy,
     Report,
     Undetermined,
 )
@@ -38,15 +38,15 @@ def build_report(**changes):
         ),
         references=("https://example.org/pull/1", "fused_attn.cpp@v2.3"),
         alternatives=(
-            Alternative(require={"torch": ">=2.7.1,<2.9"}, note="brings cuDNN 9.5.1"),
-            Alternative(
+            Remedy(require={"torch": ">=2.7.1,<2.9"}, note="brings cuDNN 9.5.1"),
+            Remedy(
                 require={"nvidia-cudnn-cu12": "9.3.0.75"},
                 index_url="https://example.org/whl",
                 safe=False,
                 note="torch pins another",
             ),
-            Alternative(set_env={"NVTE_FUSED_ATTN": "0"}, unset_env=("NVTE_FLASH_ATTN",)),
-            Alternative(config={"cp_comm_type": "p2p"}, call="q = q.contiguous()"),
+            Remedy(set_env={"NVTE_FUSED_ATTN": "0"}, unset_env=("NVTE_FLASH_ATTN",)),
+            Remedy(config={"cp_comm_type": "p2p"}, call="q = q.contiguous()"),
         ),
         no_pin="The limit is in the GPU.",
         myth="`nvidia-cudnn-cu12==9.3.0.75` does not resolve beside torch 2.6.",

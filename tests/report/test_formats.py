@@ -6,7 +6,7 @@ import re
 import pytest
 
 from doctor.errors import DoctorError
-from doctor.model import Alternative, Fact, Facts, Prediction, Reason
+from doctor.model import Fact, Facts, Prediction, Reason, Remedy
 from doctor.report.fix_text import alternative_lines
 from doctor.report.formats import FORMATS, Style, renderer
 
@@ -96,25 +96,25 @@ def test_lines_to_paste_are_whole_shell_commands(report):
 @pytest.mark.parametrize(
     ("wanted", "lines"),
     [
-        (Alternative(require={"flash-attn": "==2.5.6"}), ["pip install --no-build-isolation flash-attn==2.5.6"]),
+        (Remedy(require={"flash-attn": "==2.5.6"}), ["pip install --no-build-isolation flash-attn==2.5.6"]),
         (  # the frame alone would leave the parts of the old release behind
-            Alternative(require={"transformer-engine": "==2.1.0"}),
+            Remedy(require={"transformer-engine": "==2.1.0"}),
             ["pip install --no-build-isolation 'transformer-engine[pytorch]==2.1.0'"],
         ),
         (
-            Alternative(require={"transformer-engine": "==2.1.0", "transformer-engine-torch": "==2.1.0"}),
+            Remedy(require={"transformer-engine": "==2.1.0", "transformer-engine-torch": "==2.1.0"}),
             ["pip install --no-build-isolation transformer-engine==2.1.0 transformer-engine-torch==2.1.0"],
         ),
         (  # compiled against the new torch, which has to be there first
-            Alternative(require={"flash-attn": "==2.8.3", "torch": "==2.8.0"}),
+            Remedy(require={"flash-attn": "==2.8.3", "torch": "==2.8.0"}),
             ["pip install torch==2.8.0", "pip install --no-build-isolation flash-attn==2.8.3"],
         ),
-        (Alternative(set_env={"A": "/x:$A"}), ['export A="/x:$A"']),
-        (Alternative(set_env={"A": "$(id) 'x'"}), ["export A='$(id) '\"'\"'x'\"'\"''"]),
-        (Alternative(set_env={"A": "`id`$B"}), ["export A='`id`$B'"]),
-        (Alternative(call="put back the cuDNN that torch requires"), ["# put back the cuDNN that torch requires"]),
-        (Alternative(call="q = q.contiguous()"), ["q = q.contiguous()"]),
-        (Alternative(call="pip uninstall --yes a && pip install b"), ["pip uninstall --yes a && pip install b"]),
+        (Remedy(set_env={"A": "/x:$A"}), ['export A="/x:$A"']),
+        (Remedy(set_env={"A": "$(id) 'x'"}), ["export A='$(id) '\"'\"'x'\"'\"''"]),
+        (Remedy(set_env={"A": "`id`$B"}), ["export A='`id`$B'"]),
+        (Remedy(call="put back the cuDNN that torch requires"), ["# put back the cuDNN that torch requires"]),
+        (Remedy(call="q = q.contiguous()"), ["q = q.contiguous()"]),
+        (Remedy(call="pip uninstall --yes a && pip install b"), ["pip uninstall --yes a && pip install b"]),
     ],
 )
 def test_what_is_typed_does_what_is_meant(wanted, lines):

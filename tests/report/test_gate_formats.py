@@ -222,9 +222,9 @@ class TestMarkdown:
         assert "| `cudnn.version` | `9.1.0` | `>=9.3` | what torch 2.6.0 brings |" in text
 
     def test_a_command_with_backticks_stays_in_its_block(self, report):
-        from doctor.model import Alternative
+        from doctor.model import Remedy
 
-        finding = replace(report.findings[0], alternatives=(Alternative(call="x = '```'"),))
+        finding = replace(report.findings[0], alternatives=(Remedy(call="x = '```'"),))
         text = show("markdown", replace(report, findings=(finding,)))
         assert "````sh\nx = '```'\n````" in text
 

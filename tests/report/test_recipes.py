@@ -22,15 +22,15 @@ from packaging.requirements import Requirement
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact
-from doctor.model import Alternative, Change, Facts, Finding, Fix, Report
+from doctor.model import Change, Facts, Finding, Fix, Remedy, Report
 from doctor.report.fix_text import alternative_lines, fix_lines
 from doctor.report.formats import Style, renderer
 from doctor.report.requirements import render_pins
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import load_rulebook
-from doctor.solver.install_plan import installing, pins_of
+from doctor.solver.install_plan import install_plan, installing
 from doctor.solver.solve import solve
-from doctor.sources.manifests.read import declare
+from doctor.sources.manifests.read import read_manifests
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
 from doctor.sources.workload.files import read_workload
@@ -180,11 +180,11 @@ def test_the_index_of_another_build_is_an_extra_one_everywhere():
     change = Change("package", "torch", "2.6.0", "2.6.0+cu126", "why", ("X001",))
     fix = Fix("Do it", (change,), ("X001",), index_url=CU126)
     report = Report("t", {}, facts_of(torch="2.6.0"), (), (), (fix,), (), {})
-    fix = replace(fix, installs=tuple(installing(pins_of(report, fix))))
+    fix = replace(fix, installs=tuple(installing(install_plan(report, fix))))
     report = replace(report, fixes=(fix,))
     shown = [renderer(name, "fixes")(report, Style()) for name in ("text", "markdown", "shell", "docker")]
     shown += [render_pins(report), "\n".join(fix_lines(fix))]
-    shown += ["\n".join(alternative_lines(Alternative({"torch": "==2.6.0+cu126"}, index_url=CU126)))]
+    shown += ["\n".join(alternative_lines(Remedy({"torch": "==2.6.0+cu126"}, index_url=CU126)))]
     for text in shown:
         assert f"--extra-index-url {CU126}" in text and not re.search(r"(?<!extra)-index-url|\s-i\s", text), text
 
@@ -370,7 +370,7 @@ def test_conda_lines_declare_what_the_fix_wants(tmp_path: Path, name: str):
     path.write_text(fragment("conda", incident(name)))
     if "dependencies" not in (yaml.safe_load(path.read_text()) or {}):
         pytest.skip("no package changes")
-    facts = declare([str(path)], Facts()).facts
+    facts = read_manifests([str(path)], Facts()).facts
     for change in incident(name).fixes[0].changes:
         if change.kind == "package" and change.name in ("torch", "transformers", "megatron-core"):
             assert facts.value(f"{change.name}.version") == change.after

@@ -15,9 +15,10 @@ from packaging.requirements import Requirement
 from doctor.facts.vocabulary import fact
 from doctor.model import Change, Facts, Finding, Fix, Report
 from doctor.packages.index import load_index
-from doctor.report.requirements import pinnable, render_pins
+from doctor.report.requirements import render_pins
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.solver.install_plan import pinnable
 from doctor.solver.solve import solve
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload

@@ -13,18 +13,18 @@ from doctor.facts.versions import clause_holds, pep440_holds
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
 from doctor.rulebook.conditions import All, AnyOf, Leaf, Not, parse_conditions
-from doctor.rulebook.resolver import Known
+from doctor.rulebook.resolver import FactResolver
 
 VERDICTS = (True, False, None)
 
 
 def judge(when, **values):
     facts = Facts(fact(key.replace("__", "."), value, "test") for key, value in values.items())
-    return parse_conditions(when).holds(Known(facts))
+    return parse_conditions(when).holds(FactResolver(facts))
 
 
 def on(key, wanted, found):
-    return parse_conditions({key: wanted}).holds(Known(Facts([fact(key, found, "test")])))
+    return parse_conditions({key: wanted}).holds(FactResolver(Facts([fact(key, found, "test")])))
 
 
 class Fixed(Leaf):
@@ -245,12 +245,12 @@ def test_what_is_accepted_can_be_judged(when, found):
     except DoctorError:
         return
     facts = Facts(fact(leaf.key, found, "test") for leaf in condition.leaves())
-    assert condition.holds(Known(facts)) in VERDICTS
+    assert condition.holds(FactResolver(facts)) in VERDICTS
 
 
 def test_evidence_names_what_was_found_and_what_is_needed():
     when = parse_conditions({"torch.version": "<2.6", "any": [{"gpu.sm": "9.0"}, {"gpu.sm": "10.0"}]})
-    evidence = list(when.evidence(Known(Facts([fact("torch.version", "2.5", "t"), fact("gpu.sm", "9.0", "t")]))))
+    evidence = list(when.evidence(FactResolver(Facts([fact("torch.version", "2.5", "t"), fact("gpu.sm", "9.0", "t")]))))
     assert [(item.key, item.fact.value, item.needs) for item in evidence] == [
         ("torch.version", "2.5", ">=2.6"),
         ("gpu.sm", "9.0", "!=9.0"),

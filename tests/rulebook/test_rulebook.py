@@ -11,9 +11,9 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact, term
-from doctor.model import SEVERITIES, Alternative, Facts
+from doctor.model import SEVERITIES, Facts, Remedy
 from doctor.rulebook.conditions import Condition
-from doctor.rulebook.resolver import Known
+from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import load_rulebook
 
 TEAM = """\
@@ -43,7 +43,7 @@ def test_every_rule_can_be_used(rulebook):
         assert isinstance(rule.when, Condition) and list(rule.when.leaves())
         assert rule.severity in (None, *SEVERITIES)
         assert rule.references and rule.message
-        assert all(isinstance(way, Alternative) for way in rule.alternatives)
+        assert all(isinstance(way, Remedy) for way in rule.alternatives)
 
 
 def test_every_library_can_be_used(rulebook):
@@ -64,7 +64,7 @@ def test_what_a_release_implies_speaks_of_known_facts(rulebook):
 def test_a_known_release_brings_its_cudnn_and_a_given_value_wins(rulebook):
     def cudnn(**values):
         facts = Facts(fact(key.replace("_", "."), value, "test") for key, value in values.items())
-        return Known(facts, rulebook.implications).value("cudnn.version")
+        return FactResolver(facts, rulebook.implications).value("cudnn.version")
 
     assert cudnn(torch_version="2.6.0").startswith("9.1.0")
     assert cudnn(torch_version="2.6.0", cudnn_version="9.3.0") == "9.3.0"
@@ -80,8 +80,8 @@ def test_a_team_adds_rules(tmp_path, rulebook):
     rule = both.rules["TEAM001"]
     assert rule.library == tmp_path.name and not rule.disables
     assert rule.alternatives == (
-        Alternative(require={"nvidia-nccl-cu12": ">=2.20"}, unset_env=("NCCL_P2P_DISABLE",), safe=False),
-        Alternative(note="ask the cluster's keepers"),
+        Remedy(require={"nvidia-nccl-cu12": ">=2.20"}, unset_env=("NCCL_P2P_DISABLE",), safe=False),
+        Remedy(note="ask the cluster's keepers"),
     )
 
 

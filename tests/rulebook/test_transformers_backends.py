@@ -14,8 +14,7 @@ from doctor.diagnosis import batch
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Facts
 from doctor.rulebook.backends import order_that_counts
-from doctor.rulebook.evaluate import evaluate, know
-from doctor.rulebook.foretold import foretold
+from doctor.rulebook.evaluate import evaluate, know, with_backend_findings
 from doctor.rulebook.rulebook import load_rulebook
 
 CAPTURED = [
@@ -85,7 +84,9 @@ def test_a_refusal_is_told_by_a_rule_that_knows_its_words(rulebook, line):
             if answer.startswith("!") and told_alike not in seen:
                 seen.add(told_alike)
                 told = evaluate(rulebook, captured_facts(line, model_type, request))
-                rules = {finding.rule for finding in foretold(rulebook, told) if finding.severity == "error"}
+                rules = {
+                    finding.rule for finding in with_backend_findings(rulebook, told) if finding.severity == "error"
+                }
                 (prediction,) = (item for item in told.predictions if item.library == "transformers")
                 asked = order_that_counts(rulebook.libraries["transformers"].preferences, told.known)
                 rules |= {
@@ -255,7 +256,7 @@ def test_mask_or_is_causal(rulebook, changes, tensor, causal):
 
 def findings(rulebook, **changes):
     told = evaluate(rulebook, hopper(**changes))
-    return {finding.rule: finding for finding in foretold(rulebook, told)}
+    return {finding.rule: finding for finding in with_backend_findings(rulebook, told)}
 
 
 def test_the_one_refusal_that_was_asked_for_is_the_finding(rulebook):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from doctor.runner.batch import Bench, groups, head_start, spent
+from doctor.runner.batch import KernelRunner, groups, prewarm, spent
 
 HEAD = "import os\nfrom _probe import Refused, Unavailable, main, step\n"
 TAIL = "\nif __name__ == '__main__':\n    main(run)\n"
@@ -18,11 +18,11 @@ PID = "def run(request): return {'pid': os.getpid(), 'got': request}"
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(sys.executable, 20.0, tmp_path)
+def bench(tmp_path: Path) -> KernelRunner:
+    return KernelRunner(sys.executable, 20.0, tmp_path)
 
 
-def add(bench: Bench, name: str, body: str) -> None:
+def add(bench: KernelRunner, name: str, body: str) -> None:
     (bench.kernels / f"{name}.py").write_text(HEAD + body + TAIL)
 
 
@@ -30,7 +30,7 @@ def pids(*answers: object) -> list[int]:
     return [answer.observed["pid"] for answer in answers]  # type: ignore[attr-defined]
 
 
-def test_all_kernels_share_one_process(bench: Bench) -> None:
+def test_all_kernels_share_one_process(bench: KernelRunner) -> None:
     for name in ("one", "two"):
         add(bench, name, PID)
     got = bench.run({"one": [{"a": 1}, {"a": 2}], "two": [{"a": 3}]})
@@ -47,19 +47,19 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("crash", CRASHES)
-def test_a_death_in_the_middle_costs_one_case(bench: Bench, crash: str) -> None:
+def test_a_death_in_the_middle_costs_one_case(bench: KernelRunner, crash: str) -> None:
     body, outcome, reason = CRASHES[crash]
     add(bench, "one", PID)
     add(bench, "two", f"def run(request):\n    if request['die']: {body}\n    return {{'pid': os.getpid()}}")
     add(bench, "zed", PID)
-    quick = Bench(bench.python, 2.0, bench.kernels)
+    quick = KernelRunner(bench.python, 2.0, bench.kernels)
     got = quick.run({"one": [{}], "two": [{"die": False}, {"die": True}, {"die": False}], "zed": [{}]})
     first, dead, last = got["two"]
     assert (dead.outcome, dead.reason[: len(reason)]) == (outcome, reason)
     assert pids(first) == pids(*got["one"]) != pids(last) == pids(*got["zed"])
 
 
-def test_os_exit_when_a_program_is_imported_costs_that_program(bench: Bench) -> None:
+def test_os_exit_when_a_program_is_imported_costs_that_program(bench: KernelRunner) -> None:
     add(bench, "one", PID)
     add(bench, "two", "os._exit(7)\n" + PID)
     add(bench, "zed", PID)
@@ -70,7 +70,7 @@ def test_os_exit_when_a_program_is_imported_costs_that_program(bench: Bench) -> 
 
 @pytest.mark.parametrize(("dies", "outcome"), [("os._exit(1)", "crashed"), ("time.sleep(600)", "timeout")])
 def test_what_ends_in_the_import_of_torch_is_not_waited_for_again(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str, outcome: str
+    bench: KernelRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: str, outcome: str
 ) -> None:
     log = tmp_path / "log"
     (tmp_path / "torch.py").write_text(f"import os, time\nopen({str(log)!r}, 'a').write('x')\n{dies}\n")
@@ -78,7 +78,7 @@ def test_what_ends_in_the_import_of_torch_is_not_waited_for_again(
     for name in ("one", "two"):
         add(bench, name, "def run(request):\n    step('import torch'); import torch")
     began = time.monotonic()
-    got = Bench(bench.python, 2.0, bench.kernels).run({"one": [{}, {"a": 1}], "two": [{}]})
+    got = KernelRunner(bench.python, 2.0, bench.kernels).run({"one": [{}, {"a": 1}], "two": [{}]})
     assert {answer.outcome for answer in (*got["one"], *got["two"])} == {outcome}
     assert log.read_text() == "x" and time.monotonic() - began < 6
 
@@ -94,7 +94,7 @@ NOISE = {
 
 
 @pytest.mark.parametrize("noise", NOISE)
-def test_noise_reaches_no_answer(bench: Bench, noise: str) -> None:
+def test_noise_reaches_no_answer(bench: KernelRunner, noise: str) -> None:
     add(bench, "one", PID)
     add(bench, "two", NOISE[noise])
     add(bench, "zed", PID)
@@ -104,14 +104,14 @@ def test_noise_reaches_no_answer(bench: Bench, noise: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ["[1, 2]", "'text'", "None", "{'errors': 'nan', 'ran': 5}", "{1: {2: object()}}"])
-def test_an_answer_of_garbage_is_data(bench: Bench, answer: str) -> None:
+def test_an_answer_of_garbage_is_data(bench: KernelRunner, answer: str) -> None:
     add(bench, "one", f"def run(request): return {answer}")
     add(bench, "two", PID)
     got = bench.run({"one": [{}], "two": [{}]})
     assert (got["one"][0].outcome, got["two"][0].outcome) == ("ran", "ran")
 
 
-def test_a_broken_program_costs_itself(bench: Bench) -> None:
+def test_a_broken_program_costs_itself(bench: KernelRunner) -> None:
     add(bench, "one", "def run(request) return 1")
     add(bench, "two", PID)
     got = bench.run({"one": [{}], "two": [{}], "nowhere": [{}, {}], "several": [{}]})
@@ -122,7 +122,7 @@ def test_a_broken_program_costs_itself(bench: Bench) -> None:
 
 
 def test_a_program_shadows_no_library_of_the_patient(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: KernelRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "facts.py").write_text("x = 7")
@@ -131,7 +131,7 @@ def test_a_program_shadows_no_library_of_the_patient(
     assert bench.run({"facts": [{}]})["facts"][0].observed == {"x": 7}
 
 
-def test_each_environment_has_a_process_of_its_own(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_environment_has_a_process_of_its_own(bench: KernelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVTE_FLASH_ATTN", "0")
     add(
         bench,
@@ -152,7 +152,7 @@ def test_transformer_engine_keeps_to_itself() -> None:
     assert shared("cudnn_sdpa", "strided_qkv", "te_attention") == [["te_attention", "strided_qkv"], ["cudnn_sdpa"]]
 
 
-def test_time_is_split_by_stage(bench: Bench) -> None:
+def test_time_is_split_by_stage(bench: KernelRunner) -> None:
     body = (
         "import time\ndef run(request):\n    if request['first']:\n"
         "        step('import torch'); time.sleep(0.4); step('torch imported')\n"
@@ -171,13 +171,13 @@ def test_time_is_split_by_stage(bench: Bench) -> None:
     assert total["kernels.case"] > 0.1 and total["kernels.start"] > 0
 
 
-def test_the_time_of_a_death_is_told_too(bench: Bench) -> None:
+def test_the_time_of_a_death_is_told_too(bench: KernelRunner) -> None:
     add(bench, "one", "import time\ndef run(request):\n    step('import torch'); time.sleep(0.3); os._exit(1)")
     (answer,) = bench.run({"one": [{}]})["one"]
     assert answer.spent["import"] > 0.15
 
 
-def test_what_fails_behind_others_is_asked_again_alone(bench: Bench) -> None:
+def test_what_fails_behind_others_is_asked_again_alone(bench: KernelRunner) -> None:
     body = "import sys\ndef run(request):\n    sys.asked = getattr(sys, 'asked', 0) + 1\n"
     add(bench, "one", body + "    return {'wrong': False}")
     add(bench, "two", body + "    return {'wrong': sys.asked > 1, 'pid': os.getpid()}")
@@ -215,9 +215,9 @@ def until(said: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_head_start_is_the_process_that_answers(bench: Bench, torch_log: Path) -> None:
+def test_a_head_start_is_the_process_that_answers(bench: KernelRunner, torch_log: Path) -> None:
     add(bench, "one", ASKS)
-    ahead = head_start(bench.python)
+    ahead = prewarm(bench.python)
     until(torch_log.exists)
     time.sleep(0.3)  # which nobody waited for, so it is no one's time
     got = replace(bench, ahead=ahead).run({"one": [{}, {"a": 1}]})["one"]
@@ -240,34 +240,34 @@ def test_a_head_start_is_the_process_that_answers(bench: Bench, torch_log: Path)
     ],
 )
 def test_what_a_broken_torch_does_is_told_as_without_a_head_start(
-    bench: Bench, torch_log: Path, body: str, outcome: str, reason: str
+    bench: KernelRunner, torch_log: Path, body: str, outcome: str, reason: str
 ) -> None:
     more(torch_log, body)
     add(bench, "one", ASKS)
-    ahead = head_start(bench.python)
+    ahead = prewarm(bench.python)
     until(torch_log.exists)
     for tried in (replace(bench, ahead=ahead), bench):
         answers = tried.run({"one": [{}, {"a": 1}]})["one"]
         assert [(answer.outcome, answer.reason) for answer in answers] == [(outcome, reason)] * 2
 
 
-def test_a_head_start_that_hangs_is_timed_from_its_cases_on(bench: Bench, torch_log: Path) -> None:
+def test_a_head_start_that_hangs_is_timed_from_its_cases_on(bench: KernelRunner, torch_log: Path) -> None:
     more(torch_log, "time.sleep(600)")
     add(bench, "one", ASKS)
-    answers = Bench(bench.python, 1.0, bench.kernels, head_start(bench.python)).run({"one": [{}, {"a": 1}]})["one"]
+    answers = KernelRunner(bench.python, 1.0, bench.kernels, prewarm(bench.python)).run({"one": [{}, {"a": 1}]})["one"]
     assert {(a.outcome, a.reason) for a in answers} == {("timeout", "no answer within 1 s at step `import torch`")}
 
 
-def test_a_head_start_keeps_to_its_own_environment(bench: Bench, torch_log: Path) -> None:
+def test_a_head_start_keeps_to_its_own_environment(bench: KernelRunner, torch_log: Path) -> None:
     add(bench, "one", "SEEN = os.environ.get('NVTE_FLASH_ATTN')\ndef run(request): return {'seen': SEEN}")
-    with_ahead = replace(bench, ahead=head_start(bench.python))
+    with_ahead = replace(bench, ahead=prewarm(bench.python))
     got = with_ahead.run({"one": [{"env": {"NVTE_FLASH_ATTN": 1}}, {}]})["one"]
     assert [answer.observed["seen"] for answer in got] == ["1", None]
 
 
-def test_a_head_start_that_nobody_takes_leaves_nothing(bench: Bench, torch_log: Path) -> None:
+def test_a_head_start_that_nobody_takes_leaves_nothing(bench: KernelRunner, torch_log: Path) -> None:
     more(torch_log, "time.sleep(600)")
-    ahead = head_start(bench.python)
+    ahead = prewarm(bench.python)
     until(lambda: torch_log.exists() and bool(torch_log.read_text()))
     ahead.close()
     pid = int(torch_log.read_text())

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from doctor.runner import process_group as lifeline
-from doctor.runner.process import Process
+from doctor.runner.process import KernelProcess
 
 #: A doctor that asks a program which starts a child and hangs; its temporary files lie in a folder of the test's.
 HOST = """
@@ -114,7 +114,7 @@ def test_no_descriptors_are_left_behind(tmp_path):
     (tmp_path / "program.py").write_text("import sys; sys.exit(3)")
     before = len(list(pathlib.Path("/proc/self/fd").iterdir()))
     for python in (sys.executable, "no-such-interpreter"):
-        answers, _ = Process(python, "program.py", tmp_path, [{}], None).collect(30)
+        answers, _ = KernelProcess(python, "program.py", tmp_path, [{}], None).collect(30)
         assert answers[0].outcome in ("crashed", "unavailable")
     lifeline.bury()
     assert len(list(pathlib.Path("/proc/self/fd").iterdir())) == before
@@ -125,7 +125,7 @@ def test_what_cannot_be_killed_does_not_hold_the_host(tmp_path, monkeypatch):
     monkeypatch.setattr(lifeline, "LAST_WAIT", 0.2)
     monkeypatch.setattr(lifeline.os, "killpg", lambda group, number: None)  # as if the system did not
     (tmp_path / "program.py").write_text("import time; time.sleep(300)")
-    process = Process(sys.executable, "program.py", tmp_path, [{}], None)
+    process = KernelProcess(sys.executable, "program.py", tmp_path, [{}], None)
     began = time.monotonic()
     tie, process.lifeline = process.lifeline, lifeline.Lifeline()
     (answer,), _ = process.collect(0.5)

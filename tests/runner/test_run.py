@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from doctor.runner.run import Answer, ask, run_program, run_snippet, signal_name
+from doctor.runner.result import KernelResult, signal_name
+from doctor.runner.run import ask, run_program, run_snippet
 
 HEAD = "from _probe import Refused, Unavailable, main, step\n"
 TAIL = "\nif __name__ == '__main__':\n    main(run)\n"
@@ -19,7 +20,7 @@ TAIL = "\nif __name__ == '__main__':\n    main(run)\n"
 
 def snippet(
     body: str, request: object = None, *, timeout: float = 20, env: dict[str, str | None] | None = None
-) -> Answer:
+) -> KernelResult:
     return run_snippet(sys.executable, HEAD + body + TAIL, request or {}, timeout=timeout, env=env)  # type: ignore[arg-type]
 
 
@@ -54,7 +55,9 @@ def test_echo() -> None:
 
 
 def test_refused_and_unavailable_carry_the_stacks_own_words() -> None:
-    assert snippet("def run(r): raise Refused('no kernel')") == Answer("refused", {}, "no kernel", 0.0, None, "start")
+    assert snippet("def run(r): raise Refused('no kernel')") == KernelResult(
+        "refused", {}, "no kernel", 0.0, None, "start"
+    )
     assert snippet("def run(r): raise Unavailable('no GPU')").outcome == "unavailable"
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from doctor.cli.main import run as command_line
-from doctor.diagnosis.pipeline import Request, diagnose, examine
+from doctor.diagnosis.examine import examine
+from doctor.diagnosis.pipeline import diagnose
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts

@@ -11,10 +11,11 @@ from doctor.model import Facts
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.solver.causes import Causes
+from doctor.solver.environment import stack_of
 from doctor.solver.infeasibility import Cases
-from doctor.solver.plan import Plan
-from doctor.solver.repair import Repair
-from doctor.solver.solve import no_fix, solve, stack_of
+from doctor.solver.plan import FixPlan
+from doctor.solver.repair import FixSearch
+from doctor.solver.solve import no_fix, solve
 from tests.helpers.made_up import environment
 from tests.solver.test_order import CUDA12, CUDA13, book, given, index
 
@@ -25,9 +26,9 @@ WORLD = index(
 OLD = {"when": {"torch.version": "<2.8"}, "fix": [{"note": "look"}]}
 
 
-def repair_of(rules: Rulebook, facts: Facts) -> Repair:
+def repair_of(rules: Rulebook, facts: Facts) -> FixSearch:
     before = evaluate(rules, facts)
-    return Repair(rules, facts, before, stack_of(facts, before.known, WORLD), ("error",))
+    return FixSearch(rules, facts, before, stack_of(facts, before.known, WORLD), ("error",))
 
 
 def verdicts(other: dict[str, Any], **said: str) -> set[str | None]:
@@ -98,7 +99,7 @@ def test_a_general_rule_that_yields_is_no_new_error():
         OWN003={"when": {"torch.version": ">=2.8"}, "yields_to": ["OWN002"]},
     )
     facts = given(torch="2.6.0").with_(fact("workload.mask", "causal", "test"))
-    outcome = repair_of(rules, facts).asked(Plan(), {"torch": "2.8.0"})
+    outcome = repair_of(rules, facts).asked(FixPlan(), {"torch": "2.8.0"})
     assert outcome is not None and outcome.firing == {"OWN002"}
     (fix,) = solve(rules, facts, evaluate(rules, facts), index=WORLD)
     assert fix.resolves == ("OWN001",) and fix.leaves == ("OWN002",)

@@ -12,8 +12,10 @@ from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Facts
 from doctor.packages.index import ReleaseIndex, load_index
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import Rule, Rulebook, load_rulebook
-from doctor.solver.solve import no_fix, solve, stack_of
+from doctor.rulebook.rule import Rule
+from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.solver.environment import stack_of
+from doctor.solver.solve import no_fix, solve
 from doctor.sources.workload.defaults import complete_workload
 
 STACK = {

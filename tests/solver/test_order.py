@@ -11,7 +11,8 @@ from doctor.facts.vocabulary import fact
 from doctor.model import Facts, Fix
 from doctor.packages.index import ReleaseIndex
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import Rule, Rulebook, load_rulebook
+from doctor.rulebook.rule import Rule
+from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.solver.constraints import Limits
 from doctor.solver.solve import no_fix, solve
 

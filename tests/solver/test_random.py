@@ -12,7 +12,8 @@ from doctor.packages.index import load_index
 from doctor.report.requirements import render_pins
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
-from doctor.solver.solve import solve, stack_of
+from doctor.solver.environment import stack_of
+from doctor.solver.solve import solve
 from tests.helpers.made_up import environment
 
 SEEDS = range(60)

@@ -12,12 +12,14 @@ from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Facts
 from doctor.packages.index import ReleaseIndex
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import Rule, Rulebook
+from doctor.rulebook.rule import Rule
+from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.cost import cost
-from doctor.solver.repair import Repair
+from doctor.solver.environment import stack_of
+from doctor.solver.repair import FixSearch
 from doctor.solver.resolve import pressing
 from doctor.solver.search import Search, better
-from doctor.solver.solve import solve, stack_of
+from doctor.solver.solve import solve
 
 NAMES = ("transformers", "flash-attn", "vllm", "deepspeed", "xtuner")
 
@@ -62,7 +64,7 @@ def _range(chance: random.Random) -> str:
     return chance.choice([f">={low}.0", f"<{high}.0", f">={low}.0,<{high}.0", f"=={low}.0"])
 
 
-def brute_force(rules: Rulebook, facts: Facts, repair: Repair, most: int) -> tuple[int, ...] | None:
+def brute_force(rules: Rulebook, facts: Facts, repair: FixSearch, most: int) -> tuple[int, ...] | None:
     """The least cost of all combinations of releases that change at most so many packages."""
     stack, best = repair.stack, None
     names = sorted(stack.installed)
@@ -87,7 +89,7 @@ def test_the_search_finds_the_optimum_of_brute_force(block: int):
         before = evaluate(rules, facts)
         if not before.errors:
             continue
-        repair = Repair(rules, facts, before, stack_of(facts, before.known, index), ("error",))
+        repair = FixSearch(rules, facts, before, stack_of(facts, before.known, index), ("error",))
         search = Search(repair, most=3, evaluations=10_000)
         found = search.best()
         assert not search.exhausted
@@ -113,7 +115,7 @@ def test_an_exhausted_search_says_so():
         rules, facts, index = world(seed)
         before = evaluate(rules, facts)
         if before.errors:
-            repair = Repair(rules, facts, before, stack_of(facts, before.known, index), ("error",))
+            repair = FixSearch(rules, facts, before, stack_of(facts, before.known, index), ("error",))
             whole, short = Search(repair, 3, 10_000), Search(repair, 3, 1)
             if whole.best() is not None and short.best() is None:
                 assert short.exhausted and not whole.exhausted
@@ -137,7 +139,7 @@ def test_what_could_not_be_told_in_time_is_said(monkeypatch: pytest.MonkeyPatch)
         before = evaluate(rules, facts)
         if not before.errors:
             continue
-        repair = Repair(rules, facts, before, stack_of(facts, before.known, index), ("error",))
+        repair = FixSearch(rules, facts, before, stack_of(facts, before.known, index), ("error",))
         best = Search(repair, 4, 10_000, 40_000).best()
         if best is None or len(best.chosen) < 2:
             continue

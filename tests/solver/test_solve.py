@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 
 from doctor.facts.vocabulary import fact
-from doctor.model import ABSENT, Alternative, Facts, Fix
+from doctor.model import ABSENT, Facts, Fix, Remedy
 from doctor.packages.index import Platform, ReleaseIndex, admits
 from doctor.rulebook.evaluate import Assessment, evaluate
-from doctor.rulebook.rulebook import Rule, Rulebook, load_rulebook
+from doctor.rulebook.rule import Rule
+from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.rulebook.schema import read_file
 from doctor.solver.constraints import Limits
 from doctor.solver.cost import cost
-from doctor.solver.environment import Stack
-from doctor.solver.plan import Pick, Plan
+from doctor.solver.environment import PackageSet, stack_of
+from doctor.solver.plan import FixPlan, Pick
 from doctor.solver.resolve import choices
-from doctor.solver.solve import no_fix, solve, stack_of
+from doctor.solver.solve import no_fix, solve
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
 from doctor.sources.workload.files import read_workload
@@ -450,7 +451,7 @@ def small_world(seed: int) -> tuple[ReleaseIndex, dict[str, str], dict[str, str]
     return index, installed, {target: chance.choice([">=", "<", "=="]) + f"{chance.randint(1, 4)}.0"}
 
 
-def brute_force(stack: Stack, wanted: dict[str, str]) -> tuple[int, ...] | None:
+def brute_force(stack: PackageSet, wanted: dict[str, str]) -> tuple[int, ...] | None:
     """The least cost among all combinations of all releases."""
     best = None
     names = list(stack.installed)
@@ -476,7 +477,7 @@ def test_no_cheaper_choice_exists_than_the_first(block: int):
     solvable = 0
     for seed in range(block * 50, block * 50 + 50):
         index, installed, wanted = small_world(seed)
-        stack = Stack(index, Platform("3.11.7"), installed)
+        stack = PackageSet(index, Platform("3.11.7"), installed)
         first = next(choices(stack, wanted), None)
         expected = brute_force(stack, wanted)
         assert (None if first is None else cost(stack, first)) == expected, seed
@@ -488,13 +489,13 @@ def test_held_packages_are_never_chosen():
     for seed in range(60):
         index, installed, wanted = small_world(seed)
         held = next(name for name in installed if name not in wanted)
-        stack = Stack(index, Platform("3.11.7"), installed, limits=Limits(hold=frozenset({held})))
+        stack = PackageSet(index, Platform("3.11.7"), installed, limits=Limits(hold=frozenset({held})))
         assert all(held not in chosen for chosen in choices(stack, wanted))
 
 
 def test_plans_refuse_what_cannot_be_read():
-    def joined(**parts: Any) -> Plan | None:
-        return Plan().joined(Pick("OWN001", 0, Alternative(**parts)))
+    def joined(**parts: Any) -> FixPlan | None:
+        return FixPlan().joined(Pick("OWN001", 0, Remedy(**parts)))
 
     assert joined(require={"torch": "not a range"}) is None
     assert joined(require={"torch\nevil": "==1"}) is None
@@ -502,8 +503,8 @@ def test_plans_refuse_what_cannot_be_read():
     assert joined(note="only words") is None
     plan = joined(require={"Torch": ">=2"}, set_env={"A": "1"})
     assert plan is not None and plan.require == {"torch": ">=2"}
-    assert plan.joined(Pick("OWN002", 0, Alternative(unset_env=("A",)))) is None
-    assert plan.joined(Pick("OWN002", 0, Alternative(require={"torch": ABSENT}))) is None
+    assert plan.joined(Pick("OWN002", 0, Remedy(unset_env=("A",)))) is None
+    assert plan.joined(Pick("OWN002", 0, Remedy(require={"torch": ABSENT}))) is None
 
 
 def test_the_stack_knows_what_follows_from_what_is_given():

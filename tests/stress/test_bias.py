@@ -9,7 +9,7 @@ import pytest
 
 from doctor.runner.run import run_program, run_snippet
 from doctor.stress.axes import consistent, domain
-from doctor.stress.case_facts import described
+from doctor.stress.case_facts import case_facts
 from doctor.stress.plan import plan
 from doctor.stress.worker import Worker
 
@@ -132,9 +132,9 @@ def test_a_sweep_asks_it_of_every_length_that_is_no_multiple_of_8(backend):
 def test_the_rules_are_told():
     case = {**CASE, "backend": "sdpa.default", "dtype": "bfloat16", "batch_size": 2, "head_dim_v": 40, "layout": "bhsd",
             "bias_shape": "b1ss", "seed": 0}  # fmt: skip
-    facts = described(case)
+    facts = case_facts(case)
     assert facts is not None and facts["workload.bias_requires_grad"].value is True
-    te = described({**case, "backend": "te.fused", "bias_shape": "1hss"})
+    te = case_facts({**case, "backend": "te.fused", "bias_shape": "1hss"})
     assert te is not None and te["workload.bias_shape"].value == "1hss"
     assert te["workload.bias_requires_grad"].value is True
 

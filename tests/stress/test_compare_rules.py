@@ -9,15 +9,15 @@ import pytest
 from doctor.facts.vocabulary import fact, term
 from doctor.model import Facts
 from doctor.rulebook.rulebook import load_rulebook
-from doctor.runner.run import Answer
+from doctor.runner.result import KernelResult
 from doctor.stress.axes import DOMAINS
-from doctor.stress.case_facts import FORWARD_ONLY, SPOKEN_OF, described
+from doctor.stress.case_facts import FORWARD_ONLY, SPOKEN_OF, case_facts
 from doctor.stress.compare_rules import Reader, compare, rules_of
-from doctor.stress.devices import Lane
+from doctor.stress.devices import Device
 from doctor.stress.failures import Failure
-from doctor.stress.plan import Plan, plan
+from doctor.stress.plan import SweepPlan, plan
 from doctor.stress.report import as_json, as_text
-from doctor.stress.sweep import Outcome
+from doctor.stress.sweep import SweepResult
 from doctor.util.resources import kernels_dir
 
 H200 = {
@@ -31,8 +31,8 @@ CASE = {
     "head_dim_v": 64, "seq_len_q": 300, "seq_len_kv": 100, "mask": "no_mask", "layout": "bshd", "grad": "dense",
     "how": "eager", "deterministic": False, "seed": 4,
 }  # fmt: skip
-RIGHT, WRONG = Answer("ran", {"verdict": "ok"}), Answer("ran", {"verdict": "wrong", "faults": ["out"]})
-REFUSED = Answer("refused", reason="RuntimeError: No available kernel")
+RIGHT, WRONG = KernelResult("ran", {"verdict": "ok"}), KernelResult("ran", {"verdict": "wrong", "faults": ["out"]})
+REFUSED = KernelResult("refused", reason="RuntimeError: No available kernel")
 
 
 @pytest.fixture(scope="module")
@@ -217,8 +217,8 @@ def test_what_computes_no_gradient_is_told_so():
     program = (kernels_dir() / "_sweep_backends.py").read_text().splitlines()
     line = next(line for line in program if line.startswith("FORWARD_ONLY = "))
     assert literal_eval(line.partition(" = ")[2]) == FORWARD_ONLY
-    assert described({**CASE, "backend": "sage"}).value("workload.training") is False
-    assert described({**CASE, "backend": "flash2"}).value("workload.training") is True
+    assert case_facts({**CASE, "backend": "sage"}).value("workload.training") is False
+    assert case_facts({**CASE, "backend": "flash2"}).value("workload.training") is True
 
 
 def test_flash_attention_4_on_hopper(reader):
@@ -266,13 +266,13 @@ def test_a_note_explains_only_what_another_call_left_behind(reader):
 def test_backends_without_rules_are_left_alone(reader):
     assert beside(reader, {"backend": "varlen"}, REFUSED).asked == 0
     assert beside(reader, {"backend": "file:x.py:f"}, WRONG).asked == 0
-    assert beside(reader, {}, Answer("unavailable")).asked == 0
+    assert beside(reader, {}, KernelResult("unavailable")).asked == 0
 
 
 @pytest.mark.parametrize("backend", sorted(set(SPOKEN_OF) & set(DOMAINS)))
 def test_every_case_can_be_said_in_the_words_of_the_rules(reader, backend):
     for case in plan([backend], "cuda", 80, seed=5).cases:
-        facts = described(case)
+        facts = case_facts(case)
         for key, told in facts.items():
             allowed = term(key).values
             assert not allowed or told.value in (*allowed, "absent"), (key, told.value)
@@ -289,7 +289,7 @@ def test_the_report_says_it_in_both_forms(reader):
     hello = {"torch": "2.11", "backends": {}, "device": "cuda"}
     records = [("gpu0", case, WRONG), ("gpu0", other, WRONG), ("gpu0", {**CASE, "mask": "boolean"}, RIGHT),
                ("gpu0", CASE, REFUSED)]  # fmt: skip
-    outcome = Outcome(hello, Plan((), {}), [Lane("gpu0", "GPU 0")], records)
+    outcome = SweepResult(hello, SweepPlan((), {}), [Device("gpu0", "GPU 0")], records)
     outcome.failures = [Failure("sdpa.efficient", ("out",), each, "", WRONG) for each in (case, other)]
     for item in outcome.failures:
         item.rules = rules_of(item.case, reader)

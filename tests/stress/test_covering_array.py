@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doctor.stress.axes import AXES, DOMAINS, consistent, domain
-from doctor.stress.covering_array import Cover
+from doctor.stress.covering_array import CoveringArray
 from doctor.stress.plan import key, plan
 
 
@@ -21,7 +21,7 @@ def pairs_of(case, names):
 @given(sizes=st.lists(st.integers(1, 5), min_size=2, max_size=6), seed=st.integers(0, 10**6))
 def test_every_pair_occurs_and_no_row_twice(sizes, seed):
     axes = {f"a{i}": [{f"a{i}": j} for j in range(size)] for i, size in enumerate(sizes)}
-    cover = Cover(axes, lambda case: True, seed)
+    cover = CoveringArray(axes, lambda case: True, seed)
     rows, seen = [], set()
     for case in islice(cover, 200):
         rows.append(tuple(case.values()))
@@ -33,7 +33,7 @@ def test_every_pair_occurs_and_no_row_twice(sizes, seed):
 
 def test_far_fewer_rows_than_combinations():
     axes = {f"a{i}": [{f"a{i}": j} for j in range(4)] for i in range(8)}
-    cover = Cover(axes, lambda case: True, 1)
+    cover = CoveringArray(axes, lambda case: True, 1)
     for count, _ in enumerate(cover, 1):  # noqa: B007
         if not cover.missing:
             break
@@ -42,7 +42,7 @@ def test_far_fewer_rows_than_combinations():
 
 def test_infeasible_pairs_are_told_apart_from_missing_ones():
     axes = {"a": [{"a": 0}, {"a": 1}], "b": [{"b": 0}, {"b": 1}], "c": [{"c": 0}, {"c": 1}]}
-    cover = Cover(axes, lambda case: not (case["a"] and case["b"]), 0)
+    cover = CoveringArray(axes, lambda case: not (case["a"] and case["b"]), 0)
     cases = list(islice(cover, 50))
     assert cover.pairs == (11, 11)
     assert not any(case["a"] and case["b"] for case in cases) and len(cases) == 6
@@ -55,7 +55,7 @@ def test_a_value_that_few_go_with_leaves_the_others_their_share():
     def fits(case):
         return case["bias"] == 0 or case["mask"] == 9
 
-    covers = [Cover(axes, fits, 1, resting) for resting in ((), ("bias",))]
+    covers = [CoveringArray(axes, fits, 1, resting) for resting in ((), ("bias",))]
     crowded, even = (sum(case["mask"] == 9 for case in islice(cover, 600)) for cover in covers)
     assert even < 0.75 * crowded and all(cover.pairs[0] == cover.pairs[1] for cover in covers)
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from doctor.runner.run import Answer
+from doctor.runner.result import KernelResult
 from doctor.stress import sweep as module
 from doctor.stress.discovery import Options
 from doctor.stress.partition import IN_A_ROW
@@ -60,8 +60,8 @@ def sweep_of(monkeypatch, names, answer, **options):
 
 def right(gpu, request):
     if request.get("op"):
-        return Answer("ran", {"verdict": "ok", "faults": []})
-    return Answer("ran", {"verdict": "ok", "faults": [], "bits": request["seed"]})
+        return KernelResult("ran", {"verdict": "ok", "faults": []})
+    return KernelResult("ran", {"verdict": "ok", "faults": [], "bits": request["seed"]})
 
 
 def test_all_gpus_are_asked_everything_at_the_same_time(monkeypatch):
@@ -73,7 +73,9 @@ def test_all_gpus_are_asked_everything_at_the_same_time(monkeypatch):
 def test_a_gpu_that_computes_other_bits_is_a_finding(monkeypatch):
     def answer(gpu, request):
         told = right(gpu, request)
-        return Answer("ran", {**told.observed, "bits": 7}) if gpu == 1 and request.get("mask") == "causal" else told
+        return (
+            KernelResult("ran", {**told.observed, "bits": 7}) if gpu == 1 and request.get("mask") == "causal" else told
+        )
 
     outcome = sweep_of(monkeypatch, ["NVIDIA H200"] * 2, answer)
     assert outcome.bad and not outcome.failures
@@ -85,7 +87,7 @@ def test_a_gpu_that_computes_other_bits_is_a_finding(monkeypatch):
 
 def test_gpus_of_different_kinds_may_differ_in_bits(monkeypatch):
     def answer(gpu, request):
-        return Answer("ran", {"verdict": "ok", "faults": [], "bits": gpu})
+        return KernelResult("ran", {"verdict": "ok", "faults": [], "bits": gpu})
 
     assert not sweep_of(monkeypatch, ["NVIDIA H200", "NVIDIA A100"], answer).bad
 
@@ -93,7 +95,7 @@ def test_gpus_of_different_kinds_may_differ_in_bits(monkeypatch):
 def test_a_fault_of_one_gpu_is_told_once_and_as_a_disagreement(monkeypatch):
     def answer(gpu, request):
         if gpu == 1 and request.get("mask") == "boolean":
-            return Answer("ran", {"verdict": "wrong", "faults": ["out"], "bits": 0, "errors": {}})
+            return KernelResult("ran", {"verdict": "wrong", "faults": ["out"], "bits": 0, "errors": {}})
         return right(gpu, request)
 
     outcome = sweep_of(monkeypatch, ["NVIDIA H200"] * 2, answer)
@@ -103,8 +105,8 @@ def test_a_fault_of_one_gpu_is_told_once_and_as_a_disagreement(monkeypatch):
 @pytest.mark.parametrize(
     "lost",
     [
-        Answer("unavailable", reason="torch 2.11 sees no CUDA device"),
-        Answer("failed", reason="torch.AcceleratorError: CUDA error: unspecified launch failure"),
+        KernelResult("unavailable", reason="torch 2.11 sees no CUDA device"),
+        KernelResult("failed", reason="torch.AcceleratorError: CUDA error: unspecified launch failure"),
     ],
 )
 def test_a_gpu_that_vanishes_is_told_and_costs_the_others_nothing(monkeypatch, lost):

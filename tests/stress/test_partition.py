@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from doctor.runner.result import Answer
+from doctor.runner.result import KernelResult
 from doctor.stress import partition as lanes
-from doctor.stress.devices import Lane
+from doctor.stress.devices import Device
 from doctor.stress.journal import Journal
 
-LATE = Answer("timeout", reason="no answer within 60 s")
+LATE = KernelResult("timeout", reason="no answer within 60 s")
 
 
 class Slow:
@@ -22,7 +22,7 @@ class Slow:
 
     def run(self, requests: Any, heard: Any, until: Any = None, *rest: Any, stop: Any = None) -> bool:
         for request in requests:
-            heard(request, Answer("ran") if request["takes"] <= self.timeout else LATE)
+            heard(request, KernelResult("ran") if request["takes"] <= self.timeout else LATE)
         return until is None
 
 
@@ -33,7 +33,7 @@ def outcomes(monkeypatch, tmp_path):
     def ask(*takes: float) -> list[str]:
         noted: list[tuple[Any, str]] = []
         part = lanes.Part(
-            Lane("0", "GPU 0", {}),
+            Device("0", "GPU 0", {}),
             Slow("python", timeout=60.0),
             lambda case, answer, new: noted.append((case, answer.outcome)),
         )

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from doctor.errors import DoctorError
-from doctor.runner.run import Answer, run_program, run_snippet
+from doctor.runner.result import KernelResult
+from doctor.runner.run import run_program, run_snippet
 from doctor.stress.devices import disagreements, lanes
 from doctor.stress.discovery import Options
 from doctor.stress.failures import Failure, kinds, verdict
@@ -40,7 +41,7 @@ CASE = {"backend": "sdpa.flash", "mask": "no_mask", "seq_len_q": 64}
 
 
 def ran(bits, verdict="ok", faults=()):
-    return Answer("ran", {"verdict": verdict, "bits": bits, "faults": list(faults)})
+    return KernelResult("ran", {"verdict": verdict, "bits": bits, "faults": list(faults)})
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def ran(bits, verdict="ok", faults=()):
         (ran(1), ran(1), None),
         (ran(1), ran(2), "bits"),
         (ran(1), ran(1, "wrong", ["out"]), "ok here, wrong there"),
-        (ran(1), Answer("crashed"), "ran here, crashed there"),
+        (ran(1), KernelResult("crashed"), "ran here, crashed there"),
         (ran(1, "wrong", ["not_repeatable"]), ran(2, "wrong", ["not_repeatable"]), None),
     ],
 )
@@ -63,14 +64,14 @@ def test_gpus_that_disagree(one, two, expected):
 def test_journal_takes_up_what_is_there(tmp_path):
     path, stack = tmp_path / "j.jsonl", {"torch": "2.11"}
     first = Journal(path, stack)
-    first.add("gpu0", CASE, Answer("ran", {"verdict": "ok"}, seconds=0.5))
+    first.add("gpu0", CASE, KernelResult("ran", {"verdict": "ok"}, seconds=0.5))
     first.close()
     again = Journal(path, stack)
     assert again.resumed == 1 and next(iter(again.answers.values())).observed == {"verdict": "ok"}
     again.finish()
     assert Journal(path, stack).resumed == 0, "finished"
     assert json.loads(path.read_text().splitlines()[0])["stack"] == stack
-    Journal(path, stack).add("gpu0", CASE, Answer("ran"))
+    Journal(path, stack).add("gpu0", CASE, KernelResult("ran"))
     assert Journal(path, {"torch": "2.12"}).resumed == 0, "another stack"
     with pytest.raises(DoctorError, match="cannot write the journal"):
         Journal(tmp_path / "j.jsonl" / "below", stack)
@@ -79,12 +80,12 @@ def test_journal_takes_up_what_is_there(tmp_path):
 def test_a_line_cut_short_costs_no_answer_that_follows(tmp_path):
     path, stack = tmp_path / "j.jsonl", {"torch": "2.11"}
     first = Journal(path, stack)
-    first.add("gpu0", CASE, Answer("ran"))
+    first.add("gpu0", CASE, KernelResult("ran"))
     first.close()
     with path.open("a") as file:
         file.write('{"gpu": "gpu0", "ke')  # the machine went down
     second = Journal(path, stack)
-    second.add("gpu1", CASE, Answer("ran"))
+    second.add("gpu1", CASE, KernelResult("ran"))
     second.close()
     assert {gpu for gpu, _ in Journal(path, stack).answers} == {"gpu0", "gpu1"}
 
@@ -107,7 +108,7 @@ def test_a_line_cut_short_costs_no_answer_that_follows(tmp_path):
 def test_what_no_answer_can_have_been_is_passed_over(tmp_path, record):
     path, stack = tmp_path / "j.jsonl", {"torch": "2.11"}
     first = Journal(path, stack)
-    first.add("gpu0", CASE, Answer("ran"))
+    first.add("gpu0", CASE, KernelResult("ran"))
     first.close()
     with path.open("ab") as file:
         file.write(json.dumps(record).encode() + b"\n" + b"\xff\x00" + b"[" * 100_000 + b"\n")
@@ -149,10 +150,10 @@ main(run)
 
 
 def test_verdicts_and_kinds():
-    assert verdict(Answer("failed", reason="torch.OutOfMemoryError: CUDA out of memory. Tried")) == "no memory"
-    assert kinds(Answer("failed", reason="torch.AcceleratorError: CUDA error")) == ["failed:AcceleratorError"]
+    assert verdict(KernelResult("failed", reason="torch.OutOfMemoryError: CUDA out of memory. Tried")) == "no memory"
+    assert kinds(KernelResult("failed", reason="torch.AcceleratorError: CUDA error")) == ["failed:AcceleratorError"]
     assert verdict(ran(1, "wrong", ["dq"])) == "wrong" and kinds(ran(1, "wrong", ["dq"])) == ["dq"]
-    assert verdict(Answer("refused")) == "refused" and kinds(Answer("crashed")) == ["crashed"]
+    assert verdict(KernelResult("refused")) == "refused" and kinds(KernelResult("crashed")) == ["crashed"]
 
 
 def test_a_small_form_explains_what_has_all_it_needs():
@@ -188,18 +189,18 @@ def test_steps_of_the_shrinker_are_valid_and_lead_downwards():
 
 def test_triton_that_breaks_is_a_fault_and_one_that_runs_a_note(monkeypatch):
     from doctor.stress import sweep as module
-    from doctor.stress.devices import Lane
-    from doctor.stress.plan import Plan
+    from doctor.stress.devices import Device
+    from doctor.stress.plan import SweepPlan
     from doctor.stress.report import as_text
 
     def outcome_of(answer):
         monkeypatch.setattr(module.Worker, "ask", lambda self, request: answer)
         hello = {"torch": "2.11", "backends": {}}
-        outcome = module.Outcome(hello, Plan((), {}), [Lane("gpu0", "GPU 0")], [])
+        outcome = module.Outcome(hello, SweepPlan((), {}), [Device("gpu0", "GPU 0")], [])
         module._triton(Options("python"), outcome)
         return outcome
 
-    good = outcome_of(Answer("ran", {"verdict": "ok", "faults": []}))
+    good = outcome_of(KernelResult("ran", {"verdict": "ok", "faults": []}))
     assert not good.bad and "compiles and runs" in as_text(good)
-    bad = outcome_of(Answer("failed", reason="RuntimeError: Cannot find ptxas"))
+    bad = outcome_of(KernelResult("failed", reason="RuntimeError: Cannot find ptxas"))
     assert bad.bad and "Cannot find ptxas" in as_text(bad)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from doctor.runner.run import Answer, run_program
+from doctor.runner.result import KernelResult
+from doctor.runner.run import run_program
 from doctor.stress.plan import plan
 from tests.helpers.broken_flash import FAULTS, source
 
@@ -61,10 +62,10 @@ def _request(name: str, count: int, after: int = 0) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def answers(request, torch_python) -> dict[str, Answer]:
+def answers(request, torch_python) -> dict[str, KernelResult]:
     """What became of each fault that this run asks about."""
 
-    def ask(asked: dict[str, dict[str, Any]]) -> dict[str, Answer]:
+    def ask(asked: dict[str, dict[str, Any]]) -> dict[str, KernelResult]:
         program = str(HERE / "until_found.py")
         return dict(zip(asked, run_program(torch_python, program, list(asked.values()), timeout=300), strict=True))
 
@@ -77,7 +78,7 @@ def answers(request, torch_python) -> dict[str, Answer]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_planted_fault_is_found(answers: dict[str, Answer], name: str) -> None:
+def test_a_planted_fault_is_found(answers: dict[str, KernelResult], name: str) -> None:
     answer = answers[name]
     assert answer.outcome == "ran", answer.reason
     assert answer.observed["found"], answer.observed

@@ -8,7 +8,8 @@ import types
 import pytest
 
 from doctor.errors import DoctorError, NoDiagnosis
-from doctor.runner.run import Answer, run_alone, run_snippet
+from doctor.runner.result import KernelResult
+from doctor.runner.run import run_alone, run_snippet
 from doctor.stress.devices import lanes
 from doctor.stress.discovery import Options, chosen, look, own_functions
 from doctor.stress.failures import kinds, verdict
@@ -205,7 +206,7 @@ main(run)
     ],
 )
 def test_want_of_memory_is_no_fault(reason):
-    assert verdict(Answer("failed", reason=reason)) == "no memory"
+    assert verdict(KernelResult("failed", reason=reason)) == "no memory"
 
 
 IN_THE_SWEEP = """

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
+
+from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, Facts, Report
-from doctor.packages.index import Platform
+from doctor.packages.flash_attn_wheels import PACKAGE, find
+from doctor.packages.index import Platform, admits, load_index
+from doctor.packages.relations import owner_of
+from doctor.rulebook.resolver import FactResolver
+from doctor.solver.candidates import releases_of
+from doctor.solver.effects import brings
+from doctor.solver.environment import PackageSet, stack_of
+from doctor.solver.install_plan import install_plan, pinnable, wheel_target_of
+from doctor.sources.manifests.base import cuda_of_index
+from doctor.sources.manifests.markers import platforms
 
 K = TypeVar("K")
 #: The note of a way out that only leaves releases out of a range.
@@ -18,7 +29,7 @@ _TAG = re.compile(r"(?<=/)cu\d+(?=[/?#]|$)")
 
 
 @dataclass(frozen=True)
-class Goal:
+class PackageChange:
     """What becomes of one package."""
 
     package: str
@@ -30,21 +41,20 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Goals:
+class ChangeSet:
     """All that one fix wants of the files of a project."""
 
-    items: Mapping[str, Goal]
+    items: Mapping[str, PackageChange]
     platforms: tuple[Platform, ...]
     torch: str | None = None  # the new one, if it moves
     tag: str | None = None  # of its build: cu126
     index_url: str | None = None
     wheels: Callable[[str, str], str | None] | None = None
-    companions: Callable[[str, str], Goal | None] | None = None
+    companions: Callable[[str, str], PackageChange | None] | None = None
     said: list[str] = field(default_factory=list)  # what the user has to know of what was written
 
     def same(self, written: str, wanted: str) -> bool:
         """Whether a file says it already; a label that names the very build which was judged does."""
-        from packaging.version import InvalidVersion
 
         try:
             here, there = parse_version(written), parse_version(wanted)
@@ -65,12 +75,11 @@ class Goals:
 
     def _in_registry(self, package: str, version: str) -> bool:
         """Whether some machine that is meant finds a wheel of it in the registry."""
-        from doctor.packages.index import load_index
 
         release = load_index().release(package, version.partition("+")[0])
         return release is not None and any(release.has_wheel(platform) for platform in self.platforms)
 
-    def companion(self, package: str, spec: str) -> Goal | None:
+    def companion(self, package: str, spec: str) -> PackageChange | None:
         """What a package must become that only the file knows; None where it may stay."""
         found = self.companions(package, spec) if self.companions else None
         if found is None:
@@ -91,7 +100,6 @@ class Goals:
 
         None where one is right already, nor where there are several of them and nobody says which is meant.
         """
-        from doctor.sources.manifests.base import cuda_of_index
 
         cudas = {key: cuda for key, url in urls.items() if (cuda := cuda_of_index(url))}
         tags = {f"cu{cuda.replace('.', '')}" for cuda in cudas.values()}
@@ -106,13 +114,8 @@ class Goals:
         return {key: _TAG.sub(self.tag, urls[key], count=1) for key in cudas}
 
 
-def goals_of(report: Report) -> Goals | None:
+def changes_of(report: Report) -> ChangeSet | None:
     """The packages of the fix that the pins write out, or ranges to narrow; None where neither changes any."""
-    from doctor.packages.index import load_index
-    from doctor.rulebook.resolver import Known
-    from doctor.solver.effects import brings
-    from doctor.solver.install_plan import pinnable, pins_of
-    from doctor.solver.solve import stack_of
 
     if not report.fixes:
         return _narrowings(report)
@@ -120,25 +123,25 @@ def goals_of(report: Report) -> Goals | None:
     packages = [change for change in fix.changes if change.kind == "package"]
     if not packages:
         return None
-    from .companions import companion
-
-    known = Known(report.facts)
+    known = FactResolver(report.facts)
     stack = stack_of(report.facts, known, load_index())
     chosen = {change.name: change.after or ABSENT for change in packages}
     versions = stack.completed(chosen)
-    pins = pins_of(report, fix)
+    pins = install_plan(report, fix)
     extras = {line.package: line.extra for line in (*pins.changed, *pins.built)}
     items = {}
     for change in packages:
         why = f"clears {', '.join(change.resolves)}" if change.resolves else change.why
-        items[change.name] = Goal(change.name, change.after, " ".join(why.split()), True, extras.get(change.name, ""))
+        items[change.name] = PackageChange(
+            change.name, change.after, " ".join(why.split()), True, extras.get(change.name, "")
+        )
     for name in {**stack.installed, **versions}:
         now = versions.get(name)
         if name not in items and now != stack.installed.get(name):
-            items[name] = Goal(name, None if now in (None, ABSENT) else now, "comes along", False)
+            items[name] = PackageChange(name, None if now in (None, ABSENT) else now, "comes along", False)
     torch = chosen.get("torch")
     torch = None if torch == ABSENT else torch
-    return Goals(
+    return ChangeSet(
         items=items,
         platforms=_platforms(report.facts),
         torch=torch,
@@ -149,9 +152,9 @@ def goals_of(report: Report) -> Goals | None:
     )
 
 
-def _narrowings(report: Report) -> Goals | None:
+def _narrowings(report: Report) -> ChangeSet | None:
     """Ranges that admit releases with findings beside good ones, and what would be left of them."""
-    items: dict[str, Goal] = {}
+    items: dict[str, PackageChange] = {}
     for finding in report.findings:
         way = finding.alternatives[0] if finding.alternatives else None
         if finding.severity != "warning" or way is None or way.note != NARROWS:
@@ -160,13 +163,11 @@ def _narrowings(report: Report) -> Goals | None:
             before = items.get(package)
             clauses = [*(before.range or "").split(","), *wanted.split(",")] if before else wanted.split(",")
             why = f"{before.why}, {finding.rule}" if before else f"leaves out what {finding.rule} strikes"
-            items[package] = Goal(package, None, why, False, range=",".join(dict.fromkeys(clauses)))
-    return Goals(items, _platforms(report.facts)) if items else None
+            items[package] = PackageChange(package, None, why, False, range=",".join(dict.fromkeys(clauses)))
+    return ChangeSet(items, _platforms(report.facts)) if items else None
 
 
 def _platforms(facts: Facts) -> tuple[Platform, ...]:
-    from doctor.sources.manifests.markers import platforms
-
     return platforms([], facts)
 
 
@@ -177,9 +178,27 @@ def _tag(torch: str, brought: Mapping[str, object]) -> str | None:
 
 
 def _wheel(known: object, torch: str | None, package: str, version: str) -> str | None:
-    from doctor.packages.flash_attn_wheels import PACKAGE, find, place_of
-
     if package != PACKAGE:
         return None
-    fitting = find(place_of(known, torch), version).fitting
+    fitting = find(wheel_target_of(known, torch), version).fitting
     return fitting[0].url if fitting else None
+
+
+def companion(stack: PackageSet, chosen: Mapping[str, str], package: str, spec: str) -> PackageChange | None:
+    """What it must become beside the new versions, a version of None where no release goes with them.
+
+    None altogether where it may stay: a release in its range goes with them, or nothing is on record of it.
+    """
+    if package not in stack.index or stack.installed.get(package, ABSENT) != ABSENT or owner_of(package):
+        return None
+    releases = stack.index.releases(package)
+    admitted = [version for version, release in releases.items() if not release.is_prerelease and admits(spec, version)]
+    if not admitted or any(stack.fits(package, version, chosen) for version in admitted):
+        return None
+    beside = replace(stack, installed={**stack.installed, package: admitted[-1]}, memo={})
+    fitting = (
+        version
+        for version in releases_of(beside, package)
+        if beside.fits(package, version, chosen) and not beside.outdated(package, version, chosen)
+    )
+    return PackageChange(package, next(fitting, None), "goes with what the fix brings", False)

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from doctor.errors import DoctorError
 from doctor.model import Report
+from doctor.packages.index import load_index
+from doctor.util.toml_lines import load_toml
 
-from .changes import Goal, Goals, goals_of
+from .changes import ChangeSet, PackageChange, changes_of
 from .files import Edited, SourceFile
 from .pyproject import Pyproject
 from .requirements import RequirementsFile, anchors_of, family
@@ -46,7 +48,7 @@ def edits_of(report: Report, names: Sequence[str]) -> Edits:
     editable, refusals = sorted_out(names)
     if not editable:
         raise refusals[0] if refusals else DoctorError("there is no file to edit", "name it: `--write FILE`")
-    goals = goals_of(report)
+    goals = changes_of(report)
     if goals is None:
         return Edits(())
     projects = [Pyproject(SourceFile.read(path)) for path in editable if path.suffix == ".toml"]
@@ -75,14 +77,13 @@ def _families(paths: Sequence[Path]) -> list[RequirementsFile]:
     return list(found.values())
 
 
-def _add_missing(goals: Goals, requirements: Sequence[RequirementsFile], projects: Sequence[Pyproject]) -> None:
+def _add_missing(goals: ChangeSet, requirements: Sequence[RequirementsFile], projects: Sequence[Pyproject]) -> None:
     """Packages that the fix moves and no file names: behind a related line."""
     present = {name for file in requirements for name in file.named}
     present |= {name for project in projects for name in project.named}
     missing = [goal for goal in goals.items.values() if goal.named and goal.version and goal.package not in present]
     if not missing:
         return
-    from doctor.packages.index import load_index
 
     moved = {name for name, goal in goals.items.items() if goal.named}
     for kin in (moved, set(load_index().packages)):
@@ -102,7 +103,10 @@ def _add_missing(goals: Goals, requirements: Sequence[RequirementsFile], project
 
 
 def _add_at_the_end(
-    missing: Sequence[Goal], requirements: Sequence[RequirementsFile], projects: Sequence[Pyproject], goals: Goals
+    missing: Sequence[PackageChange],
+    requirements: Sequence[RequirementsFile],
+    projects: Sequence[Pyproject],
+    goals: ChangeSet,
 ) -> None:
     first = next((file for file in requirements if not file.constraint), None)
     project = next((file for file in projects if file.can_take()), None)
@@ -119,7 +123,7 @@ def _add_at_the_end(
         )
 
 
-def _add_index(goals: Goals, requirements: Sequence[RequirementsFile], projects: Sequence[Pyproject]) -> None:
+def _add_index(goals: ChangeSet, requirements: Sequence[RequirementsFile], projects: Sequence[Pyproject]) -> None:
     """The index of another torch build, where no file names one."""
     if goals.index_url is None or any(file.has_index for file in requirements):
         return
@@ -137,8 +141,6 @@ def _add_index(goals: Goals, requirements: Sequence[RequirementsFile], projects:
 def _check(edited: Edited) -> None:
     """A file that could not be read any more is not written."""
     if edited.source.path.suffix == ".toml":
-        from doctor.util.toml_lines import load_toml
-
         load_toml(edited.source.path, edited.text)
 
 

@@ -6,13 +6,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from doctor.errors import DoctorError
+from doctor.errors import DoctorError, fault
 from doctor.packages.index import Platform, admits, load_index
-from doctor.sources.manifests.base import Entry, fault
+from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.sources.manifests.markers import judge, pythons_of
 from doctor.util.toml_lines import load_toml
 
-from .changes import Goal, Goals
+from .changes import ChangeSet, PackageChange
 from .files import SourceFile
 from .lines import newline_of
 from .specifier import Edit, apply, changes, take_apart
@@ -43,7 +43,7 @@ class Pyproject:
         """What it is to become."""
         return apply(self.source.text, self.edits)
 
-    def edit(self, goals: Goals) -> None:
+    def edit(self, goals: ChangeSet) -> None:
         """Every requirement and index that the fix changes."""
         wanted = value_at(self.content, ("project", "requires-python"))
         served = pythons_of(wanted) if isinstance(wanted, str) else ()
@@ -59,7 +59,7 @@ class Pyproject:
         self._indexes(goals)
         self._check_python(goals)
 
-    def _list(self, key: Key, goals: Goals) -> None:
+    def _list(self, key: Key, goals: ChangeSet) -> None:
         span = self.places.span(key)
         for token in tokens(self.source.text, *span):
             raw = self.source.text[slice(*token.inner)]
@@ -68,7 +68,10 @@ class Pyproject:
             if parts is None:
                 continue
             marker = parts.marker.replace('\\"', '"') if parts.marker else None
-            if judge(Entry(parts.name, str(self.source.path), number, marker=marker), self.platforms) is False:
+            if (
+                judge(DeclaredRequirement(parts.name, str(self.source.path), number, marker=marker), self.platforms)
+                is False
+            ):
                 self.elsewhere.add(parts.name)
                 continue
             loose = parts.name in self.anchors and self.anchors[parts.name] != token
@@ -97,7 +100,7 @@ class Pyproject:
                 found.setdefault(parts.name, token)
         return found
 
-    def _poetry(self, key: Key, goal: Goal, value: Any, goals: Goals) -> None:
+    def _poetry(self, key: Key, goal: PackageChange, value: Any, goals: ChangeSet) -> None:
         tables = value if isinstance(value, list) else [value]
         for number, item in enumerate(tables):
             own: Key = (*key, number) if isinstance(value, list) else key
@@ -122,7 +125,7 @@ class Pyproject:
 
     # --- indexes ----------------------------------------------------------------------------------------------------
 
-    def _indexes(self, goals: Goals) -> None:
+    def _indexes(self, goals: ChangeSet) -> None:
         renamed: dict[str, str] = {}
         serving = {key: url for key, url in addresses_of(self.content) if self._serves_torch(key)}
         for key, other in goals.indexes(serving, str(self.source.path)).items():
@@ -150,7 +153,7 @@ class Pyproject:
         """Whether it names an index of PyTorch's for some CUDA."""
         return any(re.search(r"/cu\d{3}", url) for _, url in addresses_of(self.content))
 
-    def add_index(self, url: str, packages: list[str], goals: Goals) -> None:
+    def add_index(self, url: str, packages: list[str], goals: ChangeSet) -> None:
         """The index of another torch build as one of uv's, for these packages alone."""
         name = f"pytorch-{goals.tag or 'build'}"
         newline = newline_of(self.source.text)
@@ -183,7 +186,7 @@ class Pyproject:
         ranked = {name: rank_of(place[0]) for name, place in self.named.items() if place and name in kin}
         return min(ranked, key=lambda name: ranked[name]) if ranked else None
 
-    def add(self, wanted: Sequence[Goal], related: str | None) -> None:
+    def add(self, wanted: Sequence[PackageChange], related: str | None) -> None:
         """More dependencies: behind a related one, else behind all."""
         if "project" not in self.content:
             self._add_to_poetry(wanted)
@@ -206,7 +209,7 @@ class Pyproject:
             after = None  # it goes itself
         self.edits += more_items(self.source.text, span, after, items, newline)
 
-    def _add_to_poetry(self, wanted: Sequence[Goal]) -> None:
+    def _add_to_poetry(self, wanted: Sequence[PackageChange]) -> None:
         table, newline = value_at(self.content, _POETRY), newline_of(self.source.text)
         plain = [name for name, value in table.items() if isinstance(value, str)]
         if not plain:
@@ -227,7 +230,7 @@ class Pyproject:
             raise DoctorError(f"`{self.source.path}` has no `dependencies`, nor a name to put them behind")
         return self.places.row(self.places.span(("project", plain[0]))[1])[1]
 
-    def _check_python(self, goals: Goals) -> None:
+    def _check_python(self, goals: ChangeSet) -> None:
         """Say so where the project admits a Python that a new release does not run on: no resolver would lock that."""
         wanted = value_at(self.content, ("project", "requires-python"))
         for goal in goals.items.values() if isinstance(wanted, str) else ():
@@ -246,4 +249,8 @@ def _holds(item: Mapping[str, Any], platforms: Sequence[Platform]) -> bool | Non
     marker = item.get("markers")
     if isinstance(item.get("platform"), str):
         marker = f"sys_platform == '{item['platform']}'" + (f" and ({marker})" if marker else "")
-    return judge(Entry("", "pyproject.toml", 0, marker=marker), platforms) if isinstance(marker, str) else None
+    return (
+        judge(DeclaredRequirement("", "pyproject.toml", 0, marker=marker), platforms)
+        if isinstance(marker, str)
+        else None
+    )

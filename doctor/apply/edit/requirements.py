@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from doctor.errors import DoctorError
-from doctor.sources.manifests.base import Entry, cuda_of_index, fault, normalized
+from doctor.errors import DoctorError, fault
+from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index, normalized
 from doctor.sources.manifests.formats.requirements import address_entry, project_top, split_marker
 from doctor.sources.manifests.markers import judge
 
-from .changes import Goal, Goals
+from .changes import ChangeSet, PackageChange
 from .files import SourceFile
 from .lines import Line, compiled_by, newline_of, read_lines
 from .specifier import Edit, Parts, apply, changes, is_exact, take_apart
@@ -42,7 +42,7 @@ class RequirementsFile:
         """What it is to become."""
         return apply(self.source.text, self.edits)
 
-    def edit(self, goals: Goals, anchors: Mapping[str, Anchor]) -> None:
+    def edit(self, goals: ChangeSet, anchors: Mapping[str, Anchor]) -> None:
         """Every line that the fix changes; what an anchor says need not be said again."""
         self.anchors = anchors
         self._indexes(goals)
@@ -57,7 +57,7 @@ class RequirementsFile:
                     touched.append((line, name))
         self._refuse_if_made([(name, line) for line, name in touched], goals)
 
-    def _refuse_if_made(self, touched: Sequence[tuple[str, Line]], goals: Goals) -> None:
+    def _refuse_if_made(self, touched: Sequence[tuple[str, Line]], goals: ChangeSet) -> None:
         """A file that a tool wrote, or that has hashes, is no file to change a line of."""
         for name, line in touched:
             if line.hashed:
@@ -73,14 +73,17 @@ class RequirementsFile:
                 f"edit what it is made from with `--write FILE`, so that it says {_want(goals)}; then run that again",
             )
 
-    def _requirement(self, line: Line, goals: Goals) -> str | None:
+    def _requirement(self, line: Line, goals: ChangeSet) -> str | None:
         parts = take_apart(line.body)
         bare = None if parts else self._bare(line)
         if parts is None and bare is None:
             self._refuse_unreadable(line, goals)
             return None
         name, marker = (parts.name, parts.marker) if parts else (bare.name, bare.marker)  # type: ignore[union-attr]
-        if judge(Entry(name, str(self.source.path), line.number, marker=marker), goals.platforms) is False:
+        if (
+            judge(DeclaredRequirement(name, str(self.source.path), line.number, marker=marker), goals.platforms)
+            is False
+        ):
             self.elsewhere.add(name)
             return None
         made = self._changes(line, parts, bare, goals)
@@ -92,7 +95,9 @@ class RequirementsFile:
             self.edits += [Edit(line.at + edit.start, line.at + edit.end, edit.text) for edit in made]
         return name
 
-    def _changes(self, line: Line, parts: Parts | None, bare: Entry | None, goals: Goals) -> list[Edit] | None:
+    def _changes(
+        self, line: Line, parts: Parts | None, bare: DeclaredRequirement | None, goals: ChangeSet
+    ) -> list[Edit] | None:
         try:
             if parts is not None:
                 anchor = self.anchors.get(parts.name)
@@ -103,11 +108,11 @@ class RequirementsFile:
         except DoctorError as problem:
             raise fault(self.source.path, line.number, problem.message, problem.hint) from None
 
-    def _bare(self, line: Line) -> Entry | None:
+    def _bare(self, line: Line) -> DeclaredRequirement | None:
         """An address that names no package before it: its file's name does."""
         return address_entry(line.body, str(self.source.path), line.number)
 
-    def _refuse_unreadable(self, line: Line, goals: Goals) -> None:
+    def _refuse_unreadable(self, line: Line, goals: ChangeSet) -> None:
         name = _NAME.match(line.body)
         goal = goals.items.get(normalized(name[0])) if name else None
         if goal is not None:
@@ -117,7 +122,7 @@ class RequirementsFile:
                 f"`{line.body[:60]}` cannot be edited: it is no plain requirement", f"the fix wants {wanted}",
             )  # fmt: skip
 
-    def _refuse_checkout(self, line: Line, goals: Goals) -> None:
+    def _refuse_checkout(self, line: Line, goals: ChangeSet) -> None:
         checkout = re.match(r"(?:-e|--editable)(?:\s+|\s*=\s*)(?P<address>.+)", line.body)
         entry = address_entry(checkout["address"], str(self.source.path), line.number) if checkout else None
         goal = goals.items.get(entry.name) if entry else None
@@ -128,7 +133,7 @@ class RequirementsFile:
                 "check that release out, or put it there instead of the checkout",
             )  # fmt: skip
 
-    def _indexes(self, goals: Goals) -> None:
+    def _indexes(self, goals: ChangeSet) -> None:
         urls = {
             (line.at + match.start("url"), line.at + match.end("url")): match["url"]
             for line in self.lines
@@ -143,7 +148,7 @@ class RequirementsFile:
         urls = (match["url"] for line in self.lines if (match := _INDEX.fullmatch(line.body)))
         return any(cuda_of_index(url) for url in urls)
 
-    def add(self, goal: Goal, after: Line | None, goals: Goals) -> None:
+    def add(self, goal: PackageChange, after: Line | None, goals: ChangeSet) -> None:
         """A line of its own for a package, after a related one, else at the end."""
         first = next((line for line in self.lines if line.hashed), None) or next(iter(self.lines), None)
         self._refuse_if_made([(goal.package, first)] if first else [], goals)
@@ -186,7 +191,7 @@ def anchors_of(files: Iterable[RequirementsFile]) -> dict[str, Anchor]:
     return found
 
 
-def _bare_changes(body: str, entry: Entry, goals: Goals) -> list[Edit] | None:
+def _bare_changes(body: str, entry: DeclaredRequirement, goals: ChangeSet) -> list[Edit] | None:
     """`https://…/torch-2.6.0….whl` in the words of `torch @ https://…`, edited, and written bare again if it can be."""
     address = split_marker(body)[0]
     prefix = f"{entry.name} @ "
@@ -202,7 +207,7 @@ def _bare_changes(body: str, entry: Entry, goals: Goals) -> list[Edit] | None:
     return [Edit(0, len(address), after.removeprefix(prefix) if after.startswith(prefix) else after)]
 
 
-def _want(goals: Goals) -> str:
+def _want(goals: ChangeSet) -> str:
     wanted = []
     for goal in goals.items.values():
         if goal.range is not None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from doctor.errors import DoctorError
 from doctor.packages.index import admits, normalized
+from doctor.sources.manifests.formats.requirements import version_of_address
 
-from .changes import Goal, Goals
+from .changes import ChangeSet, PackageChange
 
 _NAMED = re.compile(r"\s*(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?P<extras>\[[^\]]*\])?")
 _ADDRESS = re.compile(r"\s*@\s*(?P<url>\S+)(?:\s+;\s*(?P<marker>.*?))?\s*", re.DOTALL)
@@ -70,12 +71,10 @@ def take_apart(text: str) -> Parts | None:
 
 
 def _version_of(name: str, url: str) -> str | None:
-    from doctor.sources.manifests.formats.requirements import version_of_address
-
     return version_of_address(url, name)
 
 
-def changes(text: str, parts: Parts, goals: Goals, loose: bool = False) -> list[Edit] | None:
+def changes(text: str, parts: Parts, goals: ChangeSet, loose: bool = False) -> list[Edit] | None:
     """What has to change so that the requirement says what the fix wants; None where it has to go altogether.
 
     A `loose` one need not say the version, since another does; it must only admit it.
@@ -130,7 +129,7 @@ def _joined(spec: str) -> str:
     return re.sub(r"\s+", "", spec).strip(",")
 
 
-def _extra(text: str, parts: Parts, goal: Goal) -> list[Edit]:
+def _extra(text: str, parts: Parts, goal: PackageChange) -> list[Edit]:
     """The extra that brings the binary part, where the release needs one and none of its kind is asked for."""
     stem = goal.extra.strip("[]").partition("-")[0]
     if not stem:
@@ -144,7 +143,7 @@ def _extra(text: str, parts: Parts, goal: Goal) -> list[Edit]:
     return [Edit(end - 1, end - 1, ("," if present else "") + goal.extra.strip("[]"))]
 
 
-def _address(text: str, parts: Parts, goal: Goal, goals: Goals) -> list[Edit]:
+def _address(text: str, parts: Parts, goal: PackageChange, goals: ChangeSet) -> list[Edit]:
     assert parts.url is not None and goal.version is not None
     url = text[slice(*parts.url)]
     if parts.version is not None and goals.same(parts.version, goal.version) and not _for_other_torch(url, goals):
@@ -152,7 +151,7 @@ def _address(text: str, parts: Parts, goal: Goal, goals: Goals) -> list[Edit]:
     return [_replaced(parts, goal.version, goals)]
 
 
-def _rebuilt(text: str, parts: Parts, goals: Goals) -> list[Edit]:
+def _rebuilt(text: str, parts: Parts, goals: ChangeSet) -> list[Edit]:
     """A wheel for the old torch, of a package that stays: the same release for the new one."""
     if parts.url is None or not _for_other_torch(text[slice(*parts.url)], goals):
         return []
@@ -164,14 +163,14 @@ def _rebuilt(text: str, parts: Parts, goals: Goals) -> list[Edit]:
     return [_replaced(parts, parts.version.partition("+")[0], goals)]
 
 
-def _replaced(parts: Parts, version: str, goals: Goals) -> Edit:
+def _replaced(parts: Parts, version: str, goals: ChangeSet) -> Edit:
     """The wheel that fits, if there is one; else the version, which is then built from source."""
     assert parts.url is not None
     wheel = goals.wheel(parts.name, version)
     return Edit(*parts.url, wheel) if wheel else Edit(parts.head, parts.tail, f"=={version}")
 
 
-def _for_other_torch(url: str, goals: Goals) -> bool:
+def _for_other_torch(url: str, goals: ChangeSet) -> bool:
     """Whether a file's name says that it was built with another torch than the one that is coming."""
     built = _BUILT_WITH.search(url.rpartition("/")[2].replace("%2B", "+"))
     return goals.torch is not None and built is not None and built[1] != ".".join(goals.torch.split(".")[:2])

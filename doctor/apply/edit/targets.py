@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from doctor.errors import DoctorError
-from doctor.sources.manifests.base import MAX_BYTES
+from doctor.sources.manifests.base import ENVIRONMENT, MAX_BYTES
 from doctor.sources.manifests.detect import kind_of
-from doctor.sources.manifests.discover import ENVIRONMENT, discover
+from doctor.sources.manifests.discover import discover
 from doctor.util.yaml_text import read_text
 
 _EDITED = ("requirements", "pyproject")

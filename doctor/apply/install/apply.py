@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from doctor.diagnosis.examine import Request
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.model import Fix, Proof, Report, Step
+from doctor.model import Fix, Report, Verification, VerificationStep
 from doctor.packages.flash_attn_build import TOOLS
 from doctor.packages.index import load_index, normalized
-from doctor.packages.relations import leader_of
+from doctor.packages.relations import owner_of
+from doctor.rulebook.resolver import FactResolver
 from doctor.runner.command import run_child
-from doctor.solver.install_plan import Line, Pins
-from doctor.solver.solve import platform_of
-from doctor.sources.probes.collect import find_target
+from doctor.solver.environment import platform_of
+from doctor.solver.install_plan import InstallPlan, PinnedRequirement
+from doctor.sources.probes.locate import find_target
 from doctor.util.redact import tilde
 
 from . import state as frozen
@@ -28,20 +29,20 @@ from .commands import compiled, first_step, from_source, sort_lines
 from .dry_run import Resolution, shown
 from .installer_output import installed
 from .installers import Installer
-from .location import Place, appliable
-from .recheck import check_step, judged, kernel_step
+from .location import InstallLocation, appliable
+from .recheck import check_step, diagnose_after, kernel_step
 
 _SHOWN = 40  # lines of the plan
 
 
 @dataclass(frozen=True)
-class Plan:
+class InstallSteps:
     """What is run, in this order, and what it changes."""
 
     removed: tuple[str, ...]
     requirements: tuple[str, ...]
     again: tuple[str, ...]
-    built: tuple[Line, ...]
+    built: tuple[PinnedRequirement, ...]
     constraints: tuple[str, ...]
     changes: tuple[str, ...]  # `torch 2.5.1 → 2.6.0`
 
@@ -52,10 +53,18 @@ class Plan:
 
 
 def apply(
-    report: Report, request: Request, fix: Fix, pins: Pins, resolution: Resolution, steps: Sequence[Step],
-    installer: Installer, python: str, options: argparse.Namespace, ask: Callable[[str], bool],
+    report: Report,
+    request: Request,
+    fix: Fix,
+    pins: InstallPlan,
+    resolution: Resolution,
+    steps: Sequence[VerificationStep],
+    installer: Installer,
+    python: str,
+    options: argparse.Namespace,
+    ask: Callable[[str], bool],
     tell: Callable[[str], None],
-) -> tuple[Proof, Report | None]:  # fmt: skip
+) -> tuple[Verification, Report | None]:
     """(the steps taken, what the check says afterwards); the freeze is written before anything is touched."""
     place = appliable(request, python, options.break_system_packages)
     site_dirs = find_target(python, None).site_dirs
@@ -66,9 +75,11 @@ def apply(
     tell("looking what would change …")
     plan = work.foreseen(plan, before)
     if not ask(_told(plan, work, folder, before)):
-        return Proof("apply", fix.title, (*steps, Step("applied", None, "not agreed to: nothing was changed"))), None
+        return Verification(
+            "apply", fix.title, (*steps, VerificationStep("applied", None, "not agreed to: nothing was changed"))
+        ), None
     kept = frozen.save(frozen.Freeze(python, frozen.now(), before, fix=fix.title), folder)
-    done: list[Step] = list(steps)
+    done: list[VerificationStep] = list(steps)
     try:
         for step in work.steps(plan, report, tell):
             done.append(step)
@@ -86,33 +97,34 @@ def apply(
     )
     if failed:
         back = "; `attn-doctor fix --rollback` takes it back" if touched else ""
-        done.append(Step("state", False if touched else None, state(before, now) + back))
+        done.append(VerificationStep("state", False if touched else None, state(before, now) + back))
     remembered = tilde(str(kept.path)) if touched else None
     tell("checking again …")
     began = time.monotonic()
     try:
-        after, why_not = judged(python, report, request, fix, tell)
+        after, why_not = diagnose_after(python, report, request, fix, tell)
     except DoctorError as problem:
-        done.append(Step("check", None, problem.message))
-        return Proof("apply", fix.title, tuple(done), remembered), None
+        done.append(VerificationStep("check", None, problem.message))
+        return Verification("apply", fix.title, tuple(done), remembered), None
     step = check_step(after, report, fix, round(time.monotonic() - began, 2))
     old, new = (", ".join(f.rule for f in item.findings if f.severity == "error") or "none" for item in (report, after))
     done.append(replace(step, reason="; ".join(filter(None, (f"errors before: {old}; now: {new}", step.reason)))))
     done.append(kernel_step(after, why_not))
-    return Proof("apply", fix.title, tuple(done), remembered), after
+    return Verification("apply", fix.title, tuple(done), remembered), after
 
 
-def plan_of(report: Report, pins: Pins, resolution: Resolution, before: Mapping[str, frozen.Kept]) -> Plan:
+def plan_of(
+    report: Report, pins: InstallPlan, resolution: Resolution, before: Mapping[str, frozen.Kept]
+) -> InstallSteps:
     """What has to be done, seen from what is installed."""
-    from doctor.rulebook.resolver import Known
 
-    lines = sort_lines(pins, platform_of(Known(report.facts)), load_index())
+    lines = sort_lines(pins, platform_of(FactResolver(report.facts)), load_index())
     stack = {line.package for line in (*pins.changed, *pins.held, *pins.built)}
     local = {name for name, kept in before.items() if kept.origin}
     moved = [
         f"{name}=={version}"
         for name, version in sorted(resolution.versions.items())
-        if name in before and name not in stack | local and not leader_of(name)
+        if name in before and name not in stack | local and not owner_of(name)
         and before[name].version.partition("+")[0] != version
     ]  # fmt: skip
     plain = [line.requirement for line in lines.plain if not line.held]
@@ -127,14 +139,14 @@ def plan_of(report: Report, pins: Pins, resolution: Resolution, before: Mapping[
     constraints = [
         f"{name}=={version}"
         for name, version in sorted(resolution.versions.items())
-        if not leader_of(name) and name not in local and name not in stack
+        if not owner_of(name) and name not in local and name not in stack
     ]
     versions = {name: version for name, version in resolution.versions.items() if name in before}
     versions |= {line.package: line.version for line in (*pins.changed, *sources, *compiled)}
     changes = [_change(name, before.get(name), version) for name, version in sorted(versions.items())]
     gone = tuple(name for name in pins.removed if name in before)
     again = [line for line in compiled if line.package in before and before[line.package].version == line.version]
-    return Plan(
+    return InstallSteps(
         removed=gone,
         requirements=tuple([*plain, *moved]),
         again=pins.again if gone else (),
@@ -159,8 +171,8 @@ class Work:
     """The installer at work in one place."""
 
     installer: Installer
-    place: Place
-    pins: Pins
+    place: InstallLocation
+    pins: InstallPlan
     timeout: float
     break_system_packages: bool = False
 
@@ -174,7 +186,7 @@ class Work:
         """Compiled packages that keep their release and get another build."""
         return [line.package for line in self.pins.built if line.held and self.pins.moves_torch]
 
-    def commands(self, plan: Plan, constraints: Path | None = None) -> Iterator[tuple[str, list[str]]]:
+    def commands(self, plan: InstallSteps, constraints: Path | None = None) -> Iterator[tuple[str, list[str]]]:
         """(step, command) of all that is not compiled."""
         python = self.place.python
         if plan.removed:
@@ -188,7 +200,7 @@ class Work:
             arguments = ["--no-deps", self.installer.anew, *self.options, *plan.again]
             yield "lays down anew", self.installer.install(python, arguments)
 
-    def foreseen(self, plan: Plan, before: Mapping[str, frozen.Kept]) -> Plan:
+    def foreseen(self, plan: InstallSteps, before: Mapping[str, frozen.Kept]) -> InstallSteps:
         """The plan with what the installer itself says it would change, dependencies included, where it says so."""
         if not plan.requirements:
             return plan
@@ -209,7 +221,7 @@ class Work:
         kept = [text for text in plan.changes if text.partition(" ")[0] not in stale]
         return replace(plan, changes=tuple(sorted([*kept, *filter(None, more)])))
 
-    def steps(self, plan: Plan, report: Report, tell: Callable[[str], None]) -> Iterator[Step]:
+    def steps(self, plan: InstallSteps, report: Report, tell: Callable[[str], None]) -> Iterator[VerificationStep]:
         """Do it; the first failure ends it."""
         with tempfile.TemporaryDirectory(prefix="attn-doctor-") as folder:
             path = Path(folder) / "constraints.txt"
@@ -218,14 +230,14 @@ class Work:
                 tell(f"{shown(command)} …")
                 ran = run_child(command, timeout=self.timeout)
                 found = installed(ran)
-                yield Step(name, found.outcome, found.reason, shown(ran.command), ran.seconds)
+                yield VerificationStep(name, found.outcome, found.reason, shown(ran.command), ran.seconds)
                 if not found.outcome:
                     return
         for line in plan.built:
             tell(f"`{line.package}` …")
             yield self.compiled(line, report)
 
-    def compiled(self, line: Line, report: Report) -> Step:
+    def compiled(self, line: PinnedRequirement, report: Report) -> VerificationStep:
         """One package that has no wheel in the registry; not to be had is a failure here."""
         step = compiled(self.installer, self.place.python, line, self.pins, report, self.timeout, self.options)
         return replace(step, outcome=False) if step.outcome is None else step
@@ -239,7 +251,7 @@ def would_install(said: str) -> dict[str, str]:
     return {normalized(name): version for name, version in found.items()}
 
 
-def _moves(plan: Plan, name: str) -> bool:
+def _moves(plan: InstallSteps, name: str) -> bool:
     """Whether this name stands in the plan only because a resolver had to consider it."""
     built = {line.package for line in plan.built}
     asked = {normalized(re.split(r"[\[=]", text)[0]) for text in plan.requirements}
@@ -260,7 +272,7 @@ def state(before: Mapping[str, frozen.Kept], now: Mapping[str, frozen.Kept]) -> 
     return f"changed so far: {', '.join(shown_[:12])}{more}"
 
 
-def _told(plan: Plan, work: Work, folder: Path, before: Mapping[str, frozen.Kept]) -> str:
+def _told(plan: InstallSteps, work: Work, folder: Path, before: Mapping[str, frozen.Kept]) -> str:
     lines = [f"the environment of `{tilde(work.place.python)}` will change:"]
     lines += [f"  {text}" for text in plan.changes[:_SHOWN]]
     if len(plan.changes) > _SHOWN:
@@ -280,7 +292,7 @@ def _told(plan: Plan, work: Work, folder: Path, before: Mapping[str, frozen.Kept
     return "\n".join(lines) + "\n"
 
 
-def _folder(place: Place) -> Path:
+def _folder(place: InstallLocation) -> Path:
     own, cache = frozen.folders_for(place.prefix)
     return own if os.access(place.prefix, os.W_OK) and (place.prefix / "pyvenv.cfg").exists() else cache
 

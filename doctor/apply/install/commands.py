@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from doctor.model import ABSENT, Report, Step
+from doctor.model import ABSENT, Report, VerificationStep
 from doctor.packages.flash_attn_build import TOOLS, build, this_machine
 from doctor.packages.index import Platform, ReleaseIndex
 from doctor.packages.relations import BUILT_AGAINST_TORCH
 from doctor.runner.command import Ran, run_child
-from doctor.solver.install_plan import Line, Pins
+from doctor.solver.install_plan import InstallPlan, PinnedRequirement
 
 from .dry_run import shown
 from .installer_output import installed
@@ -27,15 +27,15 @@ _SMALL_BUILD = 1800.0
 class Sorted:
     """The pins by how they are installed."""
 
-    plain: tuple[Line, ...]  # wheels
-    sources: tuple[Line, ...]  # archives that are built on the spot, without a CUDA compiler
-    compiled: tuple[Line, ...]  # with one
+    plain: tuple[PinnedRequirement, ...]  # wheels
+    sources: tuple[PinnedRequirement, ...]  # archives that are built on the spot, without a CUDA compiler
+    compiled: tuple[PinnedRequirement, ...]  # with one
 
 
-def sort_lines(pins: Pins, platform: Platform, index: ReleaseIndex) -> Sorted:
+def sort_lines(pins: InstallPlan, platform: Platform, index: ReleaseIndex) -> Sorted:
     """Which pins have a wheel for the platform, which are built."""
-    plain: list[Line] = []
-    sources: list[Line] = []
+    plain: list[PinnedRequirement] = []
+    sources: list[PinnedRequirement] = []
     for line in (*pins.changed, *pins.held):
         release = index.release(line.package, line.version)
         has_wheel = release is None or release.has_wheel(platform)
@@ -47,7 +47,7 @@ def first_step(
     installer: Installer,
     python: str,
     requirements: Sequence[str],
-    pins: Pins,
+    pins: InstallPlan,
     constraints: Path | None = None,
     options: Sequence[str] = (),
 ) -> list[str]:
@@ -63,7 +63,7 @@ def first_step(
 
 
 def from_wheel(
-    installer: Installer, python: str, line: Line, pins: Pins, options: Sequence[str] = ()
+    installer: Installer, python: str, line: PinnedRequirement, pins: InstallPlan, options: Sequence[str] = ()
 ) -> Iterator[list[str]]:
     """Ways to a compiled package without compiling it: a wheel on the user's index, the release page's."""
     alone = ["--no-deps", installer.anew, *options]
@@ -72,14 +72,14 @@ def from_wheel(
         yield installer.install(python, [*alone, f"flash-attn @ {pins.wheel.url}"])
 
 
-def from_source(installer: Installer, python: str, line: Line, options: Sequence[str] = ()) -> list[str]:
+def from_source(installer: Installer, python: str, line: PinnedRequirement, options: Sequence[str] = ()) -> list[str]:
     """Build against what is installed there; no earlier build of it may be taken, for it met another torch."""
     afresh = ["--refresh-package", line.package] if installer.kind == UV else ["--no-cache-dir"]
     arguments = ["--no-deps", installer.anew, *options, "--no-build-isolation", *afresh, line.requirement]
     return installer.install(python, arguments)
 
 
-def why_not_built(line: Line, sm: str | None, cuda: str | None, timeout: float) -> str | None:
+def why_not_built(line: PinnedRequirement, sm: str | None, cuda: str | None, timeout: float) -> str | None:
     """Why this package is not compiled here; None if it can be, within the time that is allowed."""
     if line.package not in BUILT_AGAINST_TORCH:
         return None
@@ -103,7 +103,7 @@ def nvcc() -> str | None:
     return shutil.which("nvcc") or (str(usual) if usual.is_file() else None)
 
 
-def build_settings(line: Line, sm: str | None, cuda: str | None) -> Mapping[str, str]:
+def build_settings(line: PinnedRequirement, sm: str | None, cuda: str | None) -> Mapping[str, str]:
     """Variables that keep a build within this machine's memory and to its GPU."""
     if line.package not in BUILT_AGAINST_TORCH:
         return {}
@@ -113,27 +113,33 @@ def build_settings(line: Line, sm: str | None, cuda: str | None) -> Mapping[str,
 
 
 def compiled(
-    installer: Installer, python: str, line: Line, pins: Pins, report: Report, timeout: float,
+    installer: Installer, python: str, line: PinnedRequirement, pins: InstallPlan, report: Report, timeout: float,
     options: Sequence[str] = (),
-) -> Step:  # fmt: skip
+) -> VerificationStep:  # fmt: skip
     """A package that the registry has no wheel of: from a wheel elsewhere, built, or why neither was possible."""
     name = f"installs {line.package}"
     ran = _first_good(from_wheel(installer, python, line, pins, options), timeout)
     if ran is not None and ran.good:
-        return Step(name, True, "from a wheel", shown(ran.command), ran.seconds)
+        return VerificationStep(name, True, "from a wheel", shown(ran.command), ran.seconds)
     facts = (report.facts.value(key) for key in ("gpu.sm", "torch.cuda"))
     sm, cuda = (None if value in (None, ABSENT) else str(value) for value in facts)
     why_not = why_not_built(line, sm, cuda, timeout)
     command = from_source(installer, python, line, options)
     if why_not:
-        return Step(name, None, f"`{line.package}` {line.version} has to be built, and {why_not}", shown(command))
+        return VerificationStep(
+            name, None, f"`{line.package}` {line.version} has to be built, and {why_not}", shown(command)
+        )
     tools = run_child(installer.install(python, [*options, *TOOLS]), timeout=timeout)
     if not tools.good:
         found = installed(tools)
-        return Step(name, found.outcome, f"what builds it: {found.reason}", shown(tools.command), tools.seconds)
+        return VerificationStep(
+            name, found.outcome, f"what builds it: {found.reason}", shown(tools.command), tools.seconds
+        )
     ran = run_child(command, timeout=timeout, env={**os.environ, **build_settings(line, sm, cuda)})
     found = installed(ran)
-    return Step(name, found.outcome, "built" if found.outcome else found.reason, shown(command), ran.seconds)
+    return VerificationStep(
+        name, found.outcome, "built" if found.outcome else found.reason, shown(command), ran.seconds
+    )
 
 
 def _first_good(commands: Iterator[list[str]], timeout: float) -> Ran | None:

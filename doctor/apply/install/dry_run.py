@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -175,8 +177,6 @@ def metadata(lines: Sequence[str], platform: Platform, index: ReleaseIndex) -> s
 
 
 def _entries(lines: Sequence[str], platform: Platform, index: ReleaseIndex) -> Iterator[str]:
-    import json
-
     for line in lines:
         match = re.fullmatch(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(\S+)", line)
         release = index.release(normalized(match[1]), match[2]) if match else None
@@ -192,7 +192,6 @@ def _entries(lines: Sequence[str], platform: Platform, index: ReleaseIndex) -> I
 
 def _versions(installer: Installer, folder: Path, ran: Ran) -> dict[str, str]:
     """Package → version of what the resolver chose."""
-    import json
 
     try:
         if installer.kind == UV:
@@ -239,7 +238,6 @@ def _without(question: Question, gone: Collection[str]) -> Question:
 
 def shown(command: Sequence[str]) -> str:
     """A command as one would type it: the program by its name, our own temporary folders left out."""
-    import shlex
 
     first = Path(command[0]).name if command else ""
     words = [word if "/attn-doctor-" not in word else Path(word).name for word in command[1:]]

@@ -7,8 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from doctor.diagnosis.examine import Request
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
+from doctor.facts.vocabulary import TERMS
 from doctor.runner.command import run_child
 
 _ASK = """
@@ -19,7 +20,7 @@ print("\\n" + json.dumps(["attn-doctor", sys.prefix, sys.base_prefix, paths["std
 
 
 @dataclass(frozen=True)
-class Place:
+class InstallLocation:
     """The folders of an interpreter."""
 
     python: str
@@ -28,18 +29,18 @@ class Place:
     managed: bool  # by the system, which installs packages there itself (PEP 668)
 
 
-def place_of(python: str) -> Place:
+def place_of(python: str) -> InstallLocation:
     """Ask the interpreter; DoctorError if it cannot say."""
     ran = run_child([python, "-I", "-c", _ASK], timeout=60)
     for line in reversed(ran.out.splitlines()):
         if line.startswith('["attn-doctor"'):
             _, prefix, base, stdlib, purelib = json.loads(line)
             managed = prefix == base and (Path(stdlib) / "EXTERNALLY-MANAGED").exists()
-            return Place(python, Path(prefix), Path(purelib), managed)
+            return InstallLocation(python, Path(prefix), Path(purelib), managed)
     raise DoctorError(f"`{python}` does not say where it installs: {ran.end}")
 
 
-def appliable(request: Request, python: str | None, break_system_packages: bool) -> Place:
+def appliable(request: Request, python: str | None, break_system_packages: bool) -> InstallLocation:
     """The place, if packages may be installed there; DoctorError if not."""
     if python is None:
         raise DoctorError("nothing can be installed into what has no interpreter", "name it with `--python PATH`")
@@ -60,7 +61,5 @@ def appliable(request: Request, python: str | None, break_system_packages: bool)
 
 
 def _names_package(setting: str) -> bool:
-    from doctor.facts.vocabulary import TERMS
-
     key = setting.partition("=")[0].strip()
     return key.endswith(".version") and key not in TERMS

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from doctor.diagnosis.examine import Patient, Request
+from doctor.diagnosis.examine import DiagnosisInput
 from doctor.diagnosis.pipeline import diagnose
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.facts.vocabulary import parse
-from doctor.model import ABSENT, Fact, Facts, Finding, Fix, Report, Step
-from doctor.packages.relations import leader_of
+from doctor.facts.vocabulary import TERMS, parse
+from doctor.model import ABSENT, Fact, Facts, Finding, Fix, Report, VerificationStep
+from doctor.packages.relations import owner_of
 from doctor.rulebook.rulebook import load_rulebook
-from doctor.sources.probes.collect import Watch, collect, find_target
+from doctor.sources.probes.collect import collect
+from doctor.sources.probes.locate import find_target
+from doctor.sources.probes.target import Watch
 
 #: What packages do not change: told as it was for the environment that the fix is for.
 _MACHINE = ("gpu.", "driver.", "platform.", "env.", "ranks.", "workload.")
 
 
-def judged(
+def diagnose_after(
     python: str,
     report: Report,
     request: Request,
@@ -34,7 +37,7 @@ def judged(
     found = collect(find_target(python), Watch(rulebook.watched_environment, rulebook.watched_distributions))
     facts = _overlaid(found, report.facts, fix, assumed)
     why_not = _why_no_kernels(found, facts, assumed or {}, request)
-    patient = Patient(facts, None if why_not else python, why_not)
+    patient = DiagnosisInput(facts, None if why_not else python, why_not)
     after = diagnose(replace(request, fixes=False, run=True), tell, patient)
     return after, why_not or ("" if after.kernels_run else "no kernel fits this job")
 
@@ -55,7 +58,7 @@ def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | N
         fact
         for key, fact in old.items()
         if key.endswith(".version") and key not in found and key not in ("cudnn.version", "driver.version")
-        and _is_package(key) and not leader_of(key[:-8]) and key[:-8] not in removed
+        and _is_package(key) and not owner_of(key[:-8]) and key[:-8] not in removed
     ]  # fmt: skip
     if "torch" in assumed:  # another build stands for it there
         kept += [fact for key, fact in old.items() if key.startswith(("torch.", "cudnn."))]
@@ -65,8 +68,6 @@ def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | N
 
 
 def _is_package(key: str) -> bool:
-    from doctor.facts.vocabulary import TERMS
-
     return key not in TERMS
 
 
@@ -94,7 +95,7 @@ def _why_no_kernels(found: Facts, facts: Facts, assumed: Mapping[str, str], requ
     return ""
 
 
-def check_step(after: Report, before: Report, fix: Fix, seconds: float) -> Step:
+def check_step(after: Report, before: Report, fix: Fix, seconds: float) -> VerificationStep:
     """Whether the check is silent: every error that fires, those that only a change of code clears apart."""
     errors = [finding for finding in after.findings if finding.severity == "error"]
     by_code = {rule for change in fix.changes if change.kind == "call" for rule in change.resolves}
@@ -113,7 +114,7 @@ def check_step(after: Report, before: Report, fix: Fix, seconds: float) -> Step:
     if gone:
         parts.insert(0, f"silent now: {', '.join(gone)}")
     outcome = False if hard else None if code else True
-    return Step("check", outcome, "; ".join(parts), None, seconds)
+    return VerificationStep("check", outcome, "; ".join(parts), None, seconds)
 
 
 def _told(finding: Finding, old: set[str], fix: Fix) -> str:
@@ -121,17 +122,19 @@ def _told(finding: Finding, old: set[str], fix: Fix) -> str:
     return f"{finding.rule}{why}: {finding.message}"
 
 
-def kernel_step(after: Report, why_not: str) -> Step:
+def kernel_step(after: Report, why_not: str) -> VerificationStep:
     """What the GPU says of the environment."""
     if why_not:
-        return Step("kernels", None, f"{why_not}: not proven")
+        return VerificationStep("kernels", None, f"{why_not}: not proven")
     failed = [run for run in after.runs if run.verdict == "failed"]
     failed += [f.confirmation for f in after.findings if f.confirmation and f.confirmation.verdict == "confirmed"]
     if failed:
-        return Step("kernels", False, "; ".join(f"`{run.kernel}`: {run.reason or run.outcome}" for run in failed))
+        return VerificationStep(
+            "kernels", False, "; ".join(f"`{run.kernel}`: {run.reason or run.outcome}" for run in failed)
+        )
     healthy = [run for run in after.runs if run.verdict == "healthy"]
     if healthy:
         names = ", ".join(f"`{run.kernel}`" for run in healthy)
-        return Step("kernels", True, f"the job's attention ran healthy: {names}")
+        return VerificationStep("kernels", True, f"the job's attention ran healthy: {names}")
     told = next((run.reason for run in after.runs if run.reason), "no kernel fits this job")
-    return Step("kernels", None, told)
+    return VerificationStep("kernels", None, told)

@@ -8,15 +8,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from doctor.diagnosis.examine import Request
-from doctor.diagnosis.pipeline import TOOL, diagnose
+from doctor.diagnosis.judge import TOOL
+from doctor.diagnosis.pipeline import diagnose
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError, NoDiagnosis
-from doctor.model import Facts, Proof, Report, Step
+from doctor.model import Facts, Report, Verification, VerificationStep
 from doctor.packages.relations import BUILT_AGAINST_TORCH
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.runner.command import run_child
-from doctor.solver.install_plan import Line, Pins
-from doctor.sources.probes.collect import find_target
+from doctor.solver.install_plan import InstallPlan, PinnedRequirement
+from doctor.sources.probes.locate import find_target
 from doctor.util.redact import tilde
 
 from . import state as frozen
@@ -34,7 +35,7 @@ class Undoing:
 
     added: tuple[str, ...]  # to be removed
     old: Mapping[str, frozen.Kept]  # to be restored
-    built: tuple[Line, ...]  # to be built again
+    built: tuple[PinnedRequirement, ...]  # to be built again
 
 
 def roll_back(
@@ -51,9 +52,9 @@ def roll_back(
     installer, why_not = find_installer(place.python, options.installer)
     if installer is None:
         raise DoctorError(f"nothing can be installed: {why_not}")
-    work = Work(installer, place, Pins(), options.proof_timeout, options.break_system_packages)
+    work = Work(installer, place, InstallPlan(), options.proof_timeout, options.break_system_packages)
     if not ask(_told(kept, undoing, work)):
-        steps = [Step("restores", None, "not agreed to: nothing was changed")]
+        steps = [VerificationStep("restores", None, "not agreed to: nothing was changed")]
     else:
         steps = list(_steps(undoing, installer, work, tell))
         now = frozen.packages_of(site_dirs)
@@ -62,12 +63,17 @@ def roll_back(
         if good:
             frozen.update(kept, state=frozen.TAKEN_BACK)
         what = f"as it was on {kept.when}" if not left else f"not as it was: {', '.join(left)}"
-        steps.append(Step("state", not left, what))
+        steps.append(VerificationStep("state", not left, what))
     report = _report(request, tell)
     found = ", ".join(finding.rule for finding in report.findings if finding.severity == "error") or "none"
-    steps.append(Step("check", True if report.rulebook else None, f"errors now: {found}" if report.rulebook else
-                      "nothing of the attention stack is there"))  # fmt: skip
-    return replace(report, proof=Proof("rollback", kept.fix or None, tuple(steps), tilde(str(kept.path))))
+    steps.append(
+        VerificationStep(
+            "check",
+            True if report.rulebook else None,
+            f"errors now: {found}" if report.rulebook else "nothing of the attention stack is there",
+        )
+    )
+    return replace(report, proof=Verification("rollback", kept.fix or None, tuple(steps), tilde(str(kept.path))))
 
 
 def undoing_of(kept: frozen.Freeze, now: Mapping[str, frozen.Kept]) -> Undoing:
@@ -79,18 +85,20 @@ def undoing_of(kept: frozen.Freeze, now: Mapping[str, frozen.Kept]) -> Undoing:
     compiled = {name for name in (*touched, *kept.rebuilt) if name in BUILT_AGAINST_TORCH and name in kept.packages}
     built = {name for name in compiled if not kept.packages[name].origin}
     names = [name for name in dict.fromkeys((*touched, *compiled)) if name in kept.packages and name not in built]
-    lines = tuple(Line(name, kept.packages[name].version, "as it was") for name in sorted(built))
+    lines = tuple(PinnedRequirement(name, kept.packages[name].version, "as it was") for name in sorted(built))
     return Undoing(added, {name: kept.packages[name] for name in names}, lines)
 
 
-def _steps(undoing: Undoing, installer: Installer, work: Work, tell: Callable[[str], None]) -> Iterator[Step]:
+def _steps(
+    undoing: Undoing, installer: Installer, work: Work, tell: Callable[[str], None]
+) -> Iterator[VerificationStep]:
     for name, command in _commands(undoing, installer, work):
         tell(f"{shown(command)} …")
         ran = run_child(command, timeout=work.timeout)
         if not ran.good and re.search(r"no RECORD|RECORD file was not found|uninstall-no-record-file", ran.said):
             ran = run_child([*command, "--ignore-installed"], timeout=work.timeout)  # what a crash left half done
         found = installed(ran)
-        yield Step(name, found.outcome, found.reason, shown(ran.command), ran.seconds)
+        yield VerificationStep(name, found.outcome, found.reason, shown(ran.command), ran.seconds)
     empty = Report(TOOL, {}, Facts(), (), (), (), (), {})
     for line in undoing.built:
         yield work.compiled(line, empty)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError, reason_of
+from doctor.sources.probes.distributions import scan
 from doctor.util.atomic_write import write_atomically
 
 SCHEMA = 1
@@ -49,7 +51,6 @@ class Freeze:
 
 def packages_of(site_dirs: Iterable[Path]) -> dict[str, Kept]:
     """Every distribution on these import paths; what lies nearer shadows the rest."""
-    from doctor.sources.probes.distributions import scan
 
     found: dict[str, Kept] = {}
     for item in scan(site_dirs):
@@ -154,7 +155,6 @@ def last(folders: Iterable[Path]) -> Freeze | None:
 
 def folders_for(prefix: Path) -> tuple[Path, ...]:
     """Where freezes of an environment lie: in itself if it can be written, else among the user's caches."""
-    import hashlib
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = hashlib.sha256(str(prefix.resolve()).encode()).hexdigest()[:16]

@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from doctor.diagnosis.examine import Request
+from doctor.diagnosis.request import Request
 from doctor.model import ABSENT, Report
 from doctor.packages.index import Platform, ReleaseIndex, admits, load_index, needs_of, normalized
-from doctor.packages.relations import leader_of
+from doctor.packages.relations import owner_of
 from doctor.packages.requirement_lines import read_line
-from doctor.solver.install_plan import Pins
-from doctor.solver.solve import distributions, platform_of
+from doctor.rulebook.resolver import FactResolver
+from doctor.solver.environment import distributions, platform_of
+from doctor.solver.install_plan import InstallPlan
+from doctor.sources.probes.distributions import installed_requirements
+from doctor.sources.probes.locate import find_target
 
 from .dry_run import Question
+from .state import packages_of
 
 #: Tools of the environment itself, at whatever version.
 _TOOLS = frozenset({"pip", "uv", "setuptools", "wheel", "attn-doctor"})
@@ -30,10 +34,6 @@ class Surroundings:
 
 def surroundings_of(python: str) -> Surroundings:
     """Packages of an interpreter that came from elsewhere, and those whose requirements are not met as it is."""
-    from doctor.sources.probes.collect import find_target
-    from doctor.sources.probes.distributions import installed_requirements
-
-    from .state import packages_of
 
     target = find_target(python, None)
     packages = packages_of(target.site_dirs)
@@ -53,17 +53,16 @@ def surroundings_of(python: str) -> Surroundings:
 
 def question_of(
     report: Report,
-    pins: Pins,
+    pins: InstallPlan,
     around: Surroundings | None = None,
     request: Request | None = None,
     index: ReleaseIndex | None = None,
 ) -> Question:
     """The pins, what else is installed, what the user keeps, and where."""
-    from doctor.rulebook.resolver import Known
 
     around = around or Surroundings()
     local, apart = around.local, {*around.local, *around.broken}
-    known = Known(report.facts)
+    known = FactResolver(report.facts)
     index = index or load_index()
     glibc = known.value("platform.glibc")
     built = [line for line in pins.built if line.package in index]  # of the others nobody knows what they need
@@ -88,7 +87,7 @@ def question_of(
     )
 
 
-def _beside(report: Report, pins: Pins, around: Surroundings, index: ReleaseIndex) -> dict[str, str]:
+def _beside(report: Report, pins: InstallPlan, around: Surroundings, index: ReleaseIndex) -> dict[str, str]:
     """Installed packages that are no part of the stack: they stay, unless the fix needs them to move."""
     stack = {line.package for line in (*pins.changed, *pins.held)}
     found = {}
@@ -97,7 +96,7 @@ def _beside(report: Report, pins: Pins, around: Surroundings, index: ReleaseInde
             continue
         if name in around.broken:  # no resolver accepts it, with the fix or without
             continue
-        if leader_of(name) or name in index:  # a part follows its leader; what cannot be held is told with the pins
+        if owner_of(name) or name in index:  # a part follows its leader; what cannot be held is told with the pins
             continue
         found[name] = str(fact.value)
     return found

@@ -12,19 +12,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from doctor.diagnosis.examine import Request
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.model import Fix, Report, Step
+from doctor.model import Fix, Report, VerificationStep
 from doctor.packages.index import Platform, load_index
+from doctor.rulebook.resolver import FactResolver
 from doctor.runner.command import run_child
-from doctor.solver.install_plan import Pins
-from doctor.solver.solve import platform_of
+from doctor.solver.environment import platform_of
+from doctor.solver.install_plan import InstallPlan
 
 from .commands import Sorted, compiled, first_step, sort_lines
 from .dry_run import shown
 from .installer_output import installed
 from .installers import UV, Installer
-from .recheck import check_step, judged, kernel_step
+from .recheck import check_step, diagnose_after, kernel_step
 
 #: Bytes that have to be free: a torch for CUDA with its libraries is 5 to 7 GB, twice where nothing can be linked.
 _ROOM_TORCH, _ROOM = 12 << 30, 2 << 30
@@ -34,16 +35,15 @@ def trial(
     report: Report,
     request: Request,
     fix: Fix,
-    pins: Pins,
+    pins: InstallPlan,
     installer: Installer,
     python: str | None,
     timeout: float,
     tell: Callable[[str], None] = lambda text: None,
-) -> list[Step]:
+) -> list[VerificationStep]:
     """The steps `installs`, `builds` (where something is built), `check` and `kernels`."""
-    from doctor.rulebook.resolver import Known
 
-    platform = platform_of(Known(report.facts))
+    platform = platform_of(FactResolver(report.facts))
     index = load_index()
     on_record = tuple(line for line in pins.built if line.package in index)  # of the others no rule speaks
     lines = sort_lines(replace(pins, built=on_record), platform, index)
@@ -51,10 +51,10 @@ def trial(
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if free < room:
         short = f"needs {room / 2**30:.0f} GiB in `{tempfile.gettempdir()}`, and {free / 2**30:.1f} GiB are free"
-        return [Step("installs", None, short), *_untold("nothing was installed")]
+        return [VerificationStep("installs", None, short), *_untold("nothing was installed")]
     elsewhere = _another_machine(platform)
     if elsewhere:
-        return [Step("installs", None, elsewhere), *_untold("nothing was installed")]
+        return [VerificationStep("installs", None, elsewhere), *_untold("nothing was installed")]
     with _thrown_away() as folder:
         tell("making an environment to try it in …")
         step, place = _environment(installer, folder / "env", python, platform)
@@ -65,9 +65,9 @@ def trial(
 
 
 def _tried(
-    report: Report, request: Request, fix: Fix, pins: Pins, lines: Sorted, installer: Installer, python: str,
+    report: Report, request: Request, fix: Fix, pins: InstallPlan, lines: Sorted, installer: Installer, python: str,
     timeout: float, tell: Callable[[str], None],
-) -> Iterator[Step]:  # fmt: skip
+) -> Iterator[VerificationStep]:  # fmt: skip
     command = first_step(installer, python, [line.requirement for line in lines.plain], pins)
     ran = run_child(command, timeout=timeout) if lines.plain else None
     if ran is not None:
@@ -75,7 +75,7 @@ def _tried(
         size = _size(Path(python).parent.parent)
         count = len(list(Path(python).parent.parent.glob("lib*/python*/site-packages/*.dist-info")))
         told = f"{count} packages, {size / 2**20:.1f} MiB" if found.outcome else found.reason
-        yield Step("installs", found.outcome, told, shown(ran.command), ran.seconds)
+        yield VerificationStep("installs", found.outcome, told, shown(ran.command), ran.seconds)
         if not found.outcome:
             yield from _untold("the packages are not installed")
             return
@@ -91,12 +91,12 @@ def _tried(
 
 def _told_of(
     report: Report, request: Request, fix: Fix, assumed: Mapping[str, str], python: str, tell: Callable[[str], None]
-) -> Iterator[Step]:
+) -> Iterator[VerificationStep]:
     tell("checking it …")
     began = time.monotonic()
     try:
         with _as_fixed(fix):
-            after, why_not = judged(python, report, request, fix, tell, assumed)
+            after, why_not = diagnose_after(python, report, request, fix, tell, assumed)
     except DoctorError as problem:
         yield from _untold(problem.message)
         return
@@ -104,12 +104,16 @@ def _told_of(
     if assumed:
         names = ", ".join(f"`{name}` {version}" for name, version in assumed.items())
         why = f"{names} taken as installed"
-        step = Step(step.name, step.outcome, "; ".join(filter(None, (step.reason, why))), None, step.seconds)
+        step = VerificationStep(
+            step.name, step.outcome, "; ".join(filter(None, (step.reason, why))), None, step.seconds
+        )
     yield step
     yield kernel_step(after, why_not)
 
 
-def _environment(installer: Installer, folder: Path, python: str | None, platform: Platform) -> tuple[Step, str | None]:
+def _environment(
+    installer: Installer, folder: Path, python: str | None, platform: Platform
+) -> tuple[VerificationStep, str | None]:
     """(the step, should it fail; the new environment's interpreter)."""
     minor = ".".join((platform.python or "").split(".")[:2])
     if installer.kind == UV:
@@ -119,14 +123,16 @@ def _environment(installer: Installer, folder: Path, python: str | None, platfor
         own = f"{sys.version_info[0]}.{sys.version_info[1]}"
         if python is None and minor not in ("", own):
             why = f"the target's Python {minor} is not here, and pip works with its own {own} only"
-            return Step("installs", None, why), None
+            return VerificationStep("installs", None, why), None
         base = python or sys.executable
         command = [base, "-m", "venv", *([] if installer.program[0] == base else ["--without-pip"]), str(folder)]
     ran = run_child(command, timeout=300)
     place = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if ran.good and place.exists():
-        return Step("installs", True), str(place)
-    return Step("installs", None, f"no environment could be made: {ran.end}", shown(ran.command), ran.seconds), None
+        return VerificationStep("installs", True), str(place)
+    return VerificationStep(
+        "installs", None, f"no environment could be made: {ran.end}", shown(ran.command), ran.seconds
+    ), None
 
 
 def _another_machine(platform: Platform) -> str:
@@ -182,6 +188,6 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _untold(why: str) -> Iterator[Step]:
-    yield Step("check", None, why)
-    yield Step("kernels", None, why)
+def _untold(why: str) -> Iterator[VerificationStep]:
+    yield VerificationStep("check", None, why)
+    yield VerificationStep("kernels", None, why)

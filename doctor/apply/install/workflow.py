@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from doctor.diagnosis.examine import Request
-from doctor.model import Proof, Report, Step
+from doctor.diagnosis.request import Request
+from doctor.model import Report, Verification, VerificationStep
 from doctor.packages.index import load_index
-from doctor.solver.install_plan import Pins, pinnable, pins_of
+from doctor.solver.install_plan import InstallPlan, install_plan, pinnable
+from doctor.sources.probes.locate import find_target
 
+from .apply import apply
 from .dry_run import Resolution, resolve
 from .installers import Installer, find_installer
+from .location import appliable
 from .surroundings import Surroundings, question_of, surroundings_of
+from .trial import trial
 
 _TOLD = 6  # packages named of each kind
 Ask = Callable[[str], bool]  # shows a plan and hears whether it may be carried out
@@ -21,41 +25,36 @@ Tell = Callable[[str], None]
 
 def prove(
     report: Report, request: Request, options: argparse.Namespace, ask: Ask, tell: Tell
-) -> tuple[Proof | None, Report | None]:
+) -> tuple[Verification | None, Report | None]:
     """(the proof of the recommended fix, what the check says after `--apply`); no proof where nothing is installed."""
     fix = pinnable(report) if report.fixes else None
     if fix is None or not any(change.kind == "package" for change in fix.changes):
         return None, None
     python = interpreter_of(request)
     if options.apply:
-        from .location import appliable
-
         appliable(request, python, options.break_system_packages)
     kind = "apply" if options.apply else "verify" if options.verify else "dry-run"
     installer, why_not = find_installer(python, options.installer)
     if installer is None:
-        steps = [Step("resolves", None, f"{why_not}: nothing was asked")]
+        steps = [VerificationStep("resolves", None, f"{why_not}: nothing was asked")]
         if options.verify or options.apply:
-            steps.append(Step("installs", None, f"{why_not}: nothing was installed"))
-        return Proof(kind, fix.title, tuple(steps)), None
-    pins = pins_of(report, fix)
+            steps.append(VerificationStep("installs", None, f"{why_not}: nothing was installed"))
+        return Verification(kind, fix.title, tuple(steps)), None
+    pins = install_plan(report, fix)
     tell(f"asking {installer.title} whether it resolves …")
     resolution, around = asked(report, request, pins, installer, python, options.proof_timeout)
     steps = [resolve_step(resolution, pins, installer, around)]
     if resolution.outcome is False:
         if kind != "dry-run":
-            steps.append(Step("installs", None, "not tried, as it does not resolve"))
-        return Proof(kind, fix.title, tuple(steps)), None
+            steps.append(VerificationStep("installs", None, "not tried, as it does not resolve"))
+        return Verification(kind, fix.title, tuple(steps)), None
     if options.verify:
-        from .trial import trial
-
         steps += trial(report, request, fix, pins, installer, python, options.proof_timeout, tell)
     failed = any(step.outcome is False for step in steps)
     if not options.apply or failed:
         if options.apply:
-            steps.append(Step("applied", None, "not tried, as the proof failed"))
-        return Proof(kind, fix.title, tuple(steps)), None
-    from .apply import apply
+            steps.append(VerificationStep("applied", None, "not tried, as the proof failed"))
+        return Verification(kind, fix.title, tuple(steps)), None
 
     assert python is not None
     return apply(report, request, fix, pins, resolution, steps, installer, python, options, ask, tell)
@@ -65,13 +64,12 @@ def interpreter_of(request: Request) -> str | None:
     """The interpreter that the request examines; None for a file, a tree, or packages that are only said."""
     if request.facts or request.declared or request.site_packages:
         return None
-    from doctor.sources.probes.collect import find_target
 
     return find_target(request.python, None).python
 
 
 def asked(
-    report: Report, request: Request, pins: Pins, installer: Installer, python: str | None, timeout: float
+    report: Report, request: Request, pins: InstallPlan, installer: Installer, python: str | None, timeout: float
 ) -> tuple[Resolution, Surroundings]:
     """The resolver's answer about these pins and everything that stays."""
     around = surroundings_of(python) if python is not None else Surroundings()
@@ -79,7 +77,9 @@ def asked(
     return resolve(question, installer, load_index(), timeout=timeout, python=python), around
 
 
-def resolve_step(resolution: Resolution, pins: Pins, installer: Installer, around: Surroundings) -> Step:
+def resolve_step(
+    resolution: Resolution, pins: InstallPlan, installer: Installer, around: Surroundings
+) -> VerificationStep:
     """The answer as a step of the proof."""
     parts = [resolution.reason] if resolution.reason else []
     if resolution.left_out:
@@ -97,4 +97,6 @@ def resolve_step(resolution: Resolution, pins: Pins, installer: Installer, aroun
         parts.append(f"pip cannot be asked about what is compiled: {names}")
     if resolution.outcome is None:
         parts.append("not proven")
-    return Step("resolves", resolution.outcome, "; ".join(parts), resolution.command or None, resolution.seconds)
+    return VerificationStep(
+        "resolves", resolution.outcome, "; ".join(parts), resolution.command or None, resolution.seconds
+    )

@@ -7,6 +7,8 @@ Source: DotProductAttention.forward and get_attention_backend of every release f
 
 from __future__ import annotations
 
+from math import gcd
+
 from doctor.facts.vocabulary import BOOLEAN, INTEGER, NUMBER, TEXT, Term, declare, parse_version
 from doctor.model import ABSENT
 
@@ -254,8 +256,6 @@ def _ragged(fmt: str, group: str, heads: int, kv_heads: int, q: int, kv: int, qk
     needs=("workload.head_dim_qk", "te.head_dim_v"),
 )
 def _fa4_misaligned(qk: int, v: int) -> bool:
-    from math import gcd
-
     tile_qk, tile_v = -(-qk // 16) * 16, -(-v // 16) * 16
     return qk != v and qk >= 128 and (tile_v // 2) % gcd(32, tile_qk // 2) != 0
 

@@ -15,19 +15,20 @@ from typing import Any
 from doctor.errors import DoctorError
 from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import VERSION, nearest, parse_version, term
+from doctor.rulebook.authoring.scaffold import ID, KEBAB
 from doctor.rulebook.conditions import All, AnyOf, Condition, Leaf, Not
 from doctor.rulebook.messages import PLACEHOLDER
-from doctor.rulebook.resolver import Known
-from doctor.rulebook.rulebook import Library, Rule, Rulebook, as_tuple
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rule import Library, Rule, as_tuple
+from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import Source, read_source
+from doctor.util.resources import kernels_dir
 
 from .regex_safety import regex_fault
 from .scaffold import TODO
 from .tests import in_file_tests, known_of, load_libraries, rulebook_paths
 
 MAX_SUMMARY = 100
-ID = re.compile(r"[A-Z]{2,8}\d{3}")
-KEBAB = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 _OPENABLE = re.compile(r"https?://\S|\S@\S|#\d|\bPR \d")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
@@ -164,8 +165,6 @@ def _places(source: Source, libraries: Rulebook) -> Iterator[Fault]:
         yield Fault(source.path, source.line("import_error"), f"`import_error` needs `{source.library}`, the folder")
     kernel = (content.get("confirm") or {}).get("kernel")
     if kernel is not None:
-        from doctor.util.resources import kernels_dir
-
         kernels = sorted(path.stem for path in kernels_dir().glob("*.py") if not path.name.startswith("_"))
         if kernel not in kernels:
             at = source.line("confirm", "kernel")
@@ -257,12 +256,12 @@ def _tests(source: Source, libraries: Rulebook) -> Iterator[Fault]:
             )  # fmt: skip
 
 
-def sole_reason(when: Condition, leaf: Leaf, known: Known) -> bool:
+def sole_reason(when: Condition, leaf: Leaf, known: FactResolver) -> bool:
     """Whether the condition fails on these facts, and would hold if this one leaf were judged the other way."""
     return when.holds(known) is False and _with_flipped(when, leaf, known) is True
 
 
-def _with_flipped(node: Condition, leaf: Leaf, known: Known) -> bool | None:
+def _with_flipped(node: Condition, leaf: Leaf, known: FactResolver) -> bool | None:
     if node is leaf:
         holds = node.holds(known)
         return None if holds is None else not holds

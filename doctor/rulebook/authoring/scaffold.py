@@ -8,6 +8,11 @@ import re
 from pathlib import Path
 
 from doctor.errors import DoctorError, reason_of
+from doctor.facts.vocabulary import nearest
+from doctor.rulebook.cache import rule_files
+from doctor.util.resources import rules_dir
+
+from .tests import load_libraries
 
 TODO = "FILL IN"  # the lint looks for it
 
@@ -47,10 +52,6 @@ def create(options: argparse.Namespace) -> Path:
 
 def new_rule(library: str, rule_id: str, name: str, folder: Path) -> Path:
     """Write `<folder>/<library>/<id>.yaml`, never over another rule; the path of the new file."""
-    from doctor.facts.vocabulary import nearest
-
-    from .lint import ID, KEBAB
-    from .tests import load_libraries
 
     if not ID.fullmatch(rule_id):
         raise DoctorError(f"`{rule_id}` is no rule id", "a library's letters and three digits, as TE103")
@@ -89,12 +90,15 @@ def next_id(library: str, folder: Path) -> str:
 
 
 def _ids(folder: Path) -> dict[str, Path]:
-    from doctor.rulebook.cache import rule_files
-    from doctor.util.resources import rules_dir
-
     folders = (rules_dir(), *([folder] if _holds_rules(folder) else []))
     return {path.stem: path for path in rule_files(folders) if path.name != "library.yaml"}
 
 
 def _holds_rules(folder: Path) -> bool:
     return folder.is_dir() and any(folder.rglob("*.yaml"))
+
+
+ID = re.compile(r"[A-Z]{2,8}\d{3}")
+
+
+KEBAB = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")

@@ -15,12 +15,15 @@ from typing import Any
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse
 from doctor.model import Fact, Facts
+from doctor.rulebook.cache import rule_files
 from doctor.rulebook.conditions import All, AnyOf, Condition, Leaf, Not
 from doctor.rulebook.evaluate import rule_holds
 from doctor.rulebook.messages import interpolate, missing_keys
-from doctor.rulebook.resolver import Known
-from doctor.rulebook.rulebook import Library, Rule, Rulebook
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rule import Library, Rule
+from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import Source, read_source
+from doctor.util.resources import rules_dir
 from doctor.util.yaml_text import parse_yaml, read_text
 
 VERDICTS: Mapping[str, bool | None] = {"fires": True, "silent": False, "undetermined": None}
@@ -45,7 +48,7 @@ class RuleTest:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RuleTestResult:
     """What became of one in-file test; `problem` is None when it passed."""
 
     id: str
@@ -61,8 +64,6 @@ class Outcome:
 
 def rulebook_paths(paths: Iterable[Path] | None = None) -> list[Path]:
     """The YAML files among files and folders, libraries included; None means the built-in rulebook."""
-    from doctor.rulebook.cache import rule_files
-    from doctor.util.resources import rules_dir
 
     files: dict[Path, None] = {}
     for path in [rules_dir()] if paths is None else paths:
@@ -76,7 +77,6 @@ def load_libraries(extra: Iterable[Path] = ()) -> Rulebook:
     They are not checked here: a slip in one `library.yaml` is told where that file is checked, and must not hide
     the tests of every rule.
     """
-    from doctor.util.resources import rules_dir
 
     found: dict[str, Library] = {}
     for path in rulebook_paths((rules_dir(), *(path for path in extra if path.is_dir()))):
@@ -103,7 +103,7 @@ def in_file_tests(source: Source) -> Iterator[RuleTest]:
         )
 
 
-def known_of(test: RuleTest, libraries: Rulebook | None = None) -> Known:
+def known_of(test: RuleTest, libraries: Rulebook | None = None) -> FactResolver:
     """The facts of a test, with what the releases of `libraries` bring along."""
     facts = (
         Fact(key, None, "the test", None, "unknown in this test")
@@ -111,10 +111,10 @@ def known_of(test: RuleTest, libraries: Rulebook | None = None) -> Known:
         else Fact(key, parse(key, value), "the test")
         for key, value in test.given.items()
     )
-    return Known(Facts(facts), None if libraries is None else libraries.implications)
+    return FactResolver(Facts(facts), None if libraries is None else libraries.implications)
 
 
-def judge(test: RuleTest, known: Known) -> bool | None:
+def judge(test: RuleTest, known: FactResolver) -> bool | None:
     """The rule's verdict on the facts of a test; a run-time rule also looks at `<library>.selected` if it is given."""
     rule = test.rule
     selected = f"{rule.fails_at_run[0].split('.')[0]}.selected" if rule.fails_at_run else None
@@ -123,38 +123,38 @@ def judge(test: RuleTest, known: Known) -> bool | None:
     return rule.when.holds(known)
 
 
-def run_test(test: RuleTest, libraries: Rulebook | None = None) -> Outcome:
+def run_test(test: RuleTest, libraries: Rulebook | None = None) -> RuleTestResult:
     """Run one test; the outcome's problem says which condition judged what."""
     try:
         known = known_of(test, libraries)
         problem = _problem(test, known)
     except DoctorError as error:
         problem = error.message
-    return Outcome(test.id, test.rule.path, test.line, problem)
+    return RuleTestResult(test.id, test.rule.path, test.line, problem)
 
 
-def run_rule_tests(paths: Sequence[Path] | None = None, libraries: Rulebook | None = None) -> list[Outcome]:
+def run_rule_tests(paths: Sequence[Path] | None = None, libraries: Rulebook | None = None) -> list[RuleTestResult]:
     """Run the tests of all rule files below `paths`; an unreadable file is one failed outcome."""
     libraries = load_libraries(paths or ()) if libraries is None else libraries
-    outcomes: list[Outcome] = []
+    outcomes: list[RuleTestResult] = []
     for path in rulebook_paths(paths):
         try:
             source = read_source(path)
         except DoctorError as error:
             hint = f" ({error.hint})" if error.hint else ""
-            outcomes.append(Outcome(f"{path.stem}::(file)", str(path), 1, error.message + hint))
+            outcomes.append(RuleTestResult(f"{path.stem}::(file)", str(path), 1, error.message + hint))
             continue
         if source.kind == "rule":
             outcomes.extend(run_test(test, libraries) for test in in_file_tests(source))
     return outcomes
 
 
-def failure_text(outcome: Outcome) -> str:
+def failure_text(outcome: RuleTestResult) -> str:
     """A failed outcome for the rule's author: which test, where, and what each condition said."""
     return f"{outcome.path}:{outcome.line}: {outcome.id}: {outcome.problem}"
 
 
-def _problem(test: RuleTest, known: Known) -> str | None:
+def _problem(test: RuleTest, known: FactResolver) -> str | None:
     if test.expect not in VERDICTS:
         return f"`expect` needs one of {', '.join(VERDICTS)}, found `{test.expect}`"
     holds = judge(test, known)
@@ -179,7 +179,7 @@ def _list(keys: Iterable[str]) -> str:
     return ", ".join(f"`{key}`" for key in sorted(keys)) or "nothing"
 
 
-def _judged(test: RuleTest, known: Known) -> Iterator[str]:
+def _judged(test: RuleTest, known: FactResolver) -> Iterator[str]:
     yield from _tree(test.rule.when, known, 1)
     for backend in test.rule.fails_at_run[:1]:
         key = f"{backend.split('.')[0]}.selected"
@@ -187,7 +187,7 @@ def _judged(test: RuleTest, known: Known) -> Iterator[str]:
             yield f"  `{key}` is {known.value(key)}, the rule speaks of {', '.join(test.rule.fails_at_run)}"
 
 
-def _tree(node: Condition, known: Known, depth: int) -> Iterator[str]:
+def _tree(node: Condition, known: FactResolver, depth: int) -> Iterator[str]:
     pad = "  " * depth
     if isinstance(node, Leaf):
         found = known.look_up(node.key)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from doctor.errors import DoctorError
+from packaging.version import InvalidVersion
+
+from doctor.errors import fault
+from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact
 
 #: A single bound of plain numbers, which needs no parser to be known for a range of versions.
 PLAIN_RANGE = re.compile(r"(?:==|!=|>=|<=|>|<)\d{1,9}(?:\.\d{1,9}){0,6}")
 _PLAIN_PIN = re.compile(r"==(\d{1,9}(?:\.\d{1,9}){0,6})")  # needs no parser
+ENVIRONMENT, VARIABLES, LEFT_OUT = "environment", "variables", "left out"  # roles of a discovered file
 MAX_BYTES = 32 * 1024 * 1024  # lock files with hashes are long
 
 
 @dataclass(frozen=True)
-class Entry:
+class DeclaredRequirement:
     """One package in one line."""
 
     name: str  # in PEP 503 form
@@ -39,10 +44,10 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Manifest:
     """What one file, with those it includes, declares."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[DeclaredRequirement, ...]
     facts: tuple[Fact, ...] = ()  # what it says besides packages
     complete: bool = False  # it lists everything that will be installed
     requires_python: str = ""
@@ -55,9 +60,9 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def agreed(entries: Iterable[Entry], who: str) -> Iterator[Entry]:
+def agreed(entries: Iterable[DeclaredRequirement], who: str) -> Iterator[DeclaredRequirement]:
     """The entries; of a package for which several say something else, one that tells so: which counts is not known."""
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[str, list[DeclaredRequirement]] = {}
     for entry in entries:
         groups.setdefault(entry.name, []).append(entry)
     for found in groups.values():
@@ -68,18 +73,10 @@ def agreed(entries: Iterable[Entry], who: str) -> Iterator[Entry]:
             yield from found
 
 
-def fault(file: object, line: int | None, why: str, hint: str | None = None) -> DoctorError:
-    """A complaint about a line of a declared file."""
-    return DoctorError(f"{file}:{line}: {why}" if line else f"{file}: {why}", hint)
-
-
 def pin_of(ranges: str, file: object, line: int) -> str | None:
     """The version that `==` leaves as the only one; DoctorError for what is none, which `===` lets pass."""
     if (plain := _PLAIN_PIN.fullmatch(ranges)) is not None:
         return plain[1]
-    from packaging.version import InvalidVersion
-
-    from doctor.facts.vocabulary import parse_version
 
     clauses = [clause.strip() for clause in ranges.split(",") if clause.strip()]
     exact = [clause for clause in clauses if clause.startswith("==") and not clause.endswith(".*")]
@@ -97,3 +94,18 @@ def cuda_of_index(url: str) -> str | None:
     """The CUDA of torch builds that a package index of PyTorch carries: `…/whl/cu124` → 12.4."""
     match = re.search(r"pytorch.*(?:whl|wheels)/(?:test/|nightly/)?cu(\d+)(\d)(?:[/?#]|$)", url)
     return f"{match[1]}.{match[2]}" if match else None
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """One file of a project that declares something, and what becomes of it."""
+
+    path: Path
+    kind: str  # the format: a module of this package
+    role: str  # environment | variables | left out
+    why: str  # a sentence's end: "`uv.lock` says what it resolves to"
+
+    @property
+    def used(self) -> bool:
+        """Whether it counts."""
+        return self.role != LEFT_OUT

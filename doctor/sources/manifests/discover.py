@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from doctor.errors import DoctorError
 from doctor.sources.manifests.scripts.variables import watched
 
-ENVIRONMENT, VARIABLES, LEFT_OUT = "environment", "variables", "left out"
+from .base import ENVIRONMENT, LEFT_OUT, VARIABLES, Discovered
+from .detect import kind_of
+from .folder import settled
 
 MOST_FILES = 400  # leafed through
 _MOST_BYTES = 4 * 1024 * 1024  # of each
@@ -55,21 +56,6 @@ _OTHER = {
     "docs": "tools for documentation", "build": "tools for the build", "rtd": "tools for documentation",
 }  # fmt: skip
 _FIRST = ("train", "training", "gpu", "cuda", "base", "common", "main", "core", "requirements")
-
-
-@dataclass(frozen=True)
-class Discovered:
-    """One file of a project that declares something, and what becomes of it."""
-
-    path: Path
-    kind: str  # the format: a module of this package
-    role: str  # environment | variables | left out
-    why: str  # a sentence's end: "`uv.lock` says what it resolves to"
-
-    @property
-    def used(self) -> bool:
-        """Whether it counts."""
-        return self.role != LEFT_OUT
 
 
 def discover(folder: Path) -> tuple[Discovered, ...]:
@@ -118,8 +104,6 @@ def _environments(
         why = f"it installs `{installed[0].name}`" if chosen else "nothing else declares the attention stack"
         count.insert(0, Discovered(image, "dockerfile", ENVIRONMENT, why))
     if len(count) > 1:
-        from .folder import settled
-
         count = settled(count, of_image)
     yield from count
     for path in silent:
@@ -247,7 +231,6 @@ def _words(path: Path) -> list[str]:
 
 def _kind(path: Path, text: str) -> str | None:
     """The format, None for a file that declares nothing by its name."""
-    from .detect import kind_of
 
     try:
         kind = kind_of(path, text)

@@ -12,10 +12,9 @@ from doctor.errors import DoctorError
 from doctor.model import Facts
 from doctor.util.yaml_text import read_text
 
-from .base import MAX_BYTES, Sheet
-from .discover import LEFT_OUT, Discovered
+from .base import LEFT_OUT, MAX_BYTES, Discovered, Manifest
 from .readers import reader_of
-from .resolve import gather
+from .resolve import resolve
 
 
 def settled(found: Sequence[Discovered], installs: Sequence[Discovered]) -> list[Discovered]:
@@ -51,17 +50,17 @@ def settled(found: Sequence[Discovered], installs: Sequence[Discovered]) -> list
     return list(told.values())
 
 
-def _clash(before: Sequence[Sheet], new: Sheet) -> str | None:
+def _clash(before: Sequence[Manifest], new: Manifest) -> str | None:
     """How a file contradicts others; not what one of them says wrong by itself."""
     alone = {message for sheets in (before, [new]) for message in _faults(sheets)}
     return next((message for message in _faults([*before, new]) if message not in alone), None)
 
 
-def _faults(sheets: Sequence[Sheet]) -> Iterator[str]:
-    return (fault.message for fault in gather(sheets, Facts()).faults)
+def _faults(sheets: Sequence[Manifest]) -> Iterator[str]:
+    return (fault.message for fault in resolve(sheets, Facts()).faults)
 
 
-def _sheet(item: Discovered) -> Sheet | None:
+def _sheet(item: Discovered) -> Manifest | None:
     """What a file says; None for one that is told when it is read in earnest."""
     try:
         text = read_text(item.path, "declared environment", MAX_BYTES)

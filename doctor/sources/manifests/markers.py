@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+
+from doctor.errors import fault
 from doctor.model import ABSENT, Facts
 from doctor.packages.index import Platform, admits
 from doctor.packages.requirement_lines import marker_holds
 
-from .base import Entry, fault
-
-if TYPE_CHECKING:
-    from packaging.markers import Marker
+from .base import DeclaredRequirement
 
 _PYTHONS = ("3.9.20", "3.10.15", "3.11.10", "3.12.7", "3.13.1", "3.14.0")
 
@@ -45,7 +44,7 @@ def _admits(text: str, python: str) -> bool:
         return True  # a range of another kind narrows nothing for us
 
 
-def judge(entry: Entry, likely: Sequence[Platform]) -> bool | None:
+def judge(entry: DeclaredRequirement, likely: Sequence[Platform]) -> bool | None:
     """Whether the line counts on these machines; None where they differ, or where the marker asks for more."""
     if entry.marker is None:
         return True
@@ -53,7 +52,7 @@ def judge(entry: Entry, likely: Sequence[Platform]) -> bool | None:
     return verdicts.pop() if len(verdicts) == 1 else None
 
 
-def _holds(marker: str, platform: Platform, entry: Entry) -> bool | None:
+def _holds(marker: str, platform: Platform, entry: DeclaredRequirement) -> bool | None:
     values = {**platform.markers, "extra": ""}
     plain = marker_holds(marker, values, admits) if "(" not in marker else None
     if plain is not None:
@@ -63,7 +62,6 @@ def _holds(marker: str, platform: Platform, entry: Entry) -> bool | None:
         if entry.locked:
             return None  # a newer kind of marker, such as of dependency groups
         raise fault(entry.file, entry.line, f"`{marker[:80]}` is no marker")
-    from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 
     try:
         return bool(parsed.evaluate(values))
@@ -73,8 +71,6 @@ def _holds(marker: str, platform: Platform, entry: Entry) -> bool | None:
 
 @functools.lru_cache(maxsize=4096)
 def _parsed(marker: str) -> Marker | None:
-    from packaging.markers import InvalidMarker, Marker
-
     try:
         return Marker(marker)
     except InvalidMarker:

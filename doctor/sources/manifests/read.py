@@ -1,6 +1,6 @@
 """Declared environments: what requirement and lock files say will be installed, as facts with file and line.
 
-One module per format, each a function `read(path, text)` that gives a `Sheet`; `gather` makes facts of the sheets,
+One module per format, each a function `read(path, text)` that gives a `Manifest`; `resolve` makes facts of the sheets,
 `admitted` judges what a range leaves open.
 """
 
@@ -13,24 +13,24 @@ from pathlib import Path
 
 from doctor.errors import DoctorError
 from doctor.model import Facts
+from doctor.sources.manifests.formats.pyproject import read_project
+from doctor.sources.manifests.scripts.dockerfile import read_stage
 from doctor.util.yaml_text import read_text
 
-from .base import MAX_BYTES, Sheet
-from .detect import FORMATS, kind_of
-from .discover import ENVIRONMENT, VARIABLES, Discovered, discover, told
+from .base import ENVIRONMENT, MAX_BYTES, VARIABLES, Discovered, Manifest
+from .detect import kind_of
+from .discover import discover, told
 from .readers import reader_of
-from .resolve import Declaration, gather
-
-__all__ = ["FORMATS", "Declaration", "Discovered", "declare", "discover"]
+from .resolve import Declaration, resolve
 
 
-def declare(names: Sequence[str], said: Facts) -> Declaration:
+def read_manifests(names: Sequence[str], said: Facts) -> Declaration:
     """What these files declare together; `said` are facts that decide markers. A bad file does not hide the others.
 
     A folder stands for what `discover` finds in it; `pyproject.toml[train]` adds an extra or a group,
     `Dockerfile[train]` means that stage.
     """
-    sheets: list[Sheet] = []
+    sheets: list[Manifest] = []
     faults: list[DoctorError] = []
     notes: list[str] = []
     for name in dict.fromkeys(names):
@@ -58,7 +58,7 @@ def declare(names: Sequence[str], said: Facts) -> Declaration:
                 included |= set(sheet.included)
     if not sheets:
         raise faults[0]
-    declaration = gather(sheets, said, faults)
+    declaration = resolve(sheets, said, faults)
     return replace(declaration, notes=(*notes, *declaration.notes))
 
 
@@ -83,18 +83,15 @@ def _named(name: str) -> tuple[Path, tuple[str, ...]]:
     return Path(match[1]), tuple(filter(None, re.split(r"[\s,]+", match[2])))
 
 
-def _read(path: Path, chosen: tuple[str, ...]) -> Sheet:
+def _read(path: Path, chosen: tuple[str, ...]) -> Manifest:
     text = read_text(path, "declared environment", MAX_BYTES)
     kind = kind_of(path, text)
     if chosen and kind == "dockerfile" and len(chosen) == 1:
-        from doctor.sources.manifests.scripts.dockerfile import read_stage
-
         return read_stage(path, text, chosen[0])
     if chosen:
         if kind != "pyproject":
             hint = "extras and groups of a pyproject.toml can be chosen, and one stage of a Dockerfile"
             raise DoctorError(f"`{path}` has no extras to choose", hint)
-        from doctor.sources.manifests.formats.pyproject import read_project
 
         return read_project(path, text, chosen)
     return reader_of(kind)(path, text)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from .base import Sheet
+from .base import Manifest
 
 #: A function of a file's path and text; DoctorError names file and line of what it cannot read.
-Reader = Callable[[Path, str], Sheet]
+Reader = Callable[[Path, str], Manifest]
 
 #: Kind (see `detect`) -> module with a function `read(path, text)`.
 _MODULES = {

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from doctor.errors import DoctorError
+from doctor.errors import DoctorError, fault
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.index import Platform, ReleaseIndex, admits, load_index, needs_of
 
-from .base import Entry, Sheet, fault
+from .base import DeclaredRequirement, Manifest
 from .markers import judge, platforms
 from .source_builds import LOOSE_FROM_SOURCE
-from .version_ranges import Open, binding, fits, go_together
+from .version_ranges import OpenRange, binding, fits, go_together
 
 _MOST_ROUNDS = 8
 
@@ -24,25 +24,27 @@ class Declaration:
     """The declared environment: what it fixes, what it leaves open, and which files could not be read."""
 
     facts: Facts
-    open: tuple[Open, ...] = ()
+    open: tuple[OpenRange, ...] = ()
     platform: Platform = field(default_factory=Platform)
     other_index: bool = False  # torch does not come from PyPI
     notes: tuple[str, ...] = ()
     faults: tuple[DoctorError, ...] = ()
-    asked: Mapping[str, Entry] = field(default_factory=dict)  # package → the line that asks for it, no lock's
+    asked: Mapping[str, DeclaredRequirement] = field(
+        default_factory=dict
+    )  # package → the line that asks for it, no lock's
 
 
-def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] = ()) -> Declaration:
+def resolve(sheets: Sequence[Manifest], said: Facts, faults: Sequence[DoctorError] = ()) -> Declaration:
     """What these sheets mean together. Lines that contradict one another are faults and leave their package unknown."""
     facts = _plain_facts(sheets)
     likely = platforms([sheet.requires_python for sheet in sheets], Facts(facts.values()).with_(*said.values()))
     index = load_index()
     groups = _groups(sheets)
     pinned: dict[str, Fact] = {}
-    ranges: dict[str, tuple[str, Entry]] = {}
+    ranges: dict[str, tuple[str, DeclaredRequirement]] = {}
     extras: dict[str, frozenset[str]] = {}
     broken: list[DoctorError] = []
-    asked: dict[str, Entry] = {}
+    asked: dict[str, DeclaredRequirement] = {}
     for name, entries in groups.items():
         if name not in index and (plain := _plain_pin(entries)) is not None:
             pinned[name] = plain  # most lines of a long file
@@ -90,7 +92,7 @@ def gather(sheets: Sequence[Sheet], said: Facts, faults: Sequence[DoctorError] =
     )
 
 
-def _plain_facts(sheets: Iterable[Sheet]) -> dict[str, Fact]:
+def _plain_facts(sheets: Iterable[Manifest]) -> dict[str, Fact]:
     """What the files say besides packages; two that differ leave it open."""
     facts: dict[str, Fact] = {}
     for fact in (fact for sheet in sheets for fact in sheet.facts):
@@ -103,14 +105,14 @@ def _plain_facts(sheets: Iterable[Sheet]) -> dict[str, Fact]:
     return facts
 
 
-def _groups(sheets: Iterable[Sheet]) -> dict[str, list[Entry]]:
-    groups: dict[str, list[Entry]] = {}
+def _groups(sheets: Iterable[Manifest]) -> dict[str, list[DeclaredRequirement]]:
+    groups: dict[str, list[DeclaredRequirement]] = {}
     for entry in (entry for sheet in sheets for entry in sheet.entries):
         groups.setdefault(entry.name, []).append(entry)
     return groups
 
 
-def _plain_pin(entries: Sequence[Entry]) -> Fact | None:
+def _plain_pin(entries: Sequence[DeclaredRequirement]) -> Fact | None:
     """The fact of a package that one line pins without any condition."""
     entry = entries[0]
     if len(entries) > 1 or entry.version is None or entry.marker or entry.problem or entry.constraint:
@@ -118,7 +120,9 @@ def _plain_pin(entries: Sequence[Entry]) -> Fact | None:
     return Fact(f"{entry.name}.version", entry.version, entry.place, entry.raw)
 
 
-def _holding(entries: Sequence[Entry], likely: Sequence[Platform]) -> tuple[list[Entry], list[Entry]]:
+def _holding(
+    entries: Sequence[DeclaredRequirement], likely: Sequence[Platform]
+) -> tuple[list[DeclaredRequirement], list[DeclaredRequirement]]:
     """(entries that count here, entries of which it depends on what is not known)."""
     holding, unsure = [], []
     for entry in entries:
@@ -133,7 +137,7 @@ def _holding(entries: Sequence[Entry], likely: Sequence[Platform]) -> tuple[list
     return holding, unsure
 
 
-def _asked(name: str, entries: Sequence[Entry]) -> dict[str, Entry]:
+def _asked(name: str, entries: Sequence[DeclaredRequirement]) -> dict[str, DeclaredRequirement]:
     """The line to edit where another release is wanted: the one that pins, else one that narrows; with all ranges."""
     own = [entry for entry in entries if not entry.locked and not entry.problem]
     lines = sorted(own, key=lambda entry: (entry.version is None, not entry.range, entry.constraint))
@@ -141,17 +145,22 @@ def _asked(name: str, entries: Sequence[Entry]) -> dict[str, Entry]:
     return {name: replace(lines[0], range=",".join(dict.fromkeys(ranges)))} if lines else {}
 
 
-def _all_alike(entries: Sequence[Entry]) -> bool:
+def _all_alike(entries: Sequence[DeclaredRequirement]) -> bool:
     return len({(entry.version, entry.range) for entry in entries}) == 1
 
 
-def _unsure(name: str, entries: Sequence[Entry]) -> Fact:
+def _unsure(name: str, entries: Sequence[DeclaredRequirement]) -> Fact:
     told = ", ".join(dict.fromkeys(f"{entry.version or entry.range or 'any'} ({entry.place})" for entry in entries))
     problem = f"it depends on the Python, on extras or on groups which of these is installed: {told}"
     return Fact(f"{name}.version", None, entries[0].place, problem=problem)
 
 
-def _join(name: str, entries: Sequence[Entry], pinned: dict[str, Fact], ranges: dict[str, tuple[str, Entry]]) -> None:
+def _join(
+    name: str,
+    entries: Sequence[DeclaredRequirement],
+    pinned: dict[str, Fact],
+    ranges: dict[str, tuple[str, DeclaredRequirement]],
+) -> None:
     """All lines about one package: one pin, or one range; DoctorError where they exclude one another."""
     unknown = next((entry for entry in entries if entry.problem), None)
     if unknown is not None:
@@ -175,7 +184,7 @@ def _join(name: str, entries: Sequence[Entry], pinned: dict[str, Fact], ranges: 
     pinned[name] = make_fact(f"{name}.version", _on_record(name, labelled), labelled.place, raw=labelled.raw)
 
 
-def _on_record(name: str, entry: Entry) -> str:
+def _on_record(name: str, entry: DeclaredRequirement) -> str:
     """The version as its release is called: `torch==2.2` installs 2.2.0."""
     version = str(entry.version)
     release = load_index().release(name, version)
@@ -184,11 +193,11 @@ def _on_record(name: str, entry: Entry) -> str:
 
 
 def _follow(
-    pinned: dict[str, Fact], ranges: dict[str, tuple[str, Entry]], extras: Mapping[str, frozenset[str]],
+    pinned: dict[str, Fact], ranges: dict[str, tuple[str, DeclaredRequirement]], extras: Mapping[str, frozenset[str]],
     index: ReleaseIndex, platform: Platform, likely: Sequence[Platform], other_index: bool, sources: frozenset[str],
-) -> list[Open]:  # fmt: skip
+) -> list[OpenRange]:  # fmt: skip
     """Add what pinned releases pin in turn, narrow ranges by what they need; what then stays open."""
-    open_: dict[str, Open] = {}
+    open_: dict[str, OpenRange] = {}
     for _ in range(_MOST_ROUNDS):
         needs = _needs(pinned, ranges, extras, index, platform, other_index, sources)
         before = len(pinned)
@@ -209,7 +218,7 @@ def _follow(
                 and admits(whole, version)
                 and fits(name, release, pinned, platform, other_index)
             )
-            open_[name] = Open(name, declared, entry.place, versions)
+            open_[name] = OpenRange(name, declared, entry.place, versions)
         for item in go_together(open_, platform, other_index):
             open_[item.name] = item
             if len(item.versions) == 1:

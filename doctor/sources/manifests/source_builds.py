@@ -6,14 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from doctor.packages.index import Need, Platform, admits, load_index, needs_of
 
-from .base import Entry
+from .base import DeclaredRequirement
 from .version_ranges import binding
 
 #: Their wheels ask for one torch or one core; compiled from a repository they take what is there and have no core.
 LOOSE_FROM_SOURCE = ("torchvision", "xformers", "transformer-engine")
 
 
-def displaced(there: Mapping[str, Sequence[Entry]], command: Collection[str]) -> list[str]:
+def displaced(there: Mapping[str, Sequence[DeclaredRequirement]], command: Collection[str]) -> list[str]:
     """The packages of earlier commands that pip replaces, since what this command names does not go with them."""
     gone: list[str] = []
     index = load_index()
@@ -43,7 +43,7 @@ def _needs(name: str, version: str, source: bool) -> Iterator[Need]:
     return binding(name, version, needs_of(release.requires, Platform()), True)
 
 
-def _suits(entry: Entry, need: Need) -> bool:
+def _suits(entry: DeclaredRequirement, need: Need) -> bool:
     """Whether pip leaves a package alone; one of unknown release makes room for an exact pin only."""
     if entry.version is None:
         return need.pin is None

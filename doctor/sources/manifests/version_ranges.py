@@ -15,7 +15,7 @@ Ranges = Mapping[str, tuple[str, ...]]  # other package → what a release asks 
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenRange:
     """A package whose range leaves several releases open, the newest last."""
 
     name: str
@@ -59,7 +59,7 @@ def pins_of(name: str, version: str, platform: Platform) -> tuple[tuple[str, str
     return tuple((need.package, need.pin) for need in needs if need.pin and need.package in index)
 
 
-def go_together(opened: Mapping[str, Open], platform: Platform, other_index: bool) -> list[Open]:
+def go_together(opened: Mapping[str, OpenRange], platform: Platform, other_index: bool) -> list[OpenRange]:
     """The open packages without those releases that no release of another open package goes with."""
     known = {name: item for name, item in opened.items() if item.versions}  # a long file has thousands of others
     asks = {name: _asked(item, known, platform, other_index) for name, item in known.items()}
@@ -73,7 +73,7 @@ def go_together(opened: Mapping[str, Open], platform: Platform, other_index: boo
                 left[other] = _asked_for(left[other], [asks[name][version].get(other, ()) for version in left[name]])
     if not all(left.values()):
         return list(opened.values())  # by their metadata none go together, which their user may know better
-    return [Open(item.name, item.range, item.place, left.get(name, ())) for name, item in opened.items()]
+    return [OpenRange(item.name, item.range, item.place, left.get(name, ())) for name, item in opened.items()]
 
 
 class TooMany(Exception):
@@ -81,7 +81,7 @@ class TooMany(Exception):
 
 
 def combinations(
-    packages: Sequence[Open], platform: Platform, other_index: bool, *, newest_first: bool = False
+    packages: Sequence[OpenRange], platform: Platform, other_index: bool, *, newest_first: bool = False
 ) -> Iterator[tuple[str, ...]]:
     """A release of each package, whose metadata admit one another; TooMany where the search gets long."""
     opened = {item.name: item for item in packages}
@@ -110,7 +110,9 @@ def combinations(
     return further(())
 
 
-def _asked(item: Open, opened: Mapping[str, Open], platform: Platform, other_index: bool) -> dict[str, Ranges]:
+def _asked(
+    item: OpenRange, opened: Mapping[str, OpenRange], platform: Platform, other_index: bool
+) -> dict[str, Ranges]:
     """Release → what it asks of the other open packages of which there are releases on record."""
     found: dict[str, Ranges] = {}
     for version in item.versions:
@@ -151,7 +153,7 @@ def any_of(name: str, ranges: Sequence[str]) -> str:
     return ",".join([*clauses, *(f"!={releases[at]}" for at in range(first, last) if at not in set(good))])
 
 
-def narrowed(item: Open, clean: Sequence[str]) -> str:
+def narrowed(item: OpenRange, clean: Sequence[str]) -> str:
     """A range that admits none of the others on record, and of these the newest, with few releases left out between."""
     versions, good = item.versions, set(clean)
     first = last = max(map(versions.index, clean))

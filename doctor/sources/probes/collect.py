@@ -7,7 +7,8 @@ from typing import cast
 
 from doctor.model import Fact, Facts
 
-from .target import Probe, Target, Watch, ask, find_target, named_interpreter
+from .locate import ask, find_target, named_interpreter
+from .target import Probe, Target, Watch
 
 #: Later ones know better: torch's own version file knows the build label that its metadata lacks.
 PROBES = ("platform", "distributions", "torch_build", "xformers_build", "cudnn", "te_cudnn", "gpu", "env_vars")

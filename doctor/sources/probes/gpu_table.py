@@ -6,9 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from packaging.version import Version
+
 from doctor.errors import DoctorError
-from doctor.facts.vocabulary import fact
+from doctor.facts.vocabulary import fact, nearest
 from doctor.model import ABSENT, Fact, Facts
+from doctor.rulebook.rulebook import load_rulebook
 
 #: What describes one kind of GPU; how many there are is another matter.
 GPU_KEYS = ("gpu.sm", "gpu.name", "gpu.memory_bytes", "gpu.all", "gpu.mig")
@@ -62,7 +65,6 @@ def _find(name: str, known: Table) -> tuple[str, Mapping[str, Any]]:
     wanted = _plain(name)
     if wanted in spelled and wanted:
         return spelled[wanted], known[spelled[wanted]]
-    from doctor.facts.vocabulary import nearest
 
     shown = name if len(name) <= 60 else name[:57] + "..."
     hint = nearest(wanted, spelled) or "a capability such as `sm90` serves too"
@@ -84,17 +86,12 @@ def _rank(sm: str) -> tuple[int, ...]:
 
 
 def _gpus() -> Table:
-    from doctor.rulebook.rulebook import load_rulebook
-
     table: Table = load_rulebook().libraries["nvidia"].body["gpus"]
     return table
 
 
 def newest_cuda(driver: str) -> str | None:
     """The newest CUDA that came with this driver or an older one; None for a driver older than the table."""
-    from packaging.version import Version
-
-    from doctor.rulebook.rulebook import load_rulebook
 
     table: Table = load_rulebook().libraries["nvidia"].body["cuda_drivers"]
     served = [cuda for cuda, entry in table.items() if Version(str(entry["driver"])) <= Version(driver)]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TYPE_CHECKING, NamedTuple
+import select
+import signal
+import subprocess
+import time
+from typing import NamedTuple
 
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
-
-if TYPE_CHECKING:  # imported where used: other targets need no child
-    import subprocess
 
 TIMEOUT = 20.0
 MAX_HEARD = 4 << 20
@@ -45,12 +47,10 @@ class Said(NamedTuple):
     path: list[str]
 
 
-class Question:
+class InterpreterQuery:
     """An interpreter that was started and asked; it takes its time, so the answer is heard when it is needed."""
 
     def __init__(self, python: str) -> None:
-        import subprocess
-
         self.python, self._closed = python, False
         environment = {
             # PYTHONSAFEPATH would leave out the first entry of sys.path, which is ours and not the job's.
@@ -103,8 +103,6 @@ def _no_answer(python: str, status: int, stderr: bytes) -> DoctorError:
     """How it ended instead."""
     last = stderr.decode("utf-8", "replace").strip().rpartition("\n")[2].strip()[:200]
     if status < 0:
-        import signal
-
         try:
             name = signal.Signals(-status).name
         except ValueError:
@@ -123,8 +121,6 @@ def _listen(process: subprocess.Popen[bytes], timeout: float) -> tuple[bytes, by
 
     Not `communicate`: a grandchild that keeps the pipes open would make us wait for it.
     """
-    import select
-    import time
 
     assert process.stdout is not None and process.stderr is not None
     heard = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
@@ -161,8 +157,6 @@ def _listen(process: subprocess.Popen[bytes], timeout: float) -> tuple[bytes, by
 
 def _end(pid: int) -> None:
     """Kill the whole group: what the interpreter started must not outlive the question."""
-    import contextlib
-    import signal
 
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)

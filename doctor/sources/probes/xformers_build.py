@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from doctor.facts.vocabulary import fact
@@ -31,8 +32,6 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
 
 
 def _told(note: bytes, source: str) -> Fact:
-    import json
-
     try:
         number = json.loads(note)["version"]["cuda"]
     except (ValueError, KeyError, TypeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.vocabulary import nearest
 from doctor.model import SEVERITIES, Facts
+from doctor.sources.workload.files import workload_facts
+from doctor.util.toml_text import parse_toml
 
 SECTION = "tool.attn-doctor"
 KEYS = ("fail-on", "gpu", "model", "workload", "requirements", "environments", "rules", "ignore")
@@ -102,8 +106,6 @@ def read_defaults(path: Path, text: str) -> Defaults:
         raise page.fault(f"`fail-on` needs one of {', '.join(SEVERITIES)}, never, found `{fail_on}`", "fail-on")
     workload, job = section.get("workload"), Facts()
     if isinstance(workload, dict):
-        from doctor.sources.workload.files import workload_facts
-
         job = workload_facts(
             workload, lambda key: f"{path.name}: workload.{key}", lambda key: f"{page.at(key, '.workload')}: "
         )
@@ -160,7 +162,6 @@ def _ignored(page: _Page, items: Any) -> tuple[dict[str, str], tuple[Ignore, ...
     items = [] if items is None else items
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise page.fault("`ignore` needs tables `{rule = …, reason = …, owner = …, until = …}`", "ignore")
-    import datetime
 
     ignored: dict[str, str] = {}
     expired = []
@@ -191,7 +192,6 @@ def _ignored(page: _Page, items: Any) -> tuple[dict[str, str], tuple[Ignore, ...
 
 def section_of(path: Path, text: str) -> Any:
     """What stands under `tool.attn-doctor`, None where nothing does; DoctorError for what is no TOML."""
-    from doctor.util.toml_text import parse_toml
 
     tool = parse_toml(text, _near(path)).get("tool")
     return tool.get("attn-doctor") if isinstance(tool, dict) else None
@@ -244,7 +244,6 @@ class _Page:
 
     def known(self, table: Mapping[str, Any], keys: tuple[str, ...], where: str, below: str, at: str = "") -> None:
         """DoctorError for a key that is none, with the nearest that is one."""
-        from doctor.facts.vocabulary import nearest
 
         for key in table:
             if key not in keys:

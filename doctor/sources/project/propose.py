@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -9,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from doctor.errors import DoctorError
+from doctor.sources.manifests.base import ENVIRONMENT, LEFT_OUT, VARIABLES
+from doctor.sources.manifests.discover import discover
+from doctor.sources.probes.gpu_table import gpu_facts
 
 from .config import SECTION, read_defaults, section_of
 
@@ -36,7 +40,6 @@ class Found:
 
 def look(folder: Path) -> Found:
     """The declared files, the model configs and the GPUs that job scripts ask for."""
-    from doctor.sources.manifests.discover import ENVIRONMENT, LEFT_OUT, VARIABLES, discover
 
     files = discover(folder)
     setting = [item for item in files if item.role == VARIABLES]
@@ -75,8 +78,6 @@ def _models(folder: Path) -> Iterator[Path]:
 
 
 def _is_model(path: Path) -> bool:
-    import json
-
     try:
         if not path.is_file() or path.stat().st_size > _LARGEST:
             return False
@@ -90,7 +91,6 @@ def _is_model(path: Path) -> bool:
 
 def _asked(path: Path) -> Iterator[str]:
     """GPUs that a job script asks a scheduler for by name."""
-    from doctor.sources.probes.gpu_table import gpu_facts
 
     try:
         text = path.read_text("utf-8", "replace")[:_LARGEST]
@@ -156,8 +156,6 @@ def section(found: Found) -> str:
 
 
 def _listed(names: tuple[str, ...] | list[str]) -> str:
-    import json
-
     quoted = [json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f") for name in names]
     line = f"[{', '.join(quoted)}]"
     return line if len(line) < 90 else "[\n" + "".join(f"    {name},\n" for name in quoted) + "]"

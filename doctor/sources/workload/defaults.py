@@ -7,6 +7,7 @@ from typing import Any
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse_version, term
 from doctor.model import ABSENT, Fact, Facts
+from doctor.rulebook.resolver import FactResolver
 
 from .files import check_value, one_line
 
@@ -67,9 +68,8 @@ def _framework(facts: Facts) -> str | None:
     given = facts.value("workload.framework")
     if given is not None or "workload.framework" in facts:
         return None if given is None else str(given)
-    from doctor.rulebook.resolver import Known
 
-    found = Known(facts).value("workload.framework")
+    found = FactResolver(facts).value("workload.framework")
     return None if found is None else str(found)
 
 

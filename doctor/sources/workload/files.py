@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import INTEGER, TERMS, WINDOW, nearest, parse, term
 from doctor.model import ABSENT, Fact, Facts
+from doctor.util.yaml_text import parse_yaml, read_text
 
 PREFIX = "workload."
 LONG_FORM = ("value", "source", "raw", "problem")
@@ -29,7 +31,6 @@ LARGEST = 1 << 40  # no axis of a tensor is longer; keeps derived products print
 
 def read_workload(path: Path) -> Facts:
     """The workload of a YAML or JSON file; DoctorError names the file, the line and the nearest key."""
-    from doctor.util.yaml_text import read_text
 
     content, lines = _load(read_text(path, "workload file"), str(path))
     if content is None:
@@ -183,14 +184,12 @@ def _means_null(key: str, text: str) -> bool:
 
 def _load(text: str, origin: str) -> tuple[Any, dict[tuple[str, ...], int]]:
     """YAML, which JSON nearly is; JSON indented by tabs, which YAML refuses, goes through the JSON parser."""
-    from doctor.util.yaml_text import parse_yaml
 
     try:
         return parse_yaml(text, origin)
     except DoctorError:
         if not text.lstrip().startswith("{"):
             raise
-        import json
 
         try:
             return json.loads(text), {}

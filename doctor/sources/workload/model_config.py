@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.util.yaml_text import read_text
 
 from .files import LARGEST, one_line
 
@@ -47,10 +50,6 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 def load_config(path: Path) -> Config:
     """The config of a file (or of the model folder that holds it), ready to be asked."""
-    import contextlib
-    import json
-
-    from doctor.util.yaml_text import read_text
 
     with contextlib.suppress(OSError):  # a folder that may not be looked into is told by read_text
         if path.is_dir():

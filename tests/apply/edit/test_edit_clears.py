@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from doctor.apply.edit.edits import edits_of
-from doctor.diagnosis.pipeline import Request, diagnose
+from doctor.diagnosis.pipeline import diagnose
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.model import Report
 from doctor.packages.index import load_index

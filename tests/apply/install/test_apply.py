@@ -254,12 +254,15 @@ def test_what_is_held_is_a_constraint_and_no_order_to_install_it():
     from doctor.apply.install.dry_run import Resolution
     from doctor.apply.install.state import Kept
     from doctor.model import Facts, Report
-    from doctor.solver.install_plan import Line, Pins
+    from doctor.solver.install_plan import InstallPlan, PinnedRequirement
 
     report = Report("t", {}, Facts(), (), (), (), (), {})
-    held = (Line("torch", "2.4.0", "installed", True), Line("xtuner", "0.2.0", "installed", True))
-    pins = Pins(changed=(Line("transformers", "4.48.0", "why"),), held=held, built=(
-        Line("flash-attn", "2.6.3", "installed", True),))  # fmt: skip
+    held = (
+        PinnedRequirement("torch", "2.4.0", "installed", True),
+        PinnedRequirement("xtuner", "0.2.0", "installed", True),
+    )
+    pins = InstallPlan(changed=(PinnedRequirement("transformers", "4.48.0", "why"),), held=held, built=(
+        PinnedRequirement("flash-attn", "2.6.3", "installed", True),))  # fmt: skip
     before = {name: Kept(version) for name, version in
               {"torch": "2.4.0", "xtuner": "0.2.0", "transformers": "4.44.2", "tokenizers": "0.19.1",
                "mine": "1.0", "flash-attn": "2.6.3"}.items()}  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from doctor.apply.install.recheck import _overlaid, _why_no_kernels, check_step, kernel_step
-from doctor.diagnosis.examine import Request
+from doctor.diagnosis.request import Request
 from doctor.model import ABSENT, Change, Confirmation, Fact, Facts, Finding, Fix, Report
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from doctor.model import ABSENT
-from doctor.rulebook.resolver import Known
+from doctor.rulebook.resolver import FactResolver
 from doctor.sources.workload.files import parse_settings
 
 
@@ -13,7 +13,7 @@ def derive(key: str, **given: object) -> object:
     """The value of `workload.<key>` with these workload keys given; dotted environment keys by `__`."""
     named = {name.replace("__", "."): value for name, value in given.items()}
     settings = [f"{name if '.' in name else f'workload.{name}'}={value}" for name, value in named.items()]
-    return Known(parse_settings(settings)).value(f"workload.{key}")
+    return FactResolver(parse_settings(settings)).value(f"workload.{key}")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_masks_of_the_steps(mask: str, cp_size: int, comm: str, steps: tuple[str
 
 def test_step_masks_need_the_mask() -> None:
     assert derive("step_bottom_right", cp_size=2, cp_comm_type="all_gather") is None
-    known = Known(parse_settings(["workload.cp_size=2"]))
+    known = FactResolver(parse_settings(["workload.cp_size=2"]))
     assert known.missing("workload.step_bottom_right") == ("workload.mask",)
 
 
@@ -230,4 +230,4 @@ def test_a_size_that_is_absent_leaves_arithmetic_unknown() -> None:
     from doctor.model import Fact, Facts
 
     facts = Facts([Fact("workload.head_dim_qk", ABSENT, "a snapshot"), Fact("workload.head_dim_v", 128, "a snapshot")])
-    assert Known(facts).value("workload.head_dim_max") is None
+    assert FactResolver(facts).value("workload.head_dim_max") is None

@@ -8,14 +8,14 @@ import pytest
 
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
-from doctor.rulebook.resolver import Known
+from doctor.rulebook.resolver import FactResolver
 
 PLAIN = {"mask": "causal", "seq_len_q": 4096, "framework": "torch_sdpa"}
 
 
 def value(key: str, **workload: Any) -> Any:
     given = {**PLAIN, **workload}
-    return Known(Facts(fact(f"workload.{name}", found, "the test") for name, found in given.items())).value(key)
+    return FactResolver(Facts(fact(f"workload.{name}", found, "the test") for name, found in given.items())).value(key)
 
 
 @pytest.mark.parametrize(

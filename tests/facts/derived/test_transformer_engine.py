@@ -7,12 +7,12 @@ import pytest
 from doctor.facts.derived.transformer_engine import window
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Fact, Facts
-from doctor.rulebook.resolver import Known
+from doctor.rulebook.resolver import FactResolver
 
 
 def known(**given):
     keys = {key.replace("__", "."): value for key, value in given.items()}
-    return Known(Facts(Fact(key, parse(key, value), "test") for key, value in keys.items()))
+    return FactResolver(Facts(Fact(key, parse(key, value), "test") for key, value in keys.items()))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from doctor.model import Facts
 from doctor.rulebook.authoring.lint import lint, lint_source, lint_unique, sole_reason
 from doctor.rulebook.authoring.regex_safety import regex_fault
 from doctor.rulebook.conditions import parse_conditions
-from doctor.rulebook.resolver import Known
-from doctor.rulebook.rulebook import Library, Rulebook
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rule import Library
+from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import read_source
 
 SOUND = """\
@@ -131,7 +132,7 @@ def test_sole_reason_flips_one_leaf_and_no_other():
     torch, hopper, blackwell = when.leaves()
 
     def reasons(**values):
-        known = Known(Facts(fact(key.replace("_", "."), value, "t") for key, value in values.items()))
+        known = FactResolver(Facts(fact(key.replace("_", "."), value, "t") for key, value in values.items()))
         return [leaf for leaf in (torch, hopper, blackwell) if sole_reason(when, leaf, known)]
 
     assert reasons(torch_version="2.7", gpu_sm="8.0") == [torch]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from doctor.rulebook.authoring.tests import failure_text, in_file_tests, load_libraries, run_rule_tests, run_test
-from doctor.rulebook.rulebook import Library, Rulebook
+from doctor.rulebook.rule import Library
+from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import read_source
 
 HEAD = """\

@@ -3,7 +3,7 @@
 import pytest
 
 from doctor.model import Fact, Facts
-from doctor.sources.manifests.read import declare
+from doctor.sources.manifests.read import read_manifests
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def read(write, tmp_path):
         for name, text in files.items():
             write(name, text)
         facts = Facts(Fact(key.replace("_", "."), value, "--set") for key, value in said.items())
-        return declare([str(tmp_path / name) for name in (only or files)], facts)
+        return read_manifests([str(tmp_path / name) for name in (only or files)], facts)
 
     return read
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as some
 
 from doctor.errors import DoctorError
 from doctor.model import Facts
-from doctor.sources.manifests.read import FORMATS, declare
+from doctor.sources.manifests.detect import FORMATS
+from doctor.sources.manifests.read import read_manifests
 
 NAMES = {
     "requirements.txt": "requirements", "uv.lock": "uv", "poetry.lock": "poetry", "pylock.toml": "pylock",
@@ -67,7 +68,7 @@ def judged(path: Path, data: bytes, name: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     try:
-        declaration = declare([str(path)], Facts())
+        declaration = read_manifests([str(path)], Facts())
     except DoctorError as problem:
         assert name in problem.message
     else:

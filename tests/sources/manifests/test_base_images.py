@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from doctor.diagnosis import pipeline as session
-from doctor.diagnosis.examine import Request
+from doctor.diagnosis.request import Request
 from doctor.model import Fact, Facts
 from doctor.rulebook.conditions import parse_conditions
-from doctor.rulebook.resolver import Known
+from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.scripts.base_images import image
 
@@ -76,7 +76,7 @@ def test_later_releases_hold_nothing_older():
 )
 def test_a_build_from_before_a_release_is_neither_below_it_nor_at_it(bound, holds):
     found, _ = held("nvcr.io/nvidia/pytorch:25.01-py3")
-    known = Known(Facts([Fact("torch.version", found["torch.version"], "the image")]))
+    known = FactResolver(Facts([Fact("torch.version", found["torch.version"], "the image")]))
     assert parse_conditions({"torch.version": bound}).holds(known) is holds
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from doctor.cli import main as cli
 from doctor.errors import DoctorError
-from doctor.sources.manifests.discover import ENVIRONMENT, LEFT_OUT, VARIABLES, discover
+from doctor.sources.manifests.base import ENVIRONMENT, LEFT_OUT, VARIABLES
+from doctor.sources.manifests.discover import discover
 
 UV = '[[package]]\nname = "torch"\nversion = "2.6.0"\n'
 PROJECT = '[project]\nname = "x"\ndependencies = ["torch>=2.4"]\n'

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from doctor.diagnosis import pipeline as session
-from doctor.diagnosis.examine import Request
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.sources.manifests import discover
 from doctor.sources.manifests.detect import kind_of

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from doctor.sources.probes.collect import Target
-from doctor.sources.probes.target import INTERPRETER
+from doctor.sources.probes.target import INTERPRETER, Target
 
 VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_HOME", "CUDNN_PATH", "CUDA_HOME", "CUDA_PATH")
 

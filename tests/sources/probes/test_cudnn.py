@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from doctor.model import ABSENT, Facts
-from doctor.sources.probes.collect import Target, Watch, collect
+from doctor.sources.probes.collect import collect
 from doctor.sources.probes.cudnn import version_of
 from doctor.sources.probes.elf import read_dynamic
-from doctor.sources.probes.target import INTERPRETER, SITE_PACKAGES
+from doctor.sources.probes.target import INTERPRETER, SITE_PACKAGES, Target, Watch
 from tests.helpers.fake_trees import cudnn_at, cudnn_wheel, elf, install, torch
 
 Cache = Callable[[dict[str, str]], None]

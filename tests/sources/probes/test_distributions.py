@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from doctor.model import ABSENT, Facts
-from doctor.sources.probes.collect import Target, Watch, collect, find_target
+from doctor.sources.probes.collect import collect
 from doctor.sources.probes.distributions import installed_requirements, installed_version, normalized
-from doctor.sources.probes.target import INTERPRETER
+from doctor.sources.probes.locate import find_target
+from doctor.sources.probes.target import INTERPRETER, Target, Watch
 from tests.helpers.fake_trees import install
 
 ONLY = ("distributions",)

@@ -14,9 +14,10 @@ from doctor.errors import DoctorError
 from doctor.model import Facts
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.probes import gpu
-from doctor.sources.probes.collect import Target, Watch, collect
+from doctor.sources.probes.collect import collect
 from doctor.sources.probes.gpu import Device, visible
 from doctor.sources.probes.gpu_table import GPU_KEYS, gpu_facts, newest_cuda
+from doctor.sources.probes.target import Target, Watch
 
 H200, A100, T4 = (
     ("NVIDIA H200", (9, 0), 150754820096),

@@ -16,8 +16,9 @@ from doctor.errors import DoctorError, NoDiagnosis
 from doctor.model import Facts
 from doctor.sources.probes import env_vars as environment
 from doctor.sources.probes import interpreter as interrogate
-from doctor.sources.probes.collect import Target, Watch, collect, find_target
-from doctor.sources.probes.target import INTERPRETER, SITE_PACKAGES
+from doctor.sources.probes.collect import collect
+from doctor.sources.probes.locate import find_target
+from doctor.sources.probes.target import INTERPRETER, SITE_PACKAGES, Target, Watch
 from tests.helpers.fake_trees import install
 
 

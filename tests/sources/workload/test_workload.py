@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import TERMS
 from doctor.model import ABSENT, Fact, Facts
-from doctor.rulebook.resolver import Known
+from doctor.rulebook.resolver import FactResolver
 from doctor.sources.workload.defaults import complete_workload, lay_over
 from doctor.sources.workload.files import SYNONYMS, parse_settings, read_workload, workload_facts
 from doctor.sources.workload.huggingface import read_model_config, workloads_of
@@ -62,7 +62,9 @@ def test_model_configs_of_the_real_models(model: str) -> None:
     *expected, kinds, longest = MODELS[model]
     assert [facts.value(f"workload.{key}") for key in shape] == expected
     assert len(workloads_of(path)) == kinds
-    assert Known(facts).value("workload.seq_len_q") == Known(facts).value("workload.seq_len_kv") == longest
+    assert (
+        FactResolver(facts).value("workload.seq_len_q") == FactResolver(facts).value("workload.seq_len_kv") == longest
+    )
     assert facts.value("workload.mask") == "causal"
     assert facts["workload.mask"].source.startswith("assumed: a decoder-only model")
 
@@ -404,7 +406,7 @@ def test_impossible_values_are_refused_whoever_read_them(key: str, value: object
 
 def test_another_length_than_the_models_holds_for_queries_and_keys() -> None:
     model = read_model_config(EXAMPLES / "models" / "llama-3-8b.json")
-    facts = Known(complete_workload(model.with_(*parse_settings(["workload.seq_len_q=2048"]).values())))
+    facts = FactResolver(complete_workload(model.with_(*parse_settings(["workload.seq_len_q=2048"]).values())))
     assert (facts.value("workload.seq_len_q"), facts.value("workload.seq_len_kv")) == (2048, 2048)
 
 

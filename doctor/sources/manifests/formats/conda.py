@@ -8,8 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from doctor.errors import fault
 from doctor.model import ABSENT, Fact
-from doctor.sources.manifests.base import PLAIN_RANGE, Entry, Sheet, fault, normalized, pin_of
+from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, Manifest, normalized, pin_of
 from doctor.util.yaml_text import parse_yaml
 
 from .requirements import Reader, logical_lines
@@ -22,7 +25,7 @@ _CUDA = ("pytorch-cuda", "cuda-version", "cudatoolkit")  # the first that is the
 _OPERATORS = re.compile(r"(==|>=|<=|!=|~=|>|<|=)?\s*([\w.*+!-]+)")
 
 
-def read(path: Path, text: str) -> Sheet:
+def read(path: Path, text: str) -> Manifest:
     """Packages of conda and of pip; what conda's torch brings along is conda's choice and left open."""
     content, lines = parse_yaml(text, str(path))
     listed = content.get("dependencies") if isinstance(content, dict) else None
@@ -42,10 +45,10 @@ def read(path: Path, text: str) -> Sheet:
         found[name] = (ranges, line, build)
     reader.entries += _entries(path, found, rows)
     sheet = reader.sheet()
-    return Sheet(sheet.entries, (*sheet.facts, *_facts(path, found)), False, "", sheet.notes)
+    return Manifest(sheet.entries, (*sheet.facts, *_facts(path, found)), False, "", sheet.notes)
 
 
-def specified(path: Path, said: Sequence[tuple[int, str]], rows: Sequence[str]) -> Sheet:
+def specified(path: Path, said: Sequence[tuple[int, str]], rows: Sequence[str]) -> Manifest:
     """What `conda install` is told: (line, match specification) each."""
     found = {}
     for line, text in said:
@@ -54,30 +57,30 @@ def specified(path: Path, said: Sequence[tuple[int, str]], rows: Sequence[str]) 
     return packages(path, found, rows)
 
 
-def packages(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Sheet:
+def packages(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Manifest:
     """What these packages are: name → (range as PEP 440 has it, line, build)."""
-    return Sheet(tuple(_entries(path, found, rows)), tuple(_facts(path, found)))
+    return Manifest(tuple(_entries(path, found, rows)), tuple(_facts(path, found)))
 
 
-def locked_packages(path: Path, locked: Sequence[tuple[str, str, str, int]], rows: Sequence[str]) -> Sheet:
+def locked_packages(path: Path, locked: Sequence[tuple[str, str, str, int]], rows: Sequence[str]) -> Manifest:
     """What a lock file chose: (name, version, build, line) each."""
     found = {name: (f"=={version}", line, build) for name, version, build, line in locked}
     if "pytorch" in found:  # libtorch and pytorch-gpu are parts of it
         found = {name: value for name, value in found.items() if _NAMES.get(name) != "torch" or name == "pytorch"}
     entries = (replace(entry, locked=True) for entry in _entries(path, found, rows))
-    return Sheet(tuple(entries), tuple(_facts(path, found)))
+    return Manifest(tuple(entries), tuple(_facts(path, found)))
 
 
-def _entries(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Iterator[Entry]:
+def _entries(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Iterator[DeclaredRequirement]:
     for name, (ranges, line, _) in found.items():
         own = _NAMES.get(name, normalized(name))
         if name not in (*_CUDA, "python", "cudnn", "pip"):
             raw = rows[line - 1].rstrip("\r")
             if ranges and not _is_range(ranges):
                 problem = f"`{ranges[:60]}` counts as conda does, which is no version of Python packages"
-                yield Entry(own, str(path), line, raw=raw, problem=problem)
+                yield DeclaredRequirement(own, str(path), line, raw=raw, problem=problem)
                 continue
-            yield Entry(own, str(path), line, ranges, pin_of(ranges, path, line), raw=raw)
+            yield DeclaredRequirement(own, str(path), line, ranges, pin_of(ranges, path, line), raw=raw)
 
 
 def _pip(item: dict[str, Any], path: Path, line: int, lines: Any, index: int, rows: list[str], reader: Reader) -> None:
@@ -130,7 +133,6 @@ def _is_range(ranges: str) -> bool:
     """Whether the bounds are versions that Python packages can have: `tzdata=2023c` and `openssl=1.1.1k` are not."""
     if PLAIN_RANGE.fullmatch(ranges):
         return True
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
         SpecifierSet(ranges)

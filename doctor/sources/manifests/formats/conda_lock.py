@@ -6,7 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from doctor.sources.manifests.base import Entry, Sheet, fault, normalized
+from packaging.version import InvalidVersion
+
+from doctor.errors import fault
+from doctor.facts.vocabulary import parse_version
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, normalized
 
 from .conda import locked_packages
 from .yaml_lock import machine_of, read_lock_yaml
@@ -17,7 +21,7 @@ ADDRESS = re.compile(
 )
 
 
-def read(path: Path, text: str) -> Sheet:
+def read(path: Path, text: str) -> Manifest:
     """The packages for Linux."""
     if re.search(r"^@EXPLICIT\s*$", text, re.MULTILINE):
         return _explicit(path, text)
@@ -31,7 +35,7 @@ def read(path: Path, text: str) -> Sheet:
         raise fault(path, lines.get(("package",), 1), "a package needs keys with values")
     machine = machine_of(path, {str(item.get("platform")) for _, item in items})
     conda: list[tuple[str, str, str, int]] = []
-    entries: list[Entry] = []
+    entries: list[DeclaredRequirement] = []
     left = 0
     for index, item in items:
         if item.get("platform") != machine:
@@ -50,20 +54,16 @@ def read(path: Path, text: str) -> Sheet:
     found = (*sheet.entries, *entries)
     if not found:
         raise fault(path, None, f"nothing is locked for {machine}")
-    return Sheet(found, sheet.facts, True, "", note)
+    return Manifest(found, sheet.facts, True, "", note)
 
 
-def _pip(path: Path, name: str, version: str, line: int, rows: list[str]) -> Entry:
-    from packaging.version import InvalidVersion
-
-    from doctor.facts.vocabulary import parse_version
-
+def _pip(path: Path, name: str, version: str, line: int, rows: list[str]) -> DeclaredRequirement:
     try:
         parse_version(version)
     except InvalidVersion:
         raise fault(path, line, f"`{version[:60]}` is no version") from None
     raw = rows[line - 1].strip()
-    return Entry(normalized(name), str(path), line, f"=={version}", version, raw=raw, locked=True)
+    return DeclaredRequirement(normalized(name), str(path), line, f"=={version}", version, raw=raw, locked=True)
 
 
 def _text(path: Path, line: int, item: dict[str, Any], key: str) -> str:
@@ -80,7 +80,7 @@ def _build(item: dict[str, Any]) -> str:
     return match["build"] if match else ""
 
 
-def _explicit(path: Path, text: str) -> Sheet:
+def _explicit(path: Path, text: str) -> Manifest:
     """One address a line."""
     found = []
     rows = text.split("\n")
@@ -95,4 +95,4 @@ def _explicit(path: Path, text: str) -> Sheet:
     if not found:
         raise fault(path, None, "nothing is locked in it")
     sheet = locked_packages(path, found, rows)
-    return Sheet(sheet.entries, sheet.facts, True)
+    return Manifest(sheet.entries, sheet.facts, True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from doctor.errors import fault
 from doctor.model import Fact
-from doctor.sources.manifests.base import Sheet, cuda_of_index, fault
+from doctor.sources.manifests.base import Manifest, cuda_of_index
 from doctor.util.toml_lines import Places, load_toml
 
 from .poetry_project import dependencies
 
 
-def read(path: Path, text: str) -> Sheet:
+def read(path: Path, text: str) -> Manifest:
     """What a plain `pipenv install` brings."""
     content = load_toml(path, text)
     places = Places(text)
@@ -26,7 +27,7 @@ def read(path: Path, text: str) -> Sheet:
     python = (
         requires.get("python_full_version") or requires.get("python_version") if isinstance(requires, dict) else None
     )
-    return Sheet(
+    return Manifest(
         tuple(entries), tuple(_facts(path, content, places)), False,
         f"=={python}.*" if isinstance(python, str) and python.replace(".", "").isdigit() else "", tuple(notes),
     )  # fmt: skip

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from doctor.errors import fault
 from doctor.model import Fact
-from doctor.sources.manifests.base import Entry, Sheet, cuda_of_index, fault, normalized, pin_of
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, normalized, pin_of
 
 from .requirements import Reader
 
 
-def read(path: Path, text: str) -> Sheet:
+def read(path: Path, text: str) -> Manifest:
     """The locked packages."""
     content = _load(path, text)
     listed = content.get("default")
@@ -24,7 +25,7 @@ def read(path: Path, text: str) -> Sheet:
     meta = meta if isinstance(meta, dict) else {}
     lines = _Lines(text)
     notes: list[str] = []
-    entries: list[Entry] = []
+    entries: list[DeclaredRequirement] = []
     facts: list[Fact] = []
     indexes = _indexes(meta)
     for name, table in listed.items():
@@ -40,7 +41,7 @@ def read(path: Path, text: str) -> Sheet:
             facts.append(Fact("torch.cuda", cuda, f"{path}:{line}"))
     if content.get("develop"):
         notes.append(f"{path}: the packages of `develop` were left out")
-    return Sheet(tuple(entries), tuple(facts), bool(entries), _python(meta), tuple(notes))
+    return Manifest(tuple(entries), tuple(facts), bool(entries), _python(meta), tuple(notes))
 
 
 def _load(path: Path, text: str) -> dict[str, Any]:
@@ -63,7 +64,9 @@ def _load(path: Path, text: str) -> dict[str, Any]:
     return content
 
 
-def _entry(path: Path, name: str, table: dict[str, Any], line: int, raw: str, notes: list[str]) -> Entry | None:
+def _entry(
+    path: Path, name: str, table: dict[str, Any], line: int, raw: str, notes: list[str]
+) -> DeclaredRequirement | None:
     version, marker = table.get("version"), table.get("markers")
     marker = marker if isinstance(marker, str) and marker else None
     if version is None:
@@ -76,14 +79,18 @@ def _entry(path: Path, name: str, table: dict[str, Any], line: int, raw: str, no
             notes += reader.notes
             return reader.entries[0] if reader.entries else None
         problem = f"`{name[:40]}` comes from a folder, or from nowhere that is told"
-        return Entry(normalized(name), str(path), line, marker=marker, raw=raw, locked=True, problem=problem)
+        return DeclaredRequirement(
+            normalized(name), str(path), line, marker=marker, raw=raw, locked=True, problem=problem
+        )
     if not isinstance(version, str):
         raise fault(path, line, f"the version of `{name[:40]}` needs to be a text")
     if version.strip() == "*":
         problem = f"`{name[:40]}` is locked to no version"
-        return Entry(normalized(name), str(path), line, marker=marker, raw=raw, locked=True, problem=problem)
+        return DeclaredRequirement(
+            normalized(name), str(path), line, marker=marker, raw=raw, locked=True, problem=problem
+        )
     pin = pin_of(version if version.startswith("=") else f"=={version}", path, line)
-    return Entry(normalized(name), str(path), line, f"=={pin}", pin, (), marker, raw, locked=True)
+    return DeclaredRequirement(normalized(name), str(path), line, f"=={pin}", pin, (), marker, raw, locked=True)
 
 
 def _indexes(meta: dict[str, Any]) -> dict[str, str]:

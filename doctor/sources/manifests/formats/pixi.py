@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from doctor.sources.manifests.base import Entry, Sheet, fault, normalized
+from packaging.version import InvalidVersion
+
+from doctor.errors import fault
+from doctor.facts.vocabulary import parse_version
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, normalized
 from doctor.util.yaml_text import Lines
 
 from .conda import locked_packages
@@ -18,7 +22,7 @@ _KEYS = ("conda", "pypi", "kind", "name", "version", "build", "url", "path")
 _WHEEL = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.]+)-(?P<version>\d[^-/]*)-[^/]*\.whl")
 
 
-def read(path: Path, text: str) -> Sheet:
+def read(path: Path, text: str) -> Manifest:
     """The packages of the default environment for Linux."""
     content, lines = read_lock_yaml(path, text, "packages", _KEYS)
     environments = content.get("environments") if isinstance(content, dict) else None
@@ -37,7 +41,7 @@ def read(path: Path, text: str) -> Sheet:
     rows = text.split("\n")
     known = _known(path, content.get("packages"), lines)
     conda: list[tuple[str, str, str, int]] = []
-    entries: list[Entry] = []
+    entries: list[DeclaredRequirement] = []
     for index, reference in enumerate(wanted):
         here = lines.get(("environments", name, "packages", machine, str(index)), at)
         if not isinstance(reference, dict):
@@ -57,7 +61,7 @@ def read(path: Path, text: str) -> Sheet:
     note = (f"{path}: of its environments `{name}` was read, not {', '.join(others)}",) if others else ()
     if not (sheet.entries or entries):
         raise fault(path, at, "nothing is locked in it")
-    return Sheet((*sheet.entries, *entries), sheet.facts, True, "", note)
+    return Manifest((*sheet.entries, *entries), sheet.facts, True, "", note)
 
 
 def _known(path: Path, listed: Any, lines: Lines) -> dict[str, tuple[dict[str, Any], int]]:
@@ -85,11 +89,7 @@ def _conda(address: str, table: dict[str, Any]) -> tuple[str, str, str] | None:
     return told[0].lower(), told[1], str(told[2] or "")
 
 
-def _pypi(path: Path, address: str, table: dict[str, Any], line: int, rows: list[str]) -> Entry:
-    from packaging.version import InvalidVersion
-
-    from doctor.facts.vocabulary import parse_version
-
+def _pypi(path: Path, address: str, table: dict[str, Any], line: int, rows: list[str]) -> DeclaredRequirement:
     match = _WHEEL.fullmatch(unquote(address).partition("#")[0])
     name, version = table.get("name") or (match["name"] if match else None), table.get("version")
     if match and "+" in match["version"] and "+" not in str(version):
@@ -104,6 +104,6 @@ def _pypi(path: Path, address: str, table: dict[str, Any], line: int, rows: list
     except InvalidVersion:
         raise fault(path, line, f"`{str(version)[:60]}` is no version") from None
     own = str(version) if version else None
-    return Entry(
+    return DeclaredRequirement(
         normalized(name), str(path), line, f"=={own}" if own else "", own, raw=raw, locked=True, problem=problem
     )

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from doctor.errors import fault
 from doctor.model import Fact
-from doctor.sources.manifests.base import Entry, Sheet, agreed, cuda_of_index, fault
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, agreed, cuda_of_index
 from doctor.util.toml_lines import Places, load_toml
 
 from .conda import packages, specification
@@ -17,7 +18,7 @@ Table = dict[str, Any]
 _LINUX = ("linux-64", "linux", "unix")
 
 
-def read(path: Path, text: str) -> Sheet:
+def read(path: Path, text: str) -> Manifest:
     """What the default environment holds."""
     content = load_toml(path, text)
     if not ({"workspace", "project", "dependencies", "pypi-dependencies", "feature"} & content.keys()):
@@ -26,16 +27,16 @@ def read(path: Path, text: str) -> Sheet:
     return tables(path, content, "", Places(text))
 
 
-def tables(path: Path, content: Table, prefix: str, places: Places) -> Sheet:
+def tables(path: Path, content: Table, prefix: str, places: Places) -> Manifest:
     """The tables of pixi below `prefix`; where the default feature brings nothing, all features are read."""
     if not content:
-        return Sheet(())
+        return Manifest(())
     notes: list[str] = []
     entries, facts = _feature(path, content, prefix, places, notes)
     features = content.get("feature")
     features = features if isinstance(features, dict) else {}
     if features and not entries:
-        more: list[Entry] = []
+        more: list[DeclaredRequirement] = []
         for name, table in features.items():
             if isinstance(table, dict):
                 found, further = _feature(path, table, _below(prefix, f"feature.{name}"), places, notes)
@@ -48,7 +49,7 @@ def tables(path: Path, content: Table, prefix: str, places: Places) -> Sheet:
         for url in _urls(table):
             if cuda := cuda_of_index(url):
                 facts.append(Fact("torch.cuda", cuda, f"{path}:{places.text(url)}"))
-    return Sheet(tuple(entries), tuple(facts), False, "", tuple(notes))
+    return Manifest(tuple(entries), tuple(facts), False, "", tuple(notes))
 
 
 def _below(prefix: str, name: str) -> str:
@@ -57,9 +58,9 @@ def _below(prefix: str, name: str) -> str:
 
 def _feature(
     path: Path, content: Table, prefix: str, places: Places, notes: list[str]
-) -> tuple[list[Entry], list[Fact]]:
+) -> tuple[list[DeclaredRequirement], list[Fact]]:
     found: dict[str, tuple[str, int, str]] = {}
-    entries: list[Entry] = []
+    entries: list[DeclaredRequirement] = []
     for table, where in _parts(content, prefix):
         listed = table.get("dependencies")
         if listed is not None and not isinstance(listed, dict):

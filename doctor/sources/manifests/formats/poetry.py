@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from doctor.sources.manifests.base import Sheet
+from doctor.sources.manifests.base import Manifest
 from doctor.util.toml_lines import load_toml
 
 from .toml_locks import read_lock
 
 
-def read(path: Path, text: str) -> Sheet:
+def read(path: Path, text: str) -> Manifest:
     """The locked packages."""
     content = load_toml(path, text)
     metadata = content.get("metadata")

@@ -7,8 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from doctor.errors import fault
 from doctor.model import Fact
-from doctor.sources.manifests.base import PLAIN_RANGE, Entry, cuda_of_index, fault, normalized, pin_of
+from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, cuda_of_index, normalized, pin_of
+from doctor.sources.manifests.version_ranges import any_of
 from doctor.util.toml_lines import Places
 
 from .requirements import Reader
@@ -17,7 +21,7 @@ Table = dict[str, Any]
 _CLAUSE = re.compile(r"(===|==|>=|<=|!=|~=|\^|~|>|<|=)?\s*(v?\d[\w.!+*-]*|\*)")
 
 
-def dependencies(path: Path, given: Any, table: str, places: Places, notes: list[str]) -> Iterator[Entry]:
+def dependencies(path: Path, given: Any, table: str, places: Places, notes: list[str]) -> Iterator[DeclaredRequirement]:
     """Every package of a table but `python`; what is optional belongs to an extra and is not installed unasked."""
     if given is None:
         return
@@ -33,7 +37,9 @@ def dependencies(path: Path, given: Any, table: str, places: Places, notes: list
                 yield found
 
 
-def _entry(path: Path, name: str, value: Any, line: int, places: Places, notes: list[str]) -> Entry | None:
+def _entry(
+    path: Path, name: str, value: Any, line: int, places: Places, notes: list[str]
+) -> DeclaredRequirement | None:
     table = {"version": value} if isinstance(value, str) else value
     if not isinstance(table, dict):
         raise fault(path, line, f"`{name[:40]}` needs a range of versions or a table")
@@ -50,7 +56,9 @@ def _entry(path: Path, name: str, value: Any, line: int, places: Places, notes: 
         return reader.entries[0] if reader.entries else None
     if isinstance(table.get("path"), str):
         problem = f"`{normalized(name)}` comes from a folder of the project"
-        return Entry(normalized(name), str(path), line, extras=extras, marker=marker, raw=raw, problem=problem)
+        return DeclaredRequirement(
+            normalized(name), str(path), line, extras=extras, marker=marker, raw=raw, problem=problem
+        )
     version = table.get("version", "*")
     if not isinstance(version, str):
         raise fault(path, line, f"the version of `{name[:40]}` needs to be a text")
@@ -58,12 +66,13 @@ def _entry(path: Path, name: str, value: Any, line: int, places: Places, notes: 
     ranges = several[0] if len(several) == 1 else None if None in several else _any(name, several)
     if ranges is None:
         raise fault(path, line, f"`{version[:60]}` is no range of versions")
-    return Entry(normalized(name), str(path), line, ranges, pin_of(ranges, path, line), extras, marker, raw)
+    return DeclaredRequirement(
+        normalized(name), str(path), line, ranges, pin_of(ranges, path, line), extras, marker, raw
+    )
 
 
 def _any(name: str, ranges: Sequence[str | None]) -> str:
     """Alternatives as one range; one that admits everything makes them all idle."""
-    from doctor.sources.manifests.version_ranges import any_of
 
     whole = [text for text in ranges if text]
     return any_of(normalized(name), whole) if len(whole) == len(ranges) else ""
@@ -115,7 +124,6 @@ def pep440(text: str) -> str | None:
             clauses.append(("==" if operator == "=" else operator) + bound)
     if len(clauses) == 1 and PLAIN_RANGE.fullmatch(clauses[0]):
         return clauses[0]
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
         SpecifierSet(",".join(clauses))

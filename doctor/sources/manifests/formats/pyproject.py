@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from doctor.errors import DoctorError
-from doctor.sources.manifests.base import MAX_BYTES, Entry, Sheet, agreed, fault, normalized
+from doctor.errors import DoctorError, fault
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, agreed, normalized
 from doctor.util.toml_lines import Places, load_toml
 from doctor.util.yaml_text import read_text
 
@@ -23,12 +24,12 @@ Table = dict[str, Any]
 EVERYTHING = "*"
 
 
-def read(path: Path, text: str) -> Sheet:
+def read(path: Path, text: str) -> Manifest:
     """What a plain install brings."""
     return read_project(path, text)
 
 
-def read_project(path: Path, text: str, chosen: Sequence[str] = (), groups: Sequence[str] | None = None) -> Sheet:
+def read_project(path: Path, text: str, chosen: Sequence[str] = (), groups: Sequence[str] | None = None) -> Manifest:
     """The same with these extras and groups; `groups` are those taken unasked, where it is not for the tools to say."""
     project = _Project(path, text, load_toml(path, text))
     return project.sheet(tuple(normalized(name) for name in chosen if name != EVERYTHING), EVERYTHING in chosen, groups)
@@ -52,7 +53,7 @@ class _Project:
         self.notes: list[str] = []
         self.facts: list[Any] = []
 
-    def sheet(self, chosen: tuple[str, ...], everything: bool, unasked: Sequence[str] | None) -> Sheet:
+    def sheet(self, chosen: tuple[str, ...], everything: bool, unasked: Sequence[str] | None) -> Manifest:
         if "project" not in self.content and not (self.poetry or self.groups or self.pixi):
             raise fault(self.path, None, "it has no `[project]`", "name the lock file or the requirements instead")
         optional = dict(self._optional())
@@ -83,9 +84,9 @@ class _Project:
         entries, facts = uv_project.applied(self.path, self.uv, entries, tuple(taken), self.places, self.notes)
         python = self.project.get("requires-python")
         wanted = python if isinstance(python, str) else poetry_project.python_of(self.poetry)
-        return Sheet(tuple(entries), (*self.facts, *facts), False, wanted, tuple(dict.fromkeys(self.notes)))
+        return Manifest(tuple(entries), (*self.facts, *facts), False, wanted, tuple(dict.fromkeys(self.notes)))
 
-    def _always(self) -> Iterator[Entry]:
+    def _always(self) -> Iterator[DeclaredRequirement]:
         """The dependencies of every install."""
         yield from self._listed(self.project.get("dependencies"), "project", "dependencies")
         dynamic = self.project.get("dynamic")
@@ -138,7 +139,7 @@ class _Project:
         ]
         return names
 
-    def _group(self, name: str, behind: tuple[str, ...]) -> Iterator[Entry]:
+    def _group(self, name: str, behind: tuple[str, ...]) -> Iterator[DeclaredRequirement]:
         """A dependency group with those it includes."""
         written, items = self.groups[name]
         line = self.places.key("dependency-groups", written)
@@ -162,7 +163,7 @@ class _Project:
             else:
                 raise fault(self.path, line, f"`{str(item)[:60]}` is no requirement", "nor `{include-group = …}`")
 
-    def _listed(self, items: Any, table: str, key: str) -> Iterator[Entry]:
+    def _listed(self, items: Any, table: str, key: str) -> Iterator[DeclaredRequirement]:
         line = self.places.key(table, key)
         if items is not None and not (isinstance(items, list) and all(isinstance(item, str) for item in items)):
             raise fault(self.path, line, f"`{key}` needs a list of texts")
@@ -170,7 +171,7 @@ class _Project:
             line = self.places.text(item, line)
             yield self._requirement(item, line)
 
-    def _requirement(self, text: str, line: int) -> Entry:
+    def _requirement(self, text: str, line: int) -> DeclaredRequirement:
         if not text.strip() or text.lstrip().startswith("-"):
             raise fault(self.path, line, f"`{text[:60]}` is no requirement")
         reader = Reader(self.folder)
@@ -180,7 +181,7 @@ class _Project:
             raise fault(self.path, line, f"`{text[:60]}` is no requirement")
         return reader.entries[0]
 
-    def _from_files(self) -> Iterator[Entry]:
+    def _from_files(self) -> Iterator[DeclaredRequirement]:
         """`dynamic`: setuptools may read the dependencies from files; anything else is made by the build."""
         setuptools = self._table(self.tool, "setuptools", "tool.setuptools")
         dynamic = self._table(setuptools, "dynamic", "tool.setuptools.dynamic")
@@ -221,9 +222,8 @@ def _within(path: Path, top: Path) -> bool:
         return False
 
 
-def _speaks(entries: Sequence[Entry]) -> bool:
+def _speaks(entries: Sequence[DeclaredRequirement]) -> bool:
     """Whether anything of the attention stack is among them."""
-    from doctor.rulebook.rulebook import load_rulebook
 
     watched = set(load_rulebook().watched_distributions)
     return any(entry.name in watched for entry in entries)

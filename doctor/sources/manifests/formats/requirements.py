@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
-from doctor.errors import DoctorError
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
+
+from doctor.errors import DoctorError, fault
+from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact
 from doctor.packages.requirement_lines import read_line
-from doctor.sources.manifests.base import MAX_BYTES, Entry, Sheet, cuda_of_index, fault, normalized, pin_of
+from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, cuda_of_index, normalized, pin_of
 from doctor.util.yaml_text import read_text
 
 MAX_FILES = 200
@@ -38,7 +44,7 @@ _SILENT = (
 )  # fmt: skip
 
 
-def read(path: Path, text: str) -> Sheet:
+def read(path: Path, text: str) -> Manifest:
     """The file and what it includes."""
     reader = Reader(project_top(path))
     reader.file(path, text, (), constraint=False)
@@ -50,17 +56,17 @@ class Reader:
 
     def __init__(self, top: Path) -> None:
         self.top = top  # no include may lead out of it
-        self.entries: list[Entry] = []
+        self.entries: list[DeclaredRequirement] = []
         self.facts: list[Fact] = []
         self.notes: list[str] = []
         self.hashed = 0
         self._read: set[tuple[Path, bool]] = set()
 
-    def sheet(self) -> Sheet:
+    def sheet(self) -> Manifest:
         """All that was read; with hashes on every line pip installs nothing that is not listed."""
         wanted = [entry for entry in self.entries if not entry.constraint]
         complete = bool(wanted) and self.hashed == len(wanted) and all(entry.version for entry in wanted)
-        return Sheet(tuple(self.entries), tuple(self.facts), complete, "", tuple(self.notes))
+        return Manifest(tuple(self.entries), tuple(self.facts), complete, "", tuple(self.notes))
 
     def file(self, path: Path, text: str, behind: tuple[Path, ...], *, constraint: bool) -> None:
         """Every line of a file; `behind` are the files that led here."""
@@ -155,16 +161,18 @@ def logical_lines(text: str) -> Iterator[tuple[int, str, str]]:
         yield first, raw, joined
 
 
-def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Entry:
+def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> DeclaredRequirement:
     """A requirement or an address."""
     if (bare := _PIN.fullmatch(text)) is not None:  # most lines of a long file
-        return Entry(normalized(bare[1]), file, number, f"=={bare[2]}", bare[2], (), None, raw, constraint)
+        return DeclaredRequirement(
+            normalized(bare[1]), file, number, f"=={bare[2]}", bare[2], (), None, raw, constraint
+        )
     plain = read_line(text)
     if plain is not None and plain.name and not _ADDRESS.match(text):
         ranges = ",".join(plain.clauses)
         _check(ranges, file, number)
         extras = tuple(re.findall(r"[A-Za-z0-9._-]+", (re.search(r"\[(.*?)\]", text) or ["", ""])[1]))
-        return Entry(
+        return DeclaredRequirement(
             normalized(plain.name),
             file,
             number,
@@ -177,7 +185,6 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Ent
         )
     if _ADDRESS.match(text):
         return _address(text, None, file, number, raw, constraint)
-    from packaging.requirements import InvalidRequirement, Requirement
 
     try:
         found = Requirement(text)
@@ -188,7 +195,7 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Ent
         return _address(found.url, found.name, file, number, raw, constraint, tuple(sorted(found.extras)), marker)
     ranges = str(found.specifier)
     pin = pin_of(ranges, file, number)
-    return Entry(
+    return DeclaredRequirement(
         normalized(found.name), file, number, ranges, pin, tuple(sorted(found.extras)), marker, raw, constraint
     )
 
@@ -196,7 +203,6 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Ent
 def _check(ranges: str, file: str, number: int) -> None:
     if all(_PLAIN.fullmatch(clause) for clause in ranges.split(",") if clause):
         return  # spares the import of `packaging.specifiers`
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
     try:
         SpecifierSet(ranges)
@@ -207,9 +213,8 @@ def _check(ranges: str, file: str, number: int) -> None:
 def _address(
     url: str, name: str | None, file: str, number: int, raw: str, constraint: bool, extras: tuple[str, ...] = (),
     marker: str | None = None,
-) -> Entry:  # fmt: skip
+) -> DeclaredRequirement:  # fmt: skip
     """A wheel, a source archive or a repository: the version is in the file's name or in the tag."""
-    from urllib.parse import unquote
 
     url, condition = split_marker(url)
     bare, _, fragment = url.strip().partition("#")
@@ -222,22 +227,19 @@ def _address(
         hint = "`-r FILE` includes a file" if bare.endswith(".txt") else "write `name @ address`"
         raise fault(file, number, f"`{_safe(url)}` does not say which package it is", hint)
     version = found["version"].replace("_", "+", 1) if found else tag[1] if tag else None
-    from packaging.version import InvalidVersion
-
-    from doctor.facts.vocabulary import parse_version
 
     try:
         parse_version(version or "0")
     except InvalidVersion:
         version = None
     problem = None if version else f"`{_safe(url)}` does not say which version it is"
-    return Entry(
+    return DeclaredRequirement(
         normalized(called), file, number, f"=={version}" if version else "", version, extras,
         marker or condition.strip() or None, raw, constraint, False, problem, bare.startswith("git+"),
     )  # fmt: skip
 
 
-def address_entry(text: str, file: str, number: int) -> Entry | None:
+def address_entry(text: str, file: str, number: int) -> DeclaredRequirement | None:
     """A line that is nothing but an address, if it tells which package it is."""
     if not _ADDRESS.match(text):
         return None

@@ -6,8 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion
+
+from doctor.errors import fault
+from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact
-from doctor.sources.manifests.base import Entry, Sheet, cuda_of_index, fault, normalized
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, normalized
 from doctor.util.toml_lines import Tables, tables, text_at
 
 Table = dict[str, Any]
@@ -17,14 +21,11 @@ def read_lock(
     path: Path, text: str, content: Table, key: str, *, marker: Callable[[Table], str | None],
     index: Callable[[Table], str | None], skip: Callable[[Table], bool] = lambda table: False,
     requires_python: str = "",
-) -> Sheet:  # fmt: skip
+) -> Manifest:  # fmt: skip
     """Every package of a lock file as an entry; `marker`, `index` and `skip` know what the format calls them."""
-    from packaging.version import InvalidVersion
-
-    from doctor.facts.vocabulary import parse_version
 
     places = Tables(text, key)
-    entries: list[Entry] = []
+    entries: list[DeclaredRequirement] = []
     facts: list[Fact] = []
     for number, table in tables(path, content, key):
         line = places.line_of(number, "version")
@@ -40,7 +41,7 @@ def read_lock(
                 raise fault(path, line, f"`{version[:60]}` is no version") from None
         problem = None if version else f"{path}:{line} gives no version"
         entries.append(
-            Entry(
+            DeclaredRequirement(
                 normalized(name),
                 str(path),
                 line,
@@ -59,4 +60,4 @@ def read_lock(
             facts.append(Fact("torch.cuda", cuda, f"{path}:{line}"))
     if not entries:
         raise fault(path, None, f"no `[[{key}]]` in it: nothing is locked")
-    return Sheet(tuple(entries), tuple(facts), True, requires_python)
+    return Manifest(tuple(entries), tuple(facts), True, requires_python)

@@ -7,8 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+
+from doctor.errors import fault
 from doctor.model import Fact
-from doctor.sources.manifests.base import Entry, cuda_of_index, fault, normalized
+from doctor.packages.index import Platform
+from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index, normalized
 from doctor.util.toml_lines import Places
 
 from .requirements import Reader
@@ -17,8 +21,13 @@ Table = dict[str, Any]
 
 
 def applied(
-    path: Path, uv: Table, entries: Sequence[Entry], taken: tuple[str, ...], places: Places, notes: list[str]
-) -> tuple[list[Entry], list[Fact]]:
+    path: Path,
+    uv: Table,
+    entries: Sequence[DeclaredRequirement],
+    taken: tuple[str, ...],
+    places: Places,
+    notes: list[str],
+) -> tuple[list[DeclaredRequirement], list[Fact]]:
     """The entries as uv would have them, and torch's CUDA where its index says it; `taken` are extras and groups."""
     if not uv:
         return list(entries), []
@@ -59,7 +68,9 @@ def applied(
     return whole, facts
 
 
-def _from(path: Path, line: int, entry: Entry, tables: Sequence[Table], places: Places, notes: list[str]) -> Entry:
+def _from(
+    path: Path, line: int, entry: DeclaredRequirement, tables: Sequence[Table], places: Places, notes: list[str]
+) -> DeclaredRequirement:
     """A package that comes from an address, a repository or a folder instead of an index."""
     if len(tables) != 1:
         return entry
@@ -95,9 +106,6 @@ def _counts(table: Table, taken: tuple[str, ...]) -> bool:
     marker = table.get("marker")
     if not isinstance(marker, str):
         return True
-    from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
-
-    from doctor.packages.index import Platform
 
     try:
         return bool(Marker(marker).evaluate({**Platform().markers, "extra": ""}))
@@ -131,7 +139,7 @@ def _default_index(path: Path, uv: Table, places: Places) -> Iterator[Fact]:
             return
 
 
-def _listed(path: Path, uv: Table, key: str, places: Places) -> Iterator[Entry]:
+def _listed(path: Path, uv: Table, key: str, places: Places) -> Iterator[DeclaredRequirement]:
     items = uv.get(key)
     line = places.key("tool.uv", key)
     if items is not None and not (isinstance(items, list) and all(isinstance(item, str) for item in items)):

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from doctor.sources.manifests.base import fault
+from doctor.errors import fault
 from doctor.util.yaml_text import Lines, parse_yaml
 
 _LONG = 200_000  # characters; a shorter file is read whole

@@ -9,7 +9,8 @@ from typing import Any
 
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Fact
-from doctor.sources.manifests.base import Entry
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.manifests.base import DeclaredRequirement
 
 #: `nvcr.io/nvidia/pytorch:24.10-py3`, also as enroot writes it: `nvcr.io#nvidia/pytorch:24.10-py3`.
 _REFERENCE = re.compile(
@@ -48,7 +49,7 @@ _BARE = (
 class Image:
     """What is known of an image's content."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[DeclaredRequirement, ...] = ()
     facts: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -79,7 +80,7 @@ def image(reference: str, file: str, line: int, raw: str = "") -> Image:
         return _vllm(tag, file, line, raw)
     if name.startswith("rocm/"):
         problem = f"the image `{reference[:60]}` is made for AMD's GPUs"
-        return Image((Entry("torch", file, line, raw=raw, problem=problem),), notes=(f"{at}: {problem}",))
+        return Image((DeclaredRequirement("torch", file, line, raw=raw, problem=problem),), notes=(f"{at}: {problem}",))
     return Image(notes=(f"{at}: what the image `{reference[:60]}` holds is not on record",))
 
 
@@ -88,13 +89,13 @@ def _pytorch(tag: str, file: str, line: int, raw: str) -> Image:
     found = _TORCH.fullmatch(tag)
     if found is None:
         problem = f"the tag `{tag or 'latest'}` of pytorch/pytorch fixes no release"
-        return Image((Entry("torch", file, line, raw=raw, problem=problem),))
+        return Image((DeclaredRequirement("torch", file, line, raw=raw, problem=problem),))
     conda = tuple(map(int, found["version"].split(".")[:2])) < _FIRST_OF_WHEELS
     version = found["version"] + ("" if conda else f"+cu{found['cuda'].replace('.', '')}")
     facts = [Fact("torch.cuda", found["cuda"], f"{file}:{line}")]
     build = "package of conda" if conda else "wheel"
     note = f"{file}:{line}: its torch is taken to be the {build} for CUDA {found['cuda']}, with the cuDNN of that build"
-    return Image((Entry("torch", file, line, f"=={version}", version, raw=raw),), tuple(facts), (note,))
+    return Image((DeclaredRequirement("torch", file, line, f"=={version}", version, raw=raw),), tuple(facts), (note,))
 
 
 def _vllm(tag: str, file: str, line: int, raw: str) -> Image:
@@ -102,9 +103,13 @@ def _vllm(tag: str, file: str, line: int, raw: str) -> Image:
     found = _VLLM.fullmatch(tag)
     if found is None:
         problem = f"the tag `{tag or 'latest'}` of vllm/vllm-openai fixes no release"
-        return Image(tuple(Entry(name, file, line, raw=raw, problem=problem) for name in ("vllm", "torch")))
+        return Image(
+            tuple(DeclaredRequirement(name, file, line, raw=raw, problem=problem) for name in ("vllm", "torch"))
+        )
     note = f"{file}:{line}: its torch is taken to be the one that vLLM {found['version']} requires"
-    return Image((Entry("vllm", file, line, f"=={found['version']}", found["version"], raw=raw),), (), (note,))
+    return Image(
+        (DeclaredRequirement("vllm", file, line, f"=={found['version']}", found["version"], raw=raw),), (), (note,)
+    )
 
 
 def _ngc(name: str, tag: str, file: str, line: int, raw: str) -> Image:
@@ -125,7 +130,9 @@ def _ngc(name: str, tag: str, file: str, line: int, raw: str) -> Image:
             version = held.get(key)
             problem = None if version else why
             pin = f"=={version}" if version else ""
-            entries.append(Entry(package, file, line, pin, version, raw=raw, problem=problem, source=True))
+            entries.append(
+                DeclaredRequirement(package, file, line, pin, version, raw=raw, problem=problem, source=True)
+            )
         else:
             facts.append(make_fact(key, held.get(key), at, problem=None if key in held else why))
     return Image(tuple(entries), tuple(facts), tuple(_hearsay(row or {}, at)))
@@ -141,7 +148,5 @@ def _hearsay(row: Mapping[str, Any], at: str) -> Iterator[str]:
 
 
 def _table(name: str) -> Mapping[str, Mapping[str, Any]]:
-    from doctor.rulebook.rulebook import load_rulebook
-
     tables: Mapping[str, Mapping[str, Mapping[str, Any]]] = load_rulebook().libraries["images"].body["images"]
     return tables.get(name, {})

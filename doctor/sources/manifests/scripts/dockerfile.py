@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from doctor.sources.manifests.base import Entry, Sheet, fault
+from doctor.errors import fault
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest
 
 from .instructions import HEREDOC, Instruction, arguments, exec_form, flat, instructions, pairs
 from .interpreter import Script
@@ -33,20 +34,20 @@ class Stage:
     instructions: list[Instruction] = field(default_factory=list)
 
 
-def read(path: Path, text: str) -> Sheet:
+def read(path: Path, text: str) -> Manifest:
     """What the image of the last stage holds."""
     return read_stage(path, text, "")
 
 
-def read_stage(path: Path, text: str, name: str) -> Sheet:
+def read_stage(path: Path, text: str, name: str) -> Manifest:
     """What the image of a stage holds, as `docker build --target` would make it; without a name, of the last."""
     file = _File(path, text)
     script = file.built(file.number(name))
     installs = script.installs
-    entries: list[Entry] = [entry for found in installs.entries.values() for entry in found]
+    entries: list[DeclaredRequirement] = [entry for found in installs.entries.values() for entry in found]
     facts = (*installs.facts.values(), *script.environment.values())
     notes = tuple(dict.fromkeys(installs.notes))
-    return Sheet(tuple(entries), facts, False, "", notes, tuple(sorted(installs.included)))
+    return Manifest(tuple(entries), facts, False, "", notes, tuple(sorted(installs.included)))
 
 
 class _File:

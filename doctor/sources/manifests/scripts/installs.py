@@ -9,7 +9,9 @@ from pathlib import Path
 
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
-from doctor.sources.manifests.base import Entry, Sheet, cuda_of_index, normalized
+from doctor.packages.index import admits
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, normalized
+from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.formats.requirements import Reader
 from doctor.sources.manifests.source_builds import displaced
 
@@ -42,7 +44,7 @@ class Installs:
 
     def __init__(self, path: Path, top: Path, find: Find, rows: Sequence[str] = ()) -> None:
         self.path, self.top, self.find, self.rows = path, top, find, rows
-        self.entries: dict[str, list[Entry]] = {}
+        self.entries: dict[str, list[DeclaredRequirement]] = {}
         self.facts: dict[str, Fact] = {}
         self.notes: list[str] = []
         self.included: set[str] = set()
@@ -115,12 +117,16 @@ class Installs:
                 self.facts["torch.cuda"] = Fact("torch.cuda", cuda, f"{self.path}:{line or at}")
 
     def add(
-        self, entries: Iterable[Entry], *, upgrade: bool = False, certain: bool = True, facts: Iterable[Fact] = ()
+        self,
+        entries: Iterable[DeclaredRequirement],
+        *,
+        upgrade: bool = False,
+        certain: bool = True,
+        facts: Iterable[Fact] = (),
     ) -> None:
         """One command's packages: what is there and fits is left alone, the rest takes the place of what was there."""
-        from doctor.packages.index import admits
 
-        groups: dict[str, list[Entry]] = {}
+        groups: dict[str, list[DeclaredRequirement]] = {}
         for entry in entries:
             groups.setdefault(entry.name, []).append(entry)
         for name, found in groups.items():
@@ -168,7 +174,9 @@ class Installs:
                 self.notes.append(f"{self.path}:{line}: `{shown}` was not read: only the build knows its value")
                 return
             problem = f"`{word.replace(UNKNOWN, '…')[:60]}` in {self.path}:{line} depends on a value of the build"
-            reader.entries.append(Entry(normalized(name[0]), str(self.path), line, raw=self.raw(line), problem=problem))
+            reader.entries.append(
+                DeclaredRequirement(normalized(name[0]), str(self.path), line, raw=self.raw(line), problem=problem)
+            )
             return
         project = re.fullmatch(r"(?:file:)?((?:\.{1,2}|~)?/[^\[]*|\.{1,2}|[\w.-]+/[\w./-]*)(?:\[([^\]]*)\])?", word)
         if project and not re.search(r"\.(whl|tar\.gz|zip)$", word):
@@ -182,7 +190,7 @@ class Installs:
                 return
             why = fault.message.removeprefix(f"{self.path}:{line}: ")
             reader.entries.append(
-                Entry(
+                DeclaredRequirement(
                     normalized(name[0]), str(self.path), line, raw=self.raw(line), problem=f"{self.path}:{line}: {why}"
                 )
             )
@@ -193,7 +201,6 @@ class Installs:
         if found is None:
             self.notes.append(f"{self.path}:{line}: what the project in `{folder[:60]}` needs was not read")
             return
-        from doctor.sources.manifests.formats.pyproject import read_project
 
         try:
             sheet = read_project(*found, tuple(filter(None, re.split(r"[\s,]+", extras))), groups=())
@@ -219,7 +226,7 @@ class Installs:
         except DoctorError as fault:  # the command would fail; what else the file says counts all the same
             self.notes.append(f"{self.path}:{line}: {fault.message}")
 
-    def sheet_of(self, sheet: Sheet, *, certain: bool = True) -> None:
+    def sheet_of(self, sheet: Manifest, *, certain: bool = True) -> None:
         """All that another file declares, installed by one command."""
         self.notes += sheet.notes
         self.add(sheet.entries, certain=certain, facts=sheet.facts if certain else ())

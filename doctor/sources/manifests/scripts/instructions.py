@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from doctor.sources.manifests.base import fault
+from doctor.errors import fault
 
 from .shell import UNKNOWN, commands, substituted
 

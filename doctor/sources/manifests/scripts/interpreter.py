@@ -10,6 +10,8 @@ from pathlib import Path, PurePosixPath
 from doctor.errors import DoctorError
 from doctor.model import Fact
 from doctor.sources.manifests.base import MAX_BYTES
+from doctor.sources.manifests.formats.conda import read, specified
+from doctor.sources.manifests.formats.requirements import project_top
 from doctor.sources.manifests.readers import reader_of
 from doctor.util.yaml_text import read_text
 
@@ -39,8 +41,6 @@ class Script:
     """A running account of one file's commands."""
 
     def __init__(self, path: Path, text: str) -> None:
-        from doctor.sources.manifests.formats.requirements import project_top
-
         self.path, self.top = path, project_top(path)
         self.rows = text.split("\n")
         self.variables: MutableMapping[str, str | None] = {}
@@ -234,8 +234,6 @@ class Script:
             self.installs.notes.append(f"{self.path}:{line}: {fault.message}")
 
     def _conda(self, words: list[Said], *, certain: bool) -> bool:
-        from doctor.sources.manifests.formats.conda import read, specified
-
         texts = [text for _, text in words]
         if texts[0] == "env" or "--file" in texts or "-f" in texts:
             named = next((texts[at + 1] for at, text in enumerate(texts[:-1]) if text in ("-f", "--file")), "")

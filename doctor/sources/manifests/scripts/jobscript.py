@@ -7,7 +7,8 @@ from pathlib import Path
 
 from doctor.errors import DoctorError
 from doctor.model import Fact
-from doctor.sources.manifests.base import Sheet
+from doctor.sources.manifests.base import Manifest
+from doctor.sources.probes.gpu_table import gpu_facts
 
 from .interpreter import Script
 
@@ -21,7 +22,7 @@ _IMAGE = re.compile(r"--container-image(?:=|\s+)[\"']?(?P<image>[^\s\"']+)")
 _EXPORT = re.compile(r"--export(?:=|\s+)[\"']?(?P<what>[^\s\"']+)")
 
 
-def read(path: Path, text: str) -> Sheet:
+def read(path: Path, text: str) -> Manifest:
     """What the script says of the job it starts."""
     script = Script(path, text)
     gpus = directives(script, text)
@@ -29,12 +30,12 @@ def read(path: Path, text: str) -> Sheet:
     return sheet(script, gpus)
 
 
-def sheet(script: Script, gpus: list[Fact]) -> Sheet:
+def sheet(script: Script, gpus: list[Fact]) -> Manifest:
     """A script's account, in the form that all readers hand over."""
     installs = script.installs
     entries = tuple(entry for found in installs.entries.values() for entry in found)
     facts = (*installs.facts.values(), *script.environment.values(), *gpus)
-    return Sheet(entries, facts, False, "", tuple(dict.fromkeys(installs.notes)))
+    return Manifest(entries, facts, False, "", tuple(dict.fromkeys(installs.notes)))
 
 
 def directives(script: Script, text: str) -> list[Fact]:
@@ -79,8 +80,6 @@ def _gpus(script: Script, named: dict[str, tuple[int, str | None]]) -> list[Fact
 
 
 def _gpu(name: str) -> tuple[Fact, ...]:
-    from doctor.sources.probes.gpu_table import gpu_facts
-
     try:
         return gpu_facts(name)
     except DoctorError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from doctor.model import ABSENT, Fact
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.util.redact import is_secret, tilde
 
 from .shell import UNKNOWN
@@ -18,8 +19,6 @@ _LONGEST = 4096
 
 @functools.cache
 def _watched() -> tuple[frozenset[str], tuple[str, ...]]:
-    from doctor.rulebook.rulebook import load_rulebook
-
     names = (*_ALWAYS, *load_rulebook().watched_environment)
     exact = frozenset(name for name in names if not name.endswith("*")) - set(_NEVER)
     return exact, tuple(name[:-1] for name in names if name.endswith("*") and len(name) > 1)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from doctor.errors import fault
 from doctor.model import Fact
 from doctor.packages.index import load_index
-from doctor.sources.manifests.base import Sheet, agreed, fault
+from doctor.sources.manifests.base import Manifest, agreed
 from doctor.util.yaml_text import Lines, parse_yaml
 
 from .interpreter import Script
@@ -18,7 +19,7 @@ from .shell import UNKNOWN
 _EXPRESSION = re.compile(r"\$\{\{.*?\}\}", re.DOTALL)
 
 
-def read(path: Path, text: str) -> Sheet:
+def read(path: Path, text: str) -> Manifest:
     """What all jobs say together; where two differ it is left open."""
     content, lines = parse_yaml(text, str(path))
     if not isinstance(content, dict) or not ({"jobs", "runs"} & content.keys()):
@@ -33,7 +34,7 @@ def read(path: Path, text: str) -> Sheet:
     entries = dict.fromkeys(
         entry for script in scripts for found in script.installs.entries.values() for entry in found
     )
-    return Sheet(tuple(agreed(entries, "the jobs of")), tuple(facts), False, "", notes)
+    return Manifest(tuple(agreed(entries, "the jobs of")), tuple(facts), False, "", notes)
 
 
 def _job(path: Path, text: str, content: dict[str, Any], job: Any, at: tuple[str, ...], lines: Lines) -> Script:

@@ -1,0 +1,103 @@
+"""Apply the rulebook to one case; what single diagnoses and matrices of cases share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from doctor._version import __version__
+from doctor.errors import DoctorError, NoDiagnosis
+from doctor.facts.vocabulary import nearest
+from doctor.model import Finding
+from doctor.packages.index import load_index
+from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
+from doctor.rulebook.rulebook import Rulebook
+from doctor.rulebook.shared import SharedEvaluations
+from doctor.solver.constraints import Limits
+
+from .examine import DiagnosisInput
+from .request import Request
+from .version_ranges import RangeChoices, judge_ranges
+
+TOOL = f"attn-doctor {__version__}"
+
+
+@dataclass(frozen=True)
+class RuleVerdict:
+    """What the rulebook says of one case."""
+
+    assessment: Assessment
+    found: tuple[Finding, ...]
+    to_fix: Assessment  # of ranges: what an installer would take today
+    notes: tuple[str, ...] = ()
+
+
+def apply_rules(
+    rulebook: Rulebook,
+    patient: DiagnosisInput,
+    grounds: SharedEvaluations | None = None,
+    ranges: RangeChoices | None = None,
+) -> RuleVerdict:
+    """The rules on these facts, and on every release that declared ranges admit.
+
+    `grounds` and `ranges` are what the cases of one environment share.
+    """
+    facts = patient.facts
+    assessment = evaluate(rulebook, facts) if grounds is None else grounds.evaluate(None, facts)
+    found = with_backend_findings(rulebook, assessment)
+    if patient.declaration is None or not patient.declaration.open:
+        return RuleVerdict(assessment, found, assessment)
+
+    return RuleVerdict(*judge_ranges(rulebook, facts, patient.declaration, assessment, ranges, grounds))
+
+
+def require_subject(rulebook: Rulebook, patient: DiagnosisInput, *assessments: Assessment) -> None:
+    """NoDiagnosis where there is nothing to judge."""
+    watched = (f"{name}.version" for name in rulebook.watched_distributions)
+    if not any(item.findings for item in assessments) and not any(key in patient.facts for key in watched):
+        if patient.declaration is not None:
+            raise NoDiagnosis("nothing of the attention stack is declared there", "name the files that pin torch")
+        raise NoDiagnosis(
+            "nothing of the attention stack is installed there",
+            "name the training environment with `--python PATH`, `--site-packages DIR` or `--facts FILE`",
+        )
+
+
+def limits_of_request(request: Request, assessment: Assessment, patient: DiagnosisInput) -> Limits | None:
+    """What the user wants to keep, and the project's own lines; a name that is neither installed nor on record is most
+    likely misspelt.
+    """
+    declared = patient.declaration.asked if patient.declaration is not None else {}
+    if not (request.hold or request.allow or request.constraints or declared):
+        return None
+    from doctor.solver.constraints import Limits, limits_of, unknown_names
+
+    if not (request.hold or request.allow or request.constraints):
+        return Limits(declared=declared)
+    from doctor.solver.environment import distributions, platform_of
+
+    known = assessment.known
+    limits = limits_of(request.hold, request.allow, request.constraints, platform_of(known))
+    installed, packages = distributions(known.given), load_index().packages
+    strangers = unknown_names((*request.hold, *request.allow), (*installed, *packages))
+    if strangers:
+        hint = nearest(strangers[0], (*installed, *packages))
+        raise DoctorError(f"`{strangers[0]}` is neither installed there nor on record", hint)
+    return replace(limits, declared=declared)
+
+
+class Clock:
+    """Seconds per stage."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.perf_counter()
+        self._laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """The stage `name` ends here."""
+        now = time.perf_counter()
+        self._laps[name], self._last = round(now - self._last, 4), now
+
+    def laps(self) -> dict[str, float]:
+        """Seconds of every stage and in total."""
+        return {**self._laps, "total": round(time.perf_counter() - self._began, 4)}

@@ -1,0 +1,147 @@
+"""Diagnose one case: facts, rules, confirmation, fixes, report."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from doctor.model import ABSENT, Confirmation, Fact, Finding, Fix, Infeasible, Prediction, Report
+from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.runner.run import PrewarmedProcess
+from doctor.sources.probes.locate import named_interpreter
+from doctor.util.resources import kernels_dir
+
+from .confirm import Judged, confirm, job_of
+from .examine import DiagnosisInput, ask_ahead, examine
+from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
+from .request import Request
+from .suppressions import apply_suppressions
+
+#: Findings and predictions as they stand after the runs, with the job's own runs, notes and seconds by stage.
+_AsRun = tuple[
+    tuple[Finding, ...], tuple[Confirmation, ...], tuple[str, ...], tuple[Prediction, ...], Mapping[str, float]
+]
+
+
+def diagnose_one(
+    request: Request,
+    tell: Callable[[str], None],
+    patient: DiagnosisInput | None,
+    clock: Clock,
+    ahead: PrewarmedProcess | None,
+) -> Report:
+    """Diagnose one environment and workload; `patient` is its input where it was examined already."""
+    rulebook, patient = _read(request, patient, clock)
+    verdict = apply_rules(rulebook, patient)
+    assessment, to_fix = verdict.assessment, verdict.to_fix
+    require_subject(rulebook, patient, assessment)
+    clock.lap("evaluate")
+    asked = _confirm(verdict.found, assessment, rulebook, patient, request, tell, ahead)
+    findings, runs, notes, predictions, laps = asked
+    clock.lap("kernels")
+    told = apply_suppressions(request, rulebook, findings, assessment.undetermined)
+    fixes: tuple[Fix, ...] = ()
+    hopeless: tuple[Infeasible, ...] = ()
+    limits = limits_of_request(request, assessment, patient)
+    if request.fixes and to_fix.findings:
+        from doctor.solver.solve import no_fix, solve
+
+        given, requires = to_fix.known.given, patient.requirements
+        fixes = solve(rulebook, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
+        hopeless = no_fix(rulebook, given, to_fix, fixes, limits=limits, installed=requires)
+        clock.lap("fixes")
+    return Report(
+        tool=TOOL,
+        rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
+        facts=patient.facts,
+        findings=told.findings,
+        predictions=predictions,
+        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
+        no_fix=tuple(item for item in hopeless if item.rule not in told.silent),
+        undetermined=assessment.undetermined,
+        timing={**clock.laps(), **laps},
+        kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
+        runs=runs,
+        notes=(*patient.notes, *verdict.notes, *notes, *told.notes),
+        unread=patient.unread,
+        known=told.known,
+        ignored=told.ignored,
+    )
+
+
+def _read(request: Request, patient: DiagnosisInput | None, clock: Clock) -> tuple[Rulebook, DiagnosisInput]:
+    """Rules and facts: while another interpreter starts and says who it is, the rules are read."""
+    asked = ask_ahead(request) if patient is None else None
+    try:
+        rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+        clock.lap("rules")
+        patient = patient or examine(request, rulebook, asked)
+        clock.lap("facts")
+    finally:
+        if asked is not None:
+            asked.close()
+    return rulebook, patient
+
+
+def _confirm(
+    found: tuple[Finding, ...],
+    assessment: Assessment,
+    rulebook: Rulebook,
+    patient: DiagnosisInput,
+    request: Request,
+    tell: Callable[[str], None],
+    ahead: PrewarmedProcess | None,
+) -> _AsRun:
+    """What the GPU says, where there may be one and it may be asked."""
+    known = assessment.known
+    if not request.run or not patient.python or not _may_have_gpu(known):
+        callers = any(finding.confirm for finding in found)
+        gpu = patient.facts.get("gpu.sm")
+        hidden = f": {gpu.problem}" if gpu is not None and gpu.problem else ""
+        why = patient.why_not or f"no GPU was found{hidden}"
+        notes = (f"no kernel was run: {why}",) if request.run and callers else ()
+        return found, (), notes, assessment.predictions, {}
+    from doctor.runner.batch import KernelRunner
+
+    def reassess(changes: Mapping[str, Any]) -> Judged:
+        facts = (Fact(f"workload.{key}", value, "as the kernel ran it") for key, value in changes.items())
+        smaller = evaluate(rulebook, patient.facts.with_(*facts))
+        fires = frozenset(finding.rule for finding in with_backend_findings(rulebook, smaller))
+        return Judged(fires, smaller.predictions)
+
+    job = job_of(known, [key for key in patient.facts if key.startswith("workload.")])
+    ahead = ahead if ahead is not None and ahead.python == patient.python else None
+    bench = KernelRunner(patient.python, request.timeout, kernels_dir(), ahead)
+    return confirm(found, known, assessment.predictions, job, bench, tell, reassess)
+
+
+def prewarm_kernels(request: Request) -> PrewarmedProcess | None:
+    """A process that imports torch while rules and facts are read: for a job on this machine, if it has a driver."""
+    stated = (*(setting.partition("=")[0].strip() for setting in request.settings), *request.given)
+    job = request.model or request.workload or stated or request.defaults.model or request.defaults.workload
+    elsewhere = request.site_packages or request.facts or request.declared or request.gpu
+    if not request.run or not job or elsewhere or any(not key.startswith("workload.") for key in stated):
+        return None
+    if not any(map(os.path.exists, _DRIVER)):
+        return None
+    from doctor.runner.batch import prewarm
+
+    return prewarm(named_interpreter(request.python) or sys.executable)
+
+
+#: What shows that a driver is there, without asking it: Linux, Linux under Windows.
+_DRIVER = ("/dev/nvidiactl", "/dev/dxg")
+
+
+def _may_have_gpu(known: FactResolver) -> bool:
+    """Whether a kernel is worth asking: also where there is a driver, but it tells nothing of its GPUs."""
+    capability, count = known.value("gpu.sm"), known.value("gpu.count")
+    if capability is not None:
+        return bool(capability != ABSENT)
+    if count is not None:
+        return count not in (0, ABSENT)
+    return known.value("driver.version") not in (None, ABSENT)
