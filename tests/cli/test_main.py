@@ -83,16 +83,16 @@ class TestExitCodes:
             (["check", "--set", "gpu.smm=9.0"], "unknown fact key `gpu.smm`", "did you mean `gpu.sm`?"),
             (["check", "--timeout", "soon"], "needs a positive number of seconds, found `soon`", "--help"),
             (["check", "--timeout", "-1"], "needs a positive number of seconds, found `-1`", "--help"),
-            (["check", "--fail-on", "fatal"], "invalid choice: 'fatal'", "--help"),
-            (["check", "--facts", "a", "--python", "b"], "not allowed with", "--help"),
-            (["check", "--facts"], "expected one argument", "--help"),
+            (["check", "--fail-on", "fatal"], "'fatal' is not one of", "--help"),
+            (["check", "--facts", "a", "--python", "b"], "exclude each other", "name one environment"),
+            (["check", "--facts"], "requires an argument", "--help"),
             (["check", "stray"], "does not know what to do with `stray`", "--help"),
             (["check", "--fact", "x"], "has no option `--fact`", "did you mean `--facts`?"),
             (["check", "--gpu", "h1000"], "h1000", ""),
             (["backends", "--batch", "-", "--gpu", "h100"], "`--gpu` does not go with `--batch`", "every line"),
             (["rules", "lst"], "has no action `lst`", "did you mean `list`?"),
             (["rules", "show", "TE999x"], "there is no rule `TE999x`", ""),
-            (["rules", "show"], "the following arguments are required: ID", "--help"),
+            (["rules", "show"], "needs ID", "--help"),
             (["rules", "list", "--format", "sarif"], "format `sarif` cannot show rules", "text, json"),
         ],
     )
@@ -126,14 +126,14 @@ class TestHelp:
     def test_without_a_command_it_says_what_there_is(self, run):
         code, out, _ = run()
         assert code == 2
-        assert all(f"  {name} " in out for name in cli.COMMANDS)
-        assert run("--help") == (0, out, "")
+        assert all(f" {name} " in out for name in cli.COMMANDS)
+        assert run("--help")[0] == 0 and run("--help")[1].strip() == out.strip()
 
     @pytest.mark.parametrize("name", cli.COMMANDS)
     def test_every_command_explains_itself(self, run, name):
         code, out, err = run(name, "--help")
         assert (code, err) == (0, "")
-        assert out.startswith(f"usage: attn-doctor {name}")
+        assert f"Usage: attn-doctor {name}" in out
 
     def test_version(self, run):
         assert run("--version") == (0, f"attn-doctor {__version__}\n", "")

@@ -12,8 +12,9 @@ from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.model import Fact, Facts
-from doctor.report.formats import Style, renderer
+from doctor.report.formats import renderer
 from doctor.report.locations import place_of
+from doctor.report.style import Style
 from doctor.sources.project.config import read_defaults
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "incidents"

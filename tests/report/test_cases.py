@@ -8,8 +8,9 @@ import pytest
 
 from doctor.model import Case, Evidence, Fact, Facts, Finding, Severity, Verdict
 from doctor.report.cases import messages, name_of, readings, rows, told, where
-from doctor.report.formats import Style, renderer
+from doctor.report.formats import renderer
 from doctor.report.locations import place_of
+from doctor.report.style import Style
 from doctor.report.summary import verdict
 
 TORCH = Fact("torch.version", "2.6.0", "req.txt:3", raw="torch==2.6.0")

@@ -24,8 +24,9 @@ from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact
 from doctor.model import Change, Facts, Finding, Fix, Remedy, Report, Severity, Verdict
 from doctor.report.fix_text import alternative_lines, fix_lines
-from doctor.report.formats import Style, renderer
+from doctor.report.formats import renderer
 from doctor.report.requirements import render_pins
+from doctor.report.style import Style
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.solver.install_plan import install_plan, installing
