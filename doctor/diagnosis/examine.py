@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Facts
 from doctor.rulebook.rulebook import Rulebook
-from doctor.sources.manifests.read import read_manifests
-from doctor.sources.manifests.resolve import Declaration
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.distributions import installed_requirements
 from doctor.sources.probes.gpu_table import gpu_facts
@@ -23,6 +22,9 @@ from doctor.sources.workload.files import parse_settings, read_workload
 from doctor.sources.workload.huggingface import read_model_config
 
 from .request import Request, Requirements
+
+if TYPE_CHECKING:
+    from doctor.sources.manifests.resolve import Declaration
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,8 @@ def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery
     if request.facts:
         return DiagnosisInput(_merged_facts(request.facts), None, "the facts come from a file")
     if request.declared:
+        from doctor.sources.manifests.read import read_manifests  # door: manifests
+
         declaration = read_manifests(request.declared, parse_settings(request.settings))
         return DiagnosisInput(declaration.facts, None, "the environment is only declared", None, declaration)
 
