@@ -8,8 +8,8 @@ from typing import Any
 from .conditions import Condition
 from .derive import DERIVATIONS
 from .model import ABSENT, Fact, Facts
+from .vocabulary import TERMS, term
 from .vocabulary import fact as make_fact
-from .vocabulary import term
 
 #: release data: key that a release implies -> [(version key of the library, {version: {key: value}})];
 #: or, for what a whole range of releases does alike, [(condition, {key: value})]
@@ -75,6 +75,8 @@ class Known:
     def _follow(self, key: str) -> Fact:
         if key == "workload.given":
             return Fact(key, self.has_workload, "the command line")
+        if key.endswith(".given"):
+            return Fact(key, self._is_given(key.removesuffix(".given")), "the facts themselves")
         derivation = DERIVATIONS.get(key)
         if derivation is None and self._predict is not None and (predicted := self._predict(self, key)) is not None:
             return predicted
@@ -104,6 +106,11 @@ class Known:
                 return Fact(key, known_term.default, "default")
             problem = problem or ("not part of the workload" if self.has_workload else "no workload was given")
         return Fact(key, None, "nowhere", None, problem or "not given")
+
+    def _is_given(self, name: str) -> bool:
+        """Whether a fact, or the version of a distribution, was read and does not follow from another one."""
+        key = name if name in TERMS else f"{name}.version"
+        return self._given.value(key) not in (None, ABSENT)
 
     def _is_not_installed(self, key: str) -> bool:
         """Every distribution was read and this one was not among them: what a release would bring is not there."""

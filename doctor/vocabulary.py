@@ -59,6 +59,10 @@ TERMS: dict[str, Term] = _terms(
     ("torch.arch_list", LIST, "SM architectures torch carries code for, as 8.0, 9.0 …"),
     ("torch.git_version", TEXT, "commit of the torch build"),
     ("xformers.cuda", VERSION, "CUDA the xFormers build was made for; absent for a build without"),
+    ("toolkit.nvcc", VERSION, "the CUDA compiler that a build will find; absent where there is none"),
+    ("toolkit.cuda_home", TEXT, "the folder of that CUDA toolkit"),
+    ("toolkit.gcc", VERSION, "major release of the host C++ compiler; absent where there is none"),
+    ("toolkit.ninja", BOOLEAN, "a ninja program is on the PATH or in the target's environment"),
     ("cudnn.version", VERSION, "the cuDNN the process will load"),
     ("cudnn.path", TEXT, "the file of the cuDNN the process will load"),
     ("cudnn.copies", LIST, "every cuDNN present, as `version path`"),
@@ -140,6 +144,8 @@ TERMS: dict[str, Term] = _terms(
 )  # fmt: skip
 
 _PACKAGE_VERSION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.version")
+_GIVEN = re.compile(r"[a-z0-9]+([-.][a-z0-9_]+)*\.given")  # torch.cuda.given, nvidia-cudnn-cu12.given
+_WHEEL = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.wheel")
 _ENVIRONMENT = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 _SELECTED = re.compile(r"[a-z][a-z0-9]*\.selected(_by_default)?")  # te.selected: answered by the prediction
 _VARIANT = re.compile(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(variant|step_variant|step_refusal)")
@@ -163,6 +169,10 @@ def term(key: str) -> Term:
         return Term(key, TEXT, "an environment variable; absent = unset")
     if _PACKAGE_VERSION.fullmatch(key):
         return Term(key, VERSION, "installed version of that distribution")
+    if _GIVEN.fullmatch(key):
+        return Term(key, BOOLEAN, "that fact or that distribution's version was read, not inferred", derived=True)
+    if _WHEEL.fullmatch(key):
+        return Term(key, TEXT, "the wheel file that distribution was installed from, by its direct_url.json")
     if _SELECTED.fullmatch(key):
         return Term(key, TEXT, "the backend that library will choose; absent = none", derived=True)
     if _VARIANT.fullmatch(key):

@@ -9,7 +9,10 @@ from ..model import Fact, Facts
 from .interface import Probe, Target, Watch, ask, find_target, named_interpreter
 
 #: Later ones know better: torch's own version file knows the build label that its metadata lacks.
-PROBES = ("platform", "distributions", "torch_build", "xformers_build", "cudnn", "te_cudnn", "gpu", "environment")
+PROBES = (
+    "platform", "distributions", "torch_build", "xformers_build", "wheel_files", "cudnn", "te_cudnn", "gpu", "toolkit",
+    "environment",
+)  # fmt: skip
 
 __all__ = ["PROBES", "Probe", "Target", "Watch", "ask", "collect", "find_target", "named_interpreter"]
 

@@ -1,0 +1,275 @@
+"""Derived facts of an installation: drivers, wheels that belong together, and what a build at run time finds."""
+
+from __future__ import annotations
+
+import re
+
+from ..model import ABSENT
+from ..vocabulary import BOOLEAN, TEXT, VERSION, Term, declare, parse_version
+from . import derived
+
+declare(Term("driver.cuda_branch", VERSION, "major CUDA release that the driver's branch serves", derived=True))
+declare(Term("torch.default_build", TEXT, "what the default index serves on this platform: cpu, cuda", derived=True))
+declare(Term("torch.arch_list_aarch64", TEXT, "SM architectures of the release's wheel for aarch64", derived=True))
+declare(Term("vllm.wheel_cuda_major", TEXT, "major CUDA release of vLLM's wheel on the default index", derived=True))
+declare(Term("sglang.flashinfer_pin", VERSION, "the flashinfer-python release this sglang requires", derived=True))
+declare(Term("vllm.flashinfer_pin", VERSION, "the flashinfer-python release this vllm requires", derived=True))
+declare(Term("sglang.kernel_pin", VERSION, "the kernel package's release this sglang requires", derived=True))
+declare(Term("gpu.first_cuda", VERSION, "the first CUDA toolkit whose compiler knows this GPU", derived=True))
+
+#: Names of GPUs for which NVIDIA supports forward compatibility: data-centre boards and Jetson modules.
+_DATA_CENTRE = re.compile(
+    r"\b(P4|P6|P40|P100|V100S?|T4G?|A2|A10G?|A16|A30X?|A40|A100X?|A800|L2|L4|L20|L40[SG]?|H20|H100|H200|H800"
+    r"|GH200|B100|B200|B300|GB200|GB300|Orin|Thor|Xavier|K80|M60)\b"
+)
+_DATA_CENTRE_SM = ("8.0", "9.0", "10.0", "10.3")  # no consumer board has these
+
+
+@derived(
+    "gpu.data_center",
+    BOOLEAN,
+    "a data-centre GPU or a Jetson, for which NVIDIA supports forward compatibility of the driver; false if not known",
+    uses=("gpu.name", "gpu.sm"),
+)
+def _data_center(name: str | None, sm: str | None) -> bool:
+    if name not in (None, ABSENT) and "RTX" not in str(name):
+        return bool(_DATA_CENTRE.search(re.sub(r"[-_]", " ", str(name))))
+    return sm in _DATA_CENTRE_SM
+
+
+@derived(
+    "driver.serves_torch",
+    BOOLEAN,
+    "the driver serves the major release of CUDA that torch was built for, without a forward-compatibility package",
+    needs=("torch.cuda",),
+    uses=("driver.cuda", "driver.cuda_branch"),
+)
+def _serves_torch(cuda: str, told: str | None, branch: str | None) -> bool | None:
+    if cuda == ABSENT:
+        return True
+    served = told if told not in (None, ABSENT) else branch
+    if served in (None, ABSENT):
+        return None
+    return parse_version(str(served)).major >= parse_version(cuda).major
+
+
+@derived(
+    "torch.known_cpu_build",
+    BOOLEAN,
+    "torch is known to be built without CUDA; false where that is not known",
+    uses=("torch.cuda",),
+)
+def _known_cpu_build(cuda: str | None) -> bool:
+    return cuda == ABSENT
+
+
+@derived(
+    "torch.cuda",
+    VERSION,
+    "CUDA the torch build was made for: by its label, or by what the default index serves on this platform",
+    needs=("torch.version",),
+    uses=("torch.default_build",),
+)
+def _torch_cuda(version: str, default: str | None) -> str | None:
+    label = version.partition("+")[2]
+    if label == "cpu" or (not label and default == "cpu" and not parse_version(version).is_prerelease):
+        return ABSENT
+    named = re.fullmatch(r"cu(\d{2,3})", label)
+    return f"{named[1][:-1]}.{named[1][-1]}" if named else None
+
+
+@derived(
+    "torch.arch_list",
+    "list",
+    "SM architectures torch carries code for: those of the wheel for aarch64 where that is the machine",
+    needs=("platform.machine", "torch.arch_list_aarch64"),
+)
+def _arch_list(machine: str, aarch64: str) -> tuple[str, ...] | None:
+    return tuple(aarch64.split()) if machine == "aarch64" and aarch64 != ABSENT else None
+
+
+@derived(
+    "vllm.cuda_major_held",
+    BOOLEAN,
+    "torch is built for the major release of CUDA of vLLM's wheel",
+    needs=("vllm.version", "torch.cuda_major"),
+    uses=("vllm.wheel_cuda_major",),
+)
+def _vllm_cuda_held(version: str, torch_major: str, wheel_major: str | None) -> bool | None:
+    if ABSENT in (version, torch_major):
+        return None
+    named = re.search(r"cu(1[0-9])\d\b", version.partition("+")[2])
+    built_for = named[1] if named else wheel_major
+    return None if built_for in (None, ABSENT) else built_for == torch_major
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two versions are one release, labels aside."""
+    return parse_version(one.partition("+")[0]) == parse_version(other.partition("+")[0])
+
+
+def _agree(key: str, meaning: str, one: str, other: str) -> None:
+    """Declare that two packages must be of one release; what is absent disagrees with nothing."""
+
+    def compute(first: str, second: str) -> bool:
+        return ABSENT in (first, second) or _same(first, second)
+
+    derived(key, BOOLEAN, meaning, needs=(one, other))(compute)
+
+
+_agree(
+    "flashinfer.cubin_held", "flashinfer-cubin is of the release of flashinfer-python",
+    "flashinfer-python.version", "flashinfer-cubin.version",
+)  # fmt: skip
+_agree(
+    "flashinfer.jit_cache_held", "flashinfer-jit-cache is of the release of flashinfer-python",
+    "flashinfer-python.version", "flashinfer-jit-cache.version",
+)  # fmt: skip
+_agree(
+    "te.torch_part_held", "transformer-engine and transformer-engine-torch are of one release",
+    "transformer-engine.version", "transformer-engine-torch.version",
+)  # fmt: skip
+_agree(
+    "te.core_cu12_held", "transformer-engine-torch and transformer-engine-cu12 are of one release",
+    "transformer-engine-torch.version", "transformer-engine-cu12.version",
+)  # fmt: skip
+_agree(
+    "te.core_cu13_held", "transformer-engine-torch and transformer-engine-cu13 are of one release",
+    "transformer-engine-torch.version", "transformer-engine-cu13.version",
+)  # fmt: skip
+_agree(
+    "cutlass-dsl.libs_held", "nvidia-cutlass-dsl and its base libraries are of one release",
+    "nvidia-cutlass-dsl.version", "nvidia-cutlass-dsl-libs-base.version",
+)  # fmt: skip
+_agree(
+    "cutlass-dsl.cu13_held", "nvidia-cutlass-dsl and its CUDA 13 libraries are of one release",
+    "nvidia-cutlass-dsl.version", "nvidia-cutlass-dsl-libs-cu13.version",
+)  # fmt: skip
+
+
+def _pinned(key: str, meaning: str, package: str, pin: str) -> None:
+    """Declare that an installed package is the release that another one requires; false only if both are known."""
+
+    def compute(found: str, wanted: str) -> bool:
+        return ABSENT in (found, wanted) or _same(found, wanted)
+
+    derived(key, BOOLEAN, meaning, needs=(package, pin))(compute)
+
+
+_pinned(
+    "sglang.flashinfer_held", "flashinfer-python is the release sglang requires",
+    "flashinfer-python.version", "sglang.flashinfer_pin",
+)  # fmt: skip
+_pinned(
+    "vllm.flashinfer_held", "flashinfer-python is the release vllm requires",
+    "flashinfer-python.version", "vllm.flashinfer_pin",
+)  # fmt: skip
+_pinned(
+    "sglang.sgl_kernel_held", "sgl-kernel is the release sglang requires", "sgl-kernel.version", "sglang.kernel_pin"
+)  # fmt: skip
+_pinned(
+    "sglang.sglang_kernel_held", "sglang-kernel is the release sglang requires",
+    "sglang-kernel.version", "sglang.kernel_pin",
+)  # fmt: skip
+
+
+@derived(
+    "triton-windows.triton_held",
+    BOOLEAN,
+    "triton-windows is of the minor release of triton that torch requires",
+    needs=("triton-windows.version", "torch.triton_pin"),
+)
+def _triton_windows_held(found: str, pin: str) -> bool:
+    if ABSENT in (found, pin):
+        return True
+    return parse_version(found).release[:2] == parse_version(pin).release[:2]
+
+
+@derived(
+    "triton.newer_than_pin",
+    BOOLEAN,
+    "triton is of a later minor release than torch requires",
+    needs=("triton.version", "torch.triton_pin"),
+)
+def _triton_newer(found: str, pin: str) -> bool:
+    return ABSENT not in (found, pin) and parse_version(found).release[:2] > parse_version(pin).release[:2]
+
+
+@derived(
+    "torch.cudnn_newer_than_pin",
+    BOOLEAN,
+    "the cuDNN wheel is later than the one torch requires, of the same major release",
+    needs=("cudnn.pinned_wheel", "torch.cudnn_pin"),
+)
+def _cudnn_newer(found: str, pin: str) -> bool:
+    if ABSENT in (found, pin):
+        return False
+    one, other = parse_version(found), parse_version(pin)
+    return one.major == other.major and one > other
+
+
+@derived(
+    "cudnn.wheel_read",
+    BOOLEAN,
+    "a cuDNN wheel was found installed, and is not only what the torch release would bring",
+    uses=("nvidia-cudnn-cu13.given", "nvidia-cudnn-cu12.given", "nvidia-cudnn-cu11.given", "torch.version"),
+)
+def _wheel_read(cu13: bool | None, cu12: bool | None, cu11: bool | None, torch: str | None) -> bool:
+    official = torch is not None and re.search(r"\+cu\d{2,3}$", torch) is not None
+    return official or any((cu13, cu12, cu11))
+
+
+@derived(
+    "toolkit.builds_for_gpu",
+    BOOLEAN,
+    "nvcc knows this GPU's architecture: sm 10.0 and 12.0 from 12.8, 10.3 and 12.1 from 12.9, 9.0 from 11.8",
+    needs=("toolkit.nvcc", "gpu.first_cuda"),
+)
+def _builds_for_gpu(nvcc: str, first: str) -> bool | None:
+    if ABSENT in (nvcc, first):
+        return None
+    return parse_version(nvcc).release[:2] >= parse_version(first).release[:2]
+
+
+@derived(
+    "torch.arch_env_without_gpu",
+    BOOLEAN,
+    "TORCH_CUDA_ARCH_LIST is set and names no architecture that this GPU runs",
+    needs=("env.TORCH_CUDA_ARCH_LIST", "gpu.sm"),
+)
+def _arch_env(value: str, sm: str) -> bool:
+    if ABSENT in (value, sm):
+        return False
+    major, minor = map(int, sm.split("."))
+    named = re.findall(r"(\d{1,2})\.(\d)([af]?)(\+PTX)?", value)
+    for one, two, letter, ptx in named:
+        there = (int(one), int(two))
+        if letter == "a" and there != (major, minor):
+            continue
+        if (there[0] == major and there[1] <= minor) or (ptx and there <= (major, minor)):
+            return False
+    return bool(named)
+
+
+@derived(
+    "torch.arch_env_mixes_hopper",
+    BOOLEAN,
+    "TORCH_CUDA_ARCH_LIST names 9.0 and a later architecture together",
+    needs=("env.TORCH_CUDA_ARCH_LIST",),
+)
+def _mixes_hopper(value: str) -> bool:
+    if value == ABSENT:
+        return False
+    majors = {int(number) for number in re.findall(r"(\d{1,2})\.\d", value)}
+    return 9 in majors and max(majors) > 9
+
+
+@derived(
+    "driver.compat_present",
+    BOOLEAN,
+    "CUDA's forward-compatibility libraries are on the loader path, or torch is a container's own build; false if unknown",
+    uses=("torch.version", "env.LD_LIBRARY_PATH"),
+)
+def _compat_present(torch: str | None, path: str | None) -> bool:
+    container = torch not in (None, ABSENT) and re.search(r"\.nv\d|a0\+", str(torch)) is not None
+    return container or (path not in (None, ABSENT) and "compat" in str(path))
