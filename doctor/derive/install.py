@@ -267,9 +267,33 @@ def _mixes_hopper(value: str) -> bool:
 @derived(
     "driver.compat_present",
     BOOLEAN,
-    "CUDA's forward-compatibility libraries are on the loader path, or torch is a container's own build; false if unknown",
+    "CUDA's forward-compatibility libraries are on the loader path, or a container brings them; false if unknown",
     uses=("torch.version", "env.LD_LIBRARY_PATH"),
 )
 def _compat_present(torch: str | None, path: str | None) -> bool:
     container = torch not in (None, ABSENT) and re.search(r"\.nv\d|a0\+", str(torch)) is not None
     return container or (path not in (None, ABSENT) and "compat" in str(path))
+
+
+@derived(
+    "torch.official_build",
+    BOOLEAN,
+    "torch's version is that of a public release or of its builds by CUDA, and not that of a container or a nightly",
+    needs=("torch.version",),
+)
+def _official_build(version: str) -> bool:
+    if version == ABSENT:
+        return False
+    label = version.partition("+")[2]
+    return not parse_version(version).is_prerelease and re.fullmatch(r"|cpu|cu\d{2,3}", label) is not None
+
+
+@derived(
+    "flashinfer.jit_cache_cuda_held",
+    BOOLEAN,
+    "flashinfer-jit-cache was built for the major CUDA release of torch",
+    needs=("flashinfer-jit-cache.version", "torch.cuda_major"),
+)
+def _jit_cache_cuda_held(version: str, torch_major: str) -> bool | None:
+    named = re.search(r"cu(1[0-9])\d", version.partition("+")[2])
+    return None if named is None or torch_major == ABSENT else named[1] == torch_major
