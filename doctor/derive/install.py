@@ -147,28 +147,30 @@ _agree(
 )  # fmt: skip
 
 
-def _pinned(key: str, meaning: str, package: str, pin: str) -> None:
-    """Declare that an installed package is the release that another one requires; false only if both are known."""
+def _older(key: str, meaning: str, package: str, pin: str) -> None:
+    """Declare that an installed package is older than the release that another one requires; false if it is absent."""
 
     def compute(found: str, wanted: str) -> bool:
-        return ABSENT in (found, wanted) or _same(found, wanted)
+        if ABSENT in (found, wanted):
+            return False
+        return parse_version(found.partition("+")[0]) < parse_version(wanted.partition("+")[0])
 
     derived(key, BOOLEAN, meaning, needs=(package, pin))(compute)
 
 
-_pinned(
-    "sglang.flashinfer_held", "flashinfer-python is the release sglang requires",
+_older(
+    "sglang.flashinfer_older", "flashinfer-python is older than sglang requires",
     "flashinfer-python.version", "sglang.flashinfer_pin",
 )  # fmt: skip
-_pinned(
-    "vllm.flashinfer_held", "flashinfer-python is the release vllm requires",
+_older(
+    "vllm.flashinfer_older", "flashinfer-python is older than vllm requires",
     "flashinfer-python.version", "vllm.flashinfer_pin",
 )  # fmt: skip
-_pinned(
-    "sglang.sgl_kernel_held", "sgl-kernel is the release sglang requires", "sgl-kernel.version", "sglang.kernel_pin"
+_older(
+    "sglang.sgl_kernel_older", "sgl-kernel is older than sglang requires", "sgl-kernel.version", "sglang.kernel_pin"
 )  # fmt: skip
-_pinned(
-    "sglang.sglang_kernel_held", "sglang-kernel is the release sglang requires",
+_older(
+    "sglang.sglang_kernel_older", "sglang-kernel is older than sglang requires",
     "sglang-kernel.version", "sglang.kernel_pin",
 )  # fmt: skip
 
@@ -297,3 +299,67 @@ def _official_build(version: str) -> bool:
 def _jit_cache_cuda_held(version: str, torch_major: str) -> bool | None:
     named = re.search(r"cu(1[0-9])\d", version.partition("+")[2])
     return None if named is None or torch_major == ABSENT else named[1] == torch_major
+
+
+@derived(
+    "torch.nccl_older",
+    BOOLEAN,
+    "the NCCL wheel for torch's CUDA is of an older minor release than the one torch requires",
+    needs=("torch.nccl_pin", "torch.cuda_major"),
+    uses=("nvidia-nccl-cu13.version", "nvidia-nccl-cu12.version", "nvidia-nccl-cu11.version"),
+)
+def _nccl_older(pin: str, cuda_major: str, *wheels: str | None) -> bool | None:
+    own = dict(zip(("13", "12", "11"), wheels, strict=True)).get(cuda_major)
+    if own is None:
+        return None
+    return ABSENT not in (own, pin) and parse_version(own).release[:2] < parse_version(pin).release[:2]
+
+
+@derived(
+    "torchvision.build_held",
+    BOOLEAN,
+    "torchvision's label names the major CUDA release of torch, or neither is a CUDA build; true without a label",
+    needs=("torchvision.version", "torch.cuda_major"),
+)
+def _vision_build_held(version: str, cuda_major: str) -> bool:
+    label = version.partition("+")[2]
+    if label == "cpu":
+        return cuda_major == ABSENT
+    named = re.fullmatch(r"cu(1[0-9])\d", label)
+    return named is None or named[1] == cuda_major
+
+
+def _nightly(package: str) -> None:
+    """Declare whether a package is a nightly build."""
+
+    def compute(version: str) -> bool:
+        return version != ABSENT and parse_version(version).is_devrelease
+
+    meaning = f"{package} is a nightly build"
+    derived(f"{package}.is_nightly", BOOLEAN, meaning, needs=(f"{package}.version",))(compute)
+
+
+_nightly("torch")
+_nightly("torchvision")
+
+
+@derived(
+    "te.has_source_label",
+    BOOLEAN,
+    "TransformerEngine's version carries a label, as a build from its repository does",
+    needs=("transformer-engine.version",),
+)
+def _te_source_label(version: str) -> bool:
+    return "+" in version
+
+
+@derived(
+    "toolkit.is_of_torch",
+    BOOLEAN,
+    "nvcc is of the CUDA release that torch was built for, minor included",
+    needs=("toolkit.nvcc", "torch.cuda"),
+)
+def _toolkit_of_torch(nvcc: str, cuda: str) -> bool | None:
+    if ABSENT in (nvcc, cuda):
+        return None
+    return parse_version(nvcc).release[:2] == parse_version(cuda).release[:2]
