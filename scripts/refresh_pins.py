@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import refresh_index  # noqa: E402  (a script beside this one)
+import refresh_index
 
 RULES = Path(__file__).resolve().parent.parent / "rules"
 
