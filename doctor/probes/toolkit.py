@@ -66,7 +66,7 @@ def nvcc_release(home: Path) -> tuple[str | None, str]:
     try:
         with note.open("rb") as stream:
             told = json.loads(stream.read(_MAX_HEADER))
-        text = str(told.get("cuda_nvcc", told.get("cuda"))["version"])
+        text = str((told["cuda_nvcc"] if "cuda_nvcc" in told else told["cuda"])["version"])
         return ".".join(text.split(".")[:2]), str(note)
     except (OSError, ValueError, KeyError, TypeError):
         pass
