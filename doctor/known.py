@@ -110,6 +110,7 @@ class Known:
     def _is_given(self, name: str) -> bool:
         """Whether a fact, or the version of a distribution, was read and does not follow from another one."""
         key = name if name in TERMS else f"{name}.version"
+        self.look_up(key)  # where it is held back, so is this
         return self._given.value(key) not in (None, ABSENT)
 
     def _is_not_installed(self, key: str) -> bool:

@@ -42,6 +42,8 @@ def read(path: Path, text: str) -> Sheet:
     """The file and what it includes."""
     reader = Reader(project_top(path))
     reader.file(path, text, (), constraint=False)
+    if reader.entries:
+        reader.facts.append(Fact("target.manifest", "requirements", str(path)))
     return reader.sheet()
 
 
