@@ -41,10 +41,10 @@ def _data_center(name: str | None, sm: str | None) -> bool:
     needs=("torch.cuda",),
     uses=("driver.cuda", "driver.cuda_branch"),
 )
-def _serves_torch(cuda: str, told: str | None, branch: str | None) -> bool | None:
+def _serves_torch(cuda: str, reported: str | None, branch: str | None) -> bool | None:
     if cuda == ABSENT:
         return True
-    served = told if told not in (None, ABSENT) else branch
+    served = reported if reported not in (None, ABSENT) else branch
     if served in (None, ABSENT):
         return None
     return parse_version(str(served)).major >= parse_version(cuda).major

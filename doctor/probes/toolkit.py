@@ -65,8 +65,8 @@ def nvcc_release(home: Path) -> tuple[str | None, str]:
     note = home / "version.json"
     try:
         with note.open("rb") as stream:
-            told = json.loads(stream.read(_MAX_HEADER))
-        text = str((told["cuda_nvcc"] if "cuda_nvcc" in told else told["cuda"])["version"])
+            reported = json.loads(stream.read(_MAX_HEADER))
+        text = str((reported["cuda_nvcc"] if "cuda_nvcc" in reported else reported["cuda"])["version"])
         return ".".join(text.split(".")[:2]), str(note)
     except (OSError, ValueError, KeyError, TypeError):
         pass
