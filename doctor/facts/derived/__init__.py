@@ -3,6 +3,8 @@
 from . import (
     context_parallel,
     environment,
+    install,
+    lockstep,
     masks,
     shapes,
     te_dims,
@@ -15,6 +17,8 @@ from . import (
 __all__ = [
     "context_parallel",
     "environment",
+    "install",
+    "lockstep",
     "masks",
     "shapes",
     "te_dims",
