@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from .backends import Predictor
 from .known import Known
-from .model import SEVERITIES, Evidence, Fact, Facts, Finding, Prediction, Undetermined
-from .records import dataclass
+from .model import ABSENT, SEVERITIES, Alternative, Evidence, Fact, Facts, Finding, Prediction, Undetermined
+from .records import dataclass, replace
 from .rulebook import Rule, Rulebook, as_tuple
-from .wording import interpolate, missing_keys
+from .wording import PLACEHOLDER, interpolate, missing_keys
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,25 @@ def finding_of(rule: Rule, known: Known, severity: str, message: str) -> Finding
         why=str(rule.body.get("why", "")).strip(),
         evidence=with_needs(evidence, rule.body.get("needs") or {}),
         references=rule.references,
-        alternatives=rule.alternatives,
+        alternatives=filled_alternatives(rule, known),
         no_pin=rule.body.get("no_pin"),
         myth=rule.body.get("myth"),
         confirm=rule.body.get("confirm"),
         backends=rule.fails_at_run or rule.disables,
     )
+
+
+def filled_alternatives(rule: Rule, known: Known) -> tuple[Alternative, ...]:
+    """Return the rule's fixes with each `{fact.key}` of a version range filled in; one that lacks a fact is left out."""
+    ways = []
+    for way in rule.alternatives:
+        keys = {key for text in way.require.values() for key in PLACEHOLDER.findall(text)}
+        if any(known.value(key) in (None, ABSENT) for key in keys):
+            continue
+        if keys:
+            way = replace(way, require={name: interpolate(text, known) for name, text in way.require.items()})
+        ways.append(way)
+    return tuple(ways)
 
 
 def with_needs(evidence: tuple[Evidence, ...], needs: Mapping[str, str]) -> tuple[Evidence, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..model import ABSENT
-from ..vocabulary import BOOLEAN, TEXT, Term, declare
+from ..vocabulary import BOOLEAN, TEXT, VERSION, Term, declare
 from . import derived
 
 for _key, _kind, _meaning in (
@@ -14,6 +14,12 @@ for _key, _kind, _meaning in (
     ("hf.model_flash3", BOOLEAN, "transformers lets this kind of model use FlashAttention 3"),
     ("hf.model_flex", BOOLEAN, "transformers lets this kind of model use flex attention"),
     ("hf.model_flash_kernel", TEXT, "the one flash kernel this kind of model takes, where it takes not all of them"),
+    ("hf.knows_model", BOOLEAN, "this release of transformers knows the model_type"),
+    ("hf.model_since", VERSION, "the first transformers release that knows the model_type"),
+    ("hf.model_until", VERSION, "the last transformers release that knows the model_type"),
+    ("hf.hub_code", TEXT, "what the code in the model's repository imports or calls that transformers removed"),
+    ("hf.hub_code_until", VERSION, "the last transformers release that runs the code in the model's repository"),
+    ("hf.ships_code", BOOLEAN, "repositories of this model_type bring code of their own (auto_map)"),
     ("hf.kernel_cached", BOOLEAN, "the attention kernel lies in the Hub's cache on this machine"),
     ("hf.sdpa_writes_mask", BOOLEAN, "this release writes a mask out for SDPA even where is_causal would do"),
     ("hf.sdpa_gqa", TEXT, "when SDPA gets enable_gqa=True: never, unmasked, unmasked_flash_dims"),
