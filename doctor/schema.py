@@ -95,7 +95,8 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
         for key in keys:
             shape.fact_key(key, here)
         if keys:
-            text = _PLACEHOLDER.sub("0", text)  # a range that follows from a fact: ">={hf.model_since}"
+            # a bound, ">={hf.model_since}", or a whole range, "{hf.wants_tokenizers}", that follows from a fact
+            text = "==0" if _PLACEHOLDER.fullmatch(text) else _PLACEHOLDER.sub("0", text)
         try:
             SpecifierSet(text)
         except (InvalidSpecifier, TypeError, AttributeError):
