@@ -148,6 +148,8 @@ TERMS: dict[str, Term] = _terms(
      ("flash", "efficient", "cudnn", "math"), ABSENT),
     ("workload.attention_backend", TEXT, "Megatron: --attention-backend",
      ("auto", "flash", "fused", "unfused", "local"), ABSENT),
+    ("workload.diffusers_backend", TEXT, "Diffusers: set_attention_backend(…): native, flash, sage, _flash_3_hub …",
+     (), ABSENT),
     ("workload.vision_attn_implementation", TEXT, "attn_implementation of the vision tower, where it has its own",
      (), ABSENT),
     ("workload.text_attn_implementation", TEXT, "attn_implementation of the decoder, where it has its own",

@@ -25,6 +25,8 @@ for _key, _kind, _meaning in (
     ("llf.wants_transformers", TEXT, "the transformers that this LLaMA-Factory release accepts"),
     ("llf.wants_peft", TEXT, "the peft that this LLaMA-Factory release accepts"),
     ("llf.wants_trl", TEXT, "the trl that this LLaMA-Factory release accepts"),
+    ("axolotl.wants_transformers", TEXT, "the transformers that this axolotl release pins"),
+    ("swift.wants_transformers", TEXT, "the transformers that this ms-swift release accepts"),
     ("hf.kernel_cached", BOOLEAN, "the attention kernel lies in the Hub's cache on this machine"),
     ("hf.sdpa_writes_mask", BOOLEAN, "this release writes a mask out for SDPA even where is_causal would do"),
     ("hf.sdpa_gqa", TEXT, "when SDPA gets enable_gqa=True: never, unmasked, unmasked_flash_dims"),
