@@ -26,6 +26,7 @@ _DECLARED = re.compile(r'^\s+model_type(?:\s*:\s*\w+)?\s*=\s*"([^"]+)"', re.MULT
 _IN_TABLE = re.compile(r'\(\s*"([\w.-]+)",\s*"\w*Config\w*"')
 _CONFIGURATION = re.compile(r"transformers/models/(?!auto/).*/configuration_\w+\.py")
 _TABLES = ("transformers/models/auto/configuration_auto.py", "transformers/models/auto/auto_mappings.py")
+_UNKNOWN = "{hf.knows_model: false"
 #: release -> model type -> the folder that declares it
 Known = Mapping[Version, Mapping[str, str]]
 HEAD = """\
@@ -104,13 +105,13 @@ def render(known: Known) -> str:
     parts.append("  # Dropped: the last release that knows them, and the first that does not.\n")
     for (last, without), names in sorted(dropped.items()):
         condition = f'transformers.version: ">={without}"\n      '
-        parts.append(_entry(condition, names, f"{{hf.knows_model: false, hf.model_until: {last}, hf.model_since: absent}}"))
+        parts.append(_entry(condition, names, f"{_UNKNOWN}, hf.model_until: {last}, hf.model_since: absent}}"))
     parts.append("  # Brought: the first release that knows them.\n")
     for release, names in sorted(first.items()):
         if release == order[0]:
             continue  # whatever came first with this release or before it
         condition = f'transformers.version: "<{release}"\n      '
-        parts.append(_entry(condition, names, f"{{hf.knows_model: false, hf.model_since: {release}, hf.model_until: absent}}"))
+        parts.append(_entry(condition, names, f"{_UNKNOWN}, hf.model_since: {release}, hf.model_until: absent}}"))
     # Below the oldest release examined all stays unknown.
     condition = f'transformers.version: ">={order[0]}"\n      '
     every = sorted(name for names in first.values() for name in names)
