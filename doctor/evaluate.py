@@ -109,7 +109,7 @@ def finding_of(rule: Rule, known: Known, severity: str, message: str) -> Finding
 
 
 def filled_alternatives(rule: Rule, known: Known) -> tuple[Alternative, ...]:
-    """Return the rule's fixes with each `{fact.key}` of a version range filled in; one that lacks a fact is left out."""
+    """Return the rule's fixes with each `{fact.key}` of a range filled in; one that lacks a fact is left out."""
     ways = []
     for way in rule.alternatives:
         keys = {key for text in way.require.values() for key in PLACEHOLDER.findall(text)}

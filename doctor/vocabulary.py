@@ -15,6 +15,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from .errors import DoctorError
+from .job_terms import JOB_TERMS
 from .model import ABSENT, Fact
 from .records import dataclass
 
@@ -134,29 +135,7 @@ TERMS: dict[str, Term] = _terms(
     ("workload.fully_masked_rows", BOOLEAN, "the mask leaves queries that see no key"),
     ("workload.zero_length_sequences", BOOLEAN, "a packed or nested batch may hold a sequence without queries"),
     ("workload.model_type", TEXT, "Hugging Face model_type", (), ABSENT),
-    ("workload.seq_len_assumed", BOOLEAN, "seq_len_q is the longest the model takes, not what the job runs", (), False),
-    ("workload.remote_code", BOOLEAN, "the model runs code of its repository (trust_remote_code=True and auto_map)"),
-    ("workload.trainer", TEXT, "who trains: trl, axolotl, llamafactory, ms_swift, unsloth, verl, openrlhf …", (), ABSENT),
-    ("workload.finetuning", TEXT, "full, lora, qlora, prefix_tuning, prompt_tuning …", (), ABSENT),
-    ("workload.packing", BOOLEAN, "several samples share a row and must not see each other", (), False),
-    ("workload.padding_free", BOOLEAN, "samples are flattened into one row without padding", (), False),
-    ("workload.packing_strategy", TEXT, "TRL: bfd, bfd_split, ffd or wrapped", (), ABSENT),
-    ("workload.left_padding", BOOLEAN, "the batch has rows that begin with padding", (), False),
-    ("workload.torch_compile", BOOLEAN, "the model runs under torch.compile", (), False),
-    ("workload.dynamic_shapes", BOOLEAN, "torch.compile sees lengths that change"),
-    ("workload.sdpa_backend", TEXT, "the SDPA backend that the job pins with sdpa_kernel",
-     ("flash", "efficient", "cudnn", "math"), ABSENT),
-    ("workload.attention_backend", TEXT, "Megatron: --attention-backend",
-     ("auto", "flash", "fused", "unfused", "local"), ABSENT),
-    ("workload.diffusers_backend", TEXT, "Diffusers: set_attention_backend(…): native, flash, sage, _flash_3_hub …",
-     (), ABSENT),
-    ("workload.vision_attn_implementation", TEXT, "attn_implementation of the vision tower, where it has its own",
-     (), ABSENT),
-    ("workload.text_attn_implementation", TEXT, "attn_implementation of the decoder, where it has its own",
-     (), ABSENT),
-    ("workload.sequence_parallel", TEXT, "ulysses, ring, … : how a long sequence is split over ranks", (), ABSENT),
-    ("workload.zero_stage", INTEGER, "ZeRO stage of DeepSpeed; 0 = none", (), 0),
-    ("workload.gradient_checkpointing", BOOLEAN, "activations are recomputed in the backward", (), False),
+    *JOB_TERMS,
     ("workload.use_varlen_attn", BOOLEAN, "XTuner: packed sequences through varlen attention"),
     ("workload.pack_to_max_length", BOOLEAN, "XTuner: sequences are packed"),
     ("workload.layer_types", LIST, "attention kind per layer: full_attention, sliding_attention …", (), ABSENT),

@@ -23,7 +23,7 @@ SYNONYMS: Mapping[str, str] = {
 }  # fmt: skip
 _SECTIONS = ("workload", "facts", "schema", "tool")  # of a facts file, which may serve as a workload too
 _OF_CONFIGS = ("architectures", "hidden_size", "num_hidden_layers", "_name_or_path")  # keys of a model config
-_FROM_ZERO = ("workload.num_splits", "workload.zero_stage")  # 0 = the kernel decides
+_FROM_ZERO = ("workload.num_splits",)  # 0 = the kernel decides
 LARGEST = 1 << 40  # no axis of a tensor is longer; keeps derived products printable
 
 
