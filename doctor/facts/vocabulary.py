@@ -19,6 +19,8 @@ from packaging.version import InvalidVersion, Version
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
 
+from .workload_terms import JOB_TERMS
+
 VERSION, SM, INTEGER, NUMBER, TEXT, BOOLEAN, WINDOW, LIST = (
     "version", "sm", "integer", "number", "text", "boolean", "window", "list",
 )  # fmt: skip
@@ -140,6 +142,7 @@ TERMS: dict[str, Term] = _terms(
     ("workload.fully_masked_rows", BOOLEAN, "the mask leaves queries that see no key"),
     ("workload.zero_length_sequences", BOOLEAN, "a packed or nested batch may hold a sequence without queries"),
     ("workload.model_type", TEXT, "Hugging Face model_type", (), ABSENT),
+    *JOB_TERMS,
     ("workload.use_varlen_attn", BOOLEAN, "XTuner: packed sequences through varlen attention"),
     ("workload.pack_to_max_length", BOOLEAN, "XTuner: sequences are packed"),
     ("workload.layer_types", LIST, "attention kind per layer: full_attention, sliding_attention …", (), ABSENT),
