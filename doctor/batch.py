@@ -12,12 +12,7 @@ from .errors import DoctorError
 from .evaluate import know
 from .model import ABSENT, Fact, Facts, Prediction, Reason
 from .rulebook import Library, Rulebook
-from .vocabulary import parse
-
-#: a plain `null` of these means that none is given; of any other key that it is unknown
-_NULL_IS_NONE = frozenset(
-    f"workload.{name}" for name in ("window", "cp_comm_type", "alibi_slopes", "bias_shape", "attn_implementation")
-)
+from .vocabulary import parse, term
 
 
 def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
@@ -41,8 +36,9 @@ def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
 
 
 def read_case(case: Mapping[str, Any]) -> Facts:
-    """The facts and the workload of one line, as facts; what else it carries is the caller's own."""
+    """Return facts, machine and workload of one line as facts; other sections belong to the caller."""
     facts = [_fact(key, value) for key, value in _section(case, "facts").items()]
+    facts += [_fact(f"machine.{key}", value) for key, value in _section(case, "machine").items()]
     facts += [_fact(f"workload.{key}", value) for key, value in _section(case, "workload").items()]
     read = Facts(facts)
     if "gpu.name" not in read:
@@ -119,8 +115,9 @@ def _fact(key: str, value: Any) -> Fact:
         value, source = value.get("value"), str(value.get("source", source))
         if value is None:
             return Fact(key, None, source, None, str(problem or "not known"))
-    if value is None:
-        return Fact(key, ABSENT, source) if key in _NULL_IS_NONE else Fact(key, None, source, None, "not known")
+    if value is None:  # of a word whose default is absent, a null says that none is given
+        none_given = key.startswith("workload.") and term(key).default == ABSENT
+        return Fact(key, ABSENT, source) if none_given else Fact(key, None, source, None, "not known")
     return _parsed(key, value, source) if _hashable(value) else Fact(key, parse(key, value), source)
 
 

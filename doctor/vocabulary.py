@@ -17,6 +17,7 @@ from packaging.version import InvalidVersion, Version
 from .errors import DoctorError
 from .model import ABSENT, Fact
 from .records import dataclass
+from .serving_terms import SERVING_ROWS
 
 VERSION, SM, INTEGER, NUMBER, TEXT, BOOLEAN, WINDOW, LIST = (
     "version", "sm", "integer", "number", "text", "boolean", "window", "list",
@@ -137,6 +138,7 @@ TERMS: dict[str, Term] = _terms(
     ("workload.use_varlen_attn", BOOLEAN, "XTuner: packed sequences through varlen attention"),
     ("workload.pack_to_max_length", BOOLEAN, "XTuner: sequences are packed"),
     ("workload.layer_types", LIST, "attention kind per layer: full_attention, sliding_attention …", (), ABSENT),
+    *SERVING_ROWS,
 )  # fmt: skip
 
 _PACKAGE_VERSION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.version")
