@@ -39,7 +39,8 @@ def read_case(case: Mapping[str, Any]) -> Facts:
     """Return facts, machine and workload of one line as facts; other sections belong to the caller."""
     facts = [_fact(key, value) for key, value in _section(case, "facts").items()]
     facts += [_fact(f"machine.{key}", value) for key, value in _section(case, "machine").items()]
-    facts += [_fact(f"workload.{key}", value) for key, value in _section(case, "workload").items()]
+    words = {**_section(case, "workload"), **_options(case)}
+    facts += [_fact(f"workload.{key}", value) for key, value in words.items()]
     read = Facts(facts)
     if "gpu.name" not in read:
         return read
@@ -74,8 +75,10 @@ def library_of(rulebook: Rulebook, framework: str | None) -> Library:
 
 def shape(prediction: Prediction) -> dict[str, Any]:
     """One prediction in the form of the batch output."""
+    phases = {} if prediction.prefill is None else {"prefill": prediction.prefill}
     return {
         "selected": prediction.selected,
+        **phases,
         "could_tell": prediction.could_tell,
         "candidates": [
             {
@@ -106,6 +109,18 @@ def _section(case: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if not isinstance(section, dict):
         raise DoctorError(f"`{name}` needs a JSON object")
     return section
+
+
+def _options(case: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The words of a server's command line, which say more than its workload where both are given."""
+    arguments = case.get("options") or []
+    if not isinstance(arguments, list):
+        raise DoctorError("`options` needs a JSON list of arguments")
+    if not arguments:
+        return {}
+    from .workload.sglang_options import read_options
+
+    return read_options(arguments)
 
 
 def _fact(key: str, value: Any) -> Fact:

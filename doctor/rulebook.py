@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from .conditions import Condition, parse_conditions
+from .decisions import DecisionList
 from .known import Implications
 from .model import Alternative
 from .records import dataclass
@@ -145,6 +146,18 @@ class Library:
         """Every stage any release has, with a rank."""
         return {name: rank for _, order in self.stage_orders for name, rank in order.items()}
 
+    @property
+    def choice(self) -> Mapping[str, str]:
+        """Phase → the fact that says which backend serves it, where decision lists choose: decode, prefill."""
+        return self.body.get("choice") or {}
+
+    @cached_property
+    def decisions(self) -> Mapping[str, DecisionList]:
+        """Fact key → the ordered cases that decide it."""
+        version_key = f"{self.distributions[0]}.version" if self.distributions else ""
+        lists = self.body.get("decisions") or {}
+        return {key: DecisionList(key, version_key, cases) for key, cases in lists.items()}
+
     @cached_property
     def implies(self) -> tuple[tuple[Condition, Mapping[str, Any]], ...]:
         """(when, facts): what a range of releases does alike."""
@@ -179,7 +192,7 @@ class Rulebook:
         """The same with these rules alone to be judged; what backends are predicted by stays, and is shared."""
         kept = set(ids)
         made = Rulebook({name: rule for name, rule in self.rules.items() if name in kept}, self.libraries, self.version)
-        tables = ("implications", "support", "runtime", "by_prefix")  # dear to make, and the same
+        tables = ("implications", "support", "runtime", "by_prefix", "decisions")  # dear to make, and the same
         vars(made).update({name: getattr(self, name) for name in tables})
         return made
 
@@ -203,6 +216,11 @@ class Rulebook:
             name: RuleIndex(tuple(sorted(rules, key=lambda rule: -rule.weight)), self.libraries.get(name))
             for name, rules in grouped.items()
         }
+
+    @cached_property
+    def decisions(self) -> Mapping[str, DecisionList]:
+        """Fact key → the decision list of the library that has one."""
+        return {key: found for library in self.libraries.values() for key, found in library.decisions.items()}
 
     @cached_property
     def by_prefix(self) -> Mapping[str, Library]:
