@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from .decisions import chosen
 from .known import LACKS, Known
 from .model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
 from .rulebook import Library, Orders, Rule, Rulebook
@@ -107,8 +108,8 @@ def predict(rulebook: Rulebook, library: Library, known: Known) -> Prediction:
         return Prediction(library.name, None, True, ready, None, import_error)
     prefill = None
     if library.choice:
-        selected, could_tell = _chosen(library, known, "decode")
-        prefill, _ = _chosen(library, known, "prefill")
+        selected, could_tell = chosen(library.prefix, library.choice["decode"], known)
+        prefill, _ = chosen(library.prefix, library.choice["prefill"], known)
     else:
         selected, could_tell = _select(library.preferences, {c.backend: c.available for c in ready}, known)
     if import_error is not None:
@@ -116,12 +117,6 @@ def predict(rulebook: Rulebook, library: Library, known: Known) -> Prediction:
     serving = frozenset(backend for backend in (selected, prefill) if backend is not None)
     fails = None if selected is None else _first_runtime(rulebook, library, known, serving)
     return Prediction(library.name, selected, could_tell, ready, fails, import_error, prefill)
-
-
-def _chosen(library: Library, known: Known, phase: str) -> tuple[str | None, bool]:
-    """(the backend of one phase or None, whether it is known), where decision lists choose."""
-    name = known.value(library.choice[phase])
-    return (None, name == ABSENT) if name in (None, ABSENT) else (f"{library.prefix}.{name}", True)
 
 
 def variant(rulebook: Rulebook, library: Library, backend: str, known: Known) -> tuple[str | None, tuple[Reason, ...]]:
@@ -280,9 +275,7 @@ def _first(order: tuple[str, ...], usable: Mapping[str, bool | None]) -> tuple[s
     return None, True
 
 
-def _first_runtime(
-    rulebook: Rulebook, library: Library, known: Known, serving: frozenset[str] | None
-) -> Reason | None:
+def _first_runtime(rulebook: Rulebook, library: Library, known: Known, serving: frozenset[str] | None) -> Reason | None:
     """What dies at import (`serving` None) or in a step; one that cannot be told only where nothing is certain."""
     index = rulebook.runtime.get(library.name)
     struck: list[tuple[int, Rule, bool | None]] = []

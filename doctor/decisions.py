@@ -76,6 +76,12 @@ class DecisionList:
         return kept
 
 
+def chosen(prefix: str | None, key: str, known: Known) -> tuple[str | None, bool]:
+    """Return the backend that the fact `key` names, or None, and whether the fact is known."""
+    name = known.value(key)
+    return (None, name == ABSENT) if name in (None, ABSENT) else (f"{prefix}.{name}", True)
+
+
 def _parts(condition: Condition | None) -> tuple[Condition, ...]:
     if condition is None:
         return ()

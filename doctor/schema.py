@@ -106,11 +106,14 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
         if not isinstance(text, str) or not re.match(r"https?://\S+$", text):
             raise shape.fault(here, f"`index_url` needs a URL, found `{text}`")
 
+    def outcome(text: Any, here: At) -> None:
+        _outcome(shape, text, here)
+
     checks: dict[str, Check] = {
         "require": shape.values(lambda key, here: distribution(shape, key, here), specifier),
         "set_env": shape.values(shape.text, shape.text), "unset_env": shape.texts,
         "config": shape.values(setting, shape.fact_value), "call": shape.text, "note": shape.text,
-        "safe": shape.boolean, "index_url": url, "then": shape.values(shape.fact_key, lambda text, here: _outcome(shape, text, here)),
+        "safe": shape.boolean, "index_url": url, "then": shape.values(shape.fact_key, outcome),
     }  # fmt: skip
     shape.mapping(value, at, checks)
     if not any(key in value for key in REMEDIES):
@@ -163,7 +166,10 @@ def check_library(shape: Shape, content: Any) -> None:
             shape.values(shape.fact_key, shape.fact_value)(local, at)
 
     def decision(value: Any, at: At) -> None:
-        cases: dict[str, Check] = {"when": shape.condition, "value": lambda text, here: _outcome(shape, text, (*here, at[-2]))}
+        cases: dict[str, Check] = {
+            "when": shape.condition,
+            "value": lambda text, here: _outcome(shape, text, (*here, at[-2])),
+        }
         shape.mapping(value, at, cases, ("value",))
 
     implied: dict[str, Check] = {"when": shape.condition, "facts": shape.values(shape.fact_key, shape.fact_value)}
