@@ -537,9 +537,10 @@ def refusal(runner, arguments, backends):
     What a backend's own constructor needs of the GPU fails here and is no refusal: only errors that the creating
     function itself raises count.
     """
-    for name in sorted(backends):
+    attempts = [lambda name=name: create(runner, arguments, name) for name in sorted(backends)]
+    for attempt in (lambda: create_pair(runner), *attempts, lambda: wrap(runner)):
         try:
-            create(runner, arguments, name)
+            attempt()
         except (AssertionError, ValueError) as problem:
             last = traceback.extract_tb(problem.__traceback__)[-1]
             if Path(last.filename).name in ("attention_registry.py", "model_runner.py", "attention_backend_setup.py"):
@@ -547,6 +548,22 @@ def refusal(runner, arguments, backends):
         except Exception:
             continue
     return None
+
+
+def create_pair(runner):
+    """Call what the release creates the backends of both phases with; from 0.4.9.post5 it checks the pair."""
+    maker = getattr(type(runner), "_get_attention_backend", None)
+    if maker is not None and hasattr(type(runner), "_get_attention_backend_from_str"):
+        maker(runner)
+
+
+def wrap(runner):
+    """Call what the release combines linear layers with the backend in; it refuses pairs of them."""
+    from sglang.srt.layers.attention import attention_registry
+
+    if isinstance(runner, types.SimpleNamespace):
+        runner.prefill_attention_backend_str, runner.decode_attention_backend_str = backends_of(runner.server_args)
+    attention_registry.attn_backend_wrapper(runner, types.SimpleNamespace())
 
 
 def create(runner, arguments, name):
