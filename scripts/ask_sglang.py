@@ -545,6 +545,9 @@ def refusal(runner, arguments, backends):
             last = traceback.extract_tb(problem.__traceback__)[-1]
             if Path(last.filename).name in ("attention_registry.py", "model_runner.py", "attention_backend_setup.py"):
                 return line_of(problem)
+        except (ImportError, NameError) as problem:
+            if "flashinfer" in backends and importlib.util.find_spec("flashinfer") is None:
+                return line_of(problem)  # the release has chosen what is not installed
         except Exception:
             continue
     return None
