@@ -24,6 +24,8 @@ for _key, _kind, _meaning in (
     ("sglang.early", TEXT, "backend by option or model family, before the general default; absent = none"),
     ("sglang.default", TEXT, "backend that the release sets where nothing else does"),
     ("sglang.chosen", TEXT, "backend of both phases, before its KV-cache dtype is checked"),
+    ("sglang.paired_prefill", TEXT, "prefill backend that the check of hybrid linear attention looks at"),
+    ("sglang.paired_decode", TEXT, "decode backend that the check of hybrid linear attention looks at"),
     ("sglang.early_prefill", TEXT, "prefill backend by option or model family; absent = none"),
     ("sglang.early_decode", TEXT, "decode backend by option or model family; absent = none"),
     ("sglang.explicit_prefill", TEXT, "prefill backend as an option for it or for both phases gives it"),
