@@ -32,7 +32,7 @@ docs: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/make_docs.py
 
-# Ask a release of SGLang itself, and compare with what the rules predict.
+# Run the selection code of a release of SGLang, and compare with what the rules predict.
 sglang: $(VENV)/.ready
 	$(BIN)/python -m pip download -q --no-deps -d build/sglang sglang==$(RELEASE)
 	rm -rf build/sglang/$(RELEASE)
