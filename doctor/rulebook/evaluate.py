@@ -94,7 +94,11 @@ def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | No
     selected = known.value(f"{prefix}.selected")
     if selected is None:
         return None
-    return holds if selected in rule.fails_at_run else False
+    if selected in rule.fails_at_run:
+        return holds
+    library = rulebook.by_prefix.get(prefix)
+    prefill = known.value(library.choice["prefill"]) if library and "prefill" in library.choice else None
+    return holds if f"{prefix}.{prefill}" in rule.fails_at_run else False
 
 
 def _weight(rulebook: Rulebook, finding: Finding) -> int:
