@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from doctor.model import ABSENT, Facts
@@ -33,6 +33,7 @@ class DiagnosisInput:
     why_not: str = ""  # nothing can be run
     requirements: Requirements | None = None  # Requires-Dist of what is installed
     declaration: Declaration | None = None  # where files declare the environment
+    variables: Mapping[str, str | None] = field(default_factory=dict)  # of kernels, over our own; None removes one
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -33,9 +33,9 @@ class _Checked:
     order: int
 
     @property
-    def rank(self) -> tuple[int, bool, int, int]:
+    def rank(self) -> tuple[int, int, int, int]:
         """What stays broken, unsafe ways, how little it clears, then the solver's order."""
-        return len(self.left), not self.fix.safe, -len(self.fix.resolves), self.order
+        return len(self.left), self.fix.safety.rank, -len(self.fix.resolves), self.order
 
 
 def fixes_for(rulebook: Rulebook, ward: EnvironmentCases, limits: Limits | None) -> tuple[Fix, ...]:

@@ -17,6 +17,7 @@ from doctor.model import (
     Finding,
     Prediction,
     Remedy,
+    RemedyKind,
     Severity,
     Undetermined,
 )
@@ -238,8 +239,9 @@ def _narrowing(strike: _Strike, every: Sequence[_Strike]) -> Iterator[Remedy]:
     same = [one for one in every if one.package is item and one.clean]
     left = [version for version in strike.clean if all(version in one.clean for one in same)]
     others = [one.finding.rule for one in same if one is not strike] if left else []
-    note = f"narrows the range, also against {', '.join(others)}" if others else "narrows the range"
-    yield Remedy(require={item.name: narrowed(item, left or strike.clean)}, note=note)
+    note = f"also fixes {', '.join(others)}" if others else None
+    wanted = narrowed(item, left or strike.clean)
+    yield Remedy(require={item.name: wanted}, note=note, kind=RemedyKind.NARROWS_RANGE)
 
 
 def _besides(finding: Finding, spared: str | None) -> Iterator[Remedy]:

@@ -146,7 +146,7 @@ def _fix(fix: Fix) -> list[str]:
         f"{word} {', '.join(rules)}." for word, rules in (("Clears", fix.resolves), ("Leaves", fix.leaves)) if rules
     ]
     out += ["", " ".join(effects), ""] if effects else [""]
-    for lead, told in (("Costs", fix.costs), ("Loses", fix.loses)):
+    for lead, told in (("Costs", fix.costs), ("Loses", fix.regressions)):
         out += [f"{lead}: {_prose('; '.join(told))}.", ""] if told else []
     return out + ([_prose(fix.note), ""] if fix.note else [])
 

@@ -197,7 +197,7 @@ def _fixes(page: Page, report: Report) -> None:
         _changes(page, fix, {finding.summary for finding in report.findings})
         if fix.note:
             page.say(fix.note, indent=4, hang=4)
-        for lead, told in (("costs:", fix.costs), ("loses:", fix.loses)):
+        for lead, told in (("costs:", fix.costs), ("loses:", fix.regressions)):
             if told:
                 page.say("; ".join(told), lead=lead, look="label", indent=4, hang=6)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from doctor.model import Remedy, Severity
+from doctor.model import FixSafety, Remedy, Severity
 
 from .conditions import Condition, parse_conditions
 
@@ -172,7 +172,9 @@ def _alternative(item: Mapping[str, Any]) -> Remedy:
         config=item.get("config") or {},
         call=item.get("call"),
         note=item.get("note"),
-        safe=str(item.get("safe", "true")).lower() == "true",
+        safety=FixSafety.SAFE if str(item.get("safe", "true")).lower() == "true" else FixSafety.UNSAFE,
         index_url=item.get("index_url"),
         then=item.get("then") or {},
+        when=item.get("when") or {},
+        build=item.get("build"),
     )

@@ -12,11 +12,12 @@ from doctor.packages.index import admits, load_index, normalized
 from doctor.packages.relations import BUILT_AGAINST_TORCH, orphans, owner_of
 from doctor.rulebook.evaluate import evaluate
 from doctor.sources.manifests.base import DeclaredRequirement
+from doctor.util.call_text import describe_call
 
 from .constraints import requirement_in
 from .cost import in_words
 from .effects import brings
-from .install_plan import installing, pins_in
+from .install_plan import install_plan
 from .regressions import FeatureRegressions
 from .repair import CandidateFix, FixSearch, is_change
 
@@ -45,12 +46,11 @@ def as_fix(
         changes=changes,
         resolves=resolves,
         leaves=tuple(sorted(rule for rule in outcome.firing if rule in errors)),
-        safe=all(pick.alternative.safe for pick in outcome.plan.picks),
+        safety=outcome.safety,
         note=_note(repair, outcome, after, first) or None,
-        index_url=outcome.plan.index_url,
-        installs=tuple(installing(pins_in(repair.stack, repair.base.known, changes, outcome.plan.index_url))),
+        plan=install_plan(repair.stack, repair.base.known, changes, outcome.plan.index_url),
         costs=tuple(in_words(repair.stack, outcome.chosen)),
-        loses=losses.of(outcome) if losses is not None else None,
+        regressions=losses.of(outcome) if losses is not None else None,
     )
 
 
@@ -224,14 +224,6 @@ def _orphans(repair: FixSearch, outcome: CandidateFix) -> str | None:
     return f"{names} {what} to the old release, and no installer removes {'them' if len(gone) > 1 else 'it'}"
 
 
-def deed(call: str) -> str:
-    """A rule's `call`, told as what to do: a command to run, a line to write, or an advice in words."""
-    if re.match(r"(pip|pip3|uv|python|ln|apt|apt-get|conda|export|unset)\s", call):
-        return f"run `{call}`"
-    prose = len(re.findall(r"(?<![\w.])[a-z]{2,}(?=\s)", call)) > 3
-    return call if prose or not re.search(r"[=().]", call) else f"write `{call}`"
-
-
 def _title(changes: tuple[Change, ...]) -> str:
     """`Upgrade torch to 2.7.1 and unset NVTE_UNFUSED_ATTN`."""
     parts = [_action(change) for change in changes]
@@ -241,7 +233,7 @@ def _title(changes: tuple[Change, ...]) -> str:
 
 def _action(change: Change) -> str:
     if change.kind == ChangeKind.CALL:
-        return deed(change.name)
+        return describe_call(change.name)
     if change.kind == ChangeKind.PACKAGE:
         if change.after is None:
             return f"remove `{change.name}`"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from doctor.model import ABSENT, Facts, Severity
+from doctor.model import ABSENT, Facts, FixSafety, Severity
 from doctor.rulebook.evaluate import Assessment, know, rule_holds
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Rule, as_tuple
@@ -41,8 +41,13 @@ class CandidateFix:
 
     def rank(self, target: frozenset[str]) -> tuple[Any, ...]:
         """Order among outcomes: what stays broken, unsafe ways, the rule authors' order, then the cost."""
-        unsafe = any(not pick.alternative.safe for pick in self.plan.picks)
-        return len(self.firing), unsafe, self.plan.order or (UNNAMED,), self.cost
+        return len(self.firing), self.safety.rank, self.plan.order or (UNNAMED,), self.cost
+
+    @property
+    def safety(self) -> FixSafety:
+        """The lowest safety of the remedies it is made of."""
+        return max((pick.alternative.safety for pick in self.plan.picks), key=lambda item: item.rank,
+                   default=FixSafety.SAFE)  # fmt: skip
 
     def dominates(self, other: CandidateFix) -> bool:
         """Whether it changes fewer packages, and is no worse in torch's line, CUDA's, bounds and downgrades."""

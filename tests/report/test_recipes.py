@@ -11,7 +11,6 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,12 @@ from doctor.report.formats import Style, renderer
 from doctor.report.requirements import render_pins
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import load_rulebook
-from doctor.solver.install_plan import install_plan, installing
 from doctor.solver.solve import solve
 from doctor.sources.manifests.read import read_manifests
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
 from doctor.sources.workload.files import read_workload
+from tests.helpers.onefix import planned
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "incidents"
 RECIPES = ["shell", "docker", "uv", "conda"]
@@ -50,7 +49,7 @@ CHANGES = (
 
 
 def show(name: str, *changes: Change, note: str | None = None) -> str:
-    fixes = (Fix("Do it", changes, ("X001",), ("Y001",), note=note),) if changes else ()
+    fixes = (planned(Fix("Do it", changes, ("X001",), ("Y001",), note=note), Facts()),) if changes else ()
     finding = Finding("X001", "n", "error", "fires", "S", "M", "", (), ())
     return renderer(name, "fixes")(Report("t", {}, Facts(), (finding,), (), fixes, (), {}), Style())
 
@@ -133,7 +132,7 @@ def test_what_no_registry_has_is_told_and_not_installed():
     script = renderer("shell", "fixes")(found, Style())
     assert f"{ANEW} flash-attn==2.7.4.post1 mamba-ssm==2.2.4 transformer-engine-torch==2.3.0" in script
     assert "# apex 0.1 was built against the old torch: build it again from its source." in script
-    assert not any("apex" in line for line in (*script.splitlines(), *found.fixes[0].installs) if line[0] != "#")
+    assert not any("apex" in line for line in (*script.splitlines(), *fix_lines(found.fixes[0])) if line[0] != "#")
     assert "`mamba-ssm`, `apex` were built against the old torch" in (found.fixes[0].note or "")
 
 
@@ -178,10 +177,9 @@ def test_they_show_fixes_and_nothing_else(name: str):
 def test_the_index_of_another_build_is_an_extra_one_everywhere():
     """As the only index it would hide every package that PyTorch does not mirror."""
     change = Change("package", "torch", "2.6.0", "2.6.0+cu126", "why", ("X001",))
-    fix = Fix("Do it", (change,), ("X001",), index_url=CU126)
-    report = Report("t", {}, facts_of(torch="2.6.0"), (), (), (fix,), (), {})
-    fix = replace(fix, installs=tuple(installing(install_plan(report, fix))))
-    report = replace(report, fixes=(fix,))
+    given = facts_of(torch="2.6.0")
+    fix = planned(Fix("Do it", (change,), ("X001",)), given, CU126)
+    report = Report("t", {}, given, (), (), (fix,), (), {})
     shown = [renderer(name, "fixes")(report, Style()) for name in ("text", "markdown", "shell", "docker")]
     shown += [render_pins(report), "\n".join(fix_lines(fix))]
     shown += ["\n".join(alternative_lines(Remedy({"torch": "==2.6.0+cu126"}, index_url=CU126)))]
@@ -242,8 +240,9 @@ def test_uv_overrides_what_changes_holds_what_stays_and_builds_what_is_built():
 
 def cu126_fix(**installed: str) -> Report:
     changes = (Change("package", "torch", "2.6.0", "2.6.0+cu126", "why", ("X001",)),)
-    fix = Fix("Do it", changes, ("X001",), index_url=CU126)
-    return Report("t", {}, facts_of(torch="2.6.0", **installed), (), (), (fix,), (), {})
+    given = facts_of(torch="2.6.0", **installed)
+    fix = planned(Fix("Do it", changes, ("X001",)), given, CU126)
+    return Report("t", {}, given, (), (), (fix,), (), {})
 
 
 def test_another_build_comes_from_an_index_that_serves_nothing_else():
@@ -258,8 +257,8 @@ def test_what_an_override_cannot_do_is_a_command_in_a_comment():
         Change("package", "flash-attn", None, "2.8.3", "why", ("X001",)),
         Change("package", "nvidia-cudnn-cu13", "9.19.0.56", None, "why", ("X001",)),
     )
-    fix = Fix("Do it", changes, ("X001",))
     given = facts_of(torch="2.8.0", nvidia_cudnn_cu13="9.19.0.56")
+    fix = planned(Fix("Do it", changes, ("X001",)), given)
     text = fragment("uv", Report("t", {}, given, (), (), (fix,), (), {}))
     assert "`uv add flash-attn`" in text and "`uv remove nvidia-cudnn-cu13`" in text
     assert "flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp311-cp311-linux_x86_64.whl" in text

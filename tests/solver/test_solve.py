@@ -14,6 +14,7 @@ import pytest
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Facts, Fix, Remedy
 from doctor.packages.index import Platform, ReleaseIndex, admits
+from doctor.report.fix_text import fix_lines
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
@@ -217,13 +218,13 @@ def test_blackwell_moves_the_whole_stack_or_takes_the_other_build():
     assert packages(first)["torch"] == "2.8.0"
     assert packages(first)["vllm"] == "0.10.2"  # not 0.2.5, which asks for torch>=2.1 and so seems to fit
     assert packages(first)["xformers"] == "0.0.32.post1" and packages(first)["torchvision"] == "0.23.0"
-    assert packages(second) == {"torch": "2.7.1+cu128"} and not any("uninstall" in line for line in second.installs)
+    assert packages(second) == {"torch": "2.7.1+cu128"} and not any("uninstall" in line for line in fix_lines(second))
 
 
 def test_a_cuda_major_change_names_the_orphans_no_installer_removes(own_rules):
     rules = own_rules(OWN001={"when": {"torch.version": "<2.11"}, "fix": [{"require": {"torch": "==2.11.0"}}]})
     (fix,) = fixes(facts_of({"torch.version": "2.10.0", "nvidia-cudnn-cu12.version": "9.10.2.21"}), rules)
-    assert fix.installs[0].startswith("pip uninstall --yes nvidia-cudnn-cu12")
+    assert fix_lines(fix)[0].startswith("pip uninstall --yes nvidia-cudnn-cu12")
     assert "`nvidia-cudnn-cu12`" in (fix.note or "") and "no installer removes" in (fix.note or "")
 
 
@@ -395,7 +396,7 @@ def test_two_cores_of_transformer_engine_are_cured_by_a_release_that_brings_one(
     facts = facts_of({"python.version": "3.12.3", "torch.version": "2.8.0", "gpu.sm": "9.0", **parts})
     first = fixes(facts)[0]
     assert packages(first)["transformer-engine"] == "2.13.0" and not first.leaves
-    assert first.installs[0] == "pip uninstall --yes transformer-engine-cu13"
+    assert fix_lines(first)[0] == "pip uninstall --yes transformer-engine-cu13"
 
 
 def test_an_arm_machine_is_not_given_a_cpu_build(own_rules):
@@ -414,7 +415,7 @@ def test_a_transformer_engine_that_brings_two_cores_is_not_taken(own_rules):
     facts = facts_of({"python.version": "3.12.3", "torch.version": "2.8.0", **parts})
     for fix in fixes(facts, rules):  # with a torch for CUDA 13 it brings one core
         assert packages(fix) == {"torch": "2.11.0", "transformer-engine": "2.14.1"}
-        assert "pip uninstall --yes" in fix.installs[0] and "transformer-engine-cu12" in fix.installs[0]
+        assert "pip uninstall --yes" in fix_lines(fix)[0] and "transformer-engine-cu12" in fix_lines(fix)[0]
     assert solve(rules, facts, evaluate(rules, facts), limits=Limits(hold=frozenset({"torch"}))) == ()
 
 

@@ -10,21 +10,18 @@ from typing import TypeVar
 from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, ChangeKind, Facts, Report, Severity
+from doctor.model import ABSENT, ChangeKind, Facts, InstallPlan, RemedyKind, Report, Severity
 from doctor.packages.flash_attn_wheels import PACKAGE, find
 from doctor.packages.index import Platform, admits, load_index
 from doctor.packages.relations import owner_of
 from doctor.rulebook.resolver import FactResolver
 from doctor.solver.candidates import releases_of
-from doctor.solver.effects import brings
 from doctor.solver.environment import PackageSet, stack_of
-from doctor.solver.install_plan import install_plan, pinnable, wheel_target_of
+from doctor.solver.install_plan import wheel_target_of
 from doctor.sources.manifests.base import cuda_of_index
 from doctor.sources.manifests.markers import platforms
 
 K = TypeVar("K")
-#: The note of a way out that only leaves releases out of a range.
-NARROWS = "narrows the range"
 _TAG = re.compile(r"(?<=/)cu\d+(?=[/?#]|$)")
 
 
@@ -115,19 +112,17 @@ class ChangeSet:
 
 
 def changes_of(report: Report) -> ChangeSet | None:
-    """The packages of the fix that the pins write out, or ranges to narrow; None where neither changes any."""
-
-    if not report.fixes:
+    """Return the package changes of the fix, or the ranges to narrow; None where there are neither."""
+    fix = report.package_fix
+    if fix is None:
         return _narrowings(report)
-    fix = pinnable(report)
     packages = [change for change in fix.changes if change.kind == ChangeKind.PACKAGE]
     if not packages:
         return None
     known = FactResolver(report.facts)
     stack = stack_of(report.facts, known, load_index())
     chosen = {change.name: change.after or ABSENT for change in packages}
-    versions = stack.completed(chosen)
-    pins = install_plan(report, fix)
+    pins = fix.plan
     extras = {line.package: line.extra for line in (*pins.changed, *pins.built)}
     items = {}
     for change in packages:
@@ -135,34 +130,30 @@ def changes_of(report: Report) -> ChangeSet | None:
         items[change.name] = PackageChange(
             change.name, change.after, " ".join(why.split()), True, extras.get(change.name, "")
         )
-    for name in {**stack.installed, **versions}:
-        now = versions.get(name)
-        if name not in items and now != stack.installed.get(name):
-            items[name] = PackageChange(name, None if now in (None, ABSENT) else now, "comes along", False)
-    torch = chosen.get("torch")
-    torch = None if torch == ABSENT else torch
+    for name, version in pins.along:
+        items.setdefault(name, PackageChange(name, version, "follows another package", False))
     return ChangeSet(
         items=items,
         platforms=_platforms(report.facts),
-        torch=torch,
-        tag=_tag(torch, brings(stack, torch)) if torch else None,
-        index_url=fix.index_url,
+        torch=pins.torch,
+        tag=_tag(pins),
+        index_url=pins.index_url,
         companions=lambda package, spec: companion(stack, chosen, package, spec),
-        wheels=lambda package, version: _wheel(known, torch, package, version),
+        wheels=lambda package, version: _wheel(known, pins.torch, package, version),
     )
 
 
 def _narrowings(report: Report) -> ChangeSet | None:
-    """Ranges that admit releases with findings beside good ones, and what would be left of them."""
+    """Return the ranges that allow both affected and unaffected releases, narrowed to the unaffected."""
     items: dict[str, PackageChange] = {}
     for finding in report.findings:
         way = finding.alternatives[0] if finding.alternatives else None
-        if finding.severity != Severity.WARNING or way is None or way.note != NARROWS:
+        if finding.severity != Severity.WARNING or way is None or way.kind != RemedyKind.NARROWS_RANGE:
             continue
         for package, wanted in way.require.items():
             before = items.get(package)
             clauses = [*(before.range or "").split(","), *wanted.split(",")] if before else wanted.split(",")
-            why = f"{before.why}, {finding.rule}" if before else f"leaves out what {finding.rule} strikes"
+            why = f"{before.why}, {finding.rule}" if before else f"leaves out releases that {finding.rule} affects"
             items[package] = PackageChange(package, None, why, False, range=",".join(dict.fromkeys(clauses)))
     return ChangeSet(items, _platforms(report.facts)) if items else None
 
@@ -171,10 +162,10 @@ def _platforms(facts: Facts) -> tuple[Platform, ...]:
     return platforms([], facts)
 
 
-def _tag(torch: str, brought: Mapping[str, object]) -> str | None:
-    label = re.search(r"\+(cu\d+)$", torch)
-    cuda = brought.get("torch.cuda")
-    return label[1] if label else f"cu{str(cuda).replace('.', '')}" if cuda else None
+def _tag(plan: InstallPlan) -> str | None:
+    """Return the label of the new torch's build, such as cu126."""
+    label = re.search(r"\+(cu\d+)$", plan.torch or "")
+    return label[1] if label else f"cu{plan.cuda.replace('.', '')}" if plan.torch and plan.cuda else None
 
 
 def _wheel(known: object, torch: str | None, package: str, version: str) -> str | None:

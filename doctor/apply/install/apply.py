@@ -13,14 +13,22 @@ from pathlib import Path
 
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.model import Fix, Report, Severity, Verification, VerificationKind, VerificationStep
+from doctor.model import (
+    Fix,
+    InstallPlan,
+    PinnedRequirement,
+    Report,
+    Severity,
+    Verification,
+    VerificationKind,
+    VerificationStep,
+)
 from doctor.packages.flash_attn_build import TOOLS
 from doctor.packages.index import load_index, normalized
 from doctor.packages.relations import owner_of
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.command import run_child
 from doctor.solver.environment import platform_of
-from doctor.solver.install_plan import InstallPlan, PinnedRequirement
 from doctor.sources.probes.locate import find_target
 from doctor.util.redact import tilde
 
@@ -153,7 +161,7 @@ def plan_of(
     return InstallSteps(
         removed=gone,
         requirements=tuple([*plain, *moved]),
-        again=pins.again if gone else (),
+        again=pins.reinstall if gone else (),
         built=tuple([*sources, *compiled]),
         constraints=tuple([*kept, *constraints]),
         changes=(

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from doctor.model import ABSENT, Report, VerificationStep
+from doctor.model import ABSENT, InstallPlan, PinnedRequirement, Report, VerificationStep
 from doctor.packages.flash_attn_build import TOOLS, build, this_machine
 from doctor.packages.index import Platform, ReleaseIndex
 from doctor.packages.relations import BUILT_AGAINST_TORCH
 from doctor.runner.command import Ran, run_child
-from doctor.solver.install_plan import InstallPlan, PinnedRequirement
 
 from .dry_run import shown
 from .installer_output import installed
@@ -68,8 +67,8 @@ def from_wheel(
     """Ways to a compiled package without compiling it: a wheel on the user's index, the release page's."""
     alone = ["--no-deps", installer.anew, *options]
     yield installer.install(python, [*alone, "--only-binary", ":all:", line.requirement])
-    if pins.wheel is not None and line.package == "flash-attn":
-        yield installer.install(python, [*alone, f"flash-attn @ {pins.wheel.url}"])
+    if pins.wheel_url is not None and line.package == "flash-attn":
+        yield installer.install(python, [*alone, f"flash-attn @ {pins.wheel_url}"])
 
 
 def from_source(installer: Installer, python: str, line: PinnedRequirement, options: Sequence[str] = ()) -> list[str]:
@@ -104,12 +103,10 @@ def nvcc() -> str | None:
 
 
 def build_settings(line: PinnedRequirement, sm: str | None, cuda: str | None) -> Mapping[str, str]:
-    """Variables that keep a build within this machine's memory and to its GPU."""
+    """Return the variables that keep a build within this machine's memory and limit it to its GPU."""
     if line.package not in BUILT_AGAINST_TORCH:
         return {}
-    plan = build(line.version, sm, cuda, this_machine())
-    words = (word for word in plan.command.split() if "=" in word and not word.startswith("flash-attn"))
-    return {name: value.strip('"') for name, _, value in (word.partition("=") for word in words) if name.isupper()}
+    return build(line.version, sm, cuda, this_machine()).settings
 
 
 def compiled(

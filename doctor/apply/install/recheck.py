@@ -34,10 +34,14 @@ def diagnose_after(
     `assumed` are packages that could not be installed there, as if they were; None: this is the target itself.
     """
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
-    found = collect(find_target(python), Watch(rulebook.watched_environment, rulebook.watched_distributions))
+    variables = {c.name.removeprefix("env."): c.after for c in fix.changes if c.kind == ChangeKind.ENV}
+    target = find_target(python)
+    environ = {name: text for name, text in {**target.environ, **variables}.items() if text is not None}
+    watch = Watch(rulebook.watched_environment, rulebook.watched_distributions)
+    found = collect(replace(target, environ=environ), watch)
     facts = _overlaid(found, report.facts, fix, assumed)
     why_not = _why_no_kernels(found, facts, assumed or {}, request)
-    patient = DiagnosisInput(facts, None if why_not else python, why_not)
+    patient = DiagnosisInput(facts, None if why_not else python, why_not, variables=variables)
     after = diagnose(replace(request, fixes=False, run=True), tell, patient)
     return after, why_not or ("" if after.kernels_run else "no kernel fits this job")
 

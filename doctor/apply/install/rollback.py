@@ -12,11 +12,19 @@ from doctor.diagnosis.judge import TOOL
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError, NoDiagnosis
-from doctor.model import Facts, Report, Severity, Verification, VerificationKind, VerificationStep
+from doctor.model import (
+    Facts,
+    InstallPlan,
+    PinnedRequirement,
+    Report,
+    Severity,
+    Verification,
+    VerificationKind,
+    VerificationStep,
+)
 from doctor.packages.relations import BUILT_AGAINST_TORCH
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.runner.command import run_child
-from doctor.solver.install_plan import InstallPlan, PinnedRequirement
 from doctor.sources.probes.locate import find_target
 from doctor.util.redact import tilde
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from doctor.diagnosis.request import Request
-from doctor.model import ABSENT, Report
+from doctor.model import ABSENT, InstallPlan, Report
 from doctor.packages.index import Platform, ReleaseIndex, admits, load_index, needs_of, normalized
 from doctor.packages.relations import owner_of
 from doctor.packages.requirement_lines import read_line
 from doctor.rulebook.resolver import FactResolver
 from doctor.solver.environment import distributions, platform_of
-from doctor.solver.install_plan import InstallPlan
 from doctor.sources.probes.distributions import installed_requirements
 from doctor.sources.probes.locate import find_target
 

@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Callable
 
 from doctor.diagnosis.request import Request
-from doctor.model import ChangeKind, Report, Verification, VerificationKind, VerificationStep
+from doctor.model import InstallPlan, Report, Verification, VerificationKind, VerificationStep
 from doctor.packages.index import load_index
-from doctor.solver.install_plan import InstallPlan, install_plan, pinnable
 from doctor.sources.probes.locate import find_target
 
 from .apply import apply
@@ -27,8 +26,8 @@ def prove(
     report: Report, request: Request, options: argparse.Namespace, ask: Ask, tell: Tell
 ) -> tuple[Verification | None, Report | None]:
     """(the proof of the recommended fix, what the check says after `--apply`); no proof where nothing is installed."""
-    fix = pinnable(report) if report.fixes else None
-    if fix is None or not any(change.kind == ChangeKind.PACKAGE for change in fix.changes):
+    fix = report.package_fix
+    if fix is None or not fix.changes_packages:
         return None, None
     python = interpreter_of(request)
     if options.apply:
@@ -46,7 +45,7 @@ def prove(
         if options.verify or options.apply:
             steps.append(VerificationStep("installs", None, f"{why_not}: nothing was installed"))
         return Verification(kind, fix.title, tuple(steps)), None
-    pins = install_plan(report, fix)
+    pins = fix.plan
     tell(f"asking {installer.title} whether it resolves …")
     resolution, around = asked(report, request, pins, installer, python, options.proof_timeout)
     steps = [resolve_step(resolution, pins, installer, around)]
