@@ -19,7 +19,7 @@ def fixes(report: Report, style: Style) -> str:
 def _dependencies(report: Report, fix: Fix, pins: InstallPlan) -> Iterator[str]:
     names = conda_names()
     yield "# not checked with conda's solver; the diagnosis holds for PyPI builds, and conda's bring the CUDA and cuDNN"
-    yield "# of their channel. Check with `conda env update --dry-run`, then run `attn-doctor check` in that environment"
+    yield "# of their channel. Run `conda env update --dry-run`, then `attn-doctor check` in that environment"
     if pins.removed:
         yield f"# first: pip uninstall -y {' '.join(pins.removed)}"
     yield from (f"# {flat(text)}" for text in pins.notes)

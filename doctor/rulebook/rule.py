@@ -79,6 +79,7 @@ class Backend:
     id: str
     title: str
     part_of: str | None = None
+    unfused: bool = False  # materializes the scores: slow, and serves nearly everything
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,7 @@ class Library:
     @cached_property
     def backends(self) -> tuple[Backend, ...]:
         """The candidates, in no particular order."""
-        return tuple(
-            Backend(item["id"], item["title"], item.get("part_of")) for item in self.body.get("backends") or ()
-        )
+        return tuple(_backend(item) for item in self.body.get("backends") or ())
 
     @cached_property
     def prefix(self) -> str | None:
@@ -162,6 +161,10 @@ def _orders(items: Any) -> Orders:
     return tuple(
         (parse_conditions(item["when"]) if item.get("when") else None, tuple(item["order"])) for item in items or ()
     )
+
+
+def _backend(item: Mapping[str, Any]) -> Backend:
+    return Backend(item["id"], item["title"], item.get("part_of"), str(item.get("unfused")).lower() == "true")
 
 
 def _alternative(item: Mapping[str, Any]) -> Remedy:

@@ -29,7 +29,7 @@ def _fitting_releases(stack: PackageSet, package: str, wanted: str) -> list[str]
     wanted = ",".join(filter(None, (wanted, stack.limits.ranges.get(package, ""))))
     present = stack.installed.get(package)
     if owner_of(package):  # the one release it can be brought back to
-        own = stack.own_pin(package)
+        own = stack.pinned_by_owner(package)
         return [own] if own is not None and own != present and admits(wanted, own) else []
     named = _named(stack, package, wanted)
     if named is not None:
@@ -62,7 +62,7 @@ def _named(stack: PackageSet, package: str, wanted: str) -> str | None:
 
 def _parts_install(stack: PackageSet, release: Release) -> bool:
     """Whether everything it pins exactly can be had on the platform, as far as that is on record."""
-    for part, pin in stack.parts(release.package, release.version).items():
+    for part, pin in stack.bundled_packages(release.package, release.version).items():
         found = stack.index.release(part, pin)
         if found is not None and not found.installs_on(stack.platform):
             return False

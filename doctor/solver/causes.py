@@ -87,18 +87,18 @@ class Causes:
         for key in reads:
             if key.endswith(".version"):
                 name = key.removesuffix(".version")
-                leader = owner_of(name)
-                found |= {name} if leader is None else {leader, "torch"}  # for whose CUDA another leader's parts are
+                owner = owner_of(name)
+                found |= {name} if owner is None else {owner, "torch"}  # for whose CUDA another owner's parts are
         here = self.stack.installed
         moved = {n for n in found if self.stack.movable(n) and (here.get(n, ABSENT) != ABSENT or n in ADDABLE)}
         return moved | {name for name in self._strayed() if f"{name}.version" in reads}
 
     def _strayed(self) -> set[str]:
-        """Installed parts that are not at the version their leader pins: they can be put back."""
+        """Installed parts that are not at the version their owner pins: they can be put back."""
         if "strayed" not in self.stack.memo:
             found = set()
             for name, version in self.stack.installed.items():
-                own = self.stack.own_pin(name) if version != ABSENT and self.stack.free(name) else None
+                own = self.stack.pinned_by_owner(name) if version != ABSENT and self.stack.free(name) else None
                 if own is not None and own != version:
                     found.add(name)
             self.stack.memo["strayed"] = found
@@ -209,7 +209,7 @@ class Causes:
     def _reads(self, condition: Condition) -> set[str]:
         """All that was looked up for the condition, but for what no other release changes: that a package is there.
 
-        A part may well be gone with another release of its leader.
+        A part may well be gone with another release of its owner.
         """
         found: set[str] = set()
         for part in condition.parts if isinstance(condition, All) else (condition,):

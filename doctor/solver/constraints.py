@@ -59,7 +59,7 @@ def limits_of(
     """The limits of a command line; DoctorError where they contradict one another or a file cannot be read."""
     held, allowed = {normalized(name) for name in hold}, {normalized(name) for name in allow}
     for name in sorted(held & allowed):
-        raise DoctorError(f"`{name}` is both held and allowed to change", "name it once: `--hold` or `--allow`")
+        raise DoctorError(f"`{name}` is both held and allowed to change", "use `--hold` or `--allow`, not both")
     ranges: dict[str, str] = {}
     for path in constraints:
         for name, text in _read(Path(path), platform or Platform(), ()):
@@ -123,7 +123,7 @@ def _requirement(line: str, where: str, platform: Platform) -> Iterator[tuple[st
         parsed = Requirement(line)
     except InvalidRequirement:
         raise DoctorError(
-            f"{where}: `{line[:80]}` is no requirement", "one per line, as in `torch>=2.6,<2.9`"
+            f"{where}: `{line[:80]}` is not a requirement", "write one per line, such as `torch>=2.6,<2.9`"
         ) from None
     if parsed.marker is None or parsed.marker.evaluate({**platform.markers, "extra": ""}):
         yield normalized(parsed.name), str(parsed.specifier)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from doctor.facts.versions import cuda_of_label
 from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.relations import other_build, owner_of
@@ -104,7 +105,7 @@ def _completed(rulebook: Rulebook, facts: Facts, stack: PackageSet, torch: str) 
 def brings(stack: PackageSet, torch: str) -> dict[str, Any]:
     """Facts that a torch release carries in itself, as far as pins and build tables tell."""
     label = re.search(r"\+(cu\d+)", torch)
-    parts = stack.parts("torch", torch)
+    parts = stack.bundled_packages("torch", torch)
     found: dict[str, Any] = {}
     if label is None:
         runtime = next((v for k, v in parts.items() if k in ("cuda-toolkit", *_RUNTIMES)), None)
@@ -121,6 +122,8 @@ def brings(stack: PackageSet, torch: str) -> dict[str, Any]:
         if label is not None:
             cudnn = build["cudnn"]
             found[f"nvidia-cudnn-{label_text[:4]}.version"] = cudnn
+    elif label is not None and (cuda := cuda_of_label(label_text)):
+        found["torch.cuda"] = cuda
     if cudnn:
         found["cudnn.version"] = ".".join(cudnn.split(".")[:3])
     return found

@@ -27,7 +27,7 @@ def metadata_class(stack: PackageSet, package: str, version: str, torch: str | N
                 if need.package in stack.installed or need.package in stack.index
             ),
             tuple(admits(spec, version) for spec in _said_of(stack, package)),
-            tuple(sorted(stack.parts(package, version, torch).items())),
+            tuple(sorted(stack.bundled_packages(package, version, torch).items())),
             release.date if release is not None and compiled and pins and pins[0] is None else None,
         )
     return stack.memo[key]

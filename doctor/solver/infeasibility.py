@@ -19,15 +19,13 @@ from doctor.rulebook.messages import interpolate
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule
 
+from .budget import Allowance
 from .causes import Causes, Limit
 from .plan import FixPlan, Pick
 from .release_classes import ReleaseClasses
 from .repair import FixSearch
-from .resolve import pressing
+from .resolve import unresolved_clashes
 
-_CASES = 130  # judged in full for one backend
-_ALL = 300  # and for all errors of a patient together
-_LATEST = 4  # limits tried on a case before it is judged in full
 _PREDICTED = (".selected", ".selected_by_default", ".available")
 
 
@@ -43,11 +41,13 @@ class Case:
 class Cases:
     """The cases of one patient."""
 
-    def __init__(self, repair: FixSearch, most: int = _ALL) -> None:
+    def __init__(self, repair: FixSearch, most: int | None = None) -> None:
         self.repair, self.stack, self.rulebook = repair, repair.stack, repair.rulebook
         self.kinds = ReleaseClasses(repair.rulebook, repair.stack)
         self.plan = _settled(repair)
-        self._left, self._all = _CASES, most
+        self.budget = repair.budget
+        self._all = Allowance("infeasibility", "all_cases", most or self.budget.all_cases, self.budget.trace)
+        self._left = self._round()
         self._about: Rule | None = None
         self._latest: list[Limit] = []  # that closed a case, the latest first
         self._open: list[Mapping[str, str]] = []
@@ -76,11 +76,14 @@ class Cases:
 
     def _begin(self, rule: Rule) -> None:
         """A new round; what closed cases of another error may be what this one's cure is about."""
-        self._left = _CASES
+        self._left = self._round()
         if self._about is not rule:
             self._about = rule
             self._closed.clear()
             self._latest.clear()
+
+    def _round(self) -> Allowance:
+        return Allowance("infeasibility", "cases", self.budget.cases, self.budget.trace)
 
     def causes(self, fixed: Mapping[str, str]) -> Causes:
         """What decides with these releases, all variables unset that could be."""
@@ -100,11 +103,11 @@ class Cases:
         if clash is not None:
             yield Case(fixed, "", clash)
             return
-        self._left -= 1
-        self._all -= 1
-        if self._left < 0 or self._all < 0:
+        if self._left.exhausted or self._all.exhausted:
             yield None
             return
+        self._left.spend()
+        self._all.spend()
         causes = self.causes(fixed)
         limits = self._limits(rule, library, backend, causes)
         if not limits:  # nothing speaks against it here but another error, which only releases could cure
@@ -122,7 +125,7 @@ class Cases:
         if not packages:
             if limit.rule is not None:
                 others = [old for old in self._latest if old.rule is not limit.rule]
-                self._latest = [limit, *others[: _LATEST - 1]]
+                self._latest = [limit, *others[: self.budget.recent_limits - 1]]
             yield self._close(limit, fixed)
             return
         package = min(packages, key=lambda name: len(self.kinds.releases(name, "")))
@@ -177,7 +180,7 @@ class Cases:
 
     def _clash(self, fixed: Mapping[str, str]) -> str | None:
         """The requirement that these releases break and that no further one mends, in a sentence."""
-        for clash in pressing(self.stack, self._moved(fixed)):
+        for clash in unresolved_clashes(self.stack, self._moved(fixed)):
             ends = {owner_of(name) or name for name in (clash.package, clash.needs)}
             if ends <= set(fixed) and "torch" in fixed:  # for whose CUDA parts are chosen
                 return clash.sentence

@@ -22,7 +22,7 @@ from doctor.solver.candidates import releases_of
 from doctor.solver.environment import stack_of
 from doctor.solver.plan import LOADER_VARIABLES, FixPlan, Pick
 from doctor.solver.repair import FixSearch
-from doctor.solver.resolve import choices, pressing
+from doctor.solver.resolve import choices, unresolved_clashes
 
 #: What may be installed where it is missing: the product adds nothing else.
 ADDED = ("flash-attn",)
@@ -96,7 +96,9 @@ class World:
             frozenset(
                 (n.package, n.range) for n in stack.needs(package, version, torch) if n.package in stack.installed
             ),
-            tuple(sorted(stack.parts(package, version, torch).items())) if package == "transformer-engine" else (),
+            tuple(sorted(stack.bundled_packages(package, version, torch).items()))
+            if package == "transformer-engine"
+            else (),
             tuple(admits(text, version) for text in self._ranges(package)),
             release_date_matters(stack, package, version),
         )
@@ -125,7 +127,7 @@ class World:
 
     def _assigned(self, chosen: dict[str, str], names: tuple[str, ...]) -> Iterator[dict[str, str]]:
         left = names[len(chosen) :]
-        for clash in pressing(self.stack, chosen):
+        for clash in unresolved_clashes(self.stack, chosen):
             ends = {clash.package, owner_of(clash.package), clash.needs, owner_of(clash.needs)}
             if not ends & set(left):
                 return  # nothing chosen later mends it
@@ -142,7 +144,7 @@ class World:
         key = (tuple(sorted(chosen.items())), tuple(sorted(plan.env.items())), str(plan.config))
         if key not in self._verdicts:
             self.judged += 1
-            outcome = self.repair.asked(plan, chosen)
+            outcome = self.repair.evaluate(plan, chosen)
             self._verdicts[key] = outcome is not None and not outcome.firing
         return self._verdicts[key]
 

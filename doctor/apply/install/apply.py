@@ -94,7 +94,7 @@ def apply(
         for step in work.steps(plan, report, tell):
             done.append(step)
     except BaseException as problem:
-        _mourn(problem, kept, before, frozen.packages_of(site_dirs), python)
+        _attach_recovery_hint(problem, kept, before, frozen.packages_of(site_dirs), python)
         raise
     now = frozen.packages_of(site_dirs)
     failed = any(step.outcome is not True for step in done[len(steps) :])
@@ -309,7 +309,7 @@ def _folder(place: InstallLocation) -> Path:
     return own if os.access(place.prefix, os.W_OK) and (place.prefix / "pyvenv.cfg").exists() else cache
 
 
-def _mourn(
+def _attach_recovery_hint(
     problem: BaseException, kept: frozen.Freeze, before: Mapping[str, frozen.Kept], now: Mapping[str, frozen.Kept],
     python: str,
 ) -> None:  # fmt: skip
