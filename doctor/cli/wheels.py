@@ -57,7 +57,8 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
 def _asked(text: str) -> str | None:
     """The release that was asked for, if one was; flash-attn is the one package with wheels outside the registry."""
 
-    from doctor.packages.index import load_index, normalized
+    from doctor.packages.index import load_index
+    from doctor.packages.requirements import normalized
 
     match = _ASKED.fullmatch(text.strip())
     if match is None or normalized(match["name"]) != PACKAGE:
@@ -92,7 +93,8 @@ def _known(options: argparse.Namespace) -> tuple[Any, bool]:
 
 def _newest(python: str | None) -> str:
     """The newest release an installer would take."""
-    from doctor.packages.index import Platform, load_index
+    from doctor.packages.index import load_index
+    from doctor.packages.platform import Platform
 
     fitting = [
         version

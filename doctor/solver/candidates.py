@@ -5,8 +5,9 @@ from __future__ import annotations
 from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
-from doctor.packages.index import Release, admits, loses_cuda
+from doctor.packages.index import Release, loses_cuda
 from doctor.packages.relations import owner_of
+from doctor.packages.requirements import admits
 
 from .cost import distance
 from .environment import PackageSet

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 
 from doctor.errors import DoctorError
-from doctor.packages.index import Platform, admits, normalized
-from doctor.packages.requirement_lines import marker_holds, read_line
+from doctor.packages.platform import Platform
+from doctor.packages.requirements import normalized, requirement
 from doctor.sources.manifests.base import DeclaredRequirement
 
 # Compiled when a file of constraints is read, and not at every start.
@@ -111,16 +111,8 @@ def _requirement(line: str, where: str, platform: Platform) -> Iterator[tuple[st
     if special:
         yield normalized(special["name"]), None
         return
-    plain = read_line(line)
-    if plain is not None:
-        holds = True if plain.marker is None else marker_holds(plain.marker, {**platform.markers, "extra": ""}, admits)
-        if holds is not None:
-            if holds:
-                yield normalized(plain.name), ",".join(plain.clauses)
-            return
-
     try:
-        parsed = Requirement(line)
+        parsed = requirement(line)
     except InvalidRequirement:
         raise DoctorError(
             f"{where}: `{line[:80]}` is not a requirement", "write one per line, such as `torch>=2.6,<2.9`"
@@ -142,7 +134,10 @@ def requirement_in(line: DeclaredRequirement) -> str | None:
     raw = (line.raw or "").partition(" #")[0]
     texts = [raw, *(double or single for double, single in re.findall(_QUOTED, raw))]  # items of an array in TOML
     for text in map(str, texts):
-        plain = read_line(text.strip())
-        if plain is not None and normalized(plain.name) == line.name:
+        try:
+            parsed = requirement(text.strip())
+        except InvalidRequirement:
+            continue
+        if normalized(parsed.name) == line.name:
             return text.strip()
     return None

@@ -10,8 +10,9 @@ from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, Change, ChangeKind, Fix, InstallPlan, Severity
 from doctor.packages.flash_attn_build import CORE_HOURS
 from doctor.packages.flash_attn_wheels import PACKAGE, find
-from doctor.packages.index import admits, load_index, normalized
+from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, orphans, owner_of
+from doctor.packages.requirements import admits, normalized
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.util.call_text import describe_call
@@ -267,6 +268,8 @@ def _action(change: Change) -> str:
             return f"remove `{change.name}`"
         if change.before in (None, ABSENT):
             return f"install `{change.name}` {change.after}"
+        if change.after.partition("+")[0] == str(change.before).partition("+")[0]:
+            return f"replace `{change.name}` {change.before} by the build {change.after}"
         down = parse_version(change.after) < parse_version(str(change.before))
         return f"{'downgrade' if down else 'upgrade'} `{change.name}` to {change.after}"
     if change.after is None:

@@ -13,8 +13,10 @@ from typing import Any
 
 from doctor.facts.vocabulary import TERMS, parse_version
 from doctor.model import ABSENT, Fact, Facts
-from doctor.packages.index import Need, Platform, ReleaseIndex, admits, needs_of, normalized
+from doctor.packages.index import ReleaseIndex
+from doctor.packages.platform import Platform
 from doctor.packages.relations import other_build, owner_of
+from doctor.packages.requirements import Need, admits, needs_of, normalized
 from doctor.rulebook.resolver import FactResolver
 
 from .constraints import Limits

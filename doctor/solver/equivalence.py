@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from doctor.model import ABSENT
-from doctor.packages.index import admits
+from doctor.packages.requirements import admits
 
 from .environment import PackageSet
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from doctor.model import ABSENT, Change, ChangeKind, InstallPlan, PinnedRequirement
 from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, WheelTarget, find
-from doctor.packages.index import admits, load_index
+from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, FROM_THE_REGISTRY, FROM_THEIR_SOURCE, orphans, owner_of
+from doctor.packages.requirements import admits
 from doctor.rulebook.resolver import FactResolver
 
 from .effects import brings

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from packaging.version import InvalidVersion
+from packaging.specifiers import InvalidSpecifier
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Remedy
-from doctor.packages.index import clauses_of, normalized
+from doctor.packages.requirements import normalized, specifier
 
 #: They decide which library files are found; the outcome is known only on the machine.
 LOADER_VARIABLES = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_HOME", "CUDNN_PATH", "CUDA_HOME", "CUDA_PATH"})
@@ -96,8 +96,7 @@ class FixPlan:
 
 def _readable(wanted: str) -> bool:
     """Whether it is a version range at all."""
-
     try:
-        return bool(clauses_of(wanted))
-    except InvalidVersion:
+        return bool(len(specifier(wanted)))
+    except InvalidSpecifier:
         return False

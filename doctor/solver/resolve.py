@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from doctor.model import ABSENT
-from doctor.packages.index import admits
 from doctor.packages.relations import owner_of
-from doctor.solver.candidates import releases_of
+from doctor.packages.requirements import admits
 
 from .budget import Allowance, SearchBudget
+from .candidates import releases_of
 from .cost import cost
 from .environment import Clash, PackageSet, Versions
 from .equivalence import metadata_class

@@ -8,7 +8,9 @@ import pytest
 from doctor.diagnosis import pipeline as session
 from doctor.diagnosis.request import Request
 from doctor.model import Fact
-from doctor.packages.index import Platform, admits, load_index
+from doctor.packages.index import load_index
+from doctor.packages.platform import Platform
+from doctor.packages.requirements import admits
 from doctor.sources.manifests import version_ranges as compatible
 from doctor.sources.manifests.version_ranges import OpenRange, TooMany, combinations, fits, narrowed
 

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from doctor.model import ABSENT, Facts, Remedy
-from doctor.packages.index import admits, load_index
+from doctor.packages.index import load_index
 from doctor.packages.relations import owner_of
+from doctor.packages.requirements import admits
 from doctor.rulebook.conditions import Leaf
 from doctor.rulebook.evaluate import Assessment, know
 from doctor.rulebook.rulebook import Rulebook

@@ -12,8 +12,10 @@ from packaging.version import InvalidVersion
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, ChangeKind, Facts, InstallPlan, RemedyKind, Report, Severity
 from doctor.packages.flash_attn_wheels import PACKAGE, find
-from doctor.packages.index import Platform, admits, load_index
+from doctor.packages.index import load_index
+from doctor.packages.platform import Platform
 from doctor.packages.relations import owner_of
+from doctor.packages.requirements import admits
 from doctor.rulebook.resolver import FactResolver
 from doctor.solver.candidates import releases_of
 from doctor.solver.environment import PackageSet, stack_of

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from doctor.model import ABSENT, InstallPlan, PinnedRequirement, Report, VerificationStep
 from doctor.packages.flash_attn_build import TOOLS, build, this_machine
-from doctor.packages.index import Platform, ReleaseIndex
+from doctor.packages.index import ReleaseIndex
+from doctor.packages.platform import Platform
 from doctor.packages.relations import BUILT_AGAINST_TORCH
 from doctor.runner.command import Ran, run_child
 

@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from doctor.packages.index import Platform, ReleaseIndex, normalized
+from doctor.packages.index import ReleaseIndex
+from doctor.packages.platform import Platform
+from doctor.packages.requirements import normalized
 from doctor.runner.command import Ran, run_child
 
 from .installer_output import Verdict, verdict

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packaging.requirements import InvalidRequirement
+
 from doctor.diagnosis.request import Request
 from doctor.model import ABSENT, InstallPlan, Report
-from doctor.packages.index import Platform, ReleaseIndex, admits, load_index, needs_of, normalized
+from doctor.packages.index import ReleaseIndex, load_index
+from doctor.packages.platform import Platform
 from doctor.packages.relations import owner_of
-from doctor.packages.requirement_lines import read_line
+from doctor.packages.requirements import admits, needs_of, normalized, requirement
 from doctor.rulebook.resolver import FactResolver
 from doctor.solver.environment import distributions, platform_of
 from doctor.sources.probes.distributions import installed_requirements
@@ -103,5 +106,8 @@ def _beside(report: Report, pins: InstallPlan, around: Surroundings, index: Rele
 
 def _plain(text: str) -> bool:
     """A requirement that holds without any extra, and that names a release and no place."""
-    line = read_line(text)
-    return line is not None and "extra" not in text.partition(";")[2]
+    try:
+        parsed = requirement(text)
+    except InvalidRequirement:
+        return False
+    return parsed.url is None and "extra" not in str(parsed.marker or "")

@@ -15,7 +15,8 @@ from pathlib import Path
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.model import Fix, InstallPlan, Report, VerificationStep
-from doctor.packages.index import Platform, load_index
+from doctor.packages.index import load_index
+from doctor.packages.platform import Platform
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.command import run_child
 from doctor.solver.environment import platform_of

@@ -285,7 +285,7 @@ def array(draw) -> tuple[str, str, str, bool]:
     return texts[0], texts[1], texts[2], not marker
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(
     first=array(), extra=array(), group=array(), newline=st.sampled_from(["\n", "\r\n"]), end=st.booleans(),
     bom=st.booleans(), order=st.permutations(range(5)),

@@ -6,7 +6,8 @@ import pytest
 
 from doctor.apply.install.dry_run import Question, metadata, platform_tag, resolve
 from doctor.apply.install.installers import PIP, Installer, find_installer
-from doctor.packages.index import Platform, load_index
+from doctor.packages.index import load_index
+from doctor.packages.platform import Platform
 
 LINUX = Platform("3.11.7")
 REFUSED = {"code": 1, "err": "error: No solution found when resolving dependencies\n  cause: Because {} .\n"}
