@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from doctor.model import Report
 
 from .fix_text import FixLine, LineKind
-from .formats import Style
 from .shell import commands, flat, head, shell_line, undefined_variables
+from .style import Style
 
 
 def fixes(report: Report, style: Style) -> str:

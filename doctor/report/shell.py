@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from doctor.model import Fix, InstallPlan, Report, Severity
 
 from .fix_text import FixLine, LineKind, other_lines, package_lines
-from .formats import Style
 from .page import printable
+from .style import Style
 
 _USED = re.compile(r"\$\{?(\w+)")
 

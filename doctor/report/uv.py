@@ -10,8 +10,8 @@ from doctor.model import ChangeKind, Fix, InstallPlan, PinnedRequirement, Report
 from doctor.packages.index import load_index
 
 from .fix_text import EXTRAS
-from .formats import Style
 from .shell import flat, fragment
+from .style import Style
 
 
 def fixes(report: Report, style: Style) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import tempfile
@@ -39,6 +38,7 @@ from .dry_run import Resolution, shown
 from .installer_output import installed
 from .installers import Installer
 from .location import InstallLocation, appliable
+from .options import InstallOptions
 from .recheck import check_step, diagnose_after, kernel_step
 
 _SHOWN = 40  # lines of the plan
@@ -70,7 +70,7 @@ def apply(
     steps: Sequence[VerificationStep],
     installer: Installer,
     python: str,
-    options: argparse.Namespace,
+    options: InstallOptions,
     ask: Callable[[str], bool],
     tell: Callable[[str], None],
 ) -> tuple[Verification, Report | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +33,7 @@ from .dry_run import shown
 from .installer_output import installed
 from .installers import Installer, find_installer
 from .location import appliable
+from .options import InstallOptions
 from .workflow import interpreter_of
 
 
@@ -47,7 +47,7 @@ class Undoing:
 
 
 def roll_back(
-    request: Request, options: argparse.Namespace, ask: Callable[[str], bool], tell: Callable[[str], None]
+    request: Request, options: InstallOptions, ask: Callable[[str], bool], tell: Callable[[str], None]
 ) -> Report:
     """The report on the environment as it is again; DoctorError where nothing was applied."""
     python = interpreter_of(request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 from doctor.diagnosis.request import Request
@@ -14,6 +13,7 @@ from .apply import apply
 from .dry_run import Resolution, resolve
 from .installers import Installer, find_installer
 from .location import appliable
+from .options import InstallOptions
 from .surroundings import Surroundings, question_of, surroundings_of
 from .trial import trial
 
@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 
 
 def prove(
-    report: Report, request: Request, options: argparse.Namespace, ask: Ask, tell: Tell
+    report: Report, request: Request, options: InstallOptions, ask: Ask, tell: Tell
 ) -> tuple[Verification | None, Report | None]:
     """(the proof of the recommended fix, what the check says after `--apply`); no proof where nothing is installed."""
     fix = report.package_fix

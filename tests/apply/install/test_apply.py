@@ -253,8 +253,7 @@ def test_what_is_held_is_a_constraint_and_no_order_to_install_it():
     from doctor.apply.install.apply import plan_of
     from doctor.apply.install.dry_run import Resolution
     from doctor.apply.install.state import Kept
-    from doctor.model import Facts, Report
-    from doctor.solver.install_plan import InstallPlan, PinnedRequirement
+    from doctor.model import Facts, InstallPlan, PinnedRequirement, Report
 
     report = Report("t", {}, Facts(), (), (), (), (), {})
     held = (
