@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from doctor.model import ABSENT, ChangeKind, Fix, Remedy, TextEnum
+from doctor.facts.settings import setting_text
+from doctor.model import ABSENT, ChangeKind, Finding, Fix, Remedy, TextEnum
 from doctor.packages.relations import BUILT_AGAINST_TORCH
 from doctor.util.call_text import CallKind, call_kind
 
@@ -61,6 +62,13 @@ def alternative_lines(item: Remedy) -> list[str]:
 def fix_lines(item: Fix) -> list[str]:
     """Return the printed lines of a fix, packages first."""
     return [line.shown for line in (*package_lines(item), *other_lines(item))]
+
+
+def no_pin_lead(finding: Finding) -> str:
+    """Return the words before a finding's `no_pin`: no general verdict where one of its remedies changes packages."""
+    calls = (item.call for item in finding.alternatives if item.call and call_kind(item.call) == CallKind.COMMAND)
+    installs = any(item.require or item.build for item in finding.alternatives)
+    return "Note" if installs or any("install" in call for call in calls) else "No version change fixes this"
 
 
 def remedy_lines(item: Remedy) -> Iterator[FixLine]:
@@ -137,13 +145,7 @@ def _requirement(name: str, wanted: str, others: Mapping[str, str]) -> str:
 
 
 def _setting(name: str, value: Any) -> FixLine:
-    return FixLine(LineKind.NOTE, f"in the job's configuration: {name.removeprefix('workload.')} = {_shown(value)}")
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(map(str, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return FixLine(LineKind.NOTE, setting_text(name, value))
 
 
 def _shell_value(text: str) -> str:

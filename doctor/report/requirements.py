@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from doctor.facts.settings import setting_text
 from doctor.model import ABSENT, ChangeKind, Fix, InstallPlan, Report, Severity
 from doctor.util.call_text import describe_call
 
@@ -59,7 +60,7 @@ def settings_of(fix: Fix) -> Iterator[str]:
             yield f"export {change.name}={_flat(change.after)}" if change.after is not None else f"unset {change.name}"
         elif change.kind == ChangeKind.CONFIG:
             was = f" (was {_flat(change.before)})" if change.before is not None else ""
-            yield f"in the job's configuration: {change.name} = {_flat(change.after or 'unset')}{was}"
+            yield _flat(f"{setting_text(change.name, change.after or 'unset')}{was}")
         elif change.kind == ChangeKind.CALL:
             yield _flat(describe_call(change.after or change.name))
 
@@ -117,5 +118,6 @@ def _what_else(report: Report, fix: Fix) -> list[str]:
     if explained:
         out.append("")
     for finding in explained:
-        out += [f"# {finding.rule}: {_flat(text)}" for text in (finding.no_pin, finding.myth) if text]
+        no_pin = None if fix.changes_packages and finding.rule in fix.resolves else finding.no_pin
+        out += [f"# {finding.rule}: {_flat(text)}" for text in (no_pin, finding.myth) if text]
     return out

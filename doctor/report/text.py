@@ -5,7 +5,7 @@ from __future__ import annotations
 from doctor.model import SEVERITIES, ChangeKind, Evidence, Finding, Fix, Report, Severity
 
 from .cases import MOST_MESSAGES, messages, readings, where
-from .fix_text import alternative_lines, fix_lines
+from .fix_text import alternative_lines, fix_lines, no_pin_lead
 from .page import Page
 from .proof import proof_lines
 from .runs import confirmation_lines, run_lines, timing_line
@@ -162,7 +162,7 @@ def _details(page: Page, finding: Finding, report: Report | None) -> None:
     confirmation_lines(page, finding)
     _ways_out(page, finding)
     if finding.no_pin:
-        page.say(finding.no_pin, lead="no package version cures it:", look="label", indent=2, hang=4)
+        page.say(finding.no_pin, lead=f"{no_pin_lead(finding).lower()}:", look="label", indent=2, hang=4)
     if finding.myth:
         page.say(finding.myth, lead="not this:", look="label", indent=2, hang=4)
     for number, source in enumerate(finding.references):

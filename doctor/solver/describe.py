@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from doctor.facts.settings import attention_call
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, Change, ChangeKind, Fix, InstallPlan, Severity
 from doctor.packages.flash_attn_build import CORE_HOURS
@@ -272,6 +273,9 @@ def _action(change: Change) -> str:
             return f"replace `{change.name}` {change.before} by the build {change.after}"
         down = parse_version(change.after) < parse_version(str(change.before))
         return f"{'downgrade' if down else 'upgrade'} `{change.name}` to {change.after}"
+    call = attention_call(change.name, change.after) if change.kind == ChangeKind.CONFIG else None
+    if call is not None:
+        return f"call `{call}`"
     if change.after is None:
         return f"unset `{change.name}`"
     return f"set `{change.name}` to `{change.after}`"

@@ -22,6 +22,7 @@ from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.candidates import releases_of
 from doctor.solver.environment import stack_of
 from doctor.solver.plan import LOADER_VARIABLES, FixPlan, Pick
+from doctor.solver.remedies import builds_of
 from doctor.solver.repair import FixSearch
 from doctor.solver.resolve import choices, unresolved_clashes
 
@@ -50,6 +51,9 @@ class World:
         builds = {spec.removeprefix("==") for rule in rulebook.rules.values() if rule.severity == "error"
                   for way in rule.alternatives for name, spec in way.require.items()
                   if name == "torch" and "+" in spec}  # fmt: skip
+        builds |= {remedy.require["torch"].removeprefix("==") for rule in rulebook.rules.values()
+                   if rule.severity == "error" for way in rule.alternatives if way.build
+                   for remedy in builds_of(self.stack, way)}  # fmt: skip
         if "torch" in self.classes:  # builds of another index: those that some rule names
             self.classes["torch"] += [
                 build for build in sorted(builds) if releases_of(self.stack, "torch", f"=={build}")

@@ -125,7 +125,7 @@ def test_held_and_allowed_at_once_is_an_error():
 
 
 def request(**more) -> Request:
-    return Request(facts=str(B / "facts.yaml"), workload=str(B / "workload.yaml"), run=False, **more)
+    return Request(facts=(str(B / "facts.yaml"),), workload=str(B / "workload.yaml"), run=False, **more)
 
 
 def test_the_session_passes_the_limits_on(tmp_path: Path):

@@ -18,9 +18,7 @@ from doctor.packages.platform import Platform
 from doctor.packages.requirements import admits
 from doctor.report.fix_text import fix_lines
 from doctor.rulebook.evaluate import Assessment, evaluate
-from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
-from doctor.rulebook.schema import read_file
 from doctor.solver.constraints import Limits
 from doctor.solver.cost import cost
 from doctor.solver.environment import PackageSet, stack_of
@@ -61,24 +59,6 @@ def packages(fix: Fix) -> dict[str, str | None]:
 
 def settings(fix: Fix) -> dict[str, str | None]:
     return {change.name: change.after for change in fix.changes if change.kind in ("env", "config")}
-
-
-@pytest.fixture
-def own_rules(tmp_path: Path):
-    """A rulebook of a few rules written for the test."""
-
-    def write(**rules: dict[str, Any]) -> Rulebook:
-        folder = tmp_path / "own"
-        folder.mkdir()
-        for name, body in rules.items():
-            whole = {"id": name, "name": name.lower(), "severity": "error", "summary": f"{name} strikes",
-                     "references": ["https://example.org"], "message": name, **body}  # fmt: skip
-            (folder / f"{name}.yaml").write_text(json.dumps(whole))
-        bodies = [read_file(folder / f"{name}.yaml") for name in rules]  # checked as every rule is
-        own = {body["id"]: Rule(body["id"], "own", body, path) for _, _, path, body in bodies}
-        return Rulebook(own, rulebook().libraries)
-
-    return write
 
 
 # --- the incidents ------------------------------------------------------------------------------------------------

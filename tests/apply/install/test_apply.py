@@ -276,3 +276,17 @@ def test_what_is_held_is_a_constraint_and_no_order_to_install_it():
     moved = plan_of(report, replace(pins, moves_torch=True), Resolution(True, "", versions=resolved), before)
     assert [line.package for line in moved.built] == ["flash-attn"]
     assert "flash-attn 2.6.3, built again" in moved.changes
+
+
+def test_another_build_of_the_same_torch_is_installed(uv, old, fix, capsys):
+    """TORCH030 changes nothing but the build: it has a plan, an index, and a release that the check then sees."""
+    old.put("torch", "2.13.0+cpu")
+    run(fix("--apply", "--yes", "--gpu", "h100", "--format", "json"))
+    report = json.loads(capsys.readouterr().out)
+    assert "TORCH030" in [item["id"] for item in report["findings"]]
+    assert old.versions["torch"].startswith("2.13.0+cu")
+    words = next(words for words in uv.calls("install") if any(word.startswith("torch==") for word in words))
+    label = old.versions["torch"].partition("+")[2]
+    assert f"https://download.pytorch.org/whl/{label}" in words
+    steps = {step["name"]: step for step in report["proof"]["steps"]}
+    assert steps["installs"]["outcome"] == "yes" and "TORCH030" in steps["check"]["reason"]

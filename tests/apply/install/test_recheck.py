@@ -98,7 +98,7 @@ def test_a_gpu_that_is_not_the_fixes_proves_nothing():
     here = facts(gpu__sm="9.0")
     assert _why_no_kernels(here, here, {}, Request()) == ""
     assert "not the one" in _why_no_kernels(here, facts(gpu__sm="8.0"), {}, Request())
-    assert "not the one" in _why_no_kernels(here, here, {}, Request(facts="f.yaml"))
+    assert "not the one" in _why_no_kernels(here, here, {}, Request(facts=("f.yaml",)))
     assert "`flash-attn`" in _why_no_kernels(here, here, {"flash-attn": "2.7.4"}, Request())
     assert _why_no_kernels(facts(gpu__sm=ABSENT), here, {}, Request()) == "no GPU here"
 

@@ -1,0 +1,32 @@
+"""Fixtures of the solver tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from doctor.rulebook.rule import Rule
+from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.schema import read_file
+
+
+@pytest.fixture
+def own_rules(tmp_path: Path) -> Callable[..., Rulebook]:
+    """Return a function that makes a rulebook of a few rules written for the test."""
+
+    def write(**rules: dict[str, Any]) -> Rulebook:
+        folder = tmp_path / "own"
+        folder.mkdir()
+        for name, body in rules.items():
+            whole = {"id": name, "name": name.lower(), "severity": "error", "summary": f"{name} strikes",
+                     "references": ["https://example.org"], "message": name, **body}  # fmt: skip
+            (folder / f"{name}.yaml").write_text(json.dumps(whole))
+        bodies = [read_file(folder / f"{name}.yaml") for name in rules]  # checked as every rule is
+        own = {body["id"]: Rule(body["id"], "own", body, path) for _, _, path, body in bodies}
+        return Rulebook(own, load_rulebook().libraries)
+
+    return write
