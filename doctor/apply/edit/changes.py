@@ -1,4 +1,4 @@
-"""What a fix wants of files: a version for every package it moves, and the index of another torch build."""
+"""The changes a fix makes to files: a version for every package it changes, and the index of another torch build."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ChangeSet:
     index_url: str | None = None
     wheels: Callable[[str, str], str | None] | None = None
     companions: Callable[[str, str], PackageChange | None] | None = None
-    said: list[str] = field(default_factory=list)  # what the user has to know of what was written
+    notes: list[str] = field(default_factory=list)  # for the user, about what was written
 
     def same(self, written: str, wanted: str) -> bool:
         """Whether a file says it already; a label that names the very build which was judged does."""
@@ -65,11 +65,11 @@ class ChangeSet:
         """The address of the wheel that fits the environment to come; of what a registry has, none is needed."""
         found = self.wheels(package, version) if self.wheels else None
         if found:
-            self.say(f"`{package}`: the address is expected from the workflow that builds the wheel, and was not asked")
+            self.say(f"`{package}`: the wheel URL is expected from the release workflow; it was not checked")
         elif self._in_registry(package, version):
-            self.say(f"`{package}` {version} comes from the package index, in place of the old address")
+            self.say(f"`{package}` {version} comes from the package index, instead of the old URL")
         else:
-            self.say(f"`{package}` {version} has no wheel on record for the new torch: it is built from source")
+            self.say(f"`{package}` {version} has no known wheel for the new torch: it is built from source")
         return found
 
     def _in_registry(self, package: str, version: str) -> bool:
@@ -84,15 +84,15 @@ class ChangeSet:
         if found is None:
             return None
         if found.version is None:
-            self.say(f"`{package}{spec}` stays, and no release of it goes with what the fix brings")
+            self.say(f"`{package}{spec}` stays, but no release of it is compatible with the fix")
             return None
-        self.say(f"`{package}{spec}` does not go with what the fix brings; {found.version} does")
+        self.say(f"`{package}{spec}` is not compatible with the fix; {found.version} is")
         return found
 
     def say(self, text: str) -> None:
         """Once, however many lines it concerns."""
-        if text not in self.said:
-            self.said.append(text)
+        if text not in self.notes:
+            self.notes.append(text)
 
     def indexes(self, urls: Mapping[K, str], where: str) -> dict[K, str]:
         """The addresses to replace, by their keys: PyTorch's for another CUDA than that of the build which was judged.
@@ -106,10 +106,11 @@ class ChangeSet:
             return {}
         if len(tags) > 1:
             self.say(
-                f"{where}: it has indexes for {', '.join(sorted(tags))}, and what was judged is {self.tag}: see to it"
+                f"{where} has several PyTorch indexes ({', '.join(sorted(tags))}): "
+                f"change the right one to {self.tag} by hand"
             )
             return {}
-        self.say(f"{where}: the index is that of the build which was judged, {self.tag}")
+        self.say(f"{where}: the PyTorch index is now that of the checked build, {self.tag}")
         return {key: _TAG.sub(self.tag, urls[key], count=1) for key in cudas}
 
 
@@ -194,4 +195,4 @@ def companion(stack: PackageSet, chosen: Mapping[str, str], package: str, spec: 
         for version in releases_of(beside, package)
         if beside.fits(package, version, chosen) and not beside.outdated(package, version, chosen)
     )
-    return PackageChange(package, next(fitting, None), "goes with what the fix brings", False)
+    return PackageChange(package, next(fitting, None), "compatible with the fix", False)

@@ -1,4 +1,4 @@
-"""The commands of an installation, in their order: what goes, what comes, what is laid down anew, what is compiled."""
+"""The commands of an installation, in order: uninstall, install, reinstall, compile."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def from_wheel(
     installer: Installer, python: str, line: PinnedRequirement, pins: InstallPlan, options: Sequence[str] = ()
 ) -> Iterator[list[str]]:
     """Ways to a compiled package without compiling it: a wheel on the user's index, the release page's."""
-    alone = ["--no-deps", installer.anew, *options]
+    alone = ["--no-deps", installer.reinstall_option, *options]
     yield installer.install(python, [*alone, "--only-binary", ":all:", line.requirement])
     if pins.wheel_url is not None and line.package == "flash-attn":
         yield installer.install(python, [*alone, f"flash-attn @ {pins.wheel_url}"])
@@ -75,7 +75,7 @@ def from_wheel(
 def from_source(installer: Installer, python: str, line: PinnedRequirement, options: Sequence[str] = ()) -> list[str]:
     """Build against what is installed there; no earlier build of it may be taken, for it met another torch."""
     afresh = ["--refresh-package", line.package] if installer.kind == UV else ["--no-cache-dir"]
-    arguments = ["--no-deps", installer.anew, *options, "--no-build-isolation", *afresh, line.requirement]
+    arguments = ["--no-deps", installer.reinstall_option, *options, "--no-build-isolation", *afresh, line.requirement]
     return installer.install(python, arguments)
 
 
@@ -84,7 +84,7 @@ def why_not_built(line: PinnedRequirement, sm: str | None, cuda: str | None, tim
     if line.package not in BUILT_AGAINST_TORCH:
         return None
     if nvcc() is None:
-        return "`nvcc` is not here"
+        return "`nvcc` is not installed"
     if line.package != "flash-attn":
         return None if timeout >= _SMALL_BUILD else f"that may take longer than {timeout:g} s"
     plan = build(line.version, sm, cuda, this_machine())
@@ -125,13 +125,13 @@ def compiled(
     command = from_source(installer, python, line, options)
     if why_not:
         return VerificationStep(
-            name, None, f"`{line.package}` {line.version} has to be built, and {why_not}", shown(command)
+            name, None, f"`{line.package}` {line.version} needs a source build: {why_not}", shown(command)
         )
     tools = run_child(installer.install(python, [*options, *TOOLS]), timeout=timeout)
     if not tools.good:
         found = installed(tools)
         return VerificationStep(
-            name, found.outcome, f"what builds it: {found.reason}", shown(tools.command), tools.seconds
+            name, found.outcome, f"build tools: {found.reason}", shown(tools.command), tools.seconds
         )
     ran = run_child(command, timeout=timeout, env={**os.environ, **build_settings(line, sm, cuda)})
     found = installed(ran)

@@ -1,4 +1,4 @@
-"""What a fix has to live with: everything installed that it leaves alone, as the resolver is asked about it."""
+"""Collect everything installed that a fix leaves alone, for the resolver."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def surroundings_of(python: str) -> Surroundings:
         for need in needs_of(tuple(lines), platform):
             found = packages.get(need.package)
             if found is None or not admits(need.range, found.version):
-                what = "is not there" if found is None else f"is {found.version}"
+                what = "is not installed" if found is None else f"is {found.version}"
                 broken[name] = f"{name} needs {need.package}{need.range}, which {what}"
                 break
     local = {name: requires.get(name, ()) for name, kept in packages.items() if kept.origin}

@@ -41,7 +41,7 @@ def test_what_stays_may_move_if_it_must_and_is_told(uv):
     uv.plan(compile=[refused("a needs tokenizers>=0.21"), {"resolved": "a==2\ntokenizers==0.21.0\nnumpy==1.26.4\n"}])
     answer = ask(uv, Question(("a==2",), beside={"tokenizers": "0.19.1", "numpy": "1.26.4"}, platform=LINUX))
     assert answer.outcome is True
-    assert answer.reason == "moves along: tokenizers 0.19.1 → 0.21.0"
+    assert answer.reason == "also changes: tokenizers 0.19.1 → 0.21.0"
     assert "tokenizers" in (uv.folder / "asked.txt").read_text().splitlines()
 
 

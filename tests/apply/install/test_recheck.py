@@ -30,7 +30,7 @@ FIX = Fix("Do", (Change("package", "torch", "2.5.1", "2.6.0", "", ("A1",)),), ("
 @pytest.mark.parametrize(
     ("after", "fix", "outcome", "words"),
     [
-        ((), FIX, True, "silent now: A1"),
+        ((), FIX, True, "fixed: A1"),
         ((finding("W1", "warning"),), FIX, True, "warnings: W1"),
         ((finding("A1"),), FIX, False, "still fires: A1: A1 strikes"),
         ((finding("N1"),), FIX, False, "still fires: N1 (new)"),
