@@ -261,8 +261,8 @@ class Fix:
 
     @property
     def safe(self) -> bool:
-        """Whether it neither changes results nor leaves the environment inconsistent."""
-        return self.safety != FixSafety.UNSAFE
+        """Whether it can be applied without a second look."""
+        return self.safety == FixSafety.SAFE
 
     @property
     def changes_packages(self) -> bool:
@@ -416,6 +416,7 @@ class Report:
     fixes: tuple[Fix, ...]
     undetermined: tuple[Undetermined, ...]
     timing: Mapping[str, float]
+    target: str = ""  # what was examined: an interpreter, files
     kernels_run: bool = False
     runs: tuple[Confirmation, ...] = ()  # the job's own attention, run on this machine
     notes: tuple[str, ...] = ()
