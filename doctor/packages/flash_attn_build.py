@@ -41,7 +41,7 @@ class Build:
 
     @property
     def duration(self) -> str:
-        """`20 minutes to 1 hour`, to one figure: nobody knows better."""
+        """`20 minutes to 1 hour`, to one figure."""
         low, high = (_spoken(hours) for hours in self.hours)
         return low if low == high else f"{low} to {high}"
 

@@ -59,7 +59,7 @@ class Release:
 
 
 def loses_cuda(release: Release, platform: Platform) -> bool:
-    """On aarch64 the registry's older torch wheels are CPU builds: no way out for a GPU job."""
+    """On aarch64 the registry's older torch wheels are CPU builds: no fix for a GPU job."""
     if release.package != "torch" or platform.machine == "x86_64" or platform.system != "Linux":
         return False
     elsewhere = Platform(platform.python, "Linux", "x86_64")

@@ -41,7 +41,7 @@ def _fitting_releases(stack: PackageSet, package: str, wanted: str) -> list[str]
         version
         for version, item in releases.items()
         if not item.yanked
-        and any(parse_version(version).release)  # 0.0.0 only holds a name
+        and any(parse_version(version).release)  # 0.0.0 only reserves a name
         and not (final and item.is_prerelease)
         and not (present and _same(version, present))
         and admits(wanted, version)

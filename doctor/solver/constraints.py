@@ -1,4 +1,4 @@
-"""What the user keeps: held packages, the only ones that may change, and ranges of their own files."""
+"""What the user keeps: held packages, packages that alone may change, and version ranges."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ _QUOTED = r'"([^"\\]*)"|\'([^\']*)\''
 
 
 def requirement_in(line: DeclaredRequirement) -> str | None:
-    """The requirement as it stands in its line, `torch[extra]>=2.4`; None where the file writes it in another way."""
+    """Return the requirement as its line has it, `torch[extra]>=2.4`; None where the file uses another notation."""
     raw = (line.raw or "").partition(" #")[0]
     texts = [raw, *(double or single for double, single in re.findall(_QUOTED, raw))]  # items of an array in TOML
     for text in map(str, texts):

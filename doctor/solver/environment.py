@@ -1,6 +1,6 @@
-"""The installed packages and their releases: what a choice of versions entails, breaks and costs.
+"""The installed packages and their releases: what a choice of versions implies and breaks.
 
-A package's own version is a choice; what it pins with `==` as its parts (torch's CUDA libraries,
+A package's own version is a choice; what it pins with `==` as bundled packages (torch's CUDA libraries,
 TransformerEngine's core) follows from that choice and is never chosen by itself.
 """
 

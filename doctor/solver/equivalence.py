@@ -1,4 +1,4 @@
-"""Releases that package metadata cannot tell apart: where one of them fits nowhere, neither does another."""
+"""Group releases that package metadata cannot distinguish: where one of them fits nowhere, no other does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""An error refuted by cases: at every choice of releases something stands against its cure.
+"""Prove by cases that no release fixes an error: at every choice of releases some rule or requirement excludes it.
 
-The limit that decides at one choice of releases decides at every choice that agrees in the packages it reads; only over
-those is a further case made, and what closed a case closes every later one that agrees in them. What packages require
-of one another counts where both ends are chosen, so that the cases cover more than can be installed.
+The limit that decides at one choice of releases decides at every choice that agrees in the packages it reads. So only
+those packages are varied further, and a closed case closes every later one that agrees in them. Requirements between
+packages count where both ends are chosen, so the cases cover more than can be installed.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Case:
 
 
 class Cases:
-    """The cases of one patient."""
+    """The cases of one environment and workload."""
 
     def __init__(self, repair: FixSearch, most: int | None = None) -> None:
         self.repair, self.stack, self.rulebook = repair, repair.stack, repair.rulebook
         self.kinds = ReleaseClasses(repair.rulebook, repair.stack)
-        self.plan = _settled(repair)
+        self.plan = _required_settings(repair)
         self.budget = repair.budget
         self._all = Allowance("infeasibility", "all_cases", most or self.budget.all_cases, self.budget.trace)
         self._left = self._round()
@@ -60,7 +60,7 @@ class Cases:
         return len(self._memo)
 
     def of(self, rule: Rule, library: Library | None = None, backend: str | None = None) -> list[Case | None]:
-        """What stands against a cure, at every choice of releases; None for a choice that stays open."""
+        """Return what excludes a fix at every choice of releases; None for a choice that stays open."""
         self._begin(rule)
         return list(self._below(rule, library, backend, {}))
 
@@ -75,7 +75,7 @@ class Cases:
                 self._open.clear()
 
     def _begin(self, rule: Rule) -> None:
-        """A new round; what closed cases of another error may be what this one's cure is about."""
+        """Start a new round; limits that closed cases of another error may be what this one's fix changes."""
         self._left = self._round()
         if self._about is not rule:
             self._about = rule
@@ -110,7 +110,7 @@ class Cases:
         self._all.spend()
         causes = self.causes(fixed)
         limits = self._limits(rule, library, backend, causes)
-        if not limits:  # nothing speaks against it here but another error, which only releases could cure
+        if not limits:  # only another error excludes it here, which only releases could fix
             self._open.append(self._moved(fixed))
             limits = [
                 Limit(other)
@@ -165,7 +165,7 @@ class Cases:
     def _again(self, limit: Limit, backend: str | None, fixed: Mapping[str, str]) -> Case | None:
         """The case, where a limit that closed one lately holds here too, whatever the other releases are.
 
-        Asked of limits for which no backend has to be predicted: much cheaper than to judge the case in full.
+        Only for limits that need no backend prediction: much cheaper than evaluating the case in full.
         """
         causes = self.causes(fixed)
         for old in (limit, *(old for old in self._latest if old.rule is not limit.rule)):
@@ -195,8 +195,8 @@ class Cases:
         return holds is True or (holds is None and rule.id in self.repair.firing)
 
 
-def _settled(repair: FixSearch) -> FixPlan:
-    """The settings that errors ask for which nothing else cures: without them there is nothing to prove."""
+def _required_settings(repair: FixSearch) -> FixPlan:
+    """Return the settings required by errors that nothing else fixes: without them there is nothing to prove."""
     plan = FixPlan()
     for rule in repair.rules:
         if rule.id in repair.firing:
@@ -215,7 +215,7 @@ def _by_hand(rule: Rule) -> bool:
 
 
 def _far(limit: Limit) -> int:
-    """Limits of the GPU are told first, then those of the job: a reader can judge them."""
+    """Order limits: those of the GPU first, then those of the job, which a reader can verify."""
     keys = [leaf.key for leaf in limit.rule.when.leaves()] if limit.rule else []
     return (
         0 if any(key.startswith("gpu.") for key in keys) else 1 if any(k.startswith("workload.") for k in keys) else 2

@@ -1,4 +1,4 @@
-"""Search for changes after which the same rulebook has nothing left to say: alternatives joined, then asked again."""
+"""Combine remedies of rules into fixes, and evaluate the rulebook again on the changed facts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CandidateFix:
     conditions: tuple[str, ...] = ()  # of its remedies, that the facts leave unknown
 
     def rank(self, target: frozenset[str]) -> tuple[Any, ...]:
-        """Order among outcomes: what stays broken, unsafe ways, the rule authors' order, then the cost."""
+        """Return the order among outcomes: errors left, safety, the rule authors' order, then the cost."""
         return len(self.firing), self.safety.rank, self.plan.order or (UNNAMED,), self.cost
 
     @property
@@ -105,11 +105,11 @@ class FixSearch:
         return alone
 
     def fixes_for(self, rule: Rule, plan: FixPlan | None = None, depth: int = 0) -> Iterator[CandidateFix]:
-        """The best outcome of each alternative of the rule, in the rule's own order."""
+        """Yield the best outcome of each remedy of the rule, in the rule's own order."""
         for order, alternative in enumerate(self._remedies(rule)):
             pick = Pick(rule.id, order, alternative)
             if pick.trusted and rule.id not in self.firing:
-                continue  # a flaw that the plan itself brings in is not cured on trust
+                continue  # an error that the plan itself introduces is not fixed on trust
             if not self._changes_something(pick):
                 continue
             joined = (plan or FixPlan()).joined(pick)
@@ -137,7 +137,7 @@ class FixSearch:
         return self._new_warnings[key]
 
     def completed(self, plan: FixPlan, depth: int = 0) -> CandidateFix | None:
-        """The plan with releases that fit, and with further findings cured; None when that cannot be had."""
+        """Return the plan with releases that fit and with further findings fixed; None if that is impossible."""
         tried: dict[frozenset[str], CandidateFix] = {}
         for chosen in islice(self._choices(plan), self.budget.versions):
             if self._evaluations.exhausted:
@@ -168,7 +168,7 @@ class FixSearch:
         return best
 
     def _deeper(self, plan: FixPlan, outcome: CandidateFix, depth: int) -> Iterator[CandidateFix]:
-        """Cure what still fires, newly firing rules first; a rule already picked is not picked twice."""
+        """Yield outcomes that also fix what still fires, newly firing rules first; each rule is picked once."""
         if depth >= self.budget.depth:
             return
         picked = {pick.rule for pick in plan.picks}
@@ -180,7 +180,7 @@ class FixSearch:
                 return
 
     def minimize(self, outcome: CandidateFix) -> CandidateFix:
-        """The same without packages that need not change after all: what cures one finding may have cured another."""
+        """Return the outcome without packages that need not change: one change may fix several findings."""
         for name in sorted(outcome.chosen, key=lambda package: (outcome.chosen[package] != ABSENT, package)):
             fewer = {package: version for package, version in outcome.chosen.items() if package != name}
             if not fewer or unresolved_clashes(self.stack, fewer):
@@ -196,7 +196,7 @@ class FixSearch:
                 ):
                     plan = plan.joined(pick)
             if plan is None or not plan.picks:
-                continue  # nobody's way any more: the rulebook may only be silent because nobody looked there
+                continue  # no remedy is left: the rulebook may be silent only because a fact is unknown
             without = self.evaluate(plan, fewer)
             if without is not None and without.firing <= outcome.firing and without.unclear <= outcome.unclear:
                 return self.minimize(without)
@@ -206,7 +206,7 @@ class FixSearch:
         return choices(self.stack, plan.require, self.budget, left=self._nodes)
 
     def _changes_something(self, pick: Pick) -> bool:
-        """Whether the patient is not that way already."""
+        """Whether it differs from the present environment and job."""
         alone = FixPlan().joined(pick)
         if alone is None:
             return False
@@ -219,17 +219,17 @@ class FixSearch:
         )
 
     def _consequences(self, plan: FixPlan) -> dict[str, Any]:
-        """The facts that hold after the plan by themselves; `{key}` stands for the present value of that key."""
+        """Return the facts that follow from the plan; `{key}` stands for the present value of that key."""
         value = self.base.known.value
         return {key: value(text[1:-1]) if str(text).startswith("{") else text for key, text in plan.then.items()}
 
     def facts_after(self, plan: FixPlan, chosen: Mapping[str, str]) -> Facts:
-        """The facts with these releases, variables and settings, and what follows from them."""
+        """Return the facts with these releases, variables and settings, and what follows from them."""
         settings = {**plan.config, **self._consequences(plan)}
         return changed_facts(self.rulebook, self.facts, self.base.known, self.stack, chosen, plan.env, settings)
 
     def evaluate(self, plan: FixPlan, chosen: Mapping[str, str]) -> CandidateFix | None:
-        """What the rulebook says of the changed facts; None when no usable backend would remain."""
+        """Evaluate the rulebook on the changed facts; None if no usable backend or an excluded condition remains."""
         facts = self.facts_after(plan, chosen)
         known, predictions = know(self.rulebook, facts)
         conditions: list[str] = []
@@ -248,7 +248,7 @@ class FixSearch:
             elif holds is None:
                 unclear.add(rule.id)
                 if rule.id in self.firing:
-                    firing.add(rule.id)  # it is not cured, only hidden
+                    firing.add(rule.id)  # it is not fixed, only hidden
         for library in self.rulebook.libraries.values():
             if library.prefix and known.has_workload and (library.applies is None or library.applies.holds(known)):
                 known.look_up(f"{library.prefix}.selected")
@@ -263,7 +263,7 @@ class FixSearch:
 
 
 def downgrades_torch_line(stack: PackageSet, outcome: CandidateFix) -> bool:
-    """Whether it takes torch back to an older release line, which no rule asks for: no warning is worth that."""
+    """Whether it takes torch back to an older release line, which no remedy requires: too much for a warning."""
     if any("torch" in pick.alternative.require for pick in outcome.plan.picks):
         return False
     torch, before = outcome.chosen.get("torch", ABSENT), stack.installed.get("torch", ABSENT)
@@ -271,7 +271,7 @@ def downgrades_torch_line(stack: PackageSet, outcome: CandidateFix) -> bool:
 
 
 def by_hand(plan: FixPlan) -> int:
-    """How many variables, settings and lines of code a plan changes."""
+    """Return how many variables, settings and lines of code a plan changes."""
     return len(plan.config) + len(plan.env) + sum(bool(pick.alternative.call) for pick in plan.picks)
 
 

@@ -1,9 +1,9 @@
-"""A way out that no rule names: releases, variables and settings searched with metadata and rulebook as only judges.
+"""Search all releases, variables and settings for a fix that no rule names; metadata and the rulebook judge.
 
-Depth-first with iterative deepening on the number of changed packages. What a broken requirement or a firing rule
-does not depend on cannot mend it: every look-up of a judgement is traced, and only what feeds one of these facts is
-moved: packages, variables that are set, and the settings the rule puts before any release. Releases that nothing
-tells apart are tried once (`kinds`). No pruning loses a solution (docs/adr/0006-fix-by-asking-again.md).
+Depth-first with iterative deepening on the number of changed packages. Every look-up of an evaluation is traced, and
+only what feeds a firing rule or a broken requirement is changed: packages, variables that are set, and the settings
+that the rule puts before any release. Releases that nothing distinguishes are tried once (`ReleaseClasses`).
+No pruning loses a solution (docs/adr/0006-fix-by-asking-again.md).
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Search:
 
     @property
     def exhausted(self) -> bool:
-        """Whether it ended before everything was tried: then an empty answer proves nothing."""
+        """Whether it ended before everything was tried, so that an empty result proves nothing."""
         return self._evaluations.exhausted or self._nodes.exhausted
 
     def best(self, begun: CandidateFix | None = None) -> CandidateFix | None:
-        """The cheapest change that clears every error, fewest packages first; None where the bounds hold none.
+        """Return the cheapest change that fixes every error, fewest packages first; None within these bounds.
 
-        `begun` is a way that leaves errors behind: what it changes is taken as it is.
+        `begun` is a fix that leaves errors: its changes are kept.
         """
         chosen = {} if begun is None else dict(begun.chosen)
         plan = FixPlan() if begun is None else begun.plan
@@ -76,7 +76,7 @@ class Search:
         return None
 
     def _extend(self, chosen: dict[str, str], plan: FixPlan, size: int, target: str | None) -> Iterator[CandidateFix]:
-        """Everything of this size that begins with `chosen`; `target` is the error to be mended first."""
+        """Yield the fixes of this size that extend `chosen`; `target` is the error to fix first."""
         key = (
             frozenset(chosen.items()),
             frozenset(plan.env.items()),
@@ -111,7 +111,7 @@ class Search:
             yield from self._with(chosen, plan, package, "", size, after)
 
     def _too_dear(self, chosen: dict[str, str], plan: FixPlan, size: int) -> bool:
-        """Whether it cannot become cheaper than what was found: no part of the cost falls when more is changed."""
+        """Whether no extension can cost less than what was found: no part of the cost falls when more is changed."""
         if self._cheapest is None:
             return False
         return (size, *cost(self.stack, chosen)[1:], by_hand(plan)) >= self._cheapest.cost
@@ -119,7 +119,7 @@ class Search:
     def _next(
         self, rules: Sequence[Rule], causes: Causes, plan: FixPlan, chosen: dict[str, str], size: int
     ) -> tuple[Rule | None, list[str], list[Pick]] | None:
-        """(the error with the fewest ways, packages that may mend it, settings); None where one has no way at all."""
+        """Return (the error with the fewest options, packages that may fix it, settings); None if one has none."""
         found: list[tuple[Rule | None, list[str], list[Pick]]] = []
         stuck = False
         for rule in rules:
@@ -154,7 +154,7 @@ class Search:
     def _set(
         self, chosen: dict[str, str], plan: FixPlan, picks: Sequence[Pick], size: int, target: str | None
     ) -> Iterator[CandidateFix]:
-        """The same with one more variable or setting, or a removal that the rule names."""
+        """Yield the fixes with one more variable or setting, or a removal that the rule names."""
         for pick in picks:
             joined = plan.joined(pick)
             if joined is None:
@@ -165,7 +165,7 @@ class Search:
             yield from self._extend({**chosen, **moved}, joined, size, target)
 
     def _settings(self, rule: Rule, switches: set[str], plan: FixPlan) -> Iterator[Pick]:
-        """What the rule puts before any release, removals and foreign builds it names, and set variables it reads."""
+        """Yield what the rule puts before any release, its removals and builds, and the set variables that it reads."""
         if len(plan.env) + len(plan.config) >= self.repair.budget.settings:
             return
         named = False
@@ -187,7 +187,7 @@ class Search:
     def _judged(
         self, chosen: Mapping[str, str], plan: FixPlan, target: str | None
     ) -> tuple[CandidateFix | None, list[Rule], Causes]:
-        """(the outcome if nothing is left; else the errors that fire, and what they depend on)."""
+        """Return (the outcome if no error is left; else the errors that fire, and what they depend on)."""
         repair = self.repair
         self._evaluations.spend()
         facts = repair.facts_after(plan, chosen)
@@ -203,12 +203,12 @@ class Search:
 
 
 def _no_release(rule: Rule) -> bool:
-    """Whether the author says that no release cures it: none is tried for its sake, silence about one is no proof."""
+    """Whether the rule's author says that no release fixes it, so that none is tried for it."""
     return "no_pin" in rule.body and not any(way.require for way in rule.alternatives)
 
 
 def better(repair: FixSearch, offered: Sequence[CandidateFix]) -> tuple[CandidateFix | None, bool]:
-    """(a way that needs fewer packages than all that are offered, where there is one; whether that could be told)."""
+    """Return (a fix with fewer packages than all that are offered, if any; whether the search was complete)."""
     size = min((len(outcome.chosen) for outcome in offered if not outcome.firing), default=0)
     if offered[0].firing or size < 2:
         return None, True
@@ -239,7 +239,7 @@ def keeping_backend(repair: FixSearch, outcome: CandidateFix) -> CandidateFix | 
 
 
 def completed(repair: FixSearch, outcomes: Sequence[CandidateFix]) -> CandidateFix | None:
-    """A way that clears all where those that rules name leave errors: searched anew, then from the best of them."""
+    """Return a complete fix where remedies of rules leave errors: by a new search, then by one from the best of them."""
     found = Search(repair).best()
     if found is None and outcomes:
         begun = min(outcomes, key=lambda outcome: outcome.rank(repair.firing))
@@ -248,7 +248,7 @@ def completed(repair: FixSearch, outcomes: Sequence[CandidateFix]) -> CandidateF
 
 
 def _from_the_end(repair: FixSearch) -> CandidateFix | None:
-    """A way begun where the first error is gone, and completed by what its releases need and by the other errors."""
+    """Return a fix that starts from releases without the first error, completed for all other errors."""
 
     budget = repair.budget
     cases = Cases(repair, budget.opening_cases)

@@ -88,9 +88,7 @@ def resolve_step(
     """Return the resolution as a step of the verification."""
     parts = [resolution.reason] if resolution.reason else []
     if resolution.left_out:
-        parts.append(
-            f"not checked, no wheel available: {', '.join(resolution.left_out)}"
-        )
+        parts.append(f"not checked, no wheel available: {', '.join(resolution.left_out)}")
     changed = {line.package for line in pins.changed}
     broken = [text for name, text in around.broken.items() if name not in changed]
     if broken:
