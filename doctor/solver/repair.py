@@ -106,7 +106,7 @@ class FixSearch:
 
     def fixes_for(self, rule: Rule, plan: FixPlan | None = None, depth: int = 0) -> Iterator[CandidateFix]:
         """Yield the best outcome of each remedy of the rule, in the rule's own order."""
-        for order, alternative in enumerate(self._remedies(rule)):
+        for order, alternative in enumerate(self.remedies(rule)):
             pick = Pick(rule.id, order, alternative)
             if pick.trusted and rule.id not in self.firing:
                 continue  # an error that the plan itself introduces is not fixed on trust
@@ -121,7 +121,7 @@ class FixSearch:
                     self.rejected.append(reason)
                     self.budget.trace(RemedyRejected(rule.id, reason))
 
-    def _remedies(self, rule: Rule) -> Iterator[Remedy]:
+    def remedies(self, rule: Rule) -> Iterator[Remedy]:
         """Yield the rule's remedies; "another build" becomes one remedy for each build on record."""
         for remedy in rule.alternatives:
             yield from builds_of(self.stack, remedy) if remedy.build else (in_terms_of_job(self.base.known, remedy),)

@@ -169,7 +169,7 @@ class Search:
         if len(plan.env) + len(plan.config) >= self.repair.budget.settings:
             return
         named = False
-        for order, way in enumerate(rule.alternatives):
+        for order, way in enumerate(self.repair.remedies(rule)):
             exact = [spec for spec in way.require.values() if spec == ABSENT or re.fullmatch(r"==[^,]*\+[^,]*", spec)]
             named = named or bool(way.require)
             pick = Pick(rule.id, order, way)
@@ -239,7 +239,7 @@ def keeping_backend(repair: FixSearch, outcome: CandidateFix) -> CandidateFix | 
 
 
 def completed(repair: FixSearch, outcomes: Sequence[CandidateFix]) -> CandidateFix | None:
-    """Return a complete fix where remedies of rules leave errors: by a new search, then by one from the best of them."""
+    """Return a complete fix where remedies of rules leave errors: by a new search, then from the best of them."""
     found = Search(repair).best()
     if found is None and outcomes:
         begun = min(outcomes, key=lambda outcome: outcome.rank(repair.firing))

@@ -124,6 +124,8 @@ def test_every_report_tells_what_is_built_again_after_what_comes(name: str, comm
     text = renderer(name, command)(incident("b"), Style())
     if name == "json":
         text = "\n".join(line for fix in json.loads(text)["fixes"] for line in fix["commands"])
+    if (name, command) == ("text", "diagnosis"):
+        wanted = wanted[:2]  # the report shows the commands of the first fix; `fix` shows all
     place = 0
     for line in wanted:
         place = text.find(line, place) + 1

@@ -24,9 +24,14 @@ def own_rules(tmp_path: Path) -> Callable[..., Rulebook]:
         for name, body in rules.items():
             whole = {"id": name, "name": name.lower(), "severity": "error", "summary": f"{name} strikes",
                      "references": ["https://example.org"], "message": name, **body}  # fmt: skip
-            (folder / f"{name}.yaml").write_text(json.dumps(whole))
+            stated = {key: value for key, value in whole.items() if value is not None}
+            (folder / f"{name}.yaml").write_text(json.dumps(stated))
         bodies = [read_file(folder / f"{name}.yaml") for name in rules]  # checked as every rule is
-        own = {body["id"]: Rule(body["id"], "own", body, path) for _, _, path, body in bodies}
+        prefixes = {library.prefix: name for name, library in load_rulebook().libraries.items() if library.prefix}
+        own = {}
+        for _, _, path, body in bodies:  # a rule about a backend belongs to the backend's library
+            library = prefixes.get(str(body.get("disables", "")).partition(".")[0], "own")
+            own[body["id"]] = Rule(body["id"], library, body, path)
         return Rulebook(own, load_rulebook().libraries)
 
     return write

@@ -96,6 +96,33 @@ def test_the_author_decides_where_the_release_has_no_drawback(own_rules):
     assert packages(fixes({"torch.version": "2.6.0", "workload.mask": "causal"}, rules)[0]) == {"torch": "2.7.1"}
 
 
+# --- backends -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cudnn", "kept"), [("<9.5", True), (">=0", False)], ids=["a release serves it", "none does"])
+def test_a_release_that_keeps_a_fused_backend_precedes_the_unfused_one(own_rules, cudnn, kept):
+    """The rule names only the variable that disables FusedAttention; what limits it names a newer cuDNN."""
+    support = {"severity": None, "message": None}
+    rules = own_rules(
+        OWN001={"when": {"te.selected": "te.fused", "cudnn.version": cudnn},
+                "fix": [{"set_env": {"NVTE_FUSED_ATTN": "0"}}]},
+        OWN002={"when": {"env.NVTE_FUSED_ATTN": "0"}, "disables": "te.fused", **support},
+        OWN003={"when": {"gpu.sm": "9.0"}, "disables": "te.flash2", **support},
+        OWN004={"when": {"gpu.sm": "9.0"}, "disables": "te.flash3", **support},
+        OWN005={"when": {"gpu.sm": "9.0"}, "disables": "te.flash4", **support},
+    )  # fmt: skip
+    found = fixes(
+        {"torch.version": "2.6.0", "transformer-engine.version": "2.3.0", "gpu.sm": "9.0",
+         "flash-attn.version": "absent", "workload.framework": "transformer_engine", "workload.dtype": "bfloat16",
+         "workload.head_dim_qk": 128,
+         "workload.head_dim_v": 128, "workload.mask": "causal", "workload.training": True},
+        rules,
+    )  # fmt: skip
+    variables = [{change.name for change in fix.changes if change.kind == ChangeKind.ENV} for fix in found]
+    assert variables[-1] == {"NVTE_FUSED_ATTN"}
+    assert bool(packages(found[0])) is kept and (not kept or "torch" in packages(found[0]))
+
+
 # --- builds of torch ----------------------------------------------------------------------------------------------
 
 CPU = {"torch.version": "2.13.0+cpu", "torch.cuda": "absent", "gpu.sm": "9.0"}

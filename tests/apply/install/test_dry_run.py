@@ -96,7 +96,7 @@ def test_a_held_release_that_clashes_with_the_fix_does(uv):
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        ({"code": 2, "err": "error: Failed to fetch: x\n  cause: dns error\n"}, "the registry could not be reached"),
+        ({"code": 2, "err": "error: Failed to fetch: x\n  cause: dns error\n"}, "package index could not be reached"),
         ({"sleep": 30}, "gave no answer within 1 s"),
         ({"code": 101, "err": "thread 'main' panicked\n"}, "ended with status 101"),
     ],

@@ -47,7 +47,7 @@ def test_without_an_installer_the_fix_is_told_all_the_same(uv, old, fix, monkeyp
     monkeypatch.setattr("doctor.apply.install.installers.sys.executable", "/nowhere/bin/python")
     assert run(fix("--dry-run")) == 1
     out = capsys.readouterr().out
-    assert "what to do: Upgrade `iniconfig` to 2.0.0" in out
+    assert "Upgrade `iniconfig` to 2.0.0" in out
     assert "not proven: resolves: not checked: neither uv nor pip is available" in out
 
 
@@ -74,7 +74,7 @@ def test_a_trial_in_which_the_finding_stays_says_so(uv, old, fix, capsys):
 @pytest.mark.parametrize(
     ("plan", "step", "outcome", "words"),
     [
-        ({"venv": [{"code": 2, "err": "error: No interpreter found\n"}]}, "installs", "unknown", "no environment"),
+        ({"venv": [{"code": 2, "err": "error: No interpreter found\n"}]}, "installs", "unknown", "cannot create"),
         ({"install": [{"code": 1, "only": 0, "err": "error: bad wheel\n"}]}, "installs", "no", "bad wheel"),
         ({"install": [{"code": 2, "only": 0, "err": "error: x\n  cause: dns error\n"}]}, "installs", "unknown",
          "could not be reached"),
@@ -154,4 +154,4 @@ def test_nothing_to_install_is_said(uv, old, fix, capsys):
             "Metadata-Version: 2.1\nName: six\nVersion: 1.16.0\n"
         )
     assert run(fix("--dry-run")) == 0
-    assert "there is nothing to install" in capsys.readouterr().out
+    assert "nothing to install" in capsys.readouterr().out
