@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
+from doctor.packages.flash_attn_wheels import PACKAGE as FLASH_ATTN
 
 from .environment import PackageSet, Versions
 
@@ -86,5 +87,6 @@ def in_words(stack: PackageSet, chosen: Versions) -> Iterator[str]:
             yield f"a downgrade of `{name}`: {present} → {version}"
     for name, version in sorted(chosen.items()):
         release = None if version == ABSENT or "+" in version else stack.index.release(name, version)
-        if release is not None and not release.has_wheel(stack.platform):
+        # flash-attn's wheels are on its release page: `describe` names the cost where none fits.
+        if release is not None and name != FLASH_ATTN and not release.has_wheel(stack.platform):
             yield f"`{name}` {version} has no wheel on PyPI: a source build, or a wheel from its release page"

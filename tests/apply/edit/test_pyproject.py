@@ -160,7 +160,8 @@ def test_only_the_index_that_serves_torch_moves_and_of_several_none(tmp_path: Pa
     path.write_text(several)
     edits = edited(path)
     assert "pytorch-cu124" in edits.files[0].text and "whl/cu118" in edits.files[0].text
-    assert any("has several PyTorch indexes (cu118, cu124): change the right one to cu126 by hand" in note for note in edits.notes)
+    wanted = "has several PyTorch indexes (cu118, cu124): change the right one to cu126 by hand"
+    assert any(wanted in note for note in edits.notes)
 
 
 def test_a_dependency_of_the_project_is_the_neighbour_of_choice(toml: Rewrite):
