@@ -23,7 +23,7 @@ def best_of(
     kept: dict[Any, CandidateFix] = {}
     for outcome in sorted(outcomes, key=lambda item: (len(item.firing), item not in first, item.rank(search.firing))):
         kept.setdefault(outcome.changes, outcome)
-    ordered = _settings_before_drawbacks(search, list(kept.values()))
+    ordered = _builds_without_warnings_first(search, _settings_before_drawbacks(search, list(kept.values())))
     shown, rest = ordered[:most], ordered[most:]
     setting = next((item for item in rest if not item.chosen and not item.firing), None)
     if setting is not None and all(item.chosen for item in shown) and len(shown) > 1:
@@ -42,6 +42,25 @@ def _settings_before_drawbacks(search: FixSearch, ordered: list[CandidateFix]) -
         return ordered
     good = [item for item in ordered if item in settings or not (item.chosen and _has_drawback(search, item))]
     return [*good, *(item for item in ordered if item not in good)]
+
+
+def _builds_without_warnings_first(search: FixSearch, ordered: list[CandidateFix]) -> list[CandidateFix]:
+    """Among builds of the installed torch release, put one that brings no warning, such as of the driver, first."""
+    if not ordered or not _is_build(search, ordered[0]) or not search.new_warnings(ordered[0]):
+        return ordered
+    good = next(
+        (item for item in ordered if _is_build(search, item) and not item.firing and not search.new_warnings(item)),
+        None,
+    )
+    return ordered if good is None else [good, *(item for item in ordered if item is not good)]
+
+
+def _is_build(search: FixSearch, outcome: CandidateFix) -> bool:
+    """Whether it only replaces torch by another build of the same release."""
+    installed = search.stack.installed.get("torch", ABSENT)
+    return [(name, version.partition("+")[0]) for name, version in outcome.chosen.items()] == [
+        ("torch", installed.partition("+")[0])
+    ]
 
 
 def _has_drawback(search: FixSearch, outcome: CandidateFix) -> bool:

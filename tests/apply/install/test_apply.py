@@ -283,6 +283,7 @@ def test_another_build_of_the_same_torch_is_installed(uv, old, fix, capsys):
     """TORCH030 changes nothing but the build: it has a plan, an index, and a release that the check then sees."""
     old.put("torch", "2.13.0+cpu")
     (old.site / "torch").mkdir()
+    (old.site / "torch" / "__init__.py").touch()
     (old.site / "torch" / "version.py").write_text("__version__ = '2.13.0+cpu'\ncuda = None\n")
     run(fix("--apply", "--yes", "--gpu", "h100", "--format", "json"))
     report = json.loads(capsys.readouterr().out)
