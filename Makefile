@@ -16,7 +16,7 @@ test: $(VENV)/.ready
 
 test-all: $(VENV)/.ready
 	$(BIN)/python -m pip install -q uv
-	$(BIN)/python -m pytest -m ""
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m ""
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

@@ -234,10 +234,10 @@ def _fix(item: Fix) -> dict[str, Any]:
         "leaves": list(item.leaves),
         "safe": item.safe,
         "note": item.note,
-        "index_url": item.index_url,
+        "index_url": item.plan.index_url,
         "commands": fix_lines(item),
         "costs": list(item.costs),
-        "loses": None if item.loses is None else list(item.loses),
+        "loses": None if item.regressions is None else list(item.regressions),
     }
 
 

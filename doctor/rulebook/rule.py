@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from doctor.model import Remedy, Severity
+from doctor.model import FixSafety, Remedy, Severity
 
 from .conditions import Condition, parse_conditions
 from .decisions import DecisionList
@@ -80,6 +80,7 @@ class Backend:
     id: str
     title: str
     part_of: str | None = None
+    unfused: bool = False  # materializes the scores: slow, and serves nearly everything
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,7 @@ class Library:
     @cached_property
     def backends(self) -> tuple[Backend, ...]:
         """The candidates, in no particular order."""
-        return tuple(
-            Backend(item["id"], item["title"], item.get("part_of")) for item in self.body.get("backends") or ()
-        )
+        return tuple(_backend(item) for item in self.body.get("backends") or ())
 
     @cached_property
     def prefix(self) -> str | None:
@@ -177,6 +176,10 @@ def _orders(items: Any) -> Orders:
     )
 
 
+def _backend(item: Mapping[str, Any]) -> Backend:
+    return Backend(item["id"], item["title"], item.get("part_of"), str(item.get("unfused")).lower() == "true")
+
+
 def _alternative(item: Mapping[str, Any]) -> Remedy:
     return Remedy(
         require=item.get("require") or {},
@@ -185,7 +188,9 @@ def _alternative(item: Mapping[str, Any]) -> Remedy:
         config=item.get("config") or {},
         call=item.get("call"),
         note=item.get("note"),
-        safe=str(item.get("safe", "true")).lower() == "true",
+        safety=FixSafety.SAFE if str(item.get("safe", "true")).lower() == "true" else FixSafety.UNSAFE,
         index_url=item.get("index_url"),
         then=item.get("then") or {},
+        when=item.get("when") or {},
+        build=item.get("build"),
     )

@@ -19,7 +19,16 @@ from .shape import At, Check, Shape
 MAX_BYTES = 1024 * 1024  # of one rule file
 RULE_NEEDED = ("id", "name", "summary", "references", "when")
 EFFECTS = ("severity", "disables", "fails_at_run", "import_error")  # one at least, else the rule says nothing
-REMEDIES = ("require", "set_env", "unset_env", "config", "call", "note")  # one at least, else a fix does nothing
+REMEDIES = (
+    "require",
+    "build",
+    "set_env",
+    "unset_env",
+    "config",
+    "call",
+    "note",
+)  # one at least, else a fix does nothing
+BUILDS = ("torch",)  # of which builds for several CUDA releases are on record
 EXPECTATIONS = ("fires", "silent", "undetermined")
 CERTAINTIES = ("published", "seen", "reported")  # by the publisher, in a running container, by others
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
@@ -122,7 +131,8 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
         "require": shape.values(lambda key, here: distribution(shape, key, here), specifier),
         "set_env": shape.values(shape.text, shape.text), "unset_env": shape.texts,
         "config": shape.values(setting, shape.fact_value), "call": shape.text, "note": shape.text,
-        "safe": shape.boolean, "index_url": url, "then": shape.values(shape.fact_key, outcome),
+        "safe": shape.boolean, "index_url": url, "when": shape.condition, "build": shape.choice(BUILDS),
+        "then": shape.values(shape.fact_key, outcome),
     }  # fmt: skip
     shape.mapping(value, at, checks)
     if not any(key in value for key in REMEDIES):
@@ -147,7 +157,9 @@ def check_library(shape: Shape, content: Any) -> None:
     backends: list[str] = []
 
     def backend(value: Any, at: At) -> None:
-        shape.mapping(value, at, {"id": text, "title": text, "part_of": text}, ("id", "title"))
+        shape.mapping(
+            value, at, {"id": text, "title": text, "part_of": text, "unfused": shape.boolean}, ("id", "title")
+        )
         if not re.fullmatch(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*", value["id"]):
             raise shape.fault((*at, "id"), f"a backend id reads library.backend, found `{value['id']}`")
         if backends and backends[0].split(".")[0] != value["id"].split(".")[0]:

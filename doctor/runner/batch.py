@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class KernelRunner:
     timeout: float
     kernels: Path
     ahead: PrewarmedProcess | None = None  # a process of it that was started before there were cases
+    variables: Mapping[str, str | None] = field(default_factory=dict)  # over our own; None removes one
 
     def run(self, cases: Cases) -> dict[str, list[KernelResult]]:
         """Answers per kernel, in the order of its cases; a crash costs the case that crashed and a new process."""
@@ -41,9 +42,10 @@ class KernelRunner:
         for environment, places in groups(here):
             asked = [{"kernel": kernel, "request": _bare(here[kernel][index])} for kernel, index in places]
             programs = [self.kernels / f"{kernel}.py" for kernel in dict.fromkeys(kernel for kernel, _ in places)]
-            first = ahead if not environment else None  # its variables are ours
+            first = ahead if not environment and not self.variables else None  # its variables are ours
             got = run_program(
-                self.python, _HOST, asked, timeout=self.timeout, env=dict(environment), beside=programs, ahead=first
+                self.python, _HOST, asked, timeout=self.timeout, env={**self.variables, **dict(environment)},
+                beside=programs, ahead=first,
             )  # fmt: skip
             ahead = None if first is not None else ahead
             for position, (kernel, index) in enumerate(places):
@@ -58,7 +60,8 @@ class KernelRunner:
     ) -> KernelResult:
         """The case once more with a process to itself: what others left behind is no fault of its own."""
         (again,) = run_program(
-            self.python, _HOST, [asked], timeout=self.timeout, env=dict(environment), beside=programs
+            self.python, _HOST, [asked], timeout=self.timeout, env={**self.variables, **dict(environment)},
+            beside=programs,
         )  # fmt: skip
         if _suspect(again):
             return again

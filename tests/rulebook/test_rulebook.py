@@ -6,7 +6,7 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact, term
-from doctor.model import SEVERITIES, Facts, Remedy
+from doctor.model import SEVERITIES, Facts, FixSafety, Remedy
 from doctor.rulebook.conditions import Condition
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import load_rulebook
@@ -76,7 +76,7 @@ def test_a_team_adds_rules(tmp_path, rulebook):
     rule = both.rules["TEAM001"]
     assert rule.library == tmp_path.name and not rule.disables
     assert rule.alternatives == (
-        Remedy(require={"nvidia-nccl-cu12": ">=2.20"}, unset_env=("NCCL_P2P_DISABLE",), safe=False),
+        Remedy(require={"nvidia-nccl-cu12": ">=2.20"}, unset_env=("NCCL_P2P_DISABLE",), safety=FixSafety.UNSAFE),
         Remedy(note="ask the cluster's keepers"),
     )
 
