@@ -7,11 +7,12 @@ A workload that is cut into steps (`te.fused.steps`: context parallelism) asks t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from .known import LACKS, Known
 from .model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
 from .rulebook import Library, Orders, Rule, Rulebook
+from .ruleindex import RuleIndex
 from .vocabulary import parse
 from .wording import interpolate, missing_keys
 
@@ -104,6 +105,9 @@ def predict(rulebook: Rulebook, library: Library, known: Known) -> Prediction:
     selected, could_tell = _select(library.preferences, {c.backend: c.available for c in ready}, known)
     if import_error is not None:
         could_tell, selected = False, None  # it may not even come to a choice
+    elif selected is None and could_tell and library.name in rulebook.refusals:
+        known.settle(Fact(f"{library.prefix}.selected", ABSENT, f"predicted for {library.name}"))
+        import_error = _first_firing(rulebook.refusals[library.name], known, lambda rule: True)
     fails = None if selected is None else _first_runtime(rulebook, library, known, selected)
     return Prediction(library.name, selected, could_tell, ready, fails, import_error)
 
@@ -267,12 +271,22 @@ def _first(order: tuple[str, ...], usable: Mapping[str, bool | None]) -> tuple[s
 def _first_runtime(rulebook: Rulebook, library: Library, known: Known, selected: str | None) -> Reason | None:
     """What dies at import (`selected` None) or in a step; one that cannot be told only where nothing is certain."""
     index = rulebook.runtime.get(library.name)
+    if index is None:
+        return None
+    if selected is None:
+        return _first_firing(index, known, lambda rule: rule.import_error is not None)
+    reason = _first_firing(index, known, lambda rule: selected in rule.fails_at_run)
+    return reason if reason is not None and reason.holds else None
+
+
+def _first_firing(index: RuleIndex, known: Known, concerns: Callable[[Rule], bool]) -> Reason | None:
+    """Return the reason of the first rule that fires; one that is undetermined only where no rule fires."""
     struck: list[tuple[int, Rule, bool | None]] = []
-    for position, rule, holds in index.firing(known) if index else ():
-        if rule.import_error is not None if selected is None else selected in rule.fails_at_run:
+    for position, rule, holds in index.firing(known):
+        if concerns(rule):
             struck.append((position, rule, holds))
     struck.sort(key=lambda item: (not item[2], item[0]))  # certain ones first, then the most specific
-    if not struck or (selected is not None and not struck[0][2]):
+    if not struck:
         return None
     return _reason(struck[0][1], known, struck[0][2])
 

@@ -47,4 +47,4 @@ def derived(
     return register
 
 
-from . import environment, serving, te, te_bias, te_dims, te_steps, torch, transformers, workload  # noqa: E402,F401  (registers their derivations)
+from . import environment, serving, te, te_bias, te_dims, te_steps, torch, transformers, vllm, workload  # noqa: E402,F401  (registers their derivations)
