@@ -286,9 +286,7 @@ def _first_firing(index: RuleIndex, known: Known, concerns: Callable[[Rule], boo
         if concerns(rule):
             struck.append((position, rule, holds))
     struck.sort(key=lambda item: (not item[2], item[0]))  # certain ones first, then the most specific
-    if not struck:
-        return None
-    return _reason(struck[0][1], known, struck[0][2])
+    return _reason(struck[0][1], known, struck[0][2]) if struck else None
 
 
 def _reason(rule: Rule, known: Known, holds: bool | None) -> Reason:

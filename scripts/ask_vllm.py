@@ -35,6 +35,7 @@ import traceback
 import types
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
 #: distribution -> the module that it brings
 OPTIONAL = {
@@ -54,6 +55,7 @@ class Anything(type):
         return made(name)
 
     def __call__(cls, *args, **kwargs):
+        """Return an instance, or the function that is decorated."""
         if len(args) == 1 and not kwargs and inspect.isfunction(args[0]):
             return args[0]  # used as a decorator
         return type.__call__(cls)
@@ -94,11 +96,13 @@ class Surroundings(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.stubbed, self.refused, self.given, self.finders = set(stubbed), set(refused), given, finders
 
     def find_distributions(self, *args, **kwargs):
+        """Yield what the other finders know of installed distributions."""
         for finder in self.finders:
             if hasattr(finder, "find_distributions"):
                 yield from finder.find_distributions(*args, **kwargs)
 
     def find_spec(self, name, path=None, target=None):
+        """Return the spec of a module: given, absent, stubbed or real, in this order."""
         if name in self.given:
             return importlib.machinery.ModuleSpec(name, self)
         top = name.partition(".")[0]
@@ -109,6 +113,7 @@ class Surroundings(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return next((spec for finder in self.finders if (spec := finder.find_spec(name, path, target))), None)
 
     def create_module(self, spec):
+        """Return the given module or a stub."""
         if spec.name in self.given:
             return self.given[spec.name]
         module = StubModule(spec.name)
@@ -117,7 +122,7 @@ class Surroundings(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module):
-        pass
+        """Do nothing: the module is complete."""
 
 
 class Lenient(types.SimpleNamespace):
@@ -163,8 +168,8 @@ def pinned(sources):
 class Machine:
     """The machine that this process pretends to be; a fork becomes another one before it imports a backend."""
 
-    facts: dict = {}
-    machine: dict = {}
+    facts: ClassVar[dict] = {}
+    machine: ClassVar[dict] = {}
 
     @classmethod
     def capability(cls):
@@ -226,7 +231,7 @@ def prepare(sources):
     found = shutil.which
 
     def which(command, *args, **kwargs):
-        tool = os.path.basename(str(command))
+        tool = Path(str(command)).name
         if tool in ("nvcc", "ninja"):
             return f"/usr/local/cuda/bin/{tool}" if Machine.machine.get("nvcc", True) else None
         return found(command, *args, **kwargs)
@@ -653,8 +658,10 @@ MODELS = (  # name, query heads, key/value heads, head width, more
     ("wide", 16, 4, 192, {}),
     ("wider", 8, 8, 288, {}),
 )  # fmt: skip
-CACHE = ("auto",) * 8 + ("fp8", "fp8", "fp8_e4m3", "fp8_e5m2", "bfloat16", "float16", "fp8_ds_mla", "int8_per_token_head",
-                        "turboquant_4bit_nc", "nvfp4")  # fmt: skip
+CACHE = ("auto",) * 8 + (
+    "fp8", "fp8", "fp8_e4m3", "fp8_e5m2", "bfloat16", "float16", "fp8_ds_mla", "int8_per_token_head",
+    "turboquant_4bit_nc", "nvfp4",
+)  # fmt: skip
 NAMES = (
     "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION", "XFORMERS", "TRITON_MLA", "FLASHMLA", "CUTLASS_MLA",
     "FLASH_ATTN_MLA", "FLASHINFER_MLA", "FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE", "TREE_ATTN", "TORCH_SDPA",
@@ -684,10 +691,8 @@ def random_case(draw, release, pins):
     if workload["sinks"]:
         workload["softmax_type"] = "learnable"
     if draw.random() < 0.25 and not workload["mla"]:
-        workload.update(
-            head_dim_qk=(width := draw.choice((32, 40, 64, 72, 80, 96, 112, 120, 128, 160, 192, 224, 256, 288, 512, 576))),
-            head_dim_v=width,
-        )  # fmt: skip
+        width = draw.choice((32, 40, 64, 72, 80, 96, 112, 120, 128, 160, 192, 224, 256, 288, 512, 576))
+        workload.update(head_dim_qk=width, head_dim_v=width)
     workload["head_size_given_to_selector"] = (
         workload["kv_lora_rank"] + workload["qk_rope_head_dim"] if workload["mla"] else workload["head_dim_qk"]
     )

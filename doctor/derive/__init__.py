@@ -47,4 +47,16 @@ def derived(
     return register
 
 
-from . import environment, serving, te, te_bias, te_dims, te_steps, torch, transformers, vllm, workload  # noqa: E402,F401  (registers their derivations)
+from . import (  # noqa: E402  (registers their derivations)
+    environment,  # noqa: F401
+    serving,  # noqa: F401
+    te,  # noqa: F401
+    te_bias,  # noqa: F401
+    te_dims,  # noqa: F401
+    te_steps,  # noqa: F401
+    torch,  # noqa: F401
+    transformers,  # noqa: F401
+    vllm,  # noqa: F401
+    vllm_flash_attn,  # noqa: F401
+    workload,  # noqa: F401
+)
