@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from .conditions import Condition, parse_conditions
+from .conditions import Condition, Deferred, parse_conditions
 from .known import Implications
 from .model import ABSENT, Alternative
 from .records import dataclass
@@ -46,7 +46,7 @@ class Rule:
     def follows_selection(self) -> bool:
         """Whether this is a refusal that is only known once no backend was left (`vllm.selected: absent`)."""
         return self.import_error is not None and any(
-            leaf.key.endswith(".selected") and leaf.text == ABSENT for leaf in self.when.leaves()
+            key.endswith(".selected") and wanted == ABSENT for key, wanted in self.body["when"].items()
         )
 
     @property
@@ -155,7 +155,7 @@ class Library:
     @cached_property
     def implies(self) -> tuple[tuple[Condition, Mapping[str, Any]], ...]:
         """(when, facts): what a range of releases does alike."""
-        return tuple((parse_conditions(item["when"]), item["facts"]) for item in self.body.get("implies") or ())
+        return tuple((Deferred(item["when"]), item["facts"]) for item in self.body.get("implies") or ())
 
 
 @dataclass(frozen=True)
