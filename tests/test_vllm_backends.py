@@ -11,7 +11,6 @@ import pytest
 from doctor.batch import answer, predict_case, read_case
 from doctor.evaluate import evaluate
 from doctor.rulebook import load_rulebook
-from scripts.score_vllm import backend_id
 
 CAPTURES = Path(__file__).parent / "captures" / "vllm-answers.jsonl"
 
@@ -27,6 +26,10 @@ PACKAGES = {
     "flashinfer-python.version": "0.6.6", "flashinfer-cubin.version": "absent", "tokenspeed-mla.version": "absent",
     "xformers.version": "0.0.30", "vllm-flash-attn.version": "2.6.1",
 }  # fmt: skip
+
+
+def backend_id(name):
+    return "vllm." + name.lower().replace("-", "_").removesuffix("_vllm_v1")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from ..errors import DoctorError
 from ..model import ABSENT, Fact, Facts
 from .config import Config, load_config
 from .reading import one_line
+from .serving import serving_facts
 
 DTYPES = ("bfloat16", "float16", "float32")
 _DECODER_HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "DoubleHeadsModel", "CausalLM")
@@ -42,6 +43,7 @@ def _workloads_in(config: Config) -> list[Facts]:
         *_lengths(config),
         *_mask(config),
         *_numerics(config),
+        *serving_facts(config),
     ]
     kinds, window, source = _layers(config)
     if not any(fact.key in ("workload.num_heads", "workload.head_dim_qk") for fact in common):
