@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: test test-all lint bench docs install clean
+.PHONY: test test-all lint bench docs install clean ask-vllm
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
@@ -25,6 +25,10 @@ bench: $(VENV)/.ready
 docs: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/make_docs.py
+
+# Judge a vLLM release: make ask-vllm VLLM=0.33.0 ASK_PYTHON=/path/to/python/with/torch
+ask-vllm: $(VENV)/.ready
+	sh scripts/ask_vllm.sh "$(VLLM)" "$(ASK_PYTHON)" "$(BIN)/python"
 
 install: $(VENV)/.ready
 
