@@ -119,10 +119,21 @@ class Surroundings(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module = StubModule(spec.name)
         module.__path__ = []
         module.__file__ = f"<{spec.name}>"
+        if spec.name == "flashinfer.mla" and _release_of_flashinfer() >= (0, 6, 18):
+            module.BatchMLAPagedAttentionWrapper = type("BatchMLAPagedAttentionWrapper", (), {"run": _run_of_0_6_18})
         return module
 
     def exec_module(self, module):
         """Do nothing: the module is complete."""
+
+
+def _release_of_flashinfer():
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", Machine.version("flashinfer-python"))
+    return tuple(map(int, found.groups())) if found else (0, 0, 0)
+
+
+def _run_of_0_6_18(self, *args, ckv_scale_arr=None):
+    """Stand for a method whose signature vLLM looks at."""
 
 
 class Lenient(types.SimpleNamespace):

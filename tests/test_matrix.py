@@ -107,7 +107,7 @@ def test_a_server_has_rows_of_its_own(rulebook):
     (matrix,) = matrices(rulebook, facts)
     assert row(matrix, "sparse MLA").selected == "vllm.flash_attn_mla_sparse"
     assert row(matrix, "fp8_e5m2").selected == "vllm.triton_attn"
-    assert not [item for item in matrix.rows if item.label == "FP8 attention"]
+    assert not [item for item in matrix.rows if item.feature == "FP8 attention"]
 
 
 def test_parallel_and_packed_rows_are_for_who_can_ask_them(rulebook):

@@ -95,7 +95,7 @@ def test_candidates_agree_with_the_release(rulebook, release):
 
 
 def test_the_captures_hold_several_hundred_cases_of_the_two_newest_releases():
-    assert sum(map(len, RELEASES.values())) >= 500
+    assert sum(map(len, RELEASES.values())) >= 400
     assert len(RELEASES["0.33.0"]) >= 200
     assert len(RELEASES["0.32.0"]) >= 200
 
