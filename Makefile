@@ -9,7 +9,7 @@ TORCH_PYTHON ?= python3
 PACKAGES ?=
 COUNT ?= 200
 
-.PHONY: test test-all lint bench docs sglang install clean
+.PHONY: test test-all lint bench docs sglang ask-vllm install clean
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
@@ -39,6 +39,10 @@ sglang: $(VENV)/.ready
 	$(PYTHON) -m zipfile -e build/sglang/sglang-$(RELEASE)-*.whl build/sglang/$(RELEASE)
 	$(TORCH_PYTHON) scripts/ask_sglang.py build/sglang/$(RELEASE) $(PACKAGES:%=--packages %) --count $(COUNT) --output build/sglang/$(RELEASE).jsonl
 	$(BIN)/python scripts/score_sglang.py build/sglang/$(RELEASE).jsonl
+
+# Judge a vLLM release: make ask-vllm VLLM=0.33.0 ASK_PYTHON=/path/to/python/with/torch
+ask-vllm: $(VENV)/.ready
+	sh scripts/ask_vllm.sh "$(VLLM)" "$(ASK_PYTHON)" "$(BIN)/python"
 
 install: $(VENV)/.ready
 

@@ -173,7 +173,11 @@ def check_library(shape: Shape, content: Any) -> None:
             raise shape.fault(at, f"there is no backend `{value}`", nearest(str(value), backends))
 
     def order(check: Check) -> Check:
-        keys: dict[str, Check] = {"when": shape.condition, "order": shape.items(check)}
+        listed = shape.items(check)
+        keys: dict[str, Check] = {
+            "when": shape.condition,
+            "order": lambda value, at: None if value == [] else listed(value, at),  # [] = none is chosen
+        }
         return shape.items(lambda value, at: shape.mapping(value, at, keys, ("order",)))
 
     def stages(value: Any, at: At) -> None:

@@ -15,6 +15,8 @@ from . import (
     transformer_engine,
     transformer_engine_bias,
     transformers,
+    vllm,
+    vllm_flash_attn,
 )
 
 __all__ = [
@@ -32,4 +34,6 @@ __all__ = [
     "transformer_engine",
     "transformer_engine_bias",
     "transformers",
+    "vllm",
+    "vllm_flash_attn",
 ]
