@@ -4,11 +4,70 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 #: Value of a key that is known not to be there: a package that is not installed, a variable that is not set.
 ABSENT = "absent"
-SEVERITIES = ("error", "warning", "note")  # worst first
+
+
+class TextEnum(str, Enum):
+    """Base of enums whose members are their text: in JSON, in messages, and compared with what a file says."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Severity(TextEnum):
+    """How bad a finding is, worst first."""
+
+    ERROR = "error"  # the job will fail or compute wrong numbers
+    WARNING = "warning"  # it will run slowly, or breaks easily
+    NOTE = "note"
+
+    @property
+    def rank(self) -> int:
+        """Return 0 for the worst severity, and more for milder ones."""
+        return SEVERITIES.index(self)
+
+
+SEVERITIES = tuple(Severity)
+
+
+class Verdict(TextEnum):
+    """Where a finding comes from."""
+
+    FIRES = "fires"  # a rule, whose conditions all hold
+    UNPREDICTED = "unpredicted"  # a kernel, without any rule
+
+
+class RunVerdict(TextEnum):
+    """What a kernel run says: of a finding the first four, of the job itself the last three."""
+
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    UNPREDICTED = "unpredicted"
+    INCONCLUSIVE = "inconclusive"
+    HEALTHY = "healthy"
+    FAILED = "failed"
+
+
+class ChangeKind(TextEnum):
+    """What a change of a fix changes."""
+
+    PACKAGE = "package"
+    ENV = "env"
+    CONFIG = "config"
+    CALL = "call"
+
+
+class VerificationKind(TextEnum):
+    """How far a fix was verified or carried out."""
+
+    DRY_RUN = "dry-run"
+    VERIFY = "verify"
+    APPLY = "apply"
+    ROLLBACK = "rollback"
 
 
 @dataclass(frozen=True)
@@ -20,6 +79,7 @@ class Fact:
     source: str
     raw: str | None = None
     problem: str | None = None
+    assumed: bool = False  # not stated by anything: what is usually meant, and `source` says why
 
     @property
     def known(self) -> bool:
@@ -79,14 +139,14 @@ class Evidence:
 class Confirmation:
     """What a kernel on the GPU said about a finding."""
 
-    #: confirmed | refuted | inconclusive | unpredicted; of a run of the job itself: healthy | failed | inconclusive
-    verdict: str
+    verdict: RunVerdict
     kernel: str
     request: Mapping[str, Any]
     outcome: str  # ran | refused | unavailable | failed | crashed | timeout
     observed: Mapping[str, Any]
     reason: str
     seconds: float
+    contradicts: bool = False  # the library chose another backend than predicted
 
 
 @dataclass(frozen=True)
@@ -108,7 +168,7 @@ class Remedy:
 class Change:
     """One package, variable or setting that a fix changes."""
 
-    kind: str  # package | env | config | call
+    kind: ChangeKind
     name: str
     before: str | None
     after: str | None
@@ -148,8 +208,8 @@ class Finding:
 
     rule: str
     name: str
-    severity: str
-    verdict: str  # fires | undetermined | unpredicted (seen by a kernel, foreseen by no rule)
+    severity: Severity
+    verdict: Verdict
     summary: str
     message: str
     why: str
@@ -260,7 +320,7 @@ class VerificationStep:
 class Verification:
     """How far a fix was proven, or carried out."""
 
-    kind: str  # dry-run | verify | apply | rollback
+    kind: VerificationKind
     fix: str | None  # its title
     steps: tuple[VerificationStep, ...]
     freeze: str | None = None  # the file that remembers what was there

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from doctor.errors import DoctorError
-from doctor.model import Report
+from doctor.model import ChangeKind, Report, Severity
 from doctor.report.requirements import settings_of
 from doctor.solver.install_plan import pinnable
 
@@ -33,10 +33,10 @@ def edit(report: Report, options: argparse.Namespace, streams: Streams) -> None:
 
 def _why_nothing(report: Report, names: Sequence[str]) -> str:
     listed = ", ".join(f"`{name}`" for name in names)
-    errors = [finding.rule for finding in report.findings if finding.severity == "error"]
+    errors = [finding.rule for finding in report.findings if finding.severity == Severity.ERROR]
     if not report.fixes:
         why = f"no fix is known for {', '.join(errors)}" if errors else "nothing is to be fixed"
-    elif any(change.kind == "package" for change in pinnable(report).changes):
+    elif any(change.kind == ChangeKind.PACKAGE for change in pinnable(report).changes):
         why = "what the fix wants stands there already"
     else:
         why = f"the fix changes no package: {report.fixes[0].title}"
@@ -46,7 +46,7 @@ def _why_nothing(report: Report, names: Sequence[str]) -> str:
 def _head(report: Report) -> Iterator[str]:
     """What the edits are, and what a requirements file cannot say: variables, settings, code, what stays broken."""
     if not report.fixes:
-        rules = ", ".join(finding.rule for finding in report.findings if finding.severity == "warning")
+        rules = ", ".join(finding.rule for finding in report.findings if finding.severity == Severity.WARNING)
         yield f"{report.tool}: ranges narrowed to the releases that no finding strikes ({rules})"
         return
     fix = pinnable(report)

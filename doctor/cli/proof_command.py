@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.model import Report
+from doctor.model import Report, Severity
 
 from .options import Parser, seconds
 
@@ -88,7 +88,7 @@ def proven(
         return replace(report, notes=(*report.notes, "no package has to change: there is nothing to install")), None
     told = replace(report, proof=proof)
     if after is not None:
-        left = any(finding.severity == "error" for finding in after.findings)
+        left = any(finding.severity == Severity.ERROR for finding in after.findings)
         return told, int(left or refused(told))
     return told, 1 if refused(told) else None
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import TERMS, parse
-from doctor.model import ABSENT, SEVERITIES, Confirmation, Finding, Prediction
+from doctor.model import ABSENT, Confirmation, Finding, Prediction, RunVerdict, Severity
+from doctor.rulebook.conditions import Observations, observation, parse_conditions
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.batch import KernelRunner, spent
 from doctor.runner.result import KernelResult
@@ -82,18 +82,20 @@ def confirm(
         else:
             said = confirmation_from_job_run(finding, predictions, runs)
             settled.append(_settle(finding, _about_the_job(said, finding, again(said))) if said else finding)
-    foreseen = any(finding.severity == "error" for finding in settled)
+    foreseen = any(finding.severity == Severity.ERROR for finding in settled)
     for run, (kernel, index) in zip(runs, own, strict=True):
         surprise = unpredicted(run, foreseen)
         if surprise is not None:
             tell(f"writing down how to see again what `{kernel}` saw …")
             script = reproduction(bench, kernel, cases[kernel][index], answers[kernel][index], run.reason)
             settled.append(replace(surprise, reproduction=script))
-    settled.sort(key=lambda finding: SEVERITIES.index(finding.severity))  # stable: the order within stays
+    settled.sort(key=lambda finding: finding.severity.rank)  # stable: the order within stays
     notes = list(dict.fromkeys(busy for several in answers.values() for answer in several for busy in _busy(answer)))
-    if foreseen and any(run.verdict == "failed" for run in runs):
+    if foreseen and any(run.verdict == RunVerdict.FAILED for run in runs):
         notes.append("the job's own attention failed when it was run here, as the findings say")
-    refuted = {found.rule for found in settled if found.confirmation and found.confirmation.verdict == "refuted"}
+    refuted = {
+        found.rule for found in settled if found.confirmation and found.confirmation.verdict == RunVerdict.REFUTED
+    }
     left = tuple(_without(prediction, refuted) for prediction in predictions)
     return Confirmed(tuple(settled), tuple(runs), tuple(notes), left, spent(answers))
 
@@ -121,11 +123,13 @@ class _Again:
 
 def _about_the_job(said: Confirmation, finding: Finding, judged: Judged) -> Confirmation:
     """A healthy run of a smaller job refutes only what would befall the smaller job as well."""
-    if said.verdict != "refuted" or finding.rule in judged.rules:
+    if said.verdict != RunVerdict.REFUTED or finding.rule in judged.rules:
         return said
     shrunk = said.observed.get("shrunk") or {}
     smaller = ", ".join(f"{key} {item[1]} for {item[0]}" for key, item in shrunk.items())
-    return replace(said, verdict="inconclusive", reason=f"it was run smaller, with {smaller}, where the rule is silent")
+    return replace(
+        said, verdict=RunVerdict.INCONCLUSIVE, reason=f"it was run smaller, with {smaller}, where the rule is silent"
+    )
 
 
 def _busy(answer: KernelResult) -> list[str]:
@@ -153,82 +157,22 @@ def _place(cases: dict[str, list[dict[str, Any]]], kernel: str, request: dict[st
 
 def _settle(finding: Finding, said: Confirmation) -> Finding:
     """The finding with its confirmation; a refuted one is kept, as a note, and so fails no check."""
-    severity = "note" if said.verdict == "refuted" else finding.severity
+    severity = Severity.NOTE if said.verdict == RunVerdict.REFUTED else finding.severity
     return replace(finding, confirmation=said, severity=severity)
 
 
-def verdict_of(bad_if_any: Sequence[Mapping[str, Any]], answer: KernelResult) -> str:
-    """`confirmed` if a condition holds, `refuted` if there is an answer and none can hold, else `inconclusive`."""
+def verdict_of(bad_if_any: Sequence[Mapping[str, Any]], answer: KernelResult) -> RunVerdict:
+    """Return CONFIRMED if a condition holds, REFUTED if the kernel answered and none can hold, else INCONCLUSIVE."""
     if no_memory(answer):
-        return "inconclusive"  # what others hold of this GPU is no property of the job
-    observed = {**answer.observed, "outcome": answer.outcome, "reason": answer.reason, "signal": answer.signal}
-    verdicts = [matches(condition, observed) for condition in bad_if_any]
+        return RunVerdict.INCONCLUSIVE  # memory that others use is no property of the workload
+    seen = Observations(
+        {**answer.observed, "outcome": answer.outcome, "reason": answer.reason, "signal": answer.signal}
+    )
+    verdicts = [parse_conditions(condition, observation).holds(seen) for condition in bad_if_any]
     if True in verdicts:
-        return "confirmed"
+        return RunVerdict.CONFIRMED
     answered = answer.outcome in ("ran", "refused")
-    return "refuted" if answered and verdicts and None not in verdicts else "inconclusive"
-
-
-def matches(condition: Mapping[str, Any], observed: Mapping[str, Any]) -> bool | None:
-    """A condition on what a kernel observed: like a rule's `when`, on dotted names (`errors.out.rel: ">0.01"`)."""
-    verdicts: list[bool | None] = []
-    for key, wanted in condition.items():
-        if key in ("any", "all") and isinstance(wanted, (list, tuple)):
-            parts = [matches(part, observed) for part in wanted]
-            decisive = key == "any"
-            verdicts.append(decisive if decisive in parts else None if None in parts else not decisive)
-        elif key == "not" and isinstance(wanted, Mapping):
-            inner = matches(wanted, observed)
-            verdicts.append(None if inner is None else not inner)
-        else:
-            verdicts.append(_holds(_look(observed, str(key)), wanted))
-    return False if False in verdicts else None if None in verdicts else True
-
-
-def _look(observed: Any, key: str) -> Any:
-    """The value under a dotted name; a name that holds dots itself (`sdpa.flash`) is found too."""
-    if not isinstance(observed, Mapping):
-        return None
-    if key in observed:
-        return observed[key]
-    parts = key.split(".")
-    for cut in range(len(parts) - 1, 0, -1):
-        head = ".".join(parts[:cut])
-        if head in observed:
-            return _look(observed[head], ".".join(parts[cut:]))
-    return None
-
-
-def _holds(value: Any, wanted: Any) -> bool | None:
-    if value is None:
-        return None
-    if isinstance(wanted, (list, tuple)):
-        verdicts = [_equal(value, item) for item in wanted]
-        return any(verdicts)
-    clauses = split_clauses(str(wanted))
-    if not clauses:
-        return _equal(value, wanted)
-    try:
-        number = float(value)
-        bounds = [(operator, float(bound)) for operator, bound in clauses]
-    except (TypeError, ValueError):
-        return None  # a text is neither above nor below a number
-    if number != number:
-        return True  # NaN where a bound was set: as far from a healthy result as can be
-    return all(_COMPARE[operator](number, bound) for operator, bound in bounds)
-
-
-def _equal(value: Any, wanted: Any) -> bool:
-    """Equal as a YAML author means it; a list equals what it holds."""
-    if isinstance(value, (list, tuple)):
-        return any(_equal(item, wanted) for item in value)
-    return str(value).lower() == str(wanted).lower()
-
-
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
-    ">=": lambda a, b: a >= b, "<=": lambda a, b: a <= b, "==": lambda a, b: a == b, "~=": lambda a, b: a == b,
-    "!=": lambda a, b: a != b, ">": lambda a, b: a > b, "<": lambda a, b: a < b,
-}  # fmt: skip
+    return RunVerdict.REFUTED if answered and verdicts and None not in verdicts else RunVerdict.INCONCLUSIVE
 
 
 def job_of(known: FactResolver, keys: Sequence[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from doctor.model import ABSENT, Confirmation, Evidence, Fact, Finding, Prediction
+from doctor.model import ABSENT, Confirmation, Evidence, Fact, Finding, Prediction, RunVerdict, Severity, Verdict
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.result import KernelResult, out_of_memory
 
@@ -70,10 +70,13 @@ def judge_run(
 ) -> Confirmation:
     """What became of a run of the job: healthy, failed, or inconclusive where nothing was asked of the GPU."""
     verdict, reason = _verdict(kernel, answer, known)
-    if verdict == "healthy":
+    contradiction = ""
+    if verdict == RunVerdict.HEALTHY:
         contradiction = _contradiction(kernel, answer, predictions)
         reason = ", ".join(part for part in (contradiction or _healthy(answer), cost(answer.observed)) if part)
-    return Confirmation(verdict, kernel, request, answer.outcome, answer.observed, reason, own_time(answer))
+    return Confirmation(
+        verdict, kernel, request, answer.outcome, answer.observed, reason, own_time(answer), bool(contradiction)
+    )
 
 
 def own_time(answer: KernelResult) -> float:
@@ -86,23 +89,23 @@ def no_memory(answer: KernelResult) -> bool:
     return out_of_memory(answer)
 
 
-def _verdict(kernel: str, answer: KernelResult, known: FactResolver) -> tuple[str, str]:
+def _verdict(kernel: str, answer: KernelResult, known: FactResolver) -> tuple[RunVerdict, str]:
     observed = answer.observed
     if answer.outcome == "unavailable":
-        return "inconclusive", answer.reason
+        return RunVerdict.INCONCLUSIVE, answer.reason
     if no_memory(answer):
         gpu = observed.get("gpu")
         busy = gpu.get("busy") if isinstance(gpu, Mapping) else None
-        return "inconclusive", f"{busy}: {answer.reason}" if busy else answer.reason
+        return RunVerdict.INCONCLUSIVE, f"{busy}: {answer.reason}" if busy else answer.reason
     if answer.outcome == "refused":
         if kernel == "cudnn_sdpa" and not _on_cudnn(known):
-            return "inconclusive", f"cuDNN refuses it, and the job does not depend on cuDNN: {answer.reason}"
-        return "failed", answer.reason
+            return RunVerdict.INCONCLUSIVE, f"cuDNN refuses it, and the job does not depend on cuDNN: {answer.reason}"
+        return RunVerdict.FAILED, answer.reason
     if answer.outcome != "ran":
-        return "failed", answer.reason
+        return RunVerdict.FAILED, answer.reason
     if observed.get("wrong"):
-        return "failed", _wrong(observed)
-    return "healthy", ""
+        return RunVerdict.FAILED, _wrong(observed)
+    return RunVerdict.HEALTHY, ""
 
 
 def _on_cudnn(known: FactResolver) -> bool:
@@ -202,6 +205,10 @@ def _prefix(prediction: Prediction) -> str | None:
     return prediction.candidates[0].backend.split(".")[0] if prediction.candidates else None
 
 
+#: What a run of the job says of a finding that predicts its failure.
+_OF_JOB = {RunVerdict.FAILED: RunVerdict.CONFIRMED, RunVerdict.HEALTHY: RunVerdict.REFUTED}
+
+
 def confirmation_from_job_run(
     finding: Finding, predictions: Sequence[Prediction], runs: Sequence[Confirmation]
 ) -> Confirmation | None:
@@ -215,11 +222,12 @@ def confirmation_from_job_run(
             continue
         if prediction.import_error is not None and prediction.import_error.rule == finding.rule:
             imported = run.outcome in ("ran", "refused")
-            verdict = "refuted" if imported else "confirmed" if run.verdict == "failed" else "inconclusive"
+            verdict = RunVerdict.CONFIRMED if run.verdict == RunVerdict.FAILED else RunVerdict.INCONCLUSIVE
+            verdict = RunVerdict.REFUTED if imported else verdict
         elif prediction.fails_at_run is not None and prediction.fails_at_run.rule == finding.rule:
-            verdict = {"failed": "confirmed", "healthy": "refuted"}.get(run.verdict, "inconclusive")
+            verdict = _OF_JOB.get(run.verdict, RunVerdict.INCONCLUSIVE)
             if run.observed.get("executed") is False:
-                verdict = "inconclusive"  # the library was only asked
+                verdict = RunVerdict.INCONCLUSIVE  # the library was only asked
         else:
             continue
         return replace(run, verdict=verdict)
@@ -228,11 +236,11 @@ def confirmation_from_job_run(
 
 def unpredicted(run: Confirmation, foreseen: bool) -> Finding | None:
     """A finding for a run that contradicts the rulebook: it failed with no error predicted, or chose otherwise."""
-    if run.verdict == "failed" and not foreseen:
-        severity = "error"
+    if run.verdict == RunVerdict.FAILED and not foreseen:
+        severity = Severity.ERROR
         summary = f"the job's attention does not work here, and no rule says why (`{run.kernel}`: {_became(run)})"
-    elif run.verdict == "healthy" and "was predicted" in run.reason:
-        severity, summary = "warning", "the library chose another attention backend than predicted"
+    elif run.verdict == RunVerdict.HEALTHY and run.contradicts:
+        severity, summary = Severity.WARNING, "the library chose another attention backend than predicted"
     else:
         return None
     outcome = Fact("kernel.outcome", run.outcome, f"kernel `{run.kernel}`")
@@ -240,13 +248,13 @@ def unpredicted(run: Confirmation, foreseen: bool) -> Finding | None:
         rule=UNPREDICTED,
         name="kernel-contradicts-the-rulebook",
         severity=severity,
-        verdict="unpredicted",
+        verdict=Verdict.UNPREDICTED,
         summary=summary,
         message=run.reason or run.outcome,
         why="The rulebook knows no cause for what this kernel saw; please report it with a `snapshot` of this machine.",
         evidence=(Evidence("kernel.outcome", run.outcome, "ran, with the right result", outcome, True),),
         references=(),
-        confirmation=replace(run, verdict="unpredicted"),
+        confirmation=replace(run, verdict=RunVerdict.UNPREDICTED),
     )
 
 

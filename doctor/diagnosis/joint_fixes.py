@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from doctor.facts.vocabulary import fact, term
-from doctor.model import ABSENT, Change, Facts, Fix
+from doctor.model import ABSENT, Change, ChangeKind, Facts, Fix, Severity
 from doctor.packages.index import load_index
 from doctor.rulebook.evaluate import Assessment, with_backend_findings
 from doctor.rulebook.resolver import FactResolver
@@ -70,7 +70,7 @@ def _checked(
     rulebook: Rulebook, ward: EnvironmentCases, solved: CaseResult, fix: Fix, severity: str, order: int
 ) -> _Checked:
     """The fix with what it clears in all the cases, by asking the rulebook again in each."""
-    if any(change.kind == "call" for change in fix.changes):  # code: no fact tells whether it is done
+    if any(change.kind == ChangeKind.CALL for change in fix.changes):  # code: no fact tells whether it is done
         errors = {rule for cell in ward.cells for rule in _rules(cell, "error")}
         left = frozenset(errors - set(fix.resolves)) | set(fix.leaves)
         return _Checked(replace(fix, leaves=tuple(sorted(left))), left, order)
@@ -81,7 +81,7 @@ def _checked(
         own = {item.rule for item in cell.verdict.to_fix.findings}
         now = {item.rule for item in after.findings}
         unclear = {rule for group in after.undetermined for rule in group.rules}
-        errors = {item.rule for item in with_backend_findings(rulebook, after) if item.severity == "error"}
+        errors = {item.rule for item in with_backend_findings(rulebook, after) if item.severity == Severity.ERROR}
         before |= own
         firing |= now | (own & unclear)  # not cured, only hidden
         errors_left |= errors | (_rules(cell, "error") & unclear)
@@ -101,12 +101,12 @@ def _after(rulebook: Rulebook, cells: Sequence[CaseResult], solved: CaseResult, 
     from doctor.solver.environment import stack_of
 
     known: FactResolver = solved.verdict.to_fix.known
-    chosen = {change.name: change.after or ABSENT for change in fix.changes if change.kind == "package"}
-    variables = {change.name: change.after or ABSENT for change in fix.changes if change.kind == "env"}
+    chosen = {change.name: change.after or ABSENT for change in fix.changes if change.kind == ChangeKind.PACKAGE}
+    variables = {change.name: change.after or ABSENT for change in fix.changes if change.kind == ChangeKind.ENV}
     settings = [
         fact(_CONFIG + change.name, change.after or ABSENT, "the proposed fix")
         for change in fix.changes
-        if change.kind == "config" and not term(_CONFIG + change.name).derived
+        if change.kind == ChangeKind.CONFIG and not term(_CONFIG + change.name).derived
     ]
     stack = stack_of(known.given, known, load_index())
     changed = changed_facts(rulebook, known.given, known, stack, chosen, variables, {})

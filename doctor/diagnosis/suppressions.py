@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from doctor.facts.vocabulary import nearest
-from doctor.model import SEVERITIES, Case, Evidence, Fact, Finding, Undetermined
+from doctor.model import SEVERITIES, Case, Evidence, Fact, Finding, Severity, Undetermined, Verdict
 from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.project.config import Defaults, Ignore
 
@@ -61,8 +61,8 @@ def _expired(entry: Ignore, fires: bool) -> Finding:
     return Finding(
         rule=EXPIRED,
         name="ignore-expired",
-        severity="warning",
-        verdict="fires",
+        severity=Severity.WARNING,
+        verdict=Verdict.FIRES,
         summary=f"the time to ignore {entry.rule} is up",
         message=f"{entry.rule} was ignored{owner} until {entry.until} ({entry.reason}); {now}",
         why="What is ignored is looked at again on a day; that day is over.",

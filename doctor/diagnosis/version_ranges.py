@@ -11,7 +11,15 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from doctor.facts.vocabulary import fact as make_fact
-from doctor.model import SEVERITIES, Facts, Finding, Prediction, Remedy, Undetermined
+from doctor.model import (
+    SEVERITIES,
+    Facts,
+    Finding,
+    Prediction,
+    Remedy,
+    Severity,
+    Undetermined,
+)
 from doctor.rulebook.evaluate import Assessment, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import SharedEvaluations
@@ -216,7 +224,7 @@ def _of_some(strike: _Strike, every: Sequence[_Strike], today: str) -> Finding:
     told = f"`{item.name}{item.range}` ({item.place}) admits {named}{more}{spared}, with which: "
     return replace(
         finding,
-        severity="warning" if finding.severity == "error" else finding.severity,
+        severity=Severity.WARNING if finding.severity == Severity.ERROR else finding.severity,
         message=told + finding.message,
         alternatives=(*_narrowing(strike, every), *_besides(finding, item.name if spared else None)),
     )
@@ -242,7 +250,7 @@ def _besides(finding: Finding, spared: str | None) -> Iterator[Remedy]:
 def _of_today(finding: Finding, choice: Choice) -> Finding:
     """A finding of the newest releases, where the others were too many to ask."""
     named = ", ".join(f"{name} {version}" for name, version in choice)
-    severity = "warning" if finding.severity == "error" else finding.severity
+    severity = Severity.WARNING if finding.severity == Severity.ERROR else finding.severity
     return replace(finding, severity=severity, message=f"an installer takes {named} today: {finding.message}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from shlex import quote
 from typing import Any
 
-from doctor.model import ABSENT, Fix, Remedy
+from doctor.model import ABSENT, ChangeKind, Fix, Remedy
 
 _OPERATORS = "<>=!~@"
 _GONE = (None, "", ABSENT)
@@ -44,15 +44,15 @@ def fix_lines(item: Fix) -> list[str]:
 def besides(item: Fix) -> list[str]:
     """The lines for what is to be done besides packages."""
     lines = []
-    unset = [change.name for change in item.changes if change.kind == "env" and change.after in _GONE]
+    unset = [change.name for change in item.changes if change.kind == ChangeKind.ENV and change.after in _GONE]
     if unset:
         lines.append("unset " + " ".join(_bare(name, "env.") for name in unset))
     for change in item.changes:
-        if change.kind == "env" and change.after not in _GONE:
+        if change.kind == ChangeKind.ENV and change.after not in _GONE:
             lines.append(f"export {_bare(change.name, 'env.')}={_setting_of_shell(str(change.after))}")
-        elif change.kind == "config":
+        elif change.kind == ChangeKind.CONFIG:
             lines.append(_setting(change.name, change.after))
-        elif change.kind == "call":
+        elif change.kind == ChangeKind.CALL:
             lines += _typed(change.after or change.name)
     return lines
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doctor.model import Finding, Report
+from doctor.model import Finding, Report, Severity
 
 from .cases import told
 from .formats import Style
@@ -24,7 +24,7 @@ def diagnosis(report: Report, style: Style) -> str:
         title = f"attn-doctor could not tell {count(report)}"
         out.append(_command("notice", {"title": title}, "\n".join(lines(report, most=_MOST_GAPS))))
     look, word, sentence = verdict(report)
-    failed = look == "error" and not any(finding.severity == "error" for finding in report.findings)
+    failed = look == "error" and not any(finding.severity == Severity.ERROR for finding in report.findings)
     out.append(_command("error" if failed else "notice", {"title": f"attn-doctor: {word}"}, sentence))
     return "".join(f"{line}\n" for line in out)
 

@@ -14,6 +14,7 @@ from doctor.model import (
     SEVERITIES,
     Candidate,
     Case,
+    ChangeKind,
     Evidence,
     Fact,
     Finding,
@@ -72,7 +73,7 @@ def _view(report: Report) -> dict[str, Any]:
         "fixes": [_fix(fix) for fix in report.fixes],
         "matrices": [_matrix(number, matrix) for number, matrix in enumerate(report.matrices, 1)],
         "undetermined": lines(report),
-        "assumed": [fact for fact in report.facts.values() if fact.source.startswith("assumed:")],
+        "assumed": [fact for fact in report.facts.values() if fact.assumed],
         "facts": [fact for _, fact in sorted(report.facts.items())],
         "notes": report.notes,
     }
@@ -118,7 +119,9 @@ def _fix(fix: Fix) -> dict[str, Any]:
         "fix": fix,
         "lines": fix_lines(fix),
         "effects": "; ".join(effects),
-        "changes": [change for change in fix.changes if change.kind != "call"],  # that stands there as a line to paste
+        "changes": [
+            change for change in fix.changes if change.kind != ChangeKind.CALL
+        ],  # that stands there as a line to paste
     }
 
 

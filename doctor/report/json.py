@@ -9,6 +9,7 @@ from typing import Any
 from doctor.model import (
     Candidate,
     Case,
+    ChangeKind,
     Confirmation,
     Fact,
     Facts,
@@ -220,7 +221,7 @@ def _fix(item: Fix) -> dict[str, Any]:
                 "kind": change.kind,
                 "name": change.name,
                 # design: the change set speaks of packages as `package, from, to, why, resolves`
-                **({"package": change.name} if change.kind == "package" else {}),
+                **({"package": change.name} if change.kind == ChangeKind.PACKAGE else {}),
                 "from": change.before,
                 "to": change.after,
                 "why": change.why,

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from xml.sax.saxutils import escape, quoteattr
 
-from doctor.model import Finding, Report
+from doctor.model import Finding, Report, Severity
 
 from .cases import name_of
 from .formats import Style
@@ -38,7 +38,7 @@ def diagnosis(report: Report, style: Style) -> str:
 
 def _suite(report: Report, number: int, name: str) -> list[str]:
     look, word, sentence = verdict(report)
-    failed = sum(finding.severity == "error" for finding in report.findings)
+    failed = sum(finding.severity == Severity.ERROR for finding in report.findings)
     body = ""
     if look == "error" and not failed:  # nothing is left to run on, although no rule says so
         body, failed = f'<failure type="error" message={_attribute(f"{word}: {sentence}")}/>', 1
@@ -51,7 +51,7 @@ def _suite(report: Report, number: int, name: str) -> list[str]:
     ]
     skipped = sum(len(item.rules) for item in report.undetermined)
     told = [f"on: {machine_line(report)}", f"job: {job_line(report)}", *(f"note: {note}" for note in report.notes)]
-    told += [_told(report, finding) for finding in report.findings if finding.severity != "error"]
+    told += [_told(report, finding) for finding in report.findings if finding.severity != Severity.ERROR]
     head = {
         "name": name, "package": "attn-doctor", "id": number, "timestamp": _now(), "hostname": "localhost",
         "tests": len(cases), "failures": failed, "errors": 0, "skipped": skipped,
@@ -78,7 +78,7 @@ def _told(report: Report, finding: Finding) -> str:
 
 def _finding(report: Report, finding: Finding) -> str:
     body = ""
-    if finding.severity == "error":
+    if finding.severity == Severity.ERROR:
         place = place_of(report, finding)
         at = f"{place.file}:{place.line}: " if place else ""
         text = _text(_told(report, finding))

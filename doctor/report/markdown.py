@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-from doctor.model import Evidence, Fact, Finding, Fix, Prediction, Report
+from doctor.model import ChangeKind, Evidence, Fact, Finding, Fix, Prediction, Report
 
 from .cases import messages, readings, rows, where
 from .fix_text import alternative_lines, fix_lines
@@ -137,7 +137,7 @@ def _fixes(report: Report) -> list[str]:
 def _fix(fix: Fix) -> list[str]:
     out = _block(fix_lines(fix))[1:]
     for change in fix.changes:
-        if change.kind == "call":
+        if change.kind == ChangeKind.CALL:
             continue  # stands there as a line to paste
         swap = f"{shown(change.before or 'absent')} → {shown(change.after or 'absent')}"
         clears = f" (clears {', '.join(change.resolves)})" if change.resolves else ""
@@ -192,7 +192,7 @@ def _undetermined(report: Report) -> list[str]:
 
 
 def _assumed(report: Report) -> list[str]:
-    assumed = [fact for fact in report.facts.values() if fact.source.startswith("assumed:")]
+    assumed = [fact for fact in report.facts.values() if fact.assumed]
     if not assumed:
         return []
     told = "; ".join(

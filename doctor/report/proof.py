@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from doctor.model import Verification, VerificationStep
+from doctor.model import Verification, VerificationKind, VerificationStep
 
 from .formats import Style
 from .page import Page
@@ -31,7 +31,7 @@ def proof_lines(page: Page, proof: Verification) -> None:
             page.line(f"      {step.command}", "command")
     if proof.freeze:
         page.say(f"what was there before is in `{proof.freeze}`", indent=2, hang=4)
-        if proof.kind == "apply":
+        if proof.kind == VerificationKind.APPLY:
             page.line("hint: `attn-doctor fix --rollback` takes it back")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from doctor.model import ABSENT, Fix, Report
+from doctor.model import ABSENT, ChangeKind, Fix, Report, Severity
 from doctor.solver.describe import deed
 from doctor.solver.install_plan import InstallPlan, compiling, install_plan, pinnable, stale
 
@@ -30,7 +30,7 @@ def render_pins(report: Report) -> str:
 
 
 def _head(report: Report) -> str:
-    errors = [finding.rule for finding in report.findings if finding.severity == "error"]
+    errors = [finding.rule for finding in report.findings if finding.severity == Severity.ERROR]
     if report.fixes:
         return f"pins that clear {', '.join(pinnable(report).resolves) or 'the findings'}"
     return f"no pins; {', '.join(errors)} stand" if errors else "nothing to fix"
@@ -56,17 +56,17 @@ def _flat(text: str) -> str:
 def settings_of(fix: Fix) -> Iterator[str]:
     """What is to be done besides packages."""
     for change in fix.changes:
-        if change.kind == "env":
+        if change.kind == ChangeKind.ENV:
             yield f"export {change.name}={_flat(change.after)}" if change.after is not None else f"unset {change.name}"
-        elif change.kind == "config":
+        elif change.kind == ChangeKind.CONFIG:
             was = f" (was {_flat(change.before)})" if change.before is not None else ""
             yield f"in the job's configuration: {change.name} = {_flat(change.after or 'unset')}{was}"
-        elif change.kind == "call":
+        elif change.kind == ChangeKind.CALL:
             yield _flat(deed(change.after or change.name))
 
 
 def _pinned(report: Report, fix: Fix) -> list[str]:
-    if not any(change.kind == "package" for change in fix.changes):
+    if not any(change.kind == ChangeKind.PACKAGE for change in fix.changes):
         return ["#", "# No package changes; install nothing from this file."]
     pins = install_plan(report, fix)
     out = [f"# first: pip uninstall -y {' '.join(pins.removed)}"] if pins.removed else []
@@ -100,7 +100,7 @@ def _second_step(pins: InstallPlan) -> list[str]:
 
 def _nothing_to_pin(report: Report) -> Iterator[str]:
     for finding in report.findings:
-        if finding.severity == "error":
+        if finding.severity == Severity.ERROR:
             reason = finding.no_pin or "no release on record clears it without breaking something else"
             yield f"# {finding.rule}: {_flat(reason)}"
             for item in finding.alternatives:
@@ -114,7 +114,7 @@ def _what_else(report: Report, fix: Fix) -> list[str]:
     if others:
         out += ["", "# Other ways:"]
         out += [f"# - {_flat(other.title)}" + (f": {_flat(other.note)}" if other.note else "") for other in others]
-    told = [f for f in report.findings if f.severity == "error" and (f.myth or f.no_pin)]
+    told = [f for f in report.findings if f.severity == Severity.ERROR and (f.myth or f.no_pin)]
     if told:
         out.append("")
     for finding in told:

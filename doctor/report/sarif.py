@@ -6,7 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from doctor.model import Case, Change, Finding, Fix, Report
+from doctor.model import Case, Change, ChangeKind, Finding, Fix, Report
 
 from .cases import told
 from .fingerprint import fingerprint
@@ -130,7 +130,7 @@ def _replacement(report: Report, change: Change) -> tuple[str, dict[str, Any]] |
     """Version for version on the declaring line; a line with hashes would no longer fit them."""
     fact = report.facts.get(f"{change.name}.version")
     place = place_of_fact(fact) if fact else None
-    if change.kind != "package" or place is None or not change.before or not change.after:
+    if change.kind != ChangeKind.PACKAGE or place is None or not change.before or not change.after:
         return None
     line = place.fact.raw or ""
     if line.count(change.before) != 1 or "--hash" in line or line.endswith("\\") or "," in fact_tail(place):

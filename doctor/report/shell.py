@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from doctor.model import Fix, Report
+from doctor.model import ChangeKind, Fix, Report, Severity
 from doctor.solver.install_plan import InstallPlan
 
 from .fix_text import besides
@@ -26,7 +26,7 @@ def fixes(report: Report, style: Style) -> str:
 def head(report: Report, fix: Fix | None = None) -> list[str]:
     """What it is for, in comments; of the recommended fix unless another is named."""
     if not report.fixes:
-        errors = [finding.rule for finding in report.findings if finding.severity == "error"]
+        errors = [finding.rule for finding in report.findings if finding.severity == Severity.ERROR]
         return [f"# {report.tool}: no fix for {', '.join(errors)}" if errors else f"# {report.tool}: nothing to fix"]
     item = fix or report.fixes[0]
     told = [f"{report.tool}: clears {', '.join(item.resolves)}", item.title]
@@ -51,7 +51,7 @@ def fragment(report: Report, lines_of: Callable[[Report, Fix, InstallPlan], Iter
 
 def _moves(fix: Fix) -> bool:
     """Whether any package changes."""
-    return any(change.kind == "package" for change in fix.changes)
+    return any(change.kind == ChangeKind.PACKAGE for change in fix.changes)
 
 
 def commands(report: Report) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from doctor.model import ABSENT, Case, Evidence, Facts, Finding, Prediction, Reason, Report
+from doctor.model import ABSENT, Case, Evidence, Facts, Finding, Prediction, Reason, Report, Severity
 
 #: Shown in the machine line where known: fact key → what people call it.
 _MACHINE = (
@@ -30,16 +30,16 @@ _LIBRARIES = {"transformer_engine": "TransformerEngine", "torch": "torch SDPA"}
 def verdict(report: Report) -> tuple[str, str, str]:
     """(look, word, sentence): what will happen to the job, or to the jobs of several cases."""
     settled = (*report.known, *report.ignored)
-    if settled and not any(finding.severity != "note" for finding in report.findings):
+    if settled and not any(finding.severity != Severity.NOTE for finding in report.findings):
         return "unclear", "nothing new" if report.known else "nothing else found", _as_before(report)
     if report.cases:
         return _verdict_of_cases(report)
-    errors = [finding for finding in report.findings if finding.severity == "error"]
-    warnings = [finding for finding in report.findings if finding.severity == "warning"]
+    errors = [finding for finding in report.findings if finding.severity == Severity.ERROR]
+    warnings = [finding for finding in report.findings if finding.severity == Severity.WARNING]
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return "error", "will fail", f"{errors[0].summary}{more}"
-    had = any(finding.severity == "error" for finding in settled)  # what breaks the predictions is no news
+    had = any(finding.severity == Severity.ERROR for finding in settled)  # what breaks the predictions is no news
     asked = () if had else report.predictions
     broken = next((reason for item in asked if (reason := certain_failure(item)) is not None), None)
     if broken is not None:
@@ -100,8 +100,12 @@ def _verdict_of_cases(report: Report) -> tuple[str, str, str]:
         more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
         what = f"{told[0]}{more}" if told else hit[0]
         return wanted, word, f"{len(hit)} of {len(every)} cases: {what}"
-    if any(finding.severity == "warning" for finding in report.findings):  # of the project, not of a case
-        return "warning", "will run, but", next(item.summary for item in report.findings if item.severity == "warning")
+    if any(finding.severity == Severity.WARNING for finding in report.findings):  # of the project, not of a case
+        return (
+            "warning",
+            "will run, but",
+            next(item.summary for item in report.findings if item.severity == Severity.WARNING),
+        )
     return "ok", "healthy", f"no rule has anything against any of {len(every)} cases"
 
 

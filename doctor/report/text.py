@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doctor.model import SEVERITIES, Evidence, Finding, Fix, Report
+from doctor.model import SEVERITIES, ChangeKind, Evidence, Finding, Fix, Report, Severity
 
 from .cases import MOST_MESSAGES, messages, readings, where
 from .fix_text import alternative_lines, fix_lines
@@ -82,11 +82,11 @@ def fixes(report: Report, style: Style) -> str:
         return page.text()
     if report.fixes:
         _fixes(page, report)
-        if any(change.kind == "package" for change in report.fixes[0].changes):
+        if any(change.kind == ChangeKind.PACKAGE for change in report.fixes[0].changes):
             page.line("hint: `--pin FILE` writes the packages as a requirements file, with what has to stay held")
     cleared = {rule for item in report.fixes for rule in item.resolves}
     for finding in report.findings:
-        if finding.severity == "error" and finding.rule not in cleared:
+        if finding.severity == Severity.ERROR and finding.rule not in cleared:
             page.say(why_not(report, finding) or _NO_WAY, lead=f"no fix for {finding.rule}:", look="error")
         elif finding.no_pin:
             page.say(finding.no_pin, lead=f"{finding.rule}:", look="label")
@@ -206,7 +206,7 @@ def _changes(page: Page, fix: Fix, told: set[str]) -> None:
     """What each change replaces, and why where the findings have not said it."""
     plain = []
     for change in fix.changes:
-        if change.kind == "call":
+        if change.kind == ChangeKind.CALL:
             continue  # stands there as a line to paste
         swap = f"`{change.name}` {change.before or 'nothing'} → {change.after or 'nothing'}"
         new = change.why if not any(change.why.startswith(summary) for summary in told) else ""
@@ -238,7 +238,7 @@ def _undetermined(page: Page, report: Report) -> None:
 
 def _assumed(page: Page, report: Report) -> None:
     """What the workload does not say and was taken as usual."""
-    assumed = [fact for fact in report.facts.values() if fact.source.startswith("assumed:")]
+    assumed = [fact for fact in report.facts.values() if fact.assumed]
     if not assumed:
         return
     page.gap()

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 
-from doctor.model import Fix, Report
+from doctor.model import ChangeKind, Fix, Report
 from doctor.solver.install_plan import InstallPlan, PinnedRequirement
 
 from .fix_text import EXTRAS
@@ -20,7 +20,11 @@ def fixes(report: Report, style: Style) -> str:
 
 
 def _tables(report: Report, fix: Fix, pins: InstallPlan) -> Iterator[str]:
-    new = [change.name for change in fix.changes if change.kind == "package" and not change.before and change.after]
+    new = [
+        change.name
+        for change in fix.changes
+        if change.kind == ChangeKind.PACKAGE and not change.before and change.after
+    ]
     if new:
         yield f"# an override adds nothing; what is not there yet: `uv add {' '.join(new)}`"
     if pins.removed:

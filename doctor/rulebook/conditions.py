@@ -142,8 +142,12 @@ class Not(Condition):
             yield Evidence(evidence.key, f"not {evidence.condition}", evidence.condition, evidence.fact, holds)
 
 
-def parse_conditions(when: Any) -> Condition:
-    """The tree of a `when:` mapping; DoctorError names the key that is wrong."""
+def parse_conditions(when: Any, leaf: Callable[[str, Any], Leaf] | None = None) -> Condition:
+    """Return the tree of a `when:` mapping; DoctorError names the key that is wrong.
+
+    `leaf` makes the condition on one key: by default on a fact of the vocabulary, `observation` on what a kernel saw.
+    """
+    leaf = leaf or _leaf
     if not isinstance(when, Mapping) or not when:
         raise DoctorError("a condition needs a mapping of fact keys")
     parts: list[Condition] = []
@@ -151,12 +155,12 @@ def parse_conditions(when: Any) -> Condition:
         if key in ("all", "any"):
             if not isinstance(wanted, list) or not wanted:
                 raise DoctorError(f"`{key}:` needs a list of conditions")
-            nested = tuple(parse_conditions(item) for item in wanted)
+            nested = tuple(parse_conditions(item, leaf) for item in wanted)
             parts.append(All(nested) if key == "all" else AnyOf(nested))
         elif key == "not":
-            parts.append(Not(parse_conditions(wanted)))
+            parts.append(Not(parse_conditions(wanted, leaf)))
         else:
-            parts.append(_leaf(str(key), wanted))
+            parts.append(leaf(str(key), wanted))
     return parts[0] if len(parts) == 1 else All(tuple(parts))
 
 
@@ -252,3 +256,66 @@ def _version_bound(key: str, kind: str, operator: str, bound: str) -> str:
     if operator == "~=" and len(version.release) < 2:
         raise DoctorError(f"`{key}`: `{operator}{bound}` needs two numbers at least, as ~=2.1")
     return canonical + bound[len(plain) :]
+
+
+def observation(key: str, wanted: Any) -> Leaf:
+    """Return the condition on one value that a kernel observed; its kind is that of the value.
+
+    A range (`">0.01"`) compares numbers and is unknown for anything else. A not-a-number is beyond every upper bound.
+    A literal equals a value with the same text, and a list that contains it. DoctorError for `~=`.
+    """
+    if isinstance(wanted, (list, tuple)):
+        options = list(wanted)
+        text = ", ".join(map(str, options))
+        return Leaf(key, f"one of {text}", f"none of {text}", lambda value: any(_same(value, item) for item in options))
+    text = str(wanted).lower() if isinstance(wanted, bool) else str(wanted)
+    clauses = split_clauses(text)
+    if not clauses:
+        return Leaf(key, text, f"not {text}", lambda value: _same(value, wanted))
+    if any(operator not in _COMPARE for operator, _ in clauses):
+        raise DoctorError(f"`{key}`: `{text}`: only >=, <=, ==, !=, > and < compare what a kernel observed")
+    try:
+        bounds = [(operator, float(bound)) for operator, bound in clauses]
+    except ValueError:
+        raise DoctorError(f"`{key}`: `{text}` does not compare with a number") from None
+
+    def compare(value: Any) -> bool | None:
+        if isinstance(value, str) or not isinstance(value, (int, float)):
+            return None
+        if value != value:
+            return all(operator in (">", ">=", "!=") for operator, _ in bounds)
+        return all(_COMPARE[operator](value, bound) for operator, bound in bounds)
+
+    return Leaf(key, text, f"not {text}", compare)
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    """Equal as a YAML author means it; a list equals what it contains."""
+    if isinstance(value, (list, tuple)):
+        return any(_same(item, wanted) for item in value)
+    return str(value).lower() == str(wanted).lower()
+
+
+class Observations:
+    """What a kernel observed, as facts by dotted name (`errors.out.rel`)."""
+
+    def __init__(self, observed: Mapping[str, Any]) -> None:
+        self._observed = observed
+
+    def look_up(self, key: str) -> Fact:
+        """Return the observation; its value is None where the kernel reported none."""
+        return Fact(key, _dotted(self._observed, key), "kernel")
+
+
+def _dotted(observed: Any, key: str) -> Any:
+    """Return the value under a dotted name; a name that contains dots itself (`sdpa.flash`) is found too."""
+    if not isinstance(observed, Mapping):
+        return None
+    if key in observed:
+        return observed[key]
+    parts = key.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        head = ".".join(parts[:cut])
+        if head in observed:
+            return _dotted(observed[head], ".".join(parts[cut:]))
+    return None

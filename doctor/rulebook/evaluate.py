@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from doctor.model import SEVERITIES, Candidate, Evidence, Fact, Facts, Finding, Prediction, Undetermined
+from doctor.model import (
+    SEVERITIES,
+    Candidate,
+    Evidence,
+    Fact,
+    Facts,
+    Finding,
+    Prediction,
+    Severity,
+    Undetermined,
+    Verdict,
+)
 
 from .backends import Predictor, order_that_counts
 from .messages import interpolate, missing_keys
@@ -26,7 +37,7 @@ class Assessment:
     @property
     def errors(self) -> frozenset[str]:
         """Ids of the error rules that fire."""
-        return frozenset(finding.rule for finding in self.findings if finding.severity == "error")
+        return frozenset(finding.rule for finding in self.findings if finding.severity == Severity.ERROR)
 
 
 def know(
@@ -89,14 +100,14 @@ def _weight(rulebook: Rulebook, finding: Finding) -> int:
     return int(rulebook.rules[finding.rule].body.get("weight", 0)) * 100 + len(finding.evidence)
 
 
-def finding_of(rule: Rule, known: FactResolver, severity: str, message: str) -> Finding:
+def finding_of(rule: Rule, known: FactResolver, severity: Severity, message: str) -> Finding:
     """What a rule that strikes tells the user: in these words and this grade, with the conditions that hold."""
     evidence = tuple(item for item in rule.when.evidence(known) if item.holds)
     return Finding(
         rule=rule.id,
         name=rule.body["name"],
         severity=severity,
-        verdict="fires",
+        verdict=Verdict.FIRES,
         summary=rule.body["summary"],
         message=message,
         why=str(rule.body.get("why", "")).strip(),
@@ -131,13 +142,13 @@ NO_BACKEND = "NO_BACKEND"
 def with_backend_findings(rulebook: Rulebook, assessment: Assessment) -> tuple[Finding, ...]:
     """The findings, and one for each library whose attention cannot run although no error says so."""
     findings = assessment.findings
-    if any(finding.severity == "error" for finding in findings):
+    if any(finding.severity == Severity.ERROR for finding in findings):
         return findings
     added = []
     for prediction in assessment.predictions:
         reason = prediction.import_error or prediction.fails_at_run
         if reason is not None and reason.holds:
-            added.append(finding_of(rulebook.rules[reason.rule], assessment.known, "error", reason.message))
+            added.append(finding_of(rulebook.rules[reason.rule], assessment.known, Severity.ERROR, reason.message))
         elif prediction.could_tell and prediction.selected is None:
             added.append(_nothing_left(rulebook, prediction, assessment.known))
     return (*added, *findings)
@@ -151,14 +162,14 @@ def _nothing_left(rulebook: Rulebook, prediction: Prediction, known: FactResolve
     asked = [item for item in prediction.candidates if item.backend in order] or list(prediction.candidates)
     if len(asked) == 1 and asked[0].reasons and asked[0].reasons[0].rule in rulebook.rules:
         reason = asked[0].reasons[0]  # nothing else was asked for: the refusal itself is the finding
-        return finding_of(rulebook.rules[reason.rule], known, "error", reason.message)
+        return finding_of(rulebook.rules[reason.rule], known, Severity.ERROR, reason.message)
     rules = dict.fromkeys(candidate.reasons[0].rule for candidate in asked if candidate.reasons)
     known_rules = [rulebook.rules[rule] for rule in rules if rule in rulebook.rules]
     return Finding(
         rule=NO_BACKEND,
         name="no-attention-backend",
-        severity="error",
-        verdict="fires",
+        severity=Severity.ERROR,
+        verdict=Verdict.FIRES,
         summary=f"no attention backend of {library} serves this job",
         message="; ".join(map(_said, asked)),
         why=f"{library} stops with an error when every backend is ruled out.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from doctor.model import Remedy
+from doctor.model import Remedy, Severity
 
 from .conditions import Condition, parse_conditions
 
@@ -27,9 +27,10 @@ class Rule:
         return parse_conditions(self.body["when"])
 
     @property
-    def severity(self) -> str | None:
+    def severity(self) -> Severity | None:
         """error, warning, note; None for a pure support rule, which is a reason and no finding."""
-        return self.body.get("severity")
+        stated = self.body.get("severity")
+        return None if stated is None else Severity(stated)
 
     @cached_property
     def disables(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, Change, Fix
+from doctor.model import ABSENT, Change, ChangeKind, Fix, Severity
 from doctor.packages.index import admits, load_index, normalized
 from doctor.packages.relations import BUILT_AGAINST_TORCH, orphans, owner_of
 from doctor.rulebook.evaluate import evaluate
@@ -34,12 +34,12 @@ def as_fix(
         dict.fromkeys(
             finding.rule
             for finding in repair.base.findings
-            if finding.severity in ("error", "warning")
+            if finding.severity in (Severity.ERROR, Severity.WARNING)
             and (finding.rule in outcome.plan.trusted or finding.rule not in verdicts | unclear)
         )
     )
     changes = _changes(repair, outcome, resolves)
-    errors = {finding.rule for finding in repair.base.findings if finding.severity == "error"}
+    errors = {finding.rule for finding in repair.base.findings if finding.severity == Severity.ERROR}
     return Fix(
         title=_title(changes),
         changes=changes,
@@ -62,13 +62,13 @@ def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]
         wanted = [p.rule for p in plan.picks if name in {normalized(key) for key in p.alternative.require}]
         why = _why_package(repair, outcome, name, version, wanted, resolves)
         cleared = tuple(rule for rule in wanted if rule in resolves) or resolves
-        changes.append(Change("package", name, before, None if version == ABSENT else version, why, cleared))
+        changes.append(Change(ChangeKind.PACKAGE, name, before, None if version == ABSENT else version, why, cleared))
     for name, value in plan.env.items():
         present = repair.base.known.value(f"env.{name}")
         if is_change(present, value):
             rules = _asking(plan, lambda p, name=name: name in p.set_env or name in p.unset_env)
             after = None if value == ABSENT else value
-            changes.append(Change("env", name, _shown(present), after, _summary(repair, rules), rules))
+            changes.append(Change(ChangeKind.ENV, name, _shown(present), after, _summary(repair, rules), rules))
     by_code = {key for pick in plan.picks if pick.alternative.call for key in pick.alternative.config}
     for key, value in plan.config.items():
         if key in by_code or key.removeprefix("workload.") in by_code:
@@ -77,11 +77,13 @@ def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]
         if is_change(present, value):
             name = key.removeprefix("workload.")
             rules = _asking(plan, lambda p, key=key, name=name: key in p.config or name in p.config)
-            changes.append(Change("config", name, _shown(present), _shown(value), _summary(repair, rules), rules))
+            changes.append(
+                Change(ChangeKind.CONFIG, name, _shown(present), _shown(value), _summary(repair, rules), rules)
+            )
     for pick in plan.picks:
         if pick.alternative.call:
             text = pick.alternative.call
-            changes.append(Change("call", text, None, text, _summary(repair, (pick.rule,)), (pick.rule,)))
+            changes.append(Change(ChangeKind.CALL, text, None, text, _summary(repair, (pick.rule,)), (pick.rule,)))
     return tuple(changes)
 
 
@@ -153,7 +155,7 @@ def _note(repair: FixSearch, outcome: CandidateFix, after: Any, first: bool) -> 
             sentences.append(f"Attention then runs on `{prediction.selected}` instead of `{old}`.")
     warned = {f.rule for f in repair.base.findings}
     for finding in after.findings:
-        if finding.severity == "warning" and finding.rule not in warned:
+        if finding.severity == Severity.WARNING and finding.rule not in warned:
             sentences.append(f"It brings the warning {finding.rule}: {finding.summary}.")
     # What hangs on a package that nobody has named is no news of this fix.
     lacking = [(group, [key for key in group.missing if not _unnamed(repair, key)]) for group in after.undetermined]
@@ -238,9 +240,9 @@ def _title(changes: tuple[Change, ...]) -> str:
 
 
 def _action(change: Change) -> str:
-    if change.kind == "call":
+    if change.kind == ChangeKind.CALL:
         return deed(change.name)
-    if change.kind == "package":
+    if change.kind == ChangeKind.PACKAGE:
         if change.after is None:
             return f"remove `{change.name}`"
         if change.before in (None, ABSENT):

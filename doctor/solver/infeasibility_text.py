@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from doctor.facts.vocabulary import fact, parse_version
-from doctor.model import ABSENT, Facts, Finding, Infeasible
+from doctor.model import ABSENT, Facts, Finding, Infeasible, Severity
 from doctor.rulebook.evaluate import know, rule_holds
 from doctor.rulebook.rule import Library, Rule
 from doctor.sources.probes.gpu_table import gpu_facts
@@ -137,7 +137,7 @@ class InfeasibilityExplainer:
 def proofs(repair: FixSearch, cleared: set[str]) -> tuple[Infeasible, ...]:
     """One proof for every error that no fix clears."""
     proof = InfeasibilityExplainer(repair)
-    open_ = [f for f in repair.base.findings if f.severity == "error" and f.rule not in cleared]
+    open_ = [f for f in repair.base.findings if f.severity == Severity.ERROR and f.rule not in cleared]
     return tuple(proof.of(finding) for finding in open_)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from doctor.model import ABSENT, Change, Fix, Report
+from doctor.model import ABSENT, Change, ChangeKind, Fix, Report
 from doctor.packages.flash_attn_build import TOOLS
 from doctor.packages.flash_attn_wheels import Wheel, WheelTarget, find
 from doctor.packages.index import admits, load_index
@@ -64,7 +64,7 @@ class InstallPlan:
 def pinnable(report: Report) -> Fix:
     """The fix that the pins write out: the first that changes packages and leaves as little as the recommended one."""
     best = report.fixes[0]
-    with_packages = [fix for fix in report.fixes if any(change.kind == "package" for change in fix.changes)]
+    with_packages = [fix for fix in report.fixes if any(change.kind == ChangeKind.PACKAGE for change in fix.changes)]
     return next((fix for fix in with_packages if len(fix.leaves) <= len(best.leaves)), best)
 
 
@@ -77,7 +77,7 @@ def install_plan(report: Report, fix: Fix) -> InstallPlan:
 
 def pins_in(stack: PackageSet, known: FactResolver, changes: Sequence[Change], index_url: str | None) -> InstallPlan:
     """The same of changes to a stack."""
-    packages = [change for change in changes if change.kind == "package"]
+    packages = [change for change in changes if change.kind == ChangeKind.PACKAGE]
     chosen = {change.name: change.after or ABSENT for change in packages}
     changed = [_line(stack, chosen, change) for change in packages if change.after is not None]
     held, told = _held(stack, chosen)

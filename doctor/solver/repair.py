@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from doctor.model import ABSENT, Facts
+from doctor.model import ABSENT, Facts, Severity
 from doctor.rulebook.evaluate import Assessment, know, rule_holds
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Rule, as_tuple
@@ -73,7 +73,7 @@ class FixSearch:
 
     def of_one(self, rule: Rule) -> FixSearch:
         """A repair of this finding alone, which may bring no error."""
-        errors = [item for item in self.rules if item.severity == "error" and item is not rule]
+        errors = [item for item in self.rules if item.severity == Severity.ERROR and item is not rule]
         alone = FixSearch(self.rulebook, self.facts, self.base, self.stack, ("error",))
         alone.rules, alone.firing = [*errors, rule], frozenset({rule.id})
         return alone

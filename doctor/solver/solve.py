@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from doctor.model import Facts, Fix, Infeasible
+from doctor.model import ChangeKind, Facts, Fix, Infeasible, Severity
 from doctor.packages.index import ReleaseIndex, load_index
 from doctor.rulebook.evaluate import Assessment
 from doctor.rulebook.rulebook import Rulebook
@@ -50,7 +50,7 @@ def solve(
     kept: tuple[Fix, ...] = ()
     if own is not None:  # ranges of the project's own files that are not part of the trouble are kept
         kept = _solve(rulebook, facts, assessment, own, requires, index, deep, thorough)
-        if kept and not kept[0].leaves and any(change.kind == "package" for change in kept[0].changes):
+        if kept and not kept[0].leaves and any(change.kind == ChangeKind.PACKAGE for change in kept[0].changes):
             return kept
         kept = tuple(fix for fix in kept if not fix.leaves)
     found = _solve(rulebook, facts, assessment, limits, requires, index, deep, thorough)
@@ -68,8 +68,8 @@ def _solve(
     deep: bool,
     thorough: bool,
 ) -> tuple[Fix, ...]:
-    errors = [finding for finding in assessment.findings if finding.severity == "error"]
-    targets = errors or [finding for finding in assessment.findings if finding.severity == "warning"]
+    errors = [finding for finding in assessment.findings if finding.severity == Severity.ERROR]
+    targets = errors or [finding for finding in assessment.findings if finding.severity == Severity.WARNING]
     hopeless = all(finding.no_pin for finding in errors)  # says the author: no release cures it
     if not any(finding.alternatives for finding in targets) and hopeless:
         return ()

@@ -17,7 +17,7 @@ from doctor.util.yaml_text import parse_yaml, read_text
 
 SCHEMA = 1  # of the file
 
-_LONG = ("value", "source", "raw", "problem")
+_LONG = ("value", "source", "raw", "problem", "assumed")
 _TOP = ("schema", "tool", "facts", "workload")
 _PREFIX = "workload."
 
@@ -79,6 +79,7 @@ def _workload(section: Any, origin: str) -> dict[str, Any]:
 
 def _fact(key: str, given: Any, origin: str) -> Fact:
     value, source, raw, problem = given, f"facts file {tilde(origin)}", None, None
+    assumed = False
     try:
         term(key)
         if isinstance(given, dict):
@@ -86,10 +87,11 @@ def _fact(key: str, given: Any, origin: str) -> Fact:
                 if name not in _LONG:
                     raise DoctorError(f"`{key}`: unknown key `{name}`", nearest(name, _LONG))
             value, raw, problem = given.get("value"), _text(given, "raw"), _text(given, "problem")
+            assumed = str(given.get("assumed", "")).lower() == "true"
             source = _text(given, "source") or source
         if value is None:
             return Fact(key, None, source, raw, problem or "not known when the file was written")
-        return Fact(key, parse(key, value), source, raw, problem)
+        return Fact(key, parse(key, value), source, raw, problem, assumed)
     except DoctorError as error:
         raise DoctorError(f"facts file `{origin}`: {error.message}", error.hint) from None
 
@@ -162,6 +164,8 @@ def document(facts: Facts) -> dict[str, Any]:
             entry["raw"] = tilde(fact.raw)
         if fact.problem is not None:
             entry["problem"] = tilde(fact.problem)
+        if fact.assumed:
+            entry["assumed"] = True
         if key.startswith(_PREFIX):
             workload[key.removeprefix(_PREFIX)] = entry
         else:

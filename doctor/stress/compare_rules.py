@@ -8,7 +8,7 @@ from typing import Any
 
 from doctor.diagnosis.examine import environment_of
 from doctor.diagnosis.request import Request
-from doctor.model import Facts
+from doctor.model import Facts, Severity
 from doctor.rulebook.backends import predict
 from doctor.rulebook.evaluate import know, rule_holds
 from doctor.rulebook.resolver import FactResolver
@@ -87,16 +87,16 @@ class Reader:
                 return Said(reasons, False)
             serves = serves and takes_it
             fired |= {rule.id: rule for rule in self._speaking[name] if self._fires(rule, known, name)}
-        certain = tuple(rule.id for rule in fired.values() if rule.fails_at_run or rule.severity == "error")
+        certain = tuple(rule.id for rule in fired.values() if rule.fails_at_run or rule.severity == Severity.ERROR)
         rest = (rule for rule in fired.values() if rule.id not in certain)
-        return Said((), serves, certain, tuple(rule.id for rule in rest if rule.severity != "note" or state))
+        return Said((), serves, certain, tuple(rule.id for rule in rest if rule.severity != Severity.NOTE or state))
 
     def _broken_here(self) -> dict[str, tuple[str, ...]]:
         """Library → rules for which it serves nothing in this environment."""
         known, _ = know(self.rulebook, self.environment)
         found: dict[str, tuple[str, ...]] = {}
         for rule in self.rulebook.rules.values():
-            if rule.severity == "error" and rule.body.get("category") in BROKEN and rule.when.holds(known):
+            if rule.severity == Severity.ERROR and rule.body.get("category") in BROKEN and rule.when.holds(known):
                 found[rule.library] = (*found.get(rule.library, ()), rule.id)
         return found
 

@@ -103,7 +103,7 @@ def build_report(**changes):
                 Fact("driver.version", None, "NVML", problem="no driver"),
                 mask,
                 Fact("workload.window", (128, 0), "job.yaml: window"),
-                Fact("workload.batch_size", 1, "assumed: one sequence in a batch"),
+                Fact("workload.batch_size", 1, "assumed: one sequence in a batch", assumed=True),
             ]
         ),
         "findings": (finding, warning),

@@ -10,7 +10,7 @@ from typing import TypeVar
 from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, Facts, Report
+from doctor.model import ABSENT, ChangeKind, Facts, Report, Severity
 from doctor.packages.flash_attn_wheels import PACKAGE, find
 from doctor.packages.index import Platform, admits, load_index
 from doctor.packages.relations import owner_of
@@ -120,7 +120,7 @@ def changes_of(report: Report) -> ChangeSet | None:
     if not report.fixes:
         return _narrowings(report)
     fix = pinnable(report)
-    packages = [change for change in fix.changes if change.kind == "package"]
+    packages = [change for change in fix.changes if change.kind == ChangeKind.PACKAGE]
     if not packages:
         return None
     known = FactResolver(report.facts)
@@ -157,7 +157,7 @@ def _narrowings(report: Report) -> ChangeSet | None:
     items: dict[str, PackageChange] = {}
     for finding in report.findings:
         way = finding.alternatives[0] if finding.alternatives else None
-        if finding.severity != "warning" or way is None or way.note != NARROWS:
+        if finding.severity != Severity.WARNING or way is None or way.note != NARROWS:
             continue
         for package, wanted in way.require.items():
             before = items.get(package)

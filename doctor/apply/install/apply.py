@@ -13,7 +13,7 @@ from pathlib import Path
 
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.model import Fix, Report, Verification, VerificationStep
+from doctor.model import Fix, Report, Severity, Verification, VerificationKind, VerificationStep
 from doctor.packages.flash_attn_build import TOOLS
 from doctor.packages.index import load_index, normalized
 from doctor.packages.relations import owner_of
@@ -76,7 +76,9 @@ def apply(
     plan = work.foreseen(plan, before)
     if not ask(_told(plan, work, folder, before)):
         return Verification(
-            "apply", fix.title, (*steps, VerificationStep("applied", None, "not agreed to: nothing was changed"))
+            VerificationKind.APPLY,
+            fix.title,
+            (*steps, VerificationStep("applied", None, "not agreed to: nothing was changed")),
         ), None
     kept = frozen.save(frozen.Freeze(python, frozen.now(), before, fix=fix.title), folder)
     done: list[VerificationStep] = list(steps)
@@ -105,12 +107,14 @@ def apply(
         after, why_not = diagnose_after(python, report, request, fix, tell)
     except DoctorError as problem:
         done.append(VerificationStep("check", None, problem.message))
-        return Verification("apply", fix.title, tuple(done), remembered), None
+        return Verification(VerificationKind.APPLY, fix.title, tuple(done), remembered), None
     step = check_step(after, report, fix, round(time.monotonic() - began, 2))
-    old, new = (", ".join(f.rule for f in item.findings if f.severity == "error") or "none" for item in (report, after))
+    old, new = (
+        ", ".join(f.rule for f in item.findings if f.severity == Severity.ERROR) or "none" for item in (report, after)
+    )
     done.append(replace(step, reason="; ".join(filter(None, (f"errors before: {old}; now: {new}", step.reason)))))
     done.append(kernel_step(after, why_not))
-    return Verification("apply", fix.title, tuple(done), remembered), after
+    return Verification(VerificationKind.APPLY, fix.title, tuple(done), remembered), after
 
 
 def plan_of(

@@ -10,7 +10,7 @@ from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import TERMS, parse
-from doctor.model import ABSENT, Fact, Facts, Finding, Fix, Report, VerificationStep
+from doctor.model import ABSENT, ChangeKind, Fact, Facts, Finding, Fix, Report, RunVerdict, Severity, VerificationStep
 from doctor.packages.relations import owner_of
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.probes.collect import collect
@@ -53,7 +53,7 @@ def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | N
     # Only the stack was put there: what else the target has, or lacks, is as little known as before.
     here = [fact for fact in here if fact.key != "distributions.complete"]
     kept += [old["distributions.complete"]] if "distributions.complete" in old else []
-    removed = {change.name for change in fix.changes if change.kind == "package" and change.after is None}
+    removed = {change.name for change in fix.changes if change.kind == ChangeKind.PACKAGE and change.after is None}
     beside = [
         fact
         for key, fact in old.items()
@@ -74,9 +74,9 @@ def _is_package(key: str) -> bool:
 def _settings(fix: Fix) -> Iterator[Fact]:
     """What the fix changes besides packages, as facts."""
     for change in fix.changes:
-        if change.kind == "env":
+        if change.kind == ChangeKind.ENV:
             yield Fact(f"env.{change.name.removeprefix('env.')}", change.after or ABSENT, "the fix")
-        elif change.kind == "config":
+        elif change.kind == ChangeKind.CONFIG:
             key = change.name if "." in change.name else f"workload.{change.name}"
             try:
                 yield Fact(key, ABSENT if change.after is None else parse(key, change.after), "the fix")
@@ -97,8 +97,8 @@ def _why_no_kernels(found: Facts, facts: Facts, assumed: Mapping[str, str], requ
 
 def check_step(after: Report, before: Report, fix: Fix, seconds: float) -> VerificationStep:
     """Whether the check is silent: every error that fires, those that only a change of code clears apart."""
-    errors = [finding for finding in after.findings if finding.severity == "error"]
-    by_code = {rule for change in fix.changes if change.kind == "call" for rule in change.resolves}
+    errors = [finding for finding in after.findings if finding.severity == Severity.ERROR]
+    by_code = {rule for change in fix.changes if change.kind == ChangeKind.CALL for rule in change.resolves}
     old = {finding.rule for finding in before.findings}
     parts: list[str] = []
     hard = [finding for finding in errors if finding.rule not in by_code]
@@ -107,7 +107,7 @@ def check_step(after: Report, before: Report, fix: Fix, seconds: float) -> Verif
     code = [finding.rule for finding in errors if finding.rule in by_code]
     if code:
         parts.append(f"{', '.join(code)} is cleared by a change of code, which no check of packages sees")
-    warnings = [finding.rule for finding in after.findings if finding.severity == "warning"]
+    warnings = [finding.rule for finding in after.findings if finding.severity == Severity.WARNING]
     if warnings:
         parts.append(f"warnings: {', '.join(warnings)}")
     gone = [rule for rule in fix.resolves if rule not in {finding.rule for finding in after.findings}]
@@ -126,13 +126,15 @@ def kernel_step(after: Report, why_not: str) -> VerificationStep:
     """What the GPU says of the environment."""
     if why_not:
         return VerificationStep("kernels", None, f"{why_not}: not proven")
-    failed = [run for run in after.runs if run.verdict == "failed"]
-    failed += [f.confirmation for f in after.findings if f.confirmation and f.confirmation.verdict == "confirmed"]
+    failed = [run for run in after.runs if run.verdict == RunVerdict.FAILED]
+    failed += [
+        f.confirmation for f in after.findings if f.confirmation and f.confirmation.verdict == RunVerdict.CONFIRMED
+    ]
     if failed:
         return VerificationStep(
             "kernels", False, "; ".join(f"`{run.kernel}`: {run.reason or run.outcome}" for run in failed)
         )
-    healthy = [run for run in after.runs if run.verdict == "healthy"]
+    healthy = [run for run in after.runs if run.verdict == RunVerdict.HEALTHY]
     if healthy:
         names = ", ".join(f"`{run.kernel}`" for run in healthy)
         return VerificationStep("kernels", True, f"the job's attention ran healthy: {names}")

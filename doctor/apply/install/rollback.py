@@ -12,7 +12,7 @@ from doctor.diagnosis.judge import TOOL
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError, NoDiagnosis
-from doctor.model import Facts, Report, Verification, VerificationStep
+from doctor.model import Facts, Report, Severity, Verification, VerificationKind, VerificationStep
 from doctor.packages.relations import BUILT_AGAINST_TORCH
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.runner.command import run_child
@@ -65,7 +65,7 @@ def roll_back(
         what = f"as it was on {kept.when}" if not left else f"not as it was: {', '.join(left)}"
         steps.append(VerificationStep("state", not left, what))
     report = _report(request, tell)
-    found = ", ".join(finding.rule for finding in report.findings if finding.severity == "error") or "none"
+    found = ", ".join(finding.rule for finding in report.findings if finding.severity == Severity.ERROR) or "none"
     steps.append(
         VerificationStep(
             "check",
@@ -73,7 +73,9 @@ def roll_back(
             f"errors now: {found}" if report.rulebook else "nothing of the attention stack is there",
         )
     )
-    return replace(report, proof=Verification("rollback", kept.fix or None, tuple(steps), tilde(str(kept.path))))
+    return replace(
+        report, proof=Verification(VerificationKind.ROLLBACK, kept.fix or None, tuple(steps), tilde(str(kept.path)))
+    )
 
 
 def undoing_of(kept: frozen.Freeze, now: Mapping[str, frozen.Kept]) -> Undoing:

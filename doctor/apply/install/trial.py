@@ -14,7 +14,7 @@ from pathlib import Path
 
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.model import Fix, Report, VerificationStep
+from doctor.model import ChangeKind, Fix, Report, VerificationStep
 from doctor.packages.index import Platform, load_index
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.command import run_child
@@ -157,7 +157,7 @@ def _thrown_away() -> Iterator[Path]:
 @contextlib.contextmanager
 def _as_fixed(fix: Fix) -> Iterator[None]:
     """Our environment variables, which kernels inherit, as the fix sets them."""
-    names = {change.name.removeprefix("env."): change.after for change in fix.changes if change.kind == "env"}
+    names = {change.name.removeprefix("env."): change.after for change in fix.changes if change.kind == ChangeKind.ENV}
     before = {name: os.environ.get(name) for name in names}
     try:
         _set(names)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 
 from doctor.diagnosis.request import Request
-from doctor.model import Report, Verification, VerificationStep
+from doctor.model import ChangeKind, Report, Verification, VerificationKind, VerificationStep
 from doctor.packages.index import load_index
 from doctor.solver.install_plan import InstallPlan, install_plan, pinnable
 from doctor.sources.probes.locate import find_target
@@ -28,12 +28,18 @@ def prove(
 ) -> tuple[Verification | None, Report | None]:
     """(the proof of the recommended fix, what the check says after `--apply`); no proof where nothing is installed."""
     fix = pinnable(report) if report.fixes else None
-    if fix is None or not any(change.kind == "package" for change in fix.changes):
+    if fix is None or not any(change.kind == ChangeKind.PACKAGE for change in fix.changes):
         return None, None
     python = interpreter_of(request)
     if options.apply:
         appliable(request, python, options.break_system_packages)
-    kind = "apply" if options.apply else "verify" if options.verify else "dry-run"
+    kind = (
+        VerificationKind.APPLY
+        if options.apply
+        else VerificationKind.VERIFY
+        if options.verify
+        else VerificationKind.DRY_RUN
+    )
     installer, why_not = find_installer(python, options.installer)
     if installer is None:
         steps = [VerificationStep("resolves", None, f"{why_not}: nothing was asked")]
@@ -45,7 +51,7 @@ def prove(
     resolution, around = asked(report, request, pins, installer, python, options.proof_timeout)
     steps = [resolve_step(resolution, pins, installer, around)]
     if resolution.outcome is False:
-        if kind != "dry-run":
+        if kind != VerificationKind.DRY_RUN:
             steps.append(VerificationStep("installs", None, "not tried, as it does not resolve"))
         return Verification(kind, fix.title, tuple(steps)), None
     if options.verify:

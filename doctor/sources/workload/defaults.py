@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse_version, term
 from doctor.model import ABSENT, Fact, Facts
 from doctor.rulebook.resolver import FactResolver
+from doctor.sources.workload.assumed import assumed_fact
 
 from .files import check_value, one_line
 
@@ -19,13 +21,11 @@ _NULLS = ("not known", "given as null")  # how a bare null is noted; any other p
 
 def lay_over(facts: Facts, more: Facts) -> Facts:
     """The facts with `more` on top, except that what `more` only assumes does not replace what was said."""
-    return facts.with_(
-        *(fact for key, fact in more.items() if key not in facts or not fact.source.startswith("assumed:"))
-    )
+    return facts.with_(*(fact for key, fact in more.items() if key not in facts or not fact.assumed))
 
 
 def complete_workload(facts: Facts) -> Facts:
-    """The facts with the usual layout, batch and mask added; each source starts with `assumed:`.
+    """The facts with the usual layout, batch and mask added; each carries the flag `assumed`.
 
     DoctorError for a workload value no attention can have, wherever it came from.
     """
@@ -48,7 +48,7 @@ def complete_workload(facts: Facts) -> Facts:
 
     def assume(key: str, value: Any, why: str) -> None:
         if key not in facts:
-            added.append(Fact(key, value, f"assumed: {why}"))
+            added.append(assumed_fact(key, value, why))
 
     assume("workload.batch_size", 1, "one sequence in a batch")
     packed = facts.value("workload.use_varlen_attn") is True
@@ -76,11 +76,11 @@ def _framework(facts: Facts) -> str | None:
 def _padded_mask(facts: Facts) -> list[Fact]:
     """Packed sequences (thd) need the padded form of a mask that was only assumed."""
     mask, layout = facts.get("workload.mask"), facts.value("workload.qkv_layout")
-    if mask is None or mask.value != "causal" or not mask.source.startswith("assumed:"):
+    if mask is None or mask.value != "causal" or not mask.assumed:
         return []
     if not isinstance(layout, str) or not layout.startswith(("t3hd", "th3d", "thd")):
         return []
-    return [Fact(mask.key, "padding_causal", f"{mask.source}, with packed sequences ({layout})")]
+    return [replace(mask, value="padding_causal", source=f"{mask.source}, with packed sequences ({layout})")]
 
 
 def _enable_gqa(facts: Facts, framework: str | None) -> list[Fact]:
@@ -95,11 +95,11 @@ def _enable_gqa(facts: Facts, framework: str | None) -> list[Fact]:
     ]
     if True in old:
         return [
-            Fact(key, False, f"assumed: transformers before {_PASSES_GQA} or torch before {_TAKES_GQA} repeats heads")
+            assumed_fact(key, False, f"transformers before {_PASSES_GQA} or torch before {_TAKES_GQA} repeats heads")
         ]
     mask, window = facts.value("workload.mask"), facts.value("workload.window")
     if mask is None or None in old or ("workload.window" in facts and window is None):
         return []
     if mask not in ("causal", "no_mask") or window not in (None, ABSENT):
-        return [Fact(key, False, "assumed: transformers repeats heads where it passes a mask tensor")]
-    return [Fact(key, True, f"assumed: transformers >= {_PASSES_GQA} passes no mask tensor and leaves heads grouped")]
+        return [assumed_fact(key, False, "transformers repeats heads where it passes a mask tensor")]
+    return [assumed_fact(key, True, f"transformers >= {_PASSES_GQA} passes no mask tensor and leaves heads grouped")]

@@ -8,6 +8,7 @@ from typing import Any
 
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact, Facts
+from doctor.sources.workload.assumed import assumed_fact
 
 from .files import one_line
 from .model_config import Config, load_config
@@ -133,7 +134,7 @@ def _lengths(config: Config) -> list[Fact]:
     if longest is None:
         return []
     # seq_len_kv follows from it, also where the user says another length.
-    return [Fact("workload.seq_len_q", longest, f"assumed: the longest the model takes ({source})")]
+    return [assumed_fact("workload.seq_len_q", longest, f"the longest the model takes ({source})")]
 
 
 def _mask(config: Config) -> list[Fact]:
@@ -143,11 +144,11 @@ def _mask(config: Config) -> list[Fact]:
     architectures = config.texts("architectures")
     decoder = next((name for name in architectures if name.endswith(_DECODER_HEADS)), None)
     if decoder is not None and not config.flag("is_encoder_decoder"):
-        facts.append(Fact("workload.mask", "causal", f"assumed: a decoder-only model ({decoder})"))
+        facts.append(assumed_fact("workload.mask", "causal", f"a decoder-only model ({decoder})"))
     elif config.model_type in _DECODERS and not config.flag("is_encoder_decoder"):
-        facts.append(Fact("workload.mask", "causal", f"assumed: a decoder-only model ({config.source('model_type')})"))
+        facts.append(assumed_fact("workload.mask", "causal", f"a decoder-only model ({config.source('model_type')})"))
     elif config.flag("is_decoder"):
-        facts.append(Fact("workload.mask", "causal", f"assumed: a decoder ({config.source('is_decoder')})"))
+        facts.append(assumed_fact("workload.mask", "causal", f"a decoder ({config.source('is_decoder')})"))
     if config.flag("alibi") or config.flag("attn_config.alibi") or config.model_type == "bloom":
         key = "alibi" if config.flag("alibi") else "attn_config.alibi"
         source = config.source("model_type" if config.model_type == "bloom" else key)
@@ -169,7 +170,7 @@ def _numerics(config: Config) -> list[Fact]:
         plain = dtype.removeprefix("torch.")
         problem = None if plain in DTYPES else f"`{plain}` is no dtype of attention"
         source = f"assumed: the dtype of the checkpoint ({source})"
-        facts.append(Fact("workload.dtype", plain if problem is None else None, source, None, problem))
+        facts.append(Fact("workload.dtype", plain if problem is None else None, source, None, problem, assumed=True))
     dropout, source = config.number(
         "attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_config.attn_pdrop", "dropout_rate",
         most=1.0,
