@@ -38,7 +38,7 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     )  # fmt: skip
     target.add_argument("--device", choices=("cuda", "cpu"), help="default: the GPUs, where there are any")
     how = made.add_argument_group("how much")
-    how.add_argument("--budget", type=seconds, metavar="SECONDS", help="stop asking after this time")
+    how.add_argument("--budget", type=seconds, metavar="SECONDS", help="time for the whole sweep, minimising included")
     how.add_argument("--cases", type=_count, metavar="N", help="cases over all backends")
     how.add_argument("--memory", type=_bytes, metavar="GIB", help="memory to use on each GPU: 8, 512M")
     how.add_argument(
@@ -46,15 +46,17 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     )
     how.add_argument("--seed", type=_seed, default=0, metavar="N", help="another sweep of the same kind")
     how.add_argument("--timeout", type=seconds, default=60.0, metavar="SECONDS", help="longest wait for one case")
-    how.add_argument("--shrink", type=seconds, default=120.0, metavar="SECONDS", help="time for smallest forms")
+    how.add_argument(
+        "--shrink", type=seconds, default=120.0, metavar="SECONDS", help="time for minimising failing cases"
+    )
     how.add_argument("--journal", metavar="FILE", help="go on from this file, and write to it")
-    how.add_argument("--restart", action="store_true", help="begin anew, whatever the journal holds")
+    how.add_argument("--restart", action="store_true", help="discard the journal and start over")
     shown = made.add_argument_group("how it is shown")
     shown.add_argument("--format", choices=("text", "json"), default="text", metavar="F", help="text or json")
     shown.add_argument("-o", "--output", metavar="FILE", help="write to a file")
     options = made.read(arguments)
     from doctor.sources.probes.locate import find_target
-    from doctor.stress.discovery import Options
+    from doctor.stress.discovery import SweepOptions
     from doctor.stress.sweep import sweep
 
     from .commands import write
@@ -66,14 +68,19 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
         raise DoctorError("there is no interpreter to run in", "name one with `--python PATH`")
     journal = Path(options.journal) if options.journal else _journal(python, options)
     bar = _Bar()
+
+    def tell(text: str) -> None:
+        bar.end()
+        streams.tell(text)
+
     try:
         outcome = sweep(
-            Options(
+            SweepOptions(
                 python, options.budget, options.memory, options.seed, options.cases,
                 tuple(map(_absolute, options.backend)), options.device, options.timeout, options.shrink, journal,
                 options.restart, options.processes, bool(options.journal),
             ),
-            bar, streams.tell,
+            bar, tell,
         )  # fmt: skip
     except KeyboardInterrupt:
         kept = journal is not None and journal.is_file()
@@ -87,14 +94,14 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
 
 
 def _rendered(outcome: SweepResult, form: str, python: str) -> str:
-    from doctor.stress.compare_rules import beside_the_rulebook
+    from doctor.stress.compare_rules import compare_with_rules
     from doctor.stress.report import as_json, as_text
 
-    beside = beside_the_rulebook(outcome, python)
+    comparison = compare_with_rules(outcome, python)
     if form == "text":
-        return as_text(outcome, beside)
+        return as_text(outcome, comparison)
 
-    return json.dumps(as_json(outcome, beside), indent=2) + "\n"
+    return json.dumps(as_json(outcome, comparison), indent=2) + "\n"
 
 
 def _journal(python: str, options: argparse.Namespace) -> Path | None:

@@ -13,7 +13,7 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.runner.run import PrewarmedProcess
 from doctor.sources.probes.locate import named_interpreter
-from doctor.util.resources import kernels_dir
+from doctor.util.resources import programs_dir
 
 from .confirm import Judged, confirm, job_of
 from .examine import DiagnosisInput, ask_ahead, examine
@@ -115,7 +115,7 @@ def _confirm(
 
     job = job_of(known, [key for key in patient.facts if key.startswith("workload.")])
     ahead = ahead if ahead is not None and ahead.python == patient.python else None
-    bench = KernelRunner(patient.python, request.timeout, kernels_dir(), ahead)
+    bench = KernelRunner(patient.python, request.timeout, programs_dir(), ahead)
     return confirm(found, known, assessment.predictions, job, bench, tell, reassess)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doctor.runner.result import KernelResult
-from doctor.runner.run import ask
+from doctor.runner.run import run_one
 
 FUNCTION = """
 import torch
@@ -39,7 +39,7 @@ def flash(
 ) -> KernelResult:
     (root / f"{module}.py").write_text(FUNCTION.replace("{how}", how))
     asked = {**REQUEST, "mask": "causal", **request}
-    return ask(python, "flash_attention", asked, timeout=120, env={"PYTHONPATH": str(root)})
+    return run_one(python, "flash_attention", asked, timeout=120, env={"PYTHONPATH": str(root)})
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_wrong_numbers_are_seen(torch_python: str, tmp_path: pathlib.Path) -> No
     [
         ({"head_dim_qk": 288}, "refused", "FlashAttention forward only supports head dimension at most 256"),
         ({"dtype": "float32"}, "unavailable", "flash-attn takes float16 and bfloat16"),
-        ({"head_dim_v": 16}, "unavailable", "flash-attn is asked about one head dim; here it is 32 / 16"),
+        ({"head_dim_v": 16}, "unavailable", "this program runs flash-attn with one head dim; here it is 32 / 16"),
         ({"mask": "arbitrary"}, "unavailable", "flash-attn takes no mask arbitrary"),
-        ({"seq_len_kv": 40}, "unavailable", "flash-attn's causal mask lies bottom-right"),
+        ({"seq_len_kv": 40}, "unavailable", "flash-attn's causal mask is bottom-right"),
         ({"backend": "flash3"}, "unavailable", "flash_attn_interface or fa3_fwd_interface is not installed"),
         ({"how": "raise KeyError('x')"}, "failed", "KeyError: 'x'"),
     ],
@@ -93,5 +93,5 @@ def test_padding_is_taken_out_before_the_call(torch_python: str, tmp_path: pathl
 
 def test_a_broken_installation_is_a_failure(torch_python: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "flash_attn.py").write_text("import flash_attn_2_cuda")
-    answer = ask(torch_python, "flash_attention", REQUEST, timeout=120, env={"PYTHONPATH": str(tmp_path)})
+    answer = run_one(torch_python, "flash_attention", REQUEST, timeout=120, env={"PYTHONPATH": str(tmp_path)})
     assert (answer.outcome, answer.reason) == ("failed", "ModuleNotFoundError: No module named 'flash_attn_2_cuda'")

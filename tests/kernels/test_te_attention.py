@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doctor.runner.result import KernelResult
-from doctor.runner.run import ask
+from doctor.runner.run import run_one
 
 #: DotProductAttention in plain torch; HOW is what a release does to the numbers.
 LAYER = """
@@ -79,7 +79,7 @@ def te(python: str, root: pathlib.Path, selector: str, *, where: str, how: str =
         (deep.parent / "__init__.py").write_text("")
         (deep / "__init__.py").write_text("")
         (deep / "utils.py").write_text(selector)
-    return ask(python, "te_attention", {**REQUEST, **request}, timeout=120, env={"PYTHONPATH": str(root)})
+    return run_one(python, "te_attention", {**REQUEST, **request}, timeout=120, env={"PYTHONPATH": str(root)})
 
 
 def test_five_entries_of_older_releases(torch_python: str, tmp_path: pathlib.Path) -> None:
@@ -96,7 +96,7 @@ def test_six_entries_of_newer_releases(torch_python: str, tmp_path: pathlib.Path
     answer = te(torch_python, tmp_path, NEW, where="deep", **huge)
     assert answer.observed["selected"] == "te.flash2" and answer.observed["flash_version"] == "2.8.3"
     assert answer.observed["log"] == ["seqlen 100000"], "the choice is asked about the workload as it is"
-    assert answer.observed["not_executed_because"] == "not asked to"
+    assert answer.observed["not_executed_because"] == "not requested"
 
 
 def test_five_entries_with_flash_attn_3(torch_python: str, tmp_path: pathlib.Path) -> None:
@@ -137,7 +137,7 @@ def test_no_backend_is_a_refusal(torch_python: str, tmp_path: pathlib.Path) -> N
     ("request_", "why"),
     [
         ({"cp_size": 2}, "context parallelism needs several processes"),
-        ({"qkv_layout": "thd_thd_thd"}, "the thd format is only asked about"),
+        ({"qkv_layout": "thd_thd_thd"}, "of the thd format only the selection is checked"),
     ],
 )
 def test_what_one_process_cannot_run_is_only_asked(
@@ -151,5 +151,5 @@ def test_broken_installation_is_a_failure(torch_python: str, tmp_path: pathlib.P
     package = tmp_path / "transformer_engine"
     package.mkdir()
     (package / "__init__.py").write_text("raise ImportError('libcudnn_graph.so.9: undefined symbol')")
-    answer = ask(torch_python, "te_attention", REQUEST, timeout=120, env={"PYTHONPATH": str(tmp_path)})
+    answer = run_one(torch_python, "te_attention", REQUEST, timeout=120, env={"PYTHONPATH": str(tmp_path)})
     assert answer.outcome == "failed" and "undefined symbol" in answer.reason

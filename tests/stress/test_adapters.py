@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from doctor.runner.run import run_program
-from doctor.stress.failures import verdict
 from doctor.stress.plan import plan
+from doctor.stress.verdict import verdict
 from doctor.stress.worker import Worker
 from tests.helpers.fake_libraries import install
 

@@ -8,8 +8,8 @@ import pytest
 
 from doctor.runner.run import run_program, run_snippet
 from doctor.stress.axes import DOMAINS, consistent
-from doctor.stress.failures import verdict
 from doctor.stress.plan import plan
+from doctor.stress.verdict import verdict
 from doctor.stress.worker import Worker
 
 CASE = {
@@ -75,18 +75,16 @@ def test_the_script_makes_the_tensors_as_the_case_says(sequences):
 def test_a_torch_without_them_is_described_as_such(torch_python):
     source = """
 import torch, torch.nested
-import _sweep_here, _sweep_run
-from _probe import main
+from ..sweep.discovery import backend_states
+from ..sweep.run import measure
 
 def run(request):
     del torch.nested.nested_tensor_from_jagged  # as before torch 2.4
-    states, _ = _sweep_here._backends(torch, ["nested", "sdpa.math"])
+    states, _ = backend_states(torch, ["nested", "sdpa.math"])
     try:
-        _sweep_run.measure(request)
+        measure(request)
     except Exception as error:
         return {"states": states, "raised": type(error).__name__}
-
-main(run)
 """
     observed = run_snippet(torch_python, source, CASE, timeout=60).observed
     assert "nested_tensor_from_jagged" in observed["states"]["nested"] and observed["states"]["sdpa.math"] is None

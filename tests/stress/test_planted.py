@@ -5,7 +5,6 @@ Cases come in the order of the plan, and the first that shows the fault ends the
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,9 @@ from doctor.runner.result import KernelResult
 from doctor.runner.run import run_program
 from doctor.stress.plan import plan
 from tests.helpers.broken_flash import FAULTS, source
+from tests.helpers.paths import HELPERS
 
-HERE = Path(__file__).parent
+HERE = HELPERS
 #: As many as an unasked sweep on a CPU has for a single backend.
 CASES = 600
 FEW = 24
