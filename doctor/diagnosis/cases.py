@@ -84,7 +84,7 @@ def _diagonally(cases: Sequence[tuple[str | None, str | None, Request]]) -> list
 
 
 def _environments(request: Request) -> Iterator[tuple[str, Request]]:
-    named = request.python or request.site_packages or request.facts or ", ".join(request.declared)
+    named = request.python or request.site_packages or ", ".join(request.facts) or ", ".join(request.declared)
     if request.project and not named and request.defaults.environments:
         for name, files in request.defaults.environments.items():
             yield name, replace(request, declared=files)

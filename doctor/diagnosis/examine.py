@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from doctor.errors import DoctorError
 from doctor.model import ABSENT, Facts
 from doctor.rulebook.rulebook import Rulebook
-from doctor.sources.manifests.read import read_manifests
-from doctor.sources.manifests.resolve import Declaration
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.distributions import installed_requirements
 from doctor.sources.probes.gpu_table import gpu_facts
@@ -22,6 +22,9 @@ from doctor.sources.workload.files import parse_settings, read_workload
 from doctor.sources.workload.huggingface import read_model_config
 
 from .request import Request, Requirements
+
+if TYPE_CHECKING:
+    from doctor.sources.manifests.resolve import Declaration
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class InputCache:
 
 def ask_ahead(request: Request) -> InterpreterQuery | None:
     """The interpreter under examination, if it is another than ours: asked while the rules are read."""
-    if request.facts is not None or request.declared or request.site_packages is not None:
+    if request.facts or request.declared or request.site_packages is not None:
         return None
 
     return ask(request.python)
@@ -136,9 +139,11 @@ def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
 
 def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None = None) -> DiagnosisInput:
     """The facts of what is examined, without GPU or job that the request names."""
-    if request.facts is not None:
-        return DiagnosisInput(read_facts(Path(request.facts)), None, "the facts come from a file")
+    if request.facts:
+        return DiagnosisInput(_merged_facts(request.facts), None, "the facts come from a file")
     if request.declared:
+        from doctor.sources.manifests.read import read_manifests  # door: manifests
+
         declaration = read_manifests(request.declared, parse_settings(request.settings))
         return DiagnosisInput(declaration.facts, None, "the environment is only declared", None, declaration)
 
@@ -151,3 +156,19 @@ def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery
     return DiagnosisInput(
         facts, target.python, "" if target.python else "a bare tree has no interpreter to run in", requirements
     )
+
+
+def _merged_facts(files: Sequence[str]) -> Facts:
+    """Read several files of facts as one; DoctorError where two of them state different values for one key."""
+    merged = read_facts(Path(files[0]))
+    for number, name in enumerate(files[1:], 1):
+        more = read_facts(Path(name))
+        for key, fact in more.items():
+            if key in merged and merged[key].value != fact.value:
+                before = next(other for other in files[:number] if key in read_facts(Path(other)))
+                raise DoctorError(
+                    f"`{before}` and `{name}` state different values of `{key}`: {merged[key].value} and {fact.value}",
+                    f"decide with `--set {key}=VALUE` and remove it from one file",
+                )
+        merged = merged.with_(*more.values())
+    return merged

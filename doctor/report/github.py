@@ -5,9 +5,9 @@ from __future__ import annotations
 from doctor.model import Finding, Report, Severity
 
 from .cases import told
-from .formats import Style
 from .locations import place_of
 from .page import printable
+from .style import Style
 from .summary import verdict
 from .text import details_text
 from .undetermined import count, lines

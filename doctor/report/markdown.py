@@ -9,10 +9,10 @@ from doctor.model import ChangeKind, Evidence, Fact, Finding, Fix, Prediction, R
 
 from .cases import messages, readings, rows, where
 from .fix_text import alternative_lines, fix_lines
-from .formats import Style
 from .locations import place_of
 from .page import printable
 from .proof import proof_text
+from .style import Style
 from .summary import job_line, library_title, machine_line, needed, shown, title_of, verdict, why_not
 from .tables import told_reason
 from .undetermined import count, lines

@@ -6,10 +6,10 @@ from doctor.model import SEVERITIES, ChangeKind, Evidence, Finding, Fix, Report,
 
 from .cases import MOST_MESSAGES, messages, readings, where
 from .fix_text import alternative_lines, fix_lines
-from .formats import Style
 from .page import Page
 from .proof import proof_lines
 from .runs import confirmation_lines, run_lines, timing_line
+from .style import Style
 from .summary import job_line, machine_line, needed, shown, verdict, why_not
 from .tables import backend_lines, backend_table, case_table
 from .undetermined import count, lines

@@ -33,7 +33,7 @@ class SweepOptions:
     backends: tuple[str, ...] = ()  # none: all that are installed
     device: str | None = None
     timeout: float = 60.0  # seconds for one case
-    shrink: float = 120.0  # seconds for minimising failing cases, within the budget
+    shrink: float = 120.0  # seconds for minimizing failing cases, within the budget
     journal: Path | None = None
     restart: bool = False
     processes: int | None = None  # on each GPU; None: as many as the cores allow

@@ -26,7 +26,7 @@ PLAINEST = {
 }  # fmt: skip
 #: Layouts that take another path through a library's checks than a plain tensor.
 ODD_LAYOUTS = ("offset1", "expanded", "thd")
-SECONDS_EACH = 12.0  # for minimising one failure
+SECONDS_EACH = 12.0  # for minimizing one failure
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Failure:
         """Return whether a failing case is this fault again: the same kind, with all that the smallest case needs."""
         if case["backend"] != self.backend or not set(kinds) & set(self.kinds):
             return False
-        if self.small is None:  # not minimised: one entry for the kind
+        if self.small is None:  # not minimized: one entry for the kind
             return True
         small = self.small
         for name in CATEGORIES:
@@ -70,14 +70,14 @@ class Failure:
 
 
 class _Progress:
-    """Reports how far the minimising is, at most every few seconds."""
+    """Reports how far the minimizing is, at most every few seconds."""
 
     EVERY = 5.0
 
     def __init__(self, total: int, tell: Callable[[str], None]) -> None:
         self.total, self.done, self.tell = total, 0, tell
         self.began = self.last = time.monotonic()
-        tell(f"minimising {total} failing case{'s' if total != 1 else ''}")
+        tell(f"minimizing {total} failing case{'s' if total != 1 else ''}")
 
     def advance(self) -> None:
         """Count one more failure."""
@@ -85,7 +85,7 @@ class _Progress:
         now = time.monotonic()
         if now - self.last >= self.EVERY or self.done == self.total:
             self.last = now
-            self.tell(f"minimised {self.done} of {self.total} failing cases, {now - self.began:.0f} s")
+            self.tell(f"minimized {self.done} of {self.total} failing cases, {now - self.began:.0f} s")
 
 
 def collect_failures(
@@ -99,7 +99,7 @@ def collect_failures(
 ) -> list[Failure]:
     """Return one Failure per fault.
 
-    Minimising takes at most `seconds`; nothing goes on after `deadline`, a time of the monotonic clock. `tell` receives
+    Minimizing takes at most `seconds`; nothing goes on after `deadline`, a time of the monotonic clock. `tell` receives
     lines of progress.
     """
     until = min(time.monotonic() + seconds, deadline)
@@ -156,7 +156,7 @@ def _plain(item: Failure) -> dict[str, Any]:
 def _shrink_inside(
     faults: Sequence[Failure], worker: Worker, each: float, until: float, progress: _Progress
 ) -> None:  # fmt: skip
-    """Minimise all in one process, because starting one takes longer than minimising."""
+    """Minimize all in one process, because starting one takes longer than minimizing."""
     left = list(faults)
     requests = [{"op": "shrink", "case": _plain(item), "kinds": list(item.kinds), "seconds": each} for item in left]
 
@@ -195,7 +195,7 @@ def _keeps_process(result: KernelResult) -> bool:
 def _shrink_from_outside(
     failure: Failure, worker: Worker, case: dict[str, Any], seconds: float, deadline: float
 ) -> None:  # fmt: skip
-    """Minimise a fault that ends its process: one process after the other, the host decides."""
+    """Minimize a fault that ends its process: one process after the other, the host decides."""
     until, wanted = time.monotonic() + seconds, set(failure.kinds)
     small = case
     moved = True

@@ -202,6 +202,6 @@ def _timing(result: SweepResult) -> str:
     seconds = result.seconds
     parts = [f"import {seconds.get('import', 0):.1f} s", f"context {seconds.get('context', 0):.1f} s"]
     parts += [f"cases {seconds.get('cases', 0):.1f} s", f"wall {seconds.get('wall', 0):.1f} s"]
-    parts += [f"minimising {seconds['shrink']:.1f} s"] if "shrink" in seconds else []
+    parts += [f"minimizing {seconds['shrink']:.1f} s"] if "shrink" in seconds else []
     resumed = f"; {result.resumed} results from the journal" if result.resumed else ""
     return f"time: {', '.join(parts)}{resumed}"

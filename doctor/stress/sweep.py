@@ -24,7 +24,7 @@ from .plan import SweepPlan, key, plan
 from .verdict import BAD, CaseVerdict, fault_kinds, verdict
 from .worker import Worker
 
-#: Share of the budget that is kept for minimising failing cases, once there are any.
+#: Share of the budget that is kept for minimizing failing cases, once there are any.
 SHRINK_SHARE = 0.25
 CLOSING_WAIT = 20.0  # seconds to wait for the threads of an interrupted sweep
 
@@ -69,7 +69,7 @@ def sweep(
     """Run a sweep.
 
     `progress` is called with (cases done, cases planned, bad cases), `tell` with lines about the other phases. The
-    budget bounds the whole call: discovery, cases, and minimising. NoDiagnosis if no case could be judged.
+    budget bounds the whole call: discovery, cases, and minimizing. NoDiagnosis if no case could be judged.
     """
     began = time.monotonic()
     deadline = began + options.budget if options.budget else math.inf
@@ -99,7 +99,7 @@ def sweep(
         result.seconds["cases"] = spent / len(devices) / _processes(options, result)
         models = {one.name: one.label.partition("(")[2] for one in devices}
         result.disagreements = disagreements(result.records, models)
-        _minimise(options, result, tell, deadline)
+        _minimize(options, result, tell, deadline)
         if device.startswith("cuda") and not options.backends:
             _check_triton(options, result, deadline)
         if result.complete:
@@ -154,7 +154,7 @@ def _run_cases(
     bad = 0
     total = len(result.plan.cases) * len(result.devices)
     count = _processes(options, result)
-    # Once a case has failed, the last part of the budget is for minimising it.
+    # Once a case has failed, the last part of the budget is for minimizing it.
     until = deadline - min(options.shrink, SHRINK_SHARE * (options.budget or 0.0))
 
     def stopped() -> bool:
@@ -216,7 +216,7 @@ def _processes(options: SweepOptions, result: SweepResult) -> int:
     return max(1, min(4, (os.cpu_count() or 1) // (2 * len(result.devices))))
 
 
-def _minimise(options: SweepOptions, result: SweepResult, tell: Callable[[str], None], deadline: float) -> None:
+def _minimize(options: SweepOptions, result: SweepResult, tell: Callable[[str], None], deadline: float) -> None:
     failing: list[tuple[dict[str, Any], KernelResult]] = []
     seen: set[str] = set()
     for _, case, one in result.records:

@@ -1,4 +1,4 @@
-"""The budget bounds a whole sweep, minimising included, and every phase reports progress."""
+"""The budget bounds a whole sweep, minimizing included, and every phase reports progress."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def slow(monkeypatch):
     return shown
 
 
-def test_a_budget_bounds_the_whole_sweep_and_leaves_time_to_minimise(slow):
+def test_a_budget_bounds_the_whole_sweep_and_leaves_time_to_minimize(slow):
     began = time.monotonic()
     outcome = module.sweep(SweepOptions("python", budget=3.0, cases=90, device="cpu"))
     assert time.monotonic() - began < 3.8
@@ -76,7 +76,7 @@ def test_without_failures_the_cases_get_the_whole_budget(slow, monkeypatch):
     assert outcome.seconds["wall"] > 1.0
 
 
-def test_the_deadline_ends_minimising_and_its_scripts(slow):
+def test_the_deadline_ends_minimizing_and_its_scripts(slow):
     failing = [({"backend": name, "mask": mask, "layout": "bhsd"}, WRONG)
                for name in ("sdpa.math", "sdpa.flash") for mask in ("causal", "boolean", "blind", "window")]  # fmt: skip
     began = time.monotonic()
@@ -86,13 +86,13 @@ def test_the_deadline_ends_minimising_and_its_scripts(slow):
     assert all(timeout <= 0.3 for timeout in slow), "a script may take what is left, and no more"
 
 
-def test_minimising_reports_progress(slow, monkeypatch):
+def test_minimizing_reports_progress(slow, monkeypatch):
     monkeypatch.setattr(failures._Progress, "EVERY", 0.1)
     failing = [({"backend": f"file:x:{number}", "mask": "causal", "layout": "bhsd"}, WRONG) for number in range(8)]
     lines: list[str] = []
     collect_failures(failing, Slow("python", timeout=60.0), seconds=100, tell=lines.append)
-    assert lines[0] == "minimising 8 failing cases" and lines[-1] == "running 8 reproduction scripts"
-    assert any(line.startswith("minimised 8 of 8 failing cases") for line in lines) and len(lines) >= 4
+    assert lines[0] == "minimizing 8 failing cases" and lines[-1] == "running 8 reproduction scripts"
+    assert any(line.startswith("minimized 8 of 8 failing cases") for line in lines) and len(lines) >= 4
 
 
 def test_a_budget_that_the_look_at_the_libraries_spends_is_said(slow, monkeypatch):
