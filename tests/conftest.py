@@ -32,6 +32,14 @@ def torch_python() -> str:
     pytest.skip("no torch in this interpreter, and ATTN_DOCTOR_TORCH_PYTHON is not set")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Keep the tests of a file in one worker: its fixtures start torch once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)
+
+
 # A busy machine is no flaw of the code: no deadline per example. The tests that are about time measure it themselves.
 settings.register_profile("default-without-deadline", deadline=None)
 settings.load_profile("default-without-deadline")

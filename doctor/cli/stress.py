@@ -48,6 +48,7 @@ def _processes(text: str) -> int:
 
 
 def _seed(text: str) -> int:
+    text = str(text)  # typer passes the default through here too
     if not text.isdecimal() or int(text) > MOST_SEEDS:
         raise typer.BadParameter(f"needs a number from 0 to {MOST_SEEDS}, found `{text}`")
     return int(text)

@@ -64,10 +64,14 @@ PLANTED = {
     "shape": "out", "wrong corner": "out",
 }  # fmt: skip
 ODD: dict[str, dict[str, Any]] = {
+    # The reference in parts: of the batch, and of the batch and the heads.
+    "parts of the batch": {"mask": "padding", "batch_size": 3, "max_scores": 4 * 96 * 160},
+    "parts of the heads": {"mask": "arbitrary", "batch_size": 3, "max_scores": 2 * 96 * 160},
     "window": {"mask": "causal", "window": [16, 0]},
     "rows without keys": {"mask": "causal_bottom_right", "seq_len_q": 96, "seq_len_kv": 40},
     "dq and dk are exactly zero": {"mask": "causal", "seq_len_q": 1, "seq_len_kv": 1},
-    "huge": {"only_shrink": True, "mask": "causal", "num_heads": 16, "num_kv_heads": 4, "seq_len_q": 8100, "seq_len_kv": 8100,
+    "huge": {"only_shrink": True, "mask": "causal", "num_heads": 16, "num_kv_heads": 4, "seq_len_q": 8100,
+             "seq_len_kv": 8100,
              "batch_size": 64},
 }  # fmt: skip
 
@@ -85,7 +89,7 @@ def seen(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return dict(zip(asked, (answer.observed for answer in answers), strict=True))
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", [*MASKS, "parts of the batch", "parts of the heads"])
 def test_reference_is_autograds(seen: dict[str, Any], mask: str) -> None:
     assert max(error["rel"] for error in seen[mask]["exact"].values()) < 1e-12
     assert not seen[mask]["wrong"], seen[mask]["errors"]

@@ -89,6 +89,31 @@ def test_nothing_outlives_the_doctor(host, tmp_path, number, where):
         assert not list(tmp_path.glob("attn-doctor-*")), "what is temporary is removed"
 
 
+QUERY = """
+import sys
+from doctor.sources.probes.interpreter import InterpreterQuery
+InterpreterQuery(sys.argv[1]).answer(60.0)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGKILL])
+def test_an_interpreter_that_is_queried_does_not_outlive_the_doctor(tmp_path, number):
+    pids = tmp_path / "pids"
+    slow = tmp_path / "python"
+    slow.write_text(f"#!/bin/sh\ntrap '' TERM\nsleep 300 &\necho $$ $! > {pids}.new\nmv {pids}.new {pids}\nwait\n")
+    slow.chmod(0o755)
+    process = subprocess.Popen([sys.executable, "-c", QUERY, str(slow)])
+    deadline = time.monotonic() + 60
+    while not pids.exists():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    process.wait(30)
+    while not all(gone(int(pid)) for pid in pids.read_text().split()):
+        assert time.monotonic() < deadline, "something was left running"
+        time.sleep(0.02)
+
+
 def test_what_is_ignored_stays_ignored(host):
     """`nohup attn-doctor …`: the terminal closes, the work goes on."""
     process, pids = host("main", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))

@@ -77,8 +77,10 @@ def test_without_failures_the_cases_get_the_whole_budget(slow, monkeypatch):
 
 
 def test_the_deadline_ends_minimizing_and_its_scripts(slow):
-    failing = [({"backend": name, "mask": mask, "layout": "bhsd"}, WRONG)
-               for name in ("sdpa.math", "sdpa.flash") for mask in ("causal", "boolean", "blind", "window")]  # fmt: skip
+    failing = [
+        ({"backend": name, "mask": mask, "layout": "bhsd"}, WRONG)
+        for name in ("sdpa.math", "sdpa.flash") for mask in ("causal", "boolean", "blind", "window")
+    ]  # fmt: skip
     began = time.monotonic()
     found = collect_failures(failing, Slow("python", timeout=60.0), seconds=100, deadline=began + 0.3)
     assert time.monotonic() - began < 0.8 and 0 < len(found) <= len(failing)

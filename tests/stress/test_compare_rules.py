@@ -11,7 +11,7 @@ from doctor.model import Facts
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.runner.result import KernelResult
 from doctor.stress.axes import DOMAINS
-from doctor.stress.case_facts import FORWARD_ONLY, COVERED, case_facts
+from doctor.stress.case_facts import COVERED, FORWARD_ONLY, case_facts
 from doctor.stress.compare_rules import CasePredictor, compare, rules_of
 from doctor.stress.devices import Device
 from doctor.stress.failures import Failure

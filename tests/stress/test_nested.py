@@ -20,6 +20,10 @@ ASKED = {
     **{f"{dtype} {sequences}": {"dtype": dtype, "sequences": sequences}
        for dtype in ("bfloat16", "float16", "float32") for sequences in ("some_empty", "none_empty")},
     "one query": {"seq_len_q": 1, "dtype": "float16"}, "dropout": {"dropout": 0.1, "dtype": "float32"},
+    # One key, which these seeds drop: output and gradients are zero.
+    **{f"all dropped {dtype}": {"dropout": 0.1, "dtype": dtype, "batch_size": 1, "num_heads": 1, "head_dim_qk": 200,
+                                "head_dim_v": 200, "seq_len_q": 1, "seq_len_kv": 1, "seed": seed}
+       for dtype, seed in (("bfloat16", 1), ("float16", 32), ("float32", 65))},
     "causal": {"mask": "causal"}, "narrowed": {"sequences": "narrowed"},
 }  # fmt: skip
 
@@ -37,7 +41,9 @@ def answers(torch_python):
 def test_what_it_takes_is_right(answers, name):
     answer = answers[name]
     assert verdict(answer) == "right", (answer.reason, answer.observed)
-    if name != "dropout":
+    if name.startswith("all dropped"):
+        assert answer.observed["dropout_scatter"] == pytest.approx(9.0), "the output is zero"
+    elif name != "dropout":
         assert set(answer.observed["errors"]) == {"out", "dq", "dk", "dv"}
         assert all(error["rel"] > 0 for error in answer.observed["errors"].values())
 

@@ -8,7 +8,7 @@ import pytest
 
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.runner.result import KernelResult
-from doctor.runner.run import run_alone, run_snippet
+from doctor.runner.run import run_snippet
 from doctor.stress.devices import devices_of
 from doctor.stress.discovery import SweepOptions, discover, own_functions, selected_backends
 from doctor.stress.verdict import fault_kinds, verdict
@@ -231,24 +231,42 @@ def test_warnings_without_end_cost_no_memory():
     assert told == {"kept": 200, "last": "4999 things are deprecated", "back": True}
 
 
-@pytest.mark.parametrize(
-    "function, word",
-    [
-        ("lambda q, k, v, **how: [q]", "returned list"),
-        ("lambda q, k, v, **how: None", "returned NoneType"),
-        ("lambda q, k, v, **how: q.double()", "dtype torch.float64 instead of"),
-        ("lambda q, k, v, **how: q[..., :1]", "of shape"),
-        ("lambda q, k, v, **how: q.to('meta')", "device meta instead of cpu"),
-        ("lambda q, k, v, **how: q.to_sparse()", "layout torch.sparse_coo instead of"),
-    ],
-)
-def test_what_is_no_output_is_told_as_that(torch_python, tmp_path, function, word):
-    (tmp_path / "mine.py").write_text(f"attend = {function}\n")
-    case = {"backend": f"file:{tmp_path}/mine.py:attend", "device": "cpu", "dtype": "float32", "head_dim_qk": 8,
-            "head_dim_v": 8, "seq_len_q": 16, "seq_len_kv": 16}  # fmt: skip
-    worker = Worker(torch_python, timeout=60)
-    answer = worker.run_one(case)
-    assert answer.outcome == "failed" and fault_kinds(answer) == ["failed:WrongKind"] and word in answer.reason
-    script = worker.run_one({"op": "script", "case": case, "kinds": fault_kinds(answer)}).observed["script"]
-    alone = run_alone(torch_python, script, timeout=60)
-    assert alone.observed["code"] == 1 and "WrongKind" in alone.observed["said"]
+NO_OUTPUT = {
+    "lambda q, k, v, **how: [q]": "returned list",
+    "lambda q, k, v, **how: None": "returned NoneType",
+    "lambda q, k, v, **how: q.double()": "dtype torch.float64 instead of",
+    "lambda q, k, v, **how: q[..., :1]": "of shape",
+    "lambda q, k, v, **how: q.to('meta')": "device meta instead of cpu",
+    "lambda q, k, v, **how: q.to_sparse()": "layout torch.sparse_coo instead of",
+}
+RUN_SCRIPTS = """
+import contextlib, io
+
+def run(request):
+    printed, codes = io.StringIO(), []
+    for script in request["scripts"]:
+        with contextlib.redirect_stdout(printed):
+            try:
+                exec(script, {"__name__": "script"})
+            except SystemExit as end:
+                codes.append(int(end.code))
+    return {"codes": codes, "printed": printed.getvalue()}
+"""
+
+
+def test_what_is_no_output_is_reported_as_that(torch_python, tmp_path):
+    lines = [f"attend_{number} = {function}\n" for number, function in enumerate(NO_OUTPUT)]
+    (tmp_path / "mine.py").write_text("".join(lines))
+    cases = [
+        {"backend": f"file:{tmp_path}/mine.py:attend_{number}", "device": "cpu", "dtype": "float32", "head_dim_qk": 8,
+         "head_dim_v": 8, "seq_len_q": 16, "seq_len_kv": 16}
+        for number in range(len(NO_OUTPUT))
+    ]  # fmt: skip
+    scripts = [{"op": "script", "case": case, "kinds": ["failed:WrongKind"]} for case in cases]
+    results = []
+    Worker(torch_python, timeout=60).run([*cases, *scripts], lambda _, result: results.append(result))
+    for word, result in zip(NO_OUTPUT.values(), results, strict=False):
+        assert result.outcome == "failed" and fault_kinds(result) == ["failed:WrongKind"] and word in result.reason
+    texts = [result.observed["script"] for result in results[len(cases) :]]
+    together = run_snippet(torch_python, RUN_SCRIPTS, {"scripts": texts}, timeout=60).observed
+    assert together["codes"] == [1] * len(cases) and together["printed"].count("WrongKind") == len(cases)

@@ -34,7 +34,7 @@ PLANTED = {
     "redraws_dropout": ("dropout_backward", "dropout=0.1"),
 }
 #: One of each sort: that all are found, `test_planted.py` shows; shrinking all of them takes minutes.
-AT_ONCE = ("dropped_tail", "scale_off", "nan_gradient", "remembers_layout")
+AT_ONCE = ("scale_off", "nan_gradient")
 
 
 def planted(name: str) -> str:
@@ -86,9 +86,16 @@ def test_report(all_planted):
     assert {"import", "context", "cases", "wall"} <= set(told["seconds"])
 
 
-@pytest.mark.parametrize("seed, beside", [(1, ("sdpa.default", "sdpa.math")), (2, ("sdpa.flash",)), (3, None)])
-def test_no_false_alarm(torch_python, seed, beside):
-    """Three sweeps of healthy attention; beside None stands for all that is there."""
+@pytest.mark.parametrize(
+    "seed, beside",
+    [
+        pytest.param(1, ("sdpa.default", "sdpa.math"), marks=pytest.mark.slow),
+        pytest.param(2, ("sdpa.flash",), marks=pytest.mark.slow),
+        (3, None),
+    ],
+)
+def test_no_false_positive(torch_python, seed, beside):
+    """Sweep healthy attention; None: all that is installed."""
     backends = () if beside is None else (*beside, planted("healthy"))
     outcome = sweep(SweepOptions(torch_python, cases=60, seed=seed, backends=backends, timeout=60, device="cpu"))
     assert not outcome.bad, as_text(outcome)
