@@ -223,6 +223,7 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
         fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
         undetermined=undetermined,
         timing=clock.laps(),
+        target=" | ".join(dict.fromkeys(ward.patient.target for ward in apply_rules)),
         notes=(*notes, *told.notes),
         unread=tuple(dict.fromkeys(fault for ward in apply_rules for fault in ward.patient.unread)),
         cases=kept,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload, lay_over
 from doctor.sources.workload.files import parse_settings, read_workload
 from doctor.sources.workload.huggingface import read_model_config
+from doctor.util.redact import tilde
 
 from .request import Request, Requirements
 
@@ -36,6 +37,7 @@ class DiagnosisInput:
     why_not: str = ""  # nothing can be run
     requirements: Requirements | None = None  # Requires-Dist of what is installed
     declaration: Declaration | None = None  # where files declare the environment
+    target: str = ""  # what was examined, for the report
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -111,8 +113,8 @@ def with_job(patient: DiagnosisInput, request: Request, shelf: InputCache) -> Di
     other = next((fact for key, fact in said.items() if not key.startswith("workload.")), None)
     if patient.python and other:
         why_not = f"{other.source} describes another machine than this one"
-        return DiagnosisInput(facts, None, why_not, _but(patient.requirements, said))
-    return DiagnosisInput(facts, patient.python, patient.why_not, _but(patient.requirements, said), patient.declaration)
+        return DiagnosisInput(facts, None, why_not, _but(patient.requirements, said), target=patient.target)
+    return replace(patient, facts=facts, requirements=_but(patient.requirements, said))
 
 
 def names_no_job(request: Request, facts: Facts) -> bool:
@@ -140,12 +142,20 @@ def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
 def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None = None) -> DiagnosisInput:
     """The facts of what is examined, without GPU or job that the request names."""
     if request.facts:
-        return DiagnosisInput(_merged_facts(request.facts), None, "the facts come from a file")
+        return DiagnosisInput(
+            _merged_facts(request.facts),
+            None,
+            "the facts come from a file",
+            target=f"facts in {', '.join(request.facts)}",
+        )
     if request.declared:
         from doctor.sources.manifests.read import read_manifests  # door: manifests
 
         declaration = read_manifests(request.declared, parse_settings(request.settings))
-        return DiagnosisInput(declaration.facts, None, "the environment is only declared", None, declaration)
+        return DiagnosisInput(
+            declaration.facts, None, "the environment is only declared", None, declaration,
+            f"declared in {', '.join(request.declared)}",
+        )  # fmt: skip
 
     target = find_target(request.python, request.site_packages, asked)
     facts = collect(target, Watch(rulebook.watched_environment, rulebook.watched_distributions))
@@ -154,7 +164,11 @@ def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery
         return installed_requirements(target)
 
     return DiagnosisInput(
-        facts, target.python, "" if target.python else "a bare tree has no interpreter to run in", requirements
+        facts,
+        target.python,
+        "" if target.python else "a bare tree has no interpreter to run in",
+        requirements,
+        target=tilde(target.describe()),
     )
 
 

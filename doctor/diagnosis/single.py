@@ -65,6 +65,7 @@ def diagnose_one(
         no_fix=tuple(item for item in hopeless if item.rule not in told.silent),
         undetermined=assessment.undetermined,
         timing={**clock.laps(), **laps},
+        target=patient.target,
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
         notes=(*patient.notes, *verdict.notes, *notes, *told.notes),
