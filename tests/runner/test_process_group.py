@@ -92,7 +92,9 @@ def test_nothing_outlives_the_doctor(host, tmp_path, number, where):
 QUERY = """
 import sys
 from doctor.sources.probes.interpreter import InterpreterQuery
-InterpreterQuery(sys.argv[1]).answer(60.0)
+query = InterpreterQuery(sys.argv[1])
+print("started", flush=True)
+query.answer(60.0)
 """
 
 
@@ -102,7 +104,9 @@ def test_an_interpreter_that_is_queried_does_not_outlive_the_doctor(tmp_path, nu
     slow = tmp_path / "python"
     slow.write_text(f"#!/bin/sh\ntrap '' TERM\nsleep 300 &\necho $$ $! > {pids}.new\nmv {pids}.new {pids}\nwait\n")
     slow.chmod(0o755)
-    process = subprocess.Popen([sys.executable, "-c", QUERY, str(slow)])
+    process = subprocess.Popen([sys.executable, "-c", QUERY, str(slow)], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"started\n"
+    process.stdout.close()
     deadline = time.monotonic() + 60
     while not pids.exists():
         assert time.monotonic() < deadline and process.poll() is None

@@ -114,7 +114,9 @@ def test_only_ordinary_numbers_are_trained():
     assert consistent({**learned, "mask": "additive_float32", "bias_grad": False})
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("sdpa.efficient", "sdpa.math", "te.unfused", "xformers")]
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow) for name in ("sdpa.efficient", "sdpa.math", "te.unfused", "xformers")
+]
 
 
 @pytest.mark.parametrize("backend", ["sdpa.default", "te.fused", *SLOW])
