@@ -27,6 +27,7 @@ PLAINEST = {
 #: Layouts that take another path through a library's checks than a plain tensor.
 ODD_LAYOUTS = ("offset1", "expanded", "thd")
 SECONDS_EACH = 12.0  # for minimizing one failure
+SCRIPT_SHARE = 0.3  # of the time that is left before the deadline, for running the scripts
 
 
 @dataclass
@@ -102,7 +103,8 @@ def collect_failures(
     Minimizing takes at most `seconds`; nothing goes on after `deadline`, a time of the monotonic clock. `tell` receives
     lines of progress.
     """
-    until = min(time.monotonic() + seconds, deadline)
+    now = time.monotonic()
+    until = min(now + seconds, deadline - (SCRIPT_SHARE * (deadline - now) if deadline < math.inf else 0.0))
     first: dict[tuple[Any, ...], Failure] = {}
     for case, result in failing:
         kinds = fault_kinds(result)

@@ -65,6 +65,7 @@ def test_a_budget_bounds_the_whole_sweep_and_leaves_time_to_minimize(slow):
     outcome = module.sweep(SweepOptions("python", budget=3.0, cases=90, device="cpu"))
     assert time.monotonic() - began < 3.8
     assert not outcome.complete and outcome.failures and outcome.failures[0].small is not None
+    assert outcome.failures[0].shown is not None, "there was time left for its script"
     assert 0.1 < outcome.seconds["shrink"] < 1.5
 
 
