@@ -111,7 +111,7 @@ def test_answers_are_kept_and_nothing_is_asked_twice(sweep, number):
         time.sleep(0.02)
     before = len(sweep.asked)
     if number != signal.SIGKILL:
-        assert process.returncode == 130 and "the same command goes on from there" in err
+        assert process.returncode == 130 and "the same command continues from there" in err
         assert not list((sweep.folder / "temporary").glob("attn-doctor-*"))
     code, _, told = sweep()
     planned = told["cases"]["planned"]
