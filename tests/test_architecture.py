@@ -16,7 +16,7 @@ NAMES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuff
 
 #: Lowest first: a module imports only from layers below, or from its own.
 LAYERS = (
-    {"errors", "records", "model"},
+    {"errors", "records", "model", "job_terms"},
     {"vocabulary", "privacy", "requirement_lines", "yamltext", "plainyaml", "assets", "versions", "regexsafety",
      "wholefile", "tomlread"},
     {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "ruleindex", "wording", "answer",

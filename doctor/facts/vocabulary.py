@@ -19,6 +19,8 @@ from packaging.version import InvalidVersion, Version
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
 
+from .workload_terms import JOB_TERMS
+
 VERSION, SM, INTEGER, NUMBER, TEXT, BOOLEAN, WINDOW, LIST = (
     "version", "sm", "integer", "number", "text", "boolean", "window", "list",
 )  # fmt: skip
@@ -60,6 +62,10 @@ TERMS: dict[str, Term] = _terms(
     ("torch.arch_list", LIST, "SM architectures torch carries code for, as 8.0, 9.0 …"),
     ("torch.git_version", TEXT, "commit of the torch build"),
     ("xformers.cuda", VERSION, "CUDA the xFormers build was made for; absent for a build without"),
+    ("toolkit.nvcc", VERSION, "the CUDA compiler that a build will find; absent where there is none"),
+    ("toolkit.cuda_home", TEXT, "the folder of that CUDA toolkit"),
+    ("toolkit.gcc", VERSION, "major release of the host C++ compiler"),
+    ("toolkit.ninja", BOOLEAN, "a ninja program is on the PATH or in the target's environment"),
     ("cudnn.version", VERSION, "the cuDNN the process will load"),
     ("cudnn.path", TEXT, "the file of the cuDNN the process will load"),
     ("cudnn.copies", LIST, "every cuDNN present, as `version path`"),
@@ -77,6 +83,7 @@ TERMS: dict[str, Term] = _terms(
     ("distributions.broken", LIST, "distributions whose metadata could not be read"),
     ("distributions.duplicates", LIST, "distributions installed more than once"),
     ("target.path", TEXT, "what was examined"),
+    ("target.manifest", TEXT, "kind of the file that declares the environment: requirements", ("requirements",)),
     ("ranks.nccl_differs", TEXT, "which NCCL which ranks of the job load, where they differ"),
     ("ranks.packages_differ", TEXT, "which ranks of the job have which release, where they differ"),
     ("ranks.environment_differs", TEXT, "which ranks of the job set which variable to what, where they differ"),
@@ -135,16 +142,25 @@ TERMS: dict[str, Term] = _terms(
     ("workload.fully_masked_rows", BOOLEAN, "the mask leaves queries that see no key"),
     ("workload.zero_length_sequences", BOOLEAN, "a packed or nested batch may hold a sequence without queries"),
     ("workload.model_type", TEXT, "Hugging Face model_type", (), ABSENT),
+    *JOB_TERMS,
     ("workload.use_varlen_attn", BOOLEAN, "XTuner: packed sequences through varlen attention"),
     ("workload.pack_to_max_length", BOOLEAN, "XTuner: sequences are packed"),
     ("workload.layer_types", LIST, "attention kind per layer: full_attention, sliding_attention …", (), ABSENT),
 )  # fmt: skip
 
-_PACKAGE_VERSION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.version")
-_ENVIRONMENT = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
-_SELECTED = re.compile(r"[a-z][a-z0-9]*\.selected(_by_default)?")  # te.selected: answered by the prediction
-_VARIANT = re.compile(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(variant|step_variant|step_refusal)")
-_AVAILABLE = re.compile(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(available|reached)")
+#: Open families of keys: (pattern, kind, meaning, derived); the first that fits counts.
+_FAMILIES: tuple[tuple[re.Pattern[str], str, str, bool], ...] = tuple(
+    (re.compile(pattern), kind, meaning, derived)
+    for pattern, kind, meaning, derived in (
+        (r"env\.[A-Za-z_][A-Za-z0-9_]*", TEXT, "an environment variable; absent = unset", False),
+        (r"[a-z0-9]+(-[a-z0-9]+)*\.version", VERSION, "installed version of that distribution", False),
+        (r"[a-z0-9]+([-.][a-z0-9_]+)*\.given", BOOLEAN, "that fact or distribution was read, not inferred", True),
+        (r"[a-z0-9]+(-[a-z0-9]+)*\.wheel", TEXT, "the wheel file it was installed from, by its direct_url.json", False),
+        (r"[a-z][a-z0-9]*\.selected(_by_default)?", TEXT, "the backend that library will choose; absent = none", True),
+        (r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(variant|step_variant|step_refusal)", TEXT, "its part that serves", True),
+        (r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(available|reached)", BOOLEAN, "that backend serves the workload", True),
+    )
+)  # fmt: skip
 
 
 def declare(term: Term) -> None:
@@ -160,18 +176,9 @@ def term(key: str) -> Term:
     found = TERMS.get(key)
     if found is not None:
         return found
-    if _ENVIRONMENT.fullmatch(key):
-        return Term(key, TEXT, "an environment variable; absent = unset")
-    if _PACKAGE_VERSION.fullmatch(key):
-        return Term(key, VERSION, "installed version of that distribution")
-    if _SELECTED.fullmatch(key):
-        return Term(key, TEXT, "the backend that library will choose; absent = none", derived=True)
-    if _VARIANT.fullmatch(key):
-        return Term(
-            key, TEXT, "which part of that backend would serve the workload, or each of its steps", derived=True
-        )
-    if _AVAILABLE.fullmatch(key):
-        return Term(key, BOOLEAN, "that backend would serve the workload", derived=True)
+    for pattern, kind, meaning, derived in _FAMILIES:
+        if pattern.fullmatch(key):
+            return Term(key, kind, meaning, derived=derived)
     raise DoctorError(f"unknown fact key `{key}`", nearest(key, [f"{key.rpartition('.')[0]}.version", *TERMS]))
 
 

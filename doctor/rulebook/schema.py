@@ -22,6 +22,7 @@ EFFECTS = ("severity", "disables", "fails_at_run", "import_error")  # one at lea
 REMEDIES = ("require", "set_env", "unset_env", "config", "call", "note")  # one at least, else a fix does nothing
 EXPECTATIONS = ("fires", "silent", "undetermined")
 CERTAINTIES = ("published", "seen", "reported")  # by the publisher, in a running container, by others
+_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _DISTRIBUTION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -92,6 +93,12 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
     def specifier(text: Any, here: At) -> None:
         if text == ABSENT:  # the distribution is to be uninstalled
             return
+        keys = _PLACEHOLDER.findall(text) if isinstance(text, str) else []
+        for key in keys:
+            shape.fact_key(key, here)
+        if keys:
+            # a bound, ">={hf.model_since}", or a whole range, "{hf.wants_tokenizers}", that follows from a fact
+            text = "==0" if _PLACEHOLDER.fullmatch(text) else _PLACEHOLDER.sub("0", text)
         try:
             SpecifierSet(text)
         except (InvalidSpecifier, TypeError, AttributeError):

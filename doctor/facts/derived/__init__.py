@@ -3,7 +3,10 @@
 from . import (
     context_parallel,
     environment,
+    install,
+    lockstep,
     masks,
+    sequence,
     shapes,
     te_dims,
     torch_sdpa,
@@ -15,7 +18,10 @@ from . import (
 __all__ = [
     "context_parallel",
     "environment",
+    "install",
+    "lockstep",
     "masks",
+    "sequence",
     "shapes",
     "te_dims",
     "torch_sdpa",

@@ -11,7 +11,10 @@ from .locate import ask, find_target, named_interpreter
 from .target import Probe, Target, Watch
 
 #: Later ones know better: torch's own version file knows the build label that its metadata lacks.
-PROBES = ("platform", "distributions", "torch_build", "xformers_build", "cudnn", "te_cudnn", "gpu", "env_vars")
+PROBES = (
+    "platform", "distributions", "torch_build", "xformers_build", "wheel_files", "cudnn", "te_cudnn", "gpu", "toolkit",
+    "env_vars",
+)  # fmt: skip
 
 __all__ = ["PROBES", "Probe", "Target", "Watch", "ask", "collect", "find_target", "named_interpreter"]
 

@@ -51,6 +51,9 @@ def complete_workload(facts: Facts) -> Facts:
             added.append(assumed_fact(key, value, why))
 
     assume("workload.batch_size", 1, "one sequence in a batch")
+    length = facts.get("workload.seq_len_q")
+    if length is not None and length.known and length.source.startswith("assumed:"):
+        assume("workload.seq_len_assumed", True, "no length was given")
     packed = facts.value("workload.use_varlen_attn") is True
     if packed:
         assume("workload.qkv_layout", "thd_thd_thd", "variable-length attention packs sequences")

@@ -48,6 +48,8 @@ def read(path: Path, text: str) -> Manifest:
     """The file and what it includes."""
     reader = Reader(project_top(path))
     reader.file(path, text, (), constraint=False)
+    if reader.entries:
+        reader.facts.append(Fact("target.manifest", "requirements", str(path)))
     return reader.sheet()
 
 

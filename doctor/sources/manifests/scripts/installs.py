@@ -147,6 +147,7 @@ class Installs:
                 self.entries.setdefault(name, []).extend(found)
             else:
                 self.entries[name] = found
+                self.facts.pop(f"{name}.version", None)  # an earlier uninstall no longer holds
         self.facts.update({fact.key: fact for fact in facts})
 
     def remove(self, names: Iterable[str], line: int | None = None) -> None:
@@ -164,6 +165,13 @@ class Installs:
         self.entries.pop("triton", None)
         self.facts = {key: fact for key, fact in self.facts.items() if not key.startswith(_OF_TORCH)}
 
+    def _doubt(self, word: str, line: int) -> None:
+        """A command installs something that was not read: what was uninstalled before may be there again."""
+        for key, fact in self.facts.items():
+            if key.endswith(".version") and fact.value == ABSENT:
+                problem = f"uninstalled in {fact.source}; `{word}` in {self.path}:{line} may install it again"
+                self.facts[key] = Fact(key, None, fact.source, None, problem)
+
     def _word(self, word: str, line: int, reader: Reader) -> None:
         name = _NAME.match(word)
         if UNKNOWN in word:
@@ -172,6 +180,7 @@ class Installs:
             if name is None:
                 shown = word.replace(UNKNOWN, "…")[:60]
                 self.notes.append(f"{self.path}:{line}: `{shown}` was not read: only the build knows its value")
+                self._doubt(shown, line)
                 return
             problem = f"`{word.replace(UNKNOWN, '…')[:60]}` in {self.path}:{line} depends on a value of the build"
             reader.entries.append(
@@ -187,6 +196,7 @@ class Installs:
         except DoctorError as fault:
             if name is None or "://" in word:
                 self.notes.append(f"{fault.message}: it was not read")
+                self._doubt(word[:60], line)
                 return
             why = fault.message.removeprefix(f"{self.path}:{line}: ")
             reader.entries.append(
@@ -200,6 +210,7 @@ class Installs:
         found = self.find("pyproject.toml") if folder.rstrip("/") in (".", "", "/workspace", "/app", "/src") else None
         if found is None:
             self.notes.append(f"{self.path}:{line}: what the project in `{folder[:60]}` needs was not read")
+            self._doubt(folder[:60], line)
             return
 
         try:
