@@ -44,8 +44,8 @@ def pytest_xdist_make_scheduler(config, log):
 settings.register_profile("default-without-deadline", deadline=None)
 settings.load_profile("default-without-deadline")
 
-# A run in the background (`nohup`, `&` in a script) inherits SIGINT, SIGQUIT or SIGHUP as ignored, and so would every child that
-# a test interrupts: what is handled here is back at its default there.
+# A run in the background (`nohup`, `&` in a script) inherits SIGINT, SIGQUIT or SIGHUP as ignored, and so would every
+# child that a test interrupts: what is handled here is back at its default there.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for _number in (signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(_number) == signal.SIG_IGN:

@@ -136,7 +136,8 @@ def _scatter(case):
             rate / (1 - rate)
         ),
         "print('projection on the reference, 1 in the mean:', mean, 'allowed off by', 6 * wander)",
-        "right = min(0.9, 1 - 5 * few) <= scatter <= max(1.12, 1 + 6 * few) and abs(mean - 1) <= 0.02 + 6 * wander",
+        "least, most = min(0.9, max(0.05, 1 - 5 * few)), max(1.12, 1 + 6 * few)",
+        "right = least <= scatter <= most and abs(mean - 1) <= 0.02 + 6 * wander",
         "raise SystemExit(not right)",
     ]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import time
 
 import pytest
 
 from doctor.errors import DoctorError, NoDiagnosis
-from doctor.stress.discovery import SweepOptions
+from doctor.stress.discovery import SweepOptions, discover
 from doctor.stress.report import as_json, as_text, short
 from doctor.stress.sweep import by_backend, sweep
 from doctor.stress.verdict import verdict
@@ -120,22 +121,24 @@ def test_a_crash_costs_its_case(torch_python):
 
 @pytest.mark.slow
 def test_a_hang_costs_its_case(torch_python):
-    outcome = sweep(SweepOptions(torch_python, cases=30, backends=(planted("hangs"),), shrink=0.1, timeout=6))
+    outcome = sweep(SweepOptions(torch_python, cases=30, backends=(planted("hangs"),), shrink=0.1, timeout=20))
     assert {verdict(answer) for _, _, answer in outcome.records} == {"right", "timeout"}
 
 
 @pytest.mark.slow
 def test_it_goes_on_where_it_was(torch_python, tmp_path):
     journal = tmp_path / "journal.jsonl"
-    options = {"cases": 40, "backends": ("sdpa.math",), "journal": journal}
-    first = sweep(SweepOptions(torch_python, budget=3.0, **options))
+    options = {"cases": 120, "backends": ("sdpa.math",), "journal": journal}
+    began = time.monotonic()
+    discover(SweepOptions(torch_python, backends=("sdpa.math",)), lambda text: None)
+    first = sweep(SweepOptions(torch_python, budget=2 * (time.monotonic() - began) + 3, **options))
     assert not first.complete and 0 <= len(first.records) < len(first.plan.cases)
     with journal.open("a") as file:
         file.write('{"gpu": "cpu", "ke')  # the machine went down in the middle of a line
     second = sweep(SweepOptions(torch_python, **options))
     assert second.resumed == len(first.records) and second.complete
     assert len(second.records) == len(second.plan.cases)
-    third = sweep(SweepOptions(torch_python, budget=0.1, **options))
+    third = sweep(SweepOptions(torch_python, **options))
     assert third.resumed == 0, "a finished sweep is not taken for an unfinished one"
 
 
