@@ -22,16 +22,15 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from brute_force import World  # noqa: E402
-from made_up import environment  # noqa: E402
+sys.path[:0] = [str(ROOT)]
 
 from doctor.model import Facts, Fix, Infeasible, Report  # noqa: E402
 from doctor.report.requirements import render_pins  # noqa: E402
 from doctor.rulebook.evaluate import Assessment, evaluate  # noqa: E402
 from doctor.rulebook.rulebook import Rulebook, load_rulebook  # noqa: E402
 from doctor.solver.solve import no_fix, solve  # noqa: E402
+from tests.helpers.brute_force import World  # noqa: E402
+from tests.helpers.made_up import environment  # noqa: E402
 
 MEDIAN, WORST = 0.5, 3.0  # seconds
 

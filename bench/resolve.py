@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from made_up import environment  # noqa: E402
+sys.path[:0] = [str(ROOT)]
 
 from doctor.apply.install.dry_run import resolve  # noqa: E402
 from doctor.apply.install.installers import find_installer  # noqa: E402
@@ -29,8 +27,8 @@ from doctor.model import Report  # noqa: E402
 from doctor.packages.index import load_index  # noqa: E402
 from doctor.rulebook.evaluate import evaluate  # noqa: E402
 from doctor.rulebook.rulebook import load_rulebook  # noqa: E402
-from doctor.solver.install_plan import install_plan, pinnable  # noqa: E402
 from doctor.solver.solve import solve  # noqa: E402
+from tests.helpers.made_up import environment  # noqa: E402
 
 
 def main() -> int:
@@ -57,11 +55,11 @@ def main() -> int:
         if not fixes or fixes[0].leaves:
             outcomes["no complete fix"] += 1
             continue
-        fix = pinnable(report)
-        if not any(change.kind == "package" for change in fix.changes):
+        fix = report.package_fix
+        if fix is None or not fix.changes_packages:
             outcomes["no package changes"] += 1
             continue
-        pins = install_plan(report, fix)
+        pins = fix.plan
         answer = resolve(question_of(report, pins), installer, index, timeout=options.timeout)
         word = {True: "accepted", False: "refused", None: "could not tell"}[answer.outcome]
         outcomes[word] += 1

@@ -149,19 +149,47 @@ class Confirmation:
     contradicts: bool = False  # the library chose another backend than predicted
 
 
+class RemedyKind(TextEnum):
+    """Where a remedy of a finding comes from."""
+
+    FROM_RULE = "from_rule"
+    NARROWS_RANGE = "narrows_range"  # leaves affected releases out of a declared version range
+
+
+class FixSafety(TextEnum):
+    """Whether a remedy or a fix can be applied without a second look."""
+
+    SAFE = "safe"
+    CONDITIONAL = "conditional"  # has a condition that the facts leave unknown
+    UNSAFE = "unsafe"  # changes results, or leaves the environment inconsistent
+
+    @property
+    def rank(self) -> int:
+        """Return 0 for safe, and more for what needs more care."""
+        return tuple(FixSafety).index(self)
+
+
 @dataclass(frozen=True)
 class Remedy:
-    """One way out that a rule offers; all its parts are done together."""
+    """One way to fix a finding; all its parts are done together."""
 
     require: Mapping[str, str] = field(default_factory=dict)  # distribution -> specifier
     set_env: Mapping[str, str] = field(default_factory=dict)
     unset_env: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)  # workload key -> value
     call: str | None = None  # a line of code
-    note: str | None = None  # what it costs, or a condition that metadata cannot say
-    safe: bool = True
+    note: str | None = None  # what it brings or costs
+    safety: FixSafety = FixSafety.SAFE
     index_url: str | None = None
     then: Mapping[str, Any] = field(default_factory=dict)  # facts that hold afterwards without being set by hand
+    kind: RemedyKind = RemedyKind.FROM_RULE
+    when: Mapping[str, Any] = field(default_factory=dict)  # conditions in the form of a rule's `when`
+    build: str | None = None  # distribution to install at its release in a build of another package index
+
+    @property
+    def safe(self) -> bool:
+        """Whether it neither changes results nor leaves the environment inconsistent."""
+        return self.safety != FixSafety.UNSAFE
 
 
 @dataclass(frozen=True)
@@ -177,19 +205,69 @@ class Change:
 
 
 @dataclass(frozen=True)
+class PinnedRequirement:
+    """One distribution at one version, and why it is in the plan."""
+
+    package: str
+    version: str
+    why: str
+    held: bool = False  # installed at this version already, and stays
+    extra: str = ""  # such as `[core-cu12]`
+    stands_for: str | None = None  # installed version that no registry has, such as 2.6.0+cu126 for 2.6.0
+
+    @property
+    def requirement(self) -> str:
+        """Return the requirement as pip and uv read it."""
+        return f"{self.package}{self.extra}=={self.version}"
+
+
+@dataclass(frozen=True)
+class InstallPlan:
+    """What a fix does with packages, grouped by how an installer has to treat them."""
+
+    changed: tuple[PinnedRequirement, ...] = ()  # installed from an index
+    held: tuple[PinnedRequirement, ...] = ()  # companions that stay
+    built: tuple[PinnedRequirement, ...] = ()  # compiled against the installed torch, in a second step
+    removed: tuple[str, ...] = ()  # uninstalled first
+    reinstall: tuple[str, ...] = ()  # requirements whose files an uninstalled package takes along
+    along: tuple[tuple[str, str | None], ...] = ()  # (part, new version) that follows its owner; None: removed
+    notes: tuple[str, ...] = ()  # about companions that cannot be held
+    moves_torch: bool = False
+    torch: str | None = None  # the new one
+    index_url: str | None = None
+    wheel_url: str | None = None  # for flash-attn, where its release has a wheel for this torch
+    cuda: str | None = None  # of the new torch
+    cudnn: str | None = None  # that the new torch brings
+
+    @property
+    def to_rebuild(self) -> tuple[PinnedRequirement, ...]:
+        """Return what has to be compiled: what is new, and what was compiled against the old torch."""
+        return tuple(line for line in self.built if not line.held or self.moves_torch)
+
+
+@dataclass(frozen=True)
 class Fix:
-    """A set of changes, checked by asking the rulebook again on the changed facts."""
+    """A set of changes, verified by evaluating the rulebook again on the changed facts."""
 
     title: str
     changes: tuple[Change, ...]
     resolves: tuple[str, ...]  # rule ids it clears
     leaves: tuple[str, ...] = ()  # error rule ids that still fire
-    safe: bool = True
+    safety: FixSafety = FixSafety.SAFE
     note: str | None = None
-    index_url: str | None = None
-    installs: tuple[str, ...] = ()  # the commands that change the packages, in their order
+    plan: InstallPlan = field(default_factory=InstallPlan)
     costs: tuple[str, ...] = ()  # another torch, a downgrade, a build
-    loses: tuple[str, ...] | None = None  # features that some backend served before; None: not worked out
+    regressions: tuple[str, ...] | None = None  # features that some backend served before; None: not computed
+
+    @property
+    def safe(self) -> bool:
+        """Whether it can be applied without a second look."""
+        return self.safety == FixSafety.SAFE
+
+    @property
+    def changes_packages(self) -> bool:
+        """Whether any distribution is installed, replaced or removed."""
+        return any(change.kind == ChangeKind.PACKAGE for change in self.changes)
 
 
 @dataclass(frozen=True)
@@ -256,6 +334,7 @@ class Prediction:
     candidates: tuple[Candidate, ...]
     fails_at_run: Reason | None = None
     import_error: Reason | None = None
+    prefill: str | None = None  # of the prompt, where the library chooses it apart; `selected` then decodes
 
 
 @dataclass(frozen=True)
@@ -350,3 +429,11 @@ class Report:
     proof: Verification | None = None
     matrices: tuple[Matrix, ...] = ()  # backends × features, where a format shows them
     schema: int = 1
+
+    @property
+    def package_fix(self) -> Fix | None:
+        """The first fix that changes packages and leaves as little as the recommended one; else the recommended."""
+        if not self.fixes:
+            return None
+        best = self.fixes[0]
+        return next((fix for fix in self.fixes if fix.changes_packages and len(fix.leaves) <= len(best.leaves)), best)

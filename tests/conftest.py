@@ -41,8 +41,9 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 # A busy machine is no flaw of the code: no deadline per example. The tests that are about time measure it themselves.
-settings.register_profile("default-without-deadline", deadline=None)
-settings.load_profile("default-without-deadline")
+settings.register_profile("quick", deadline=None, max_examples=30)
+settings.register_profile("thorough", deadline=None, max_examples=300)  # make test-all
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # A run in the background (`nohup`, `&` in a script) inherits SIGINT, SIGQUIT or SIGHUP as ignored, and so would every
 # child that a test interrupts: what is handled here is back at its default there.

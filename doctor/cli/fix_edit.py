@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from doctor.apply.edit.edits import edits_of
 from doctor.errors import DoctorError
-from doctor.model import ChangeKind, Report, Severity
+from doctor.model import Report, Severity
 from doctor.report.requirements import settings_of
-from doctor.solver.install_plan import pinnable
 
 
 def edit(report: Report, files: Sequence[str], requirements: Sequence[str], *, diff_only: bool) -> None:
@@ -30,9 +29,9 @@ def _why_nothing(report: Report, names: Sequence[str]) -> str:
     listed = ", ".join(f"`{name}`" for name in names)
     errors = [finding.rule for finding in report.findings if finding.severity == Severity.ERROR]
     if not report.fixes:
-        why = f"no fix is known for {', '.join(errors)}" if errors else "nothing is to be fixed"
-    elif any(change.kind == ChangeKind.PACKAGE for change in pinnable(report).changes):
-        why = "what the fix wants stands there already"
+        why = f"no fix is known for {', '.join(errors)}" if errors else "no problem to fix"
+    elif report.package_fix is not None and report.package_fix.changes_packages:
+        why = "already up to date"
     else:
         why = f"the fix changes no package: {report.fixes[0].title}"
     return f"nothing to change in {listed}: {why}"
@@ -40,17 +39,17 @@ def _why_nothing(report: Report, names: Sequence[str]) -> str:
 
 def _head(report: Report) -> Iterator[str]:
     """What the edits are, and what a requirements file cannot say: variables, settings, code, what stays broken."""
-    if not report.fixes:
+    fix = report.package_fix
+    if fix is None:
         rules = ", ".join(finding.rule for finding in report.findings if finding.severity == Severity.WARNING)
-        yield f"{report.tool}: ranges narrowed to the releases that no finding strikes ({rules})"
+        yield f"{report.tool}: ranges narrowed to unaffected releases ({rules})"
         return
-    fix = pinnable(report)
     yield f"{report.tool}: {fix.title} (clears {', '.join(fix.resolves)})"
     if fix is not report.fixes[0]:
-        yield f"without any package: {report.fixes[0].title}"
+        yield f"without package changes: {report.fixes[0].title}"
     for text in settings_of(fix):
-        yield f"besides: {text}"
+        yield f"also: {text}"
     if fix.note:
         yield fix.note
     if fix.leaves:
-        yield f"{', '.join(fix.leaves)} stay: no fix clears them as well"
+        yield f"{', '.join(fix.leaves)} remain: no fix clears them too"

@@ -17,7 +17,9 @@ from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
 from doctor.packages.flash_attn_build import Build, Machine, build, this_machine
 from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, WheelMatch, find, minor, same
-from doctor.packages.index import Platform, load_index, normalized
+from doctor.packages.index import load_index
+from doctor.packages.platform import Platform
+from doctor.packages.requirements import normalized
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import load_rulebook

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,7 @@ class DiagnosisInput:
     requirements: Requirements | None = None  # Requires-Dist of what is installed
     declaration: Declaration | None = None  # where files declare the environment
     target: str = ""  # what was examined, for the report
+    variables: Mapping[str, str | None] = field(default_factory=dict)  # of kernels, over our own; None removes one
 
     @property
     def notes(self) -> tuple[str, ...]:

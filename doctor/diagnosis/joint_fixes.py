@@ -1,6 +1,6 @@
-"""Fixes for many cases at once: worked out for the cases with the most to cure, then checked in every other.
+"""Find fixes for many cases at once: solved for the cases with most findings, then checked in every other.
 
-Only the ways that rules name are tried: how long the search among all releases takes, nobody can say beforehand.
+Only the remedies of rules are tried: a search among all releases may take seconds per case.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class _Checked:
     order: int
 
     @property
-    def rank(self) -> tuple[int, bool, int, int]:
+    def rank(self) -> tuple[int, int, int, int]:
         """What stays broken, unsafe ways, how little it clears, then the solver's order."""
-        return len(self.left), not self.fix.safe, -len(self.fix.resolves), self.order
+        return len(self.left), self.fix.safety.rank, -len(self.fix.resolves), self.order
 
 
 def fixes_for(rulebook: Rulebook, ward: EnvironmentCases, limits: Limits | None) -> tuple[Fix, ...]:
@@ -83,7 +83,7 @@ def _checked(
         unclear = {rule for group in after.undetermined for rule in group.rules}
         errors = {item.rule for item in with_backend_findings(rulebook, after) if item.severity == Severity.ERROR}
         before |= own
-        firing |= now | (own & unclear)  # not cured, only hidden
+        firing |= now | (own & unclear)  # not fixed, only hidden
         errors_left |= errors | (_rules(cell, "error") & unclear)
     counted = {rule for cell in ward.cells for level in ("error", "warning") for rule in _rules(cell, level)}
     resolves = tuple(sorted((before & counted) - firing, key=lambda rule: (rule not in fix.resolves, rule)))
@@ -91,8 +91,8 @@ def _checked(
         replace(change, resolves=tuple(rule for rule in change.resolves if rule in resolves) or resolves)
         for change in fix.changes
     )
-    told = replace(fix, changes=changes, resolves=resolves, leaves=tuple(sorted(errors_left)))
-    return _Checked(told, frozenset(errors_left), order)
+    checked = replace(fix, changes=changes, resolves=resolves, leaves=tuple(sorted(errors_left)))
+    return _Checked(checked, frozenset(errors_left), order)
 
 
 def _after(rulebook: Rulebook, cells: Sequence[CaseResult], solved: CaseResult, fix: Fix) -> Iterator[Assessment]:

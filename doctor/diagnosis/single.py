@@ -119,7 +119,7 @@ def _confirm(
 
     job = job_of(known, [key for key in patient.facts if key.startswith("workload.")])
     ahead = ahead if ahead is not None and ahead.python == patient.python else None
-    bench = KernelRunner(patient.python, request.timeout, programs_dir(), ahead)
+    bench = KernelRunner(patient.python, request.timeout, programs_dir(), ahead, patient.variables)
     return confirm(found, known, assessment.predictions, job, bench, tell, reassess)
 
 

@@ -1,7 +1,6 @@
-"""What ranges leave open, judged: a rule that fires for every admitted release stands, one for some is a warning.
+"""Evaluate the rules for the releases that version ranges allow: all affected is an error, some a warning.
 
-All combinations are judged where they are few; else each package by itself with the others unknown, which finds
-less and claims nothing that is not so.
+All combinations are evaluated where they are few; else each package individually, with the others unknown.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from doctor.model import (
     Finding,
     Prediction,
     Remedy,
+    RemedyKind,
     Severity,
     Undetermined,
 )
@@ -86,7 +86,7 @@ def judge_ranges(
     memory = grounds.memory if grounds else None
     fired = {finding.rule for finding in found}
     findings: dict[str, Finding] = {finding.rule: finding for finding in found}
-    settled: set[str] = set()
+    decided: set[str] = set()
     predictions, newest = base.predictions, None
     for packages, choices in rounds:
         cases = judged_alike(
@@ -98,21 +98,21 @@ def judge_ranges(
             before = findings.get(finding.rule)
             if before is None or SEVERITIES.index(finding.severity) < SEVERITIES.index(before.severity):
                 findings[finding.rule] = finding
-        settled |= _settled(base, cases)
+        decided |= _decided(base, cases)
         if len(rounds) == 1:
             predictions, newest = _agreed(base, cases), cases[-1]
     notes: tuple[str, ...] = ()
     if len(rounds) != 1:
         names = ", ".join(item.name for item in watched)
         if rounds:
-            notes = (f"the ranges of {names} leave too many combinations: each package was judged by itself",)
+            notes = (f"Too many version combinations ({names}): packages were checked individually, not together",)
         choice = ranges.newest
         if choice is not None:
             (newest,) = judged_alike(rulebook, [(choice, whole(facts, choice, watched, declaration))], memory)
         for finding in newest.findings if newest else ():
             findings.setdefault(finding.rule, _of_today(finding, choice or ()))
     order = sorted(findings.values(), key=lambda finding: SEVERITIES.index(finding.severity))
-    sharpened = replace(base, undetermined=_still_open(base, settled | set(findings)), predictions=predictions)
+    sharpened = replace(base, undetermined=_still_open(base, decided | set(findings)), predictions=predictions)
     return sharpened, tuple(order), newest.assessment if newest else base, notes
 
 
@@ -182,67 +182,71 @@ def _judged(cases: Sequence[Case], packages: Sequence[OpenRange], fired: set[str
                 by_rule.setdefault(finding.rule, []).append((case, finding))
     some = []
     every = [choice for case in cases for choice in case.choices]
-    for strikes in by_rule.values():
-        worst = min((finding for _, finding in reversed(strikes)), key=lambda item: SEVERITIES.index(item.severity))
+    for affected in by_rule.values():
+        worst = min((finding for _, finding in reversed(affected)), key=lambda item: SEVERITIES.index(item.severity))
         about = {item.key.removesuffix(".version") for item in worst.evidence}
-        if len(strikes) == len(cases):
+        if len(affected) == len(cases):
             concerned = [item for item in packages if item.name in about] or list(packages)
             named = " with ".join(f"`{item.name}{item.range}`" for item in concerned)
-            yield replace(worst, message=f"whatever release {named} admits: {worst.message}")
+            yield replace(worst, message=f"every release that {named} allows: {worst.message}")
         else:
             ordered = sorted(packages, key=lambda item: item.name not in about)
-            some.append(_strike(worst, [choice for case, _ in strikes for choice in case.choices], every, ordered))
-    yield from (_of_some(strike, some, dict(every[-1])[strike.package.name]) for strike in some)
+            bad = [choice for case, _ in affected for choice in case.choices]
+            some.append(_affected_range(worst, bad, every, ordered))
+    yield from (_of_some(affected, some, dict(every[-1])[affected.package.name]) for affected in some)
 
 
 @dataclass(frozen=True)
-class _Strike:
-    """A finding that strikes for some releases, and the package whose range is to be narrowed."""
+class _AffectedRange:
+    """A finding that affected for some releases, and the package whose range is to be narrowed."""
 
     finding: Finding
     package: OpenRange
-    hit: tuple[str, ...]  # its releases in some bad combination
+    releases: tuple[str, ...]  # of the package, in some bad combination
     clean: tuple[str, ...]  # its releases in none
 
 
-def _strike(finding: Finding, bad: Sequence[Choice], every: Sequence[Choice], ordered: Sequence[OpenRange]) -> _Strike:
+def _affected_range(
+    finding: Finding, bad: Sequence[Choice], every: Sequence[Choice], ordered: Sequence[OpenRange]
+) -> _AffectedRange:
     made = []
     for item in ordered:
         hit, possible = ({dict(choice)[item.name] for choice in choices} for choices in (bad, every))
         struck = tuple(version for version in item.versions if version in hit)
         clean = tuple(version for version in item.versions if version in possible - hit)
-        made.append(_Strike(finding, item, struck, clean))
-    return next((strike for strike in made if strike.clean), made[0])
+        made.append(_AffectedRange(finding, item, struck, clean))
+    return next((item for item in made if item.clean), made[0])
 
 
-def _of_some(strike: _Strike, every: Sequence[_Strike], today: str) -> Finding:
+def _of_some(affected: _AffectedRange, every: Sequence[_AffectedRange], today: str) -> Finding:
     """A warning that names the releases, and the narrowing of the range that cures all which is found of it."""
-    finding, item = strike.finding, strike.package
-    more = f" and {len(strike.hit) - MOST_NAMED} more" if len(strike.hit) > MOST_NAMED else ""
-    spared = "" if today in strike.hit else f" (not {today}, which an installer takes today)"
-    named = ", ".join(strike.hit[-MOST_NAMED:])
-    told = f"`{item.name}{item.range}` ({item.place}) admits {named}{more}{spared}, with which: "
+    finding, item = affected.finding, affected.package
+    more = f" and {len(affected.releases) - MOST_NAMED} more" if len(affected.releases) > MOST_NAMED else ""
+    spared = "" if today in affected.releases else f" (pip would pick {today} today)"
+    named = ", ".join(affected.releases[-MOST_NAMED:])
+    lead = f"`{item.name}{item.range}` ({item.place}) allows {named}{more}{spared}. With these: "
     return replace(
         finding,
         severity=Severity.WARNING if finding.severity == Severity.ERROR else finding.severity,
-        message=told + finding.message,
-        alternatives=(*_narrowing(strike, every), *_besides(finding, item.name if spared else None)),
+        message=lead + finding.message,
+        alternatives=(*_narrowing(affected, every), *_other_remedies(finding, item.name if spared else None)),
     )
 
 
-def _narrowing(strike: _Strike, every: Sequence[_Strike]) -> Iterator[Remedy]:
+def _narrowing(affected: _AffectedRange, every: Sequence[_AffectedRange]) -> Iterator[Remedy]:
     """The range without any release of which something is found; where there is none, without those of this finding."""
-    if not strike.clean:
+    if not affected.clean:
         return
-    item = strike.package
+    item = affected.package
     same = [one for one in every if one.package is item and one.clean]
-    left = [version for version in strike.clean if all(version in one.clean for one in same)]
-    others = [one.finding.rule for one in same if one is not strike] if left else []
-    note = f"narrows the range, also against {', '.join(others)}" if others else "narrows the range"
-    yield Remedy(require={item.name: narrowed(item, left or strike.clean)}, note=note)
+    left = [version for version in affected.clean if all(version in one.clean for one in same)]
+    others = [one.finding.rule for one in same if one is not affected] if left else []
+    note = f"also fixes {', '.join(others)}" if others else None
+    wanted = narrowed(item, left or affected.clean)
+    yield Remedy(require={item.name: wanted}, note=note, kind=RemedyKind.NARROWS_RANGE)
 
 
-def _besides(finding: Finding, spared: str | None) -> Iterator[Remedy]:
+def _other_remedies(finding: Finding, spared: str | None) -> Iterator[Remedy]:
     """The rule's own ways, without a release to pin where an installer takes one today that is not concerned."""
     yield from (way for way in finding.alternatives if spared is None or spared not in way.require)
 
@@ -251,18 +255,18 @@ def _of_today(finding: Finding, choice: Choice) -> Finding:
     """A finding of the newest releases, where the others were too many to ask."""
     named = ", ".join(f"{name} {version}" for name, version in choice)
     severity = Severity.WARNING if finding.severity == Severity.ERROR else finding.severity
-    return replace(finding, severity=severity, message=f"an installer takes {named} today: {finding.message}")
+    return replace(finding, severity=severity, message=f"pip would pick {named} today: {finding.message}")
 
 
-def _settled(base: Assessment, cases: Sequence[Case]) -> set[str]:
+def _decided(base: Assessment, cases: Sequence[Case]) -> set[str]:
     """Rules that are undetermined in none of the cases."""
     unclear = {rule for case in cases for group in case.assessment.undetermined for rule in group.rules}
     return {rule for group in base.undetermined for rule in group.rules} - unclear
 
 
-def _still_open(base: Assessment, settled: set[str]) -> tuple[Undetermined, ...]:
+def _still_open(base: Assessment, decided: set[str]) -> tuple[Undetermined, ...]:
     kept = (
-        Undetermined(group.missing, tuple(rule for rule in group.rules if rule not in settled), group.problem)
+        Undetermined(group.missing, tuple(rule for rule in group.rules if rule not in decided), group.problem)
         for group in base.undetermined
     )
     return tuple(group for group in kept if group.rules)

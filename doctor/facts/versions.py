@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from packaging.specifiers import SpecifierSet
@@ -78,3 +79,9 @@ def range_holds(clauses: tuple[tuple[str, str], ...], found: str) -> bool | None
         if holds is None:
             verdict = None
     return verdict
+
+
+def cuda_of_label(label: str) -> str | None:
+    """Return the CUDA release that a local label names: cu129 is 12.9; None for any other label."""
+    match = re.fullmatch(r"cu(\d\d)(\d)", label)
+    return f"{match[1]}.{match[2]}" if match else None

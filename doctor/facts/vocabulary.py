@@ -19,6 +19,7 @@ from packaging.version import InvalidVersion, Version
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
 
+from .serving_terms import SERVING_ROWS
 from .workload_terms import JOB_TERMS
 
 VERSION, SM, INTEGER, NUMBER, TEXT, BOOLEAN, WINDOW, LIST = (
@@ -48,7 +49,7 @@ MASKS = (
 )  # fmt: skip
 FRAMEWORKS = (
     "transformer_engine", "torch_sdpa", "transformers", "flash_attn", "xformers", "sageattention", "megatron", "xtuner",
-    "vllm",
+    "vllm", "sglang",
 )  # fmt: skip
 
 TERMS: dict[str, Term] = _terms(
@@ -146,6 +147,7 @@ TERMS: dict[str, Term] = _terms(
     ("workload.use_varlen_attn", BOOLEAN, "XTuner: packed sequences through varlen attention"),
     ("workload.pack_to_max_length", BOOLEAN, "XTuner: sequences are packed"),
     ("workload.layer_types", LIST, "attention kind per layer: full_attention, sliding_attention …", (), ABSENT),
+    *SERVING_ROWS,
 )  # fmt: skip
 
 #: Open families of keys: (pattern, kind, meaning, derived); the first that fits counts.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,14 +33,15 @@ class Machine:
 class Build:
     """A command, and what to expect of it."""
 
-    command: str
+    command: str  # with its settings in front, as typed in a shell
+    settings: Mapping[str, str]  # environment variables
     jobs: int
     hours: tuple[float, float]
     notes: tuple[str, ...]
 
     @property
     def duration(self) -> str:
-        """`20 minutes to 1 hour`, to one figure: nobody knows better."""
+        """`20 minutes to 1 hour`, to one figure."""
         low, high = (_spoken(hours) for hours in self.hours)
         return low if low == high else f"{low} to {high}"
 
@@ -64,7 +66,7 @@ def this_machine() -> Machine:
 def build(version: str, sm: str | None, cuda: str | None, machine: Machine) -> Build:
     """The command that builds a release for one GPU on this machine."""
     notes = []
-    settings = []
+    settings: dict[str, str] = {}
     chooses = parse_version(version) >= CHOOSES
     archs = 2  # sm80 and sm90, which older releases always build
     if chooses and sm is not None:
@@ -72,7 +74,7 @@ def build(version: str, sm: str | None, cuda: str | None, machine: Machine) -> B
         if own is None:
             notes.append(f"flash-attn 2 has no kernels for sm{sm.replace('.', '')}")
         else:
-            settings.append(f'FLASH_ATTN_CUDA_ARCHS="{own}"')
+            settings["FLASH_ATTN_CUDA_ARCHS"] = own
             archs = 1
     elif chooses:
         notes.append('`FLASH_ATTN_CUDA_ARCHS="90"` builds for one GPU only and takes a fraction of the time')
@@ -92,7 +94,9 @@ def build(version: str, sm: str | None, cuda: str | None, machine: Machine) -> B
         notes.append("needs `nvcc` of the CUDA that torch was built for, and `ninja`, `packaging`, `psutil`, `wheel`")
     low, high = (hours * archs / jobs for hours in CORE_HOURS)
     command = f"pip install --no-build-isolation --no-cache-dir flash-attn=={version}"
-    return Build(" ".join([f"MAX_JOBS={jobs}", *settings, command]), jobs, (low, high), tuple(notes))
+    settings = {"MAX_JOBS": str(jobs), **settings}
+    words = (f'{name}="{value}"' if name != "MAX_JOBS" else f"{name}={value}" for name, value in settings.items())
+    return Build(" ".join([*words, command]), settings, jobs, (low, high), tuple(notes))
 
 
 def _jobs(machine: Machine) -> int:

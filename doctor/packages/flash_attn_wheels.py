@@ -1,6 +1,6 @@
 """flash-attn's official wheels: which one fits a torch, its CUDA and C++ ABI, a Python and a C library.
 
-The table says what each release's workflow builds, so a wheel is *expected*: nobody looked at the release page. A few
+The table says what each release's workflow builds, so a wheel is *expected*: the release page was not read. A few
 wheels that came later are *published*: public lock files name them with their hashes.
 """
 
@@ -12,14 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse_version
 from doctor.util.resources import rules_dir
-
-if TYPE_CHECKING:
-    pass
 
 PACKAGE = "flash-attn"
 MACHINES = ("x86_64", "aarch64")
@@ -86,7 +83,7 @@ class WheelMatch:
 
 
 def find(place: WheelTarget, version: str | None = None, *, near: bool = True) -> WheelMatch:
-    """The wheels for this place, of one release or of all; three outcomes: fits, does not fit, cannot be told.
+    """Return the wheels for this target, of one release or of all; three outcomes: fits, does not fit, unknown.
 
     Not `near`: without what would be nearest, for which the whole table has to be read.
     """

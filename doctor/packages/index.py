@@ -15,92 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import InvalidVersion
 
 from doctor.errors import DoctorError
-from doctor.facts.versions import pep440_holds, split_clauses
 from doctor.facts.vocabulary import parse_version
+from doctor.packages.platform import Platform
+from doctor.packages.requirements import admits, needs_of
 from doctor.util.resources import rules_dir
-
-from .requirement_lines import marker_holds, read_line
-
-
-def normalized(name: str) -> str:
-    """A distribution name in its one PEP 503 form."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-@functools.lru_cache(maxsize=65536)
-def requirement(text: str) -> Requirement:
-    """A Requires-Dist line, parsed once per text."""
-
-    return Requirement(text)
-
-
-@functools.lru_cache(maxsize=65536)
-def specifier(text: str) -> SpecifierSet:
-    """A version range, parsed once per text."""
-
-    return SpecifierSet(text)
-
-
-@functools.lru_cache(maxsize=262144)
-def admits(range_text: str, version: str) -> bool:
-    """Whether the version lies in the range; a pre-release counts where it is asked about by name."""
-    if not range_text:
-        return True
-    clauses = [] if "===" in range_text else clauses_of(range_text)
-    if not clauses or any(bound.is_prerelease for _, bound, _ in clauses):
-        return specifier(range_text).contains(parse_version(version), prereleases=True)
-    found = parse_version(version)  # the same verdict without importing `packaging.specifiers`
-    return all(pep440_holds(operator, found, bound, prefix) for operator, bound, prefix in clauses)
-
-
-@functools.lru_cache(maxsize=65536)
-def clauses_of(range_text: str) -> tuple[tuple[str, Version, bool], ...]:
-    """(operator, bound, whether the bound ends in `.*`) of each clause; empty for what is no range."""
-    return tuple(
-        (operator, parse_version(bound.removesuffix(".*")), bound.endswith(".*"))
-        for operator, bound in split_clauses(range_text)
-    )
-
-
-@dataclass(frozen=True)
-class Need:
-    """One requirement, taken apart once."""
-
-    package: str
-    range: str
-    pin: str | None  # the version that `==` leaves as the only one
-
-
-@dataclass(frozen=True)
-class Platform:
-    """Where the packages shall run; None means unknown and excludes nothing."""
-
-    python: str | None = None
-    system: str = "Linux"
-    machine: str = "x86_64"
-
-    @property
-    def markers(self) -> dict[str, str]:
-        """The variables of PEP 508 markers; an unknown Python counts as the newest that most of the stack serves."""
-        full = self.python or "3.11.0"
-        return {
-            "python_version": ".".join(full.split(".")[:2]),
-            "python_full_version": full if full.count(".") > 1 else full + ".0",
-            "platform_system": self.system,
-            "sys_platform": {"Linux": "linux", "Darwin": "darwin", "Windows": "win32"}.get(self.system, "linux"),
-            "os_name": "nt" if self.system == "Windows" else "posix",
-            "platform_machine": self.machine,
-            "platform_python_implementation": "CPython",
-            "implementation_name": "cpython",
-            "implementation_version": full,
-            "platform_release": "",
-            "platform_version": "",
-        }
 
 
 @dataclass(frozen=True)
@@ -137,53 +58,13 @@ class Release:
         return self.sdist or self.has_wheel(platform)
 
 
-def needs_of(lines: tuple[str, ...], platform: Platform, extras: frozenset[str] = frozenset()) -> tuple[Need, ...]:
-    """The Requires-Dist lines whose markers hold on the platform, with no extra or one of these."""
-    needs = (_need(line, platform.markers, ("", *sorted(extras))) for line in lines)
-    return tuple(need for need in needs if need is not None)
-
-
 def loses_cuda(release: Release, platform: Platform) -> bool:
-    """On aarch64 the registry's older torch wheels are CPU builds: no way out for a GPU job."""
+    """On aarch64 the registry's older torch wheels are CPU builds: no fix for a GPU job."""
     if release.package != "torch" or platform.machine == "x86_64" or platform.system != "Linux":
         return False
     elsewhere = Platform(platform.python, "Linux", "x86_64")
     here, there = (needs_of(release.requires, place) for place in (platform, elsewhere))
     return not any("nvidia" in need.package for need in here) and any("nvidia" in need.package for need in there)
-
-
-def _need(text: str, values: Mapping[str, str], extras: tuple[str, ...]) -> Need | None:
-    """What a line asks for, None if its marker does not hold here."""
-    line = read_line(text)
-    if line is None:
-        return _any_need(text, values, extras)
-    if line.marker is not None:
-        verdicts = [marker_holds(line.marker, {**values, "extra": extra}, admits) for extra in extras]
-        if None in verdicts:
-            return _any_need(text, values, extras)
-        if True not in verdicts:
-            return None
-    return Need(normalized(line.name), ",".join(line.clauses), _exact(line.clauses))
-
-
-def _any_need(text: str, values: Mapping[str, str], extras: tuple[str, ...]) -> Need | None:
-    """The same for a line of any kind."""
-
-    try:
-        parsed = requirement(text)
-    except InvalidRequirement:
-        return None  # a line that no installer reads binds nobody
-    marker = parsed.marker
-    if marker is not None and not any(marker.evaluate({**values, "extra": extra}) for extra in extras):
-        return None
-    return Need(normalized(parsed.name), str(parsed.specifier), _exact(tuple(map(str, parsed.specifier))))
-
-
-def _exact(clauses: tuple[str, ...]) -> str | None:
-    """The version that `==` leaves as the only one."""
-    if len(clauses) == 1 and clauses[0].startswith("==") and not clauses[0].endswith(".*"):
-        return clauses[0].lstrip("=").strip()
-    return None
 
 
 def _tag_fits(tag: str, python: str) -> bool:

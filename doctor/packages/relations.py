@@ -1,4 +1,4 @@
-"""Which packages hang on another: parts come along at the version their leader pins, and are never chosen; what is
+"""Which packages hang on another: parts come along at the version their owner pins, and are never chosen; what is
 compiled against torch is built again when it moves.
 """
 

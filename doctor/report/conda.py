@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from doctor.model import ABSENT, Fix, Report
-from doctor.solver.install_plan import InstallPlan
+from doctor.model import ABSENT, Fix, InstallPlan, Report
+from doctor.packages.conda_names import conda_names
 
 from .shell import flat, fragment
 from .style import Style
 
 
 def fixes(report: Report, style: Style) -> str:
-    """Lines for `dependencies:`; comments only where no package changes."""
+    """Render lines for `dependencies:`; comments only where no package changes."""
     return fragment(report, _dependencies)
 
 
 def _dependencies(report: Report, fix: Fix, pins: InstallPlan) -> Iterator[str]:
-    from doctor.solver.install_plan import conda_names
-
     names = conda_names()
-    yield "# conda's solver was not asked, and the verdict is for the registry's builds: conda's bring the CUDA and"
-    yield "# cuDNN of their channel. Ask it with `conda env update --dry-run`, then run `attn-doctor check` in there"
+    yield "# not checked with conda's solver; the diagnosis holds for PyPI builds, and conda's bring the CUDA and cuDNN"
+    yield "# of their channel. Run `conda env update --dry-run`, then `attn-doctor check` in that environment"
     if pins.removed:
         yield f"# first: pip uninstall -y {' '.join(pins.removed)}"
-    yield from (f"# {flat(text)}" for text in pins.told)
+    yield from (f"# {flat(text)}" for text in pins.notes)
     yield from ("channels:", "  - conda-forge", "dependencies:")
     python = report.facts.value("python.version")
     if python not in (None, ABSENT):
@@ -37,14 +35,12 @@ def _dependencies(report: Report, fix: Fix, pins: InstallPlan) -> Iterator[str]:
             left.append(line)
             continue
         build = " cuda*" if name == "pytorch" else ""
-        told = flat(line.why) + (f" ({line.package} in the registry)" if name != line.package else "")
-        wanted.setdefault(name, f"  - {name} =={line.version.partition('+')[0]}{build}  # {told}")
+        why = flat(line.why) + (f" ({line.package} on PyPI)" if name != line.package else "")
+        wanted.setdefault(name, f"  - {name} =={line.version.partition('+')[0]}{build}  # {why}")
     if pins.cuda:
-        wanted["cuda-version"] = f"  - cuda-version ={pins.cuda}  # what the registry's torch is built for"
+        wanted["cuda-version"] = f"  - cuda-version ={pins.cuda}  # CUDA of the PyPI torch"
     if pins.cudnn:
-        wanted["cudnn"] = (
-            f"  - cudnn >={pins.cudnn},<{int(pins.cudnn.split('.')[0]) + 1}  # what the registry's torch brings"
-        )
+        wanted["cudnn"] = f"  - cudnn >={pins.cudnn},<{int(pins.cudnn.split('.')[0]) + 1}  # cuDNN of the PyPI torch"
     yield from wanted.values()
     if left:
         yield from ("  - pip", "  - pip:")

@@ -6,30 +6,28 @@ from collections.abc import Iterator
 
 from doctor.model import Report
 
-from .shell import commands, head, unset
+from .fix_text import FixLine, LineKind
+from .shell import commands, flat, head, shell_line, undefined_variables
 from .style import Style
 
 
 def fixes(report: Report, style: Style) -> str:
-    """RUN and ENV lines, to be put behind those that install the present releases."""
+    """Render RUN and ENV lines, to be placed after those that install the present releases."""
     lines = commands(report)
-    out = [*head(report), *(text for name in unset(lines) for text in _argument(name))]
-    return "\n".join([*out, *(text for line in lines for text in _instructions(line))]) + "\n"
+    out = [*head(report), *(text for name in undefined_variables(lines) for text in _argument(name))]
+    return "\n".join([*out, *map(_instruction, lines)]) + "\n"
 
 
 def _argument(name: str) -> Iterator[str]:
-    """A value that only a command can tell, which ENV cannot run."""
+    """Yield the lines for a value that only a command can compute, which ENV cannot run."""
     yield f"# to be given as a path: docker build --build-arg {name}=…"
     yield f"ARG {name}"
     yield f'RUN test -n "${name}"'
 
 
-def _instructions(line: str) -> Iterator[str]:
-    if line.startswith("#"):
-        yield line
-    elif line.startswith("export "):
-        yield f"ENV {line.removeprefix('export ')}"
-    elif line.startswith("unset "):  # an image cannot unset what an earlier line sets
-        yield f"# take out the ENV lines of {', '.join(line.removeprefix('unset ').split())}"
-    else:
-        yield f"RUN {line}"
+def _instruction(line: FixLine) -> str:
+    if line.kind == LineKind.SET:
+        return f"ENV {line.names[0]}={flat(line.text)}"
+    if line.kind == LineKind.UNSET:  # an image cannot unset what an earlier line sets
+        return f"# remove the ENV lines of {', '.join(line.names)}"
+    return f"RUN {flat(line.text)}" if line.kind == LineKind.COMMAND else shell_line(line)

@@ -1,108 +1,153 @@
-"""What to type: the lines that carry out an alternative or a fix."""
+"""Lines that carry out a remedy or a fix, each with its kind, so that every format can write it in its own way."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from doctor.model import ABSENT, ChangeKind, Fix, Remedy
+from doctor.facts.settings import setting_text
+from doctor.model import ABSENT, ChangeKind, Finding, Fix, Remedy, TextEnum
+from doctor.packages.relations import BUILT_AGAINST_TORCH
+from doctor.util.call_text import CallKind, call_kind
+
+from .install_commands import install_commands
 
 _OPERATORS = "<>=!~@"
 _GONE = (None, "", ABSENT)
-
-#: Compiled on the spot against the torch that is there: pip may not hide it, and it has to be there first.
-_COMPILED = frozenset(("flash-attn", "flash-attn-3", "transformer-engine", "transformer-engine-torch"))
-#: The distribution of this name is only the frame; its extra brings the parts of the same release.
+REBUILD = "rebuild against the newly installed torch:"
+#: The distribution of this name is only a frame; its extra brings the parts of the same release.
 EXTRAS = {"transformer-engine": "[pytorch]"}
 
 
+class LineKind(TextEnum):
+    """What a line asks for."""
+
+    COMMAND = "command"
+    SET = "set"  # an environment variable
+    UNSET = "unset"
+    CODE = "code"
+    NOTE = "note"  # a setting of the job, or advice: no shell runs it
+
+
+@dataclass(frozen=True)
+class FixLine:
+    """One line of a remedy or fix; `names` are the variables that it sets or unsets."""
+
+    kind: LineKind
+    text: str
+    names: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """Return the line as printed: what is neither a command nor code becomes a comment."""
+        if self.kind == LineKind.SET:
+            return f"export {self.names[0]}={self.text}"
+        if self.kind == LineKind.UNSET:
+            return f"unset {' '.join(self.names)}"
+        return f"# {self.text}" if self.kind == LineKind.NOTE else self.text
+
+    @property
+    def runnable(self) -> bool:
+        """Whether a shell can run it."""
+        return self.kind in (LineKind.COMMAND, LineKind.SET, LineKind.UNSET)
+
+
 def alternative_lines(item: Remedy) -> list[str]:
-    """Lines to paste for one way out of a rule; what is no command is a comment."""
-    lines = []
-    removed = [name for name, wanted in item.require.items() if wanted in _GONE]
-    if removed:
-        lines.append(f"pip uninstall --yes {' '.join(removed)}")
-    kept = {name: wanted for name, wanted in item.require.items() if wanted not in _GONE}
-    if kept:
-        lines += _install(kept, item.index_url)
-    lines += [f"export {name}={_setting_of_shell(str(value))}" for name, value in item.set_env.items()]
-    if item.unset_env:
-        lines.append("unset " + " ".join(item.unset_env))
-    lines += [_setting(name, value) for name, value in item.config.items()]
-    if item.call:
-        lines += _typed(item.call)
-    return lines
+    """Return the printed lines of one remedy."""
+    return [line.shown for line in remedy_lines(item)]
 
 
 def fix_lines(item: Fix) -> list[str]:
-    """Lines to paste for a fix, packages first."""
-    return [*item.installs, *besides(item)]
+    """Return the printed lines of a fix, packages first."""
+    return [line.shown for line in (*package_lines(item), *other_lines(item))]
 
 
-def besides(item: Fix) -> list[str]:
-    """The lines for what is to be done besides packages."""
-    lines = []
+def no_pin_lead(finding: Finding) -> str:
+    """Return the words before a finding's `no_pin`: no general verdict where one of its remedies changes packages."""
+    calls = (item.call for item in finding.alternatives if item.call and call_kind(item.call) == CallKind.COMMAND)
+    installs = any(item.require or item.build for item in finding.alternatives)
+    return "Note" if installs or any("install" in call for call in calls) else "No version change fixes this"
+
+
+def remedy_lines(item: Remedy) -> Iterator[FixLine]:
+    """Yield the lines of one remedy of a rule."""
+    removed = [name for name, wanted in item.require.items() if wanted in _GONE]
+    if removed:
+        yield FixLine(LineKind.COMMAND, f"pip uninstall --yes {' '.join(removed)}")
+    kept = {name: wanted for name, wanted in item.require.items() if wanted not in _GONE}
+    if kept:
+        yield from _install(kept, item.index_url)
+    if item.build:
+        yield FixLine(LineKind.NOTE, f"install the same release of `{item.build}` in a build for a CUDA of your driver")
+    yield from (_set(name, str(value)) for name, value in item.set_env.items())
+    if item.unset_env:
+        yield FixLine(LineKind.UNSET, "", tuple(item.unset_env))
+    yield from (_setting(name, value) for name, value in item.config.items())
+    if item.call:
+        yield from _call(item.call)
+
+
+def package_lines(item: Fix, *, held: bool = False) -> Iterator[FixLine]:
+    """Yield the commands that change packages, with a note before the first that compiles something."""
+    noted = False
+    for command in install_commands(item.plan, held=held):
+        if command.compiles and not noted:
+            noted = True
+            yield FixLine(LineKind.NOTE, REBUILD)
+        yield FixLine(LineKind.COMMAND, command.text)
+
+
+def other_lines(item: Fix) -> Iterator[FixLine]:
+    """Yield the lines for variables, settings and code."""
     unset = [change.name for change in item.changes if change.kind == ChangeKind.ENV and change.after in _GONE]
     if unset:
-        lines.append("unset " + " ".join(_bare(name, "env.") for name in unset))
+        yield FixLine(LineKind.UNSET, "", tuple(name.removeprefix("env.") for name in unset))
     for change in item.changes:
         if change.kind == ChangeKind.ENV and change.after not in _GONE:
-            lines.append(f"export {_bare(change.name, 'env.')}={_setting_of_shell(str(change.after))}")
+            yield _set(change.name.removeprefix("env."), str(change.after))
         elif change.kind == ChangeKind.CONFIG:
-            lines.append(_setting(change.name, change.after))
+            yield _setting(change.name, change.after)
         elif change.kind == ChangeKind.CALL:
-            lines += _typed(change.after or change.name)
-    return lines
+            yield from _call(change.after or change.name)
 
 
-def _typed(call: str) -> list[str]:
-    """The lines of a call; an advice in words becomes a comment, so that pasting it does nothing."""
-    command = re.match(r"(pip|pip3|uv|python|ln|apt|apt-get|conda|export|unset)\s", call)
-    in_words = not re.search(r"[=().]", call) or len(re.findall(r"(?<![\w.])[a-z]{2,}(?=\s)", call)) > 3
-    mark = "# " if in_words and not command else ""
-    return [f"{mark}{line}" for line in call.strip().splitlines()]
+def _set(name: str, value: str) -> FixLine:
+    return FixLine(LineKind.SET, _shell_value(value), (name,))
 
 
-def _install(packages: Mapping[str, str], index_url: str | None) -> list[str]:
-    """One line, or two where something has to be compiled against what the first one installs."""
-    # Not --index-url: an index of torch builds lacks most other packages, and the next one would not be found.
-    index = f" --extra-index-url {_quoted(index_url)}" if index_url else ""
+def _call(call: str) -> Iterator[FixLine]:
+    kinds = {CallKind.COMMAND: LineKind.COMMAND, CallKind.CODE: LineKind.CODE, CallKind.ADVICE: LineKind.NOTE}
+    yield from (FixLine(kinds[call_kind(call)], line) for line in call.strip().splitlines())
+
+
+def _install(packages: Mapping[str, str], index_url: str | None) -> Iterator[FixLine]:
+    """Yield one command, or two where something is compiled against what the first one installs."""
+    # Not --index-url: an index of torch builds lacks most other packages.
+    index = f" --extra-index-url {quote(index_url)}" if index_url else ""
     plain: list[str] = []
     compiled: list[str] = []
     for name, wanted in packages.items():
-        (compiled if name in _COMPILED else plain).append(_quoted(_requirement(name, wanted, packages)))
-    lines = [f"pip install{index} {' '.join(plain)}"] if plain else []
+        built = name in BUILT_AGAINST_TORCH or name == "transformer-engine"
+        (compiled if built else plain).append(quote(_requirement(name, wanted, packages)))
+    if plain:
+        yield FixLine(LineKind.COMMAND, f"pip install{index} {' '.join(plain)}")
     if compiled:
-        lines.append(f"pip install{'' if plain else index} --no-build-isolation {' '.join(compiled)}")
-    return lines
+        line = f"pip install{'' if plain else index} --no-build-isolation {' '.join(compiled)}"
+        yield FixLine(LineKind.COMMAND, line)
 
 
-def _requirement(name: str, wanted: str, beside: Mapping[str, str]) -> str:
+def _requirement(name: str, wanted: str, others: Mapping[str, str]) -> str:
     wanted = str(wanted).strip()
-    extra = "" if "transformer-engine-torch" in beside else EXTRAS.get(name, "")
+    extra = "" if "transformer-engine-torch" in others else EXTRAS.get(name, "")
     return name + extra + (wanted if wanted[:1] in _OPERATORS else f"=={wanted}") if wanted else name
 
 
-def _setting(name: str, value: Any) -> str:
-    return f"# in the job's configuration: {_bare(name, 'workload.')} = {_shown(value)}"
+def _setting(name: str, value: Any) -> FixLine:
+    return FixLine(LineKind.NOTE, setting_text(name, value))
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(str, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _bare(name: str, prefix: str) -> str:
-    return name.removeprefix(prefix)
-
-
-def _setting_of_shell(text: str) -> str:
-    """Quoted, except that a variable such as `$LD_LIBRARY_PATH` in it is still filled in by the shell."""
-    return f'"{text}"' if "$" in text and not set('"`\\\n').intersection(text) and "$(" not in text else _quoted(text)
-
-
-def _quoted(text: str) -> str:
-    return quote(text)
+def _shell_value(text: str) -> str:
+    """Return the text quoted, except that the shell still expands a variable such as `$LD_LIBRARY_PATH` in it."""
+    return f'"{text}"' if "$" in text and not set('"`\\\n').intersection(text) and "$(" not in text else quote(text)

@@ -27,7 +27,7 @@ from doctor.model import (
 )
 
 from .cases import backends_of, messages, readings, where
-from .fix_text import alternative_lines, fix_lines
+from .fix_text import alternative_lines, fix_lines, no_pin_lead
 from .locations import place_of
 from .page import printable
 from .style import Style
@@ -89,6 +89,7 @@ def _finding(report: Report, number: int, finding: Finding) -> dict[str, Any]:
         "place": f"{place.file}:{place.line}" if place else "",
         "said": [(where(report, numbers) if many else "", text) for text, numbers in said],
         "evidence": [_evidence(item, readings(report, finding, item)) for item in finding.evidence],
+        "no_pin_lead": no_pin_lead(finding),
         "cures": [{"lines": alternative_lines(item), "it": item} for item in finding.alternatives],
         "links": [(source, source.startswith("https://")) for source in finding.references],
         "where": "" if many else where(report, finding.cases),

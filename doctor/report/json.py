@@ -92,6 +92,7 @@ def prediction(item: Prediction) -> dict[str, Any]:
     return {
         "library": item.library,
         "selected": item.selected,
+        **({} if item.prefill is None else {"prefill": item.prefill}),
         "could_tell": item.could_tell,
         "candidates": [_candidate(candidate) for candidate in item.candidates],
         "fails_at_run": _reason(item.fails_at_run),
@@ -233,10 +234,10 @@ def _fix(item: Fix) -> dict[str, Any]:
         "leaves": list(item.leaves),
         "safe": item.safe,
         "note": item.note,
-        "index_url": item.index_url,
+        "index_url": item.plan.index_url,
         "commands": fix_lines(item),
         "costs": list(item.costs),
-        "loses": None if item.loses is None else list(item.loses),
+        "loses": None if item.regressions is None else list(item.regressions),
     }
 
 

@@ -8,7 +8,7 @@ from html import escape
 from doctor.model import ChangeKind, Evidence, Fact, Finding, Fix, Prediction, Report
 
 from .cases import messages, readings, rows, where
-from .fix_text import alternative_lines, fix_lines
+from .fix_text import alternative_lines, fix_lines, no_pin_lead
 from .locations import place_of
 from .page import printable
 from .proof import proof_text
@@ -119,7 +119,7 @@ def _explained(finding: Finding) -> list[str]:
         note = f" {_prose(item.note)}" if item.note else ""
         out += [f"{lead}{'' if item.safe else ' (read the note first)'}:{note}", *_block(alternative_lines(item))]
     if finding.no_pin:
-        out += [f"No package version cures it: {_prose(finding.no_pin)}", ""]
+        out += [f"{no_pin_lead(finding)}: {_prose(finding.no_pin)}", ""]
     if finding.myth:
         out += [f"Not this: {_prose(finding.myth)}", ""]
     if finding.references:
@@ -146,7 +146,7 @@ def _fix(fix: Fix) -> list[str]:
         f"{word} {', '.join(rules)}." for word, rules in (("Clears", fix.resolves), ("Leaves", fix.leaves)) if rules
     ]
     out += ["", " ".join(effects), ""] if effects else [""]
-    for lead, told in (("Costs", fix.costs), ("Loses", fix.loses)):
+    for lead, told in (("Costs", fix.costs), ("Loses", fix.regressions)):
         out += [f"{lead}: {_prose('; '.join(told))}.", ""] if told else []
     return out + ([_prose(fix.note), ""] if fix.note else [])
 

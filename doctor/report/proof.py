@@ -32,7 +32,7 @@ def proof_lines(page: Page, proof: Verification) -> None:
     if proof.freeze:
         page.say(f"what was there before is in `{proof.freeze}`", indent=2, hang=4)
         if proof.kind == VerificationKind.APPLY:
-            page.line("hint: `attn-doctor fix --rollback` takes it back")
+            page.line("hint: undo with `attn-doctor fix --rollback`")
 
 
 def proof_text(proof: Verification) -> str:

@@ -1,84 +1,72 @@
-"""The recommended fix as a shell script: commands to run, variables to set; whatever is no command is a comment."""
+"""The recommended fix as a shell script: commands to run, variables to set; everything else is a comment."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from doctor.model import ChangeKind, Fix, Report, Severity
-from doctor.solver.install_plan import InstallPlan
+from doctor.model import Fix, InstallPlan, Report, Severity
 
-from .fix_text import besides
+from .fix_text import FixLine, LineKind, other_lines, package_lines
 from .page import printable
 from .style import Style
 
-_COMMAND = re.compile(r"(pip|pip3|uv|python|python3|ln|apt|apt-get|conda|export|unset)\s")
 _USED = re.compile(r"\$\{?(\w+)")
 
 
 def fixes(report: Report, style: Style) -> str:
-    """A script to run in the environment, or to source where variables change."""
+    """Render a script to run in the environment, or to source where variables change."""
     lines = commands(report)
-    guards = [f': "${{{name}:?the comment above says what it is}}"' for name in unset(lines)]
-    return "\n".join(["#!/bin/sh", *head(report), *guards, *lines]) + "\n"
+    guards = [f': "${{{name}:?the comment above says what it is}}"' for name in undefined_variables(lines)]
+    return "\n".join(["#!/bin/sh", *head(report), *guards, *map(shell_line, lines)]) + "\n"
+
+
+def shell_line(line: FixLine) -> str:
+    """Return one line of a script: what no shell runs becomes a comment."""
+    text = flat(line.shown)
+    return text if line.runnable or text.startswith("#") else f"# {text}"
 
 
 def head(report: Report, fix: Fix | None = None) -> list[str]:
-    """What it is for, in comments; of the recommended fix unless another is named."""
+    """Return comments that describe the recommended fix, or the one that is given."""
     if not report.fixes:
         errors = [finding.rule for finding in report.findings if finding.severity == Severity.ERROR]
         return [f"# {report.tool}: no fix for {', '.join(errors)}" if errors else f"# {report.tool}: nothing to fix"]
     item = fix or report.fixes[0]
-    told = [f"{report.tool}: clears {', '.join(item.resolves)}", item.title]
-    told += [f"leaves {', '.join(item.leaves)}"] if item.leaves else []
-    told += [item.note] if item.note else []
+    texts = [f"{report.tool}: clears {', '.join(item.resolves)}", item.title]
+    texts += [f"leaves {', '.join(item.leaves)}"] if item.leaves else []
+    texts += [item.note] if item.note else []
     if item is not report.fixes[0]:
-        told.append(f"without any package: {report.fixes[0].title}")
-    return [f"# {flat(text)}" for text in told]
+        texts.append(f"without package changes: {report.fixes[0].title}")
+    return [f"# {flat(text)}" for text in texts]
 
 
 def fragment(report: Report, lines_of: Callable[[Report, Fix, InstallPlan], Iterator[str]]) -> str:
-    """The fix as part of a project's file: `lines_of` its packages; what else is to be done as comments."""
-    from doctor.solver.install_plan import install_plan, pinnable
-
-    fix = pinnable(report) if report.fixes else None
+    """Render the fix as part of a project's file: `lines_of` yields its packages, the rest becomes comments."""
+    fix = report.package_fix
     lines = head(report, fix)
     if fix is not None:
-        lines += [f"# {flat(line).removeprefix('# ')}" for line in besides(fix)]
-        lines += lines_of(report, fix, install_plan(report, fix)) if _moves(fix) else ["# no package changes"]
+        lines += [f"# {flat(line.shown).removeprefix('# ')}" for line in other_lines(fix)]
+        lines += lines_of(report, fix, fix.plan) if fix.changes_packages else ["# no package changes"]
     return "\n".join(lines) + "\n"
 
 
-def _moves(fix: Fix) -> bool:
-    """Whether any package changes."""
-    return any(change.kind == ChangeKind.PACKAGE for change in fix.changes)
-
-
-def commands(report: Report) -> list[str]:
-    """The lines of the recommended fix; code of the job, settings and advice are comments."""
+def commands(report: Report) -> list[FixLine]:
+    """Return the lines of the recommended fix, with all packages held that stay."""
     if not report.fixes:
         return []
     fix = report.fixes[0]
-    lines = [flat(line) for line in (*(_packages(report, fix) if _moves(fix) else ()), *besides(fix))]
-    return [line if line.startswith("#") or _COMMAND.match(line) else f"# {line}" for line in lines]
+    notes = [FixLine(LineKind.NOTE, text) for text in fix.plan.notes] if fix.changes_packages else []
+    return [*notes, *(package_lines(fix, held=True) if fix.changes_packages else ()), *other_lines(fix)]
 
 
-def _packages(report: Report, fix: Fix) -> Iterator[str]:
-    """The packages, with all that stays held."""
-    from doctor.solver.install_plan import install_plan, installing
-
-    pins = install_plan(report, fix)
-    yield from (f"# {text}" for text in pins.told)
-    yield from installing(pins, held=True)
-
-
-def unset(lines: Sequence[str]) -> list[str]:
-    """Variables that lines use and nobody has set: the note says what they stand for."""
-    used = dict.fromkeys(name for line in lines if not line.startswith("#") for name in _USED.findall(line))
-    given = {match[1] for line in lines if (match := re.match(r"export (\w+)=", line))}
-    return [name for name in used if name not in given and not name.endswith("PATH")]
+def undefined_variables(lines: Sequence[FixLine]) -> list[str]:
+    """Return the variables that lines use and none of them sets; the fix's note says what they hold."""
+    used = dict.fromkeys(name for line in lines if line.runnable for name in _USED.findall(line.text))
+    defined = {name for line in lines if line.kind == LineKind.SET for name in line.names}
+    return [name for name in used if name not in defined and not name.endswith("PATH")]
 
 
 def flat(text: str) -> str:
-    """One line, whatever a rule or a fact put into it."""
+    """Return the text as one printable line, whatever a rule or a fact put into it."""
     return printable(" ".join(text.split()))

@@ -6,7 +6,7 @@ from doctor.model import ChangeKind, Evidence, Finding, Fix, Report, Severity
 
 from .brief import brief, closing_line, headline, numbered_fixes
 from .cases import MOST_MESSAGES, messages, readings, where
-from .fix_text import alternative_lines
+from .fix_text import alternative_lines, no_pin_lead
 from .page import Page
 from .proof import proof_lines
 from .runs import confirmation_lines, run_lines, timing_line
@@ -155,7 +155,7 @@ def _details(page: Page, finding: Finding, report: Report | None) -> None:
     confirmation_lines(page, finding)
     _ways_out(page, finding)
     if finding.no_pin:
-        page.say(finding.no_pin, lead="No version change fixes this:", look="label", indent=2, hang=4)
+        page.say(finding.no_pin, lead=f"{no_pin_lead(finding)}:", look="label", indent=2, hang=4)
     if finding.myth:
         page.say(finding.myth, lead="Common wrong fix:", look="label", indent=2, hang=4)
     for number, source in enumerate(finding.references):
@@ -185,8 +185,8 @@ def _fixes(page: Page, report: Report) -> None:
     numbered_fixes(page, report.fixes, commands_of_all=True)
     for fix in report.fixes:
         _changes(page, fix, {finding.summary for finding in report.findings})
-        if fix.loses:
-            page.say("; ".join(fix.loses), lead="no longer served:", look="label", indent=4, hang=6)
+        if fix.regressions:
+            page.say("; ".join(fix.regressions), lead="no longer served:", look="label", indent=4, hang=6)
 
 
 def _changes(page: Page, fix: Fix, known: set[str]) -> None:

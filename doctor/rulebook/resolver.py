@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from doctor.facts.derived.registry import DERIVATIONS
+from doctor.facts.versions import cuda_of_label
 from doctor.facts.vocabulary import TERMS, term
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import ABSENT, Fact, Facts
@@ -50,6 +51,10 @@ class FactResolver:
     def with_(self, facts: Facts, predict: Callable[[FactResolver, str], Fact | None] | None) -> FactResolver:
         """The same knowledge with some facts replaced; everything that follows is worked out anew."""
         return FactResolver(self._given.with_(*facts.values()), self._implications, predict)
+
+    def settle(self, fact: Fact) -> None:
+        """Remember the answer to `fact.key` that a caller has worked out."""
+        self._cache[fact.key] = fact
 
     @property
     def given(self) -> Facts:
@@ -97,6 +102,8 @@ class FactResolver:
             return Fact(key, ABSENT, "installed distributions")
         if (implied := self._implied(key)) is not None:
             return implied
+        if key == "torch.cuda" and (cuda := self._cuda_of_build()) is not None:
+            return cuda
         if key.startswith("env."):
             return Fact(key, ABSENT, "not set")
         if key.startswith("ranks."):
@@ -146,6 +153,13 @@ class FactResolver:
                     continue
             return make_fact(key, release[key], f"what {version_key.removesuffix('.version')} {version} brings")
         return None
+
+    def _cuda_of_build(self) -> Fact | None:
+        """The CUDA that the label of a torch build names, whether or not that build is on record."""
+        version = str(self.value("torch.version"))
+        label = version.partition("+")[2]
+        cuda = ABSENT if label == "cpu" else cuda_of_label(label)
+        return None if cuda is None else make_fact("torch.cuda", cuda, f"the label of torch {version}")
 
     def _same_build(self, releases: Mapping[str, Mapping[str, Any]], public: str) -> str:
         """A release without label, or its build for another CUDA where the facts name that CUDA."""

@@ -19,7 +19,16 @@ from .shape import At, Check, Shape
 MAX_BYTES = 1024 * 1024  # of one rule file
 RULE_NEEDED = ("id", "name", "summary", "references", "when")
 EFFECTS = ("severity", "disables", "fails_at_run", "import_error")  # one at least, else the rule says nothing
-REMEDIES = ("require", "set_env", "unset_env", "config", "call", "note")  # one at least, else a fix does nothing
+REMEDIES = (
+    "require",
+    "build",
+    "set_env",
+    "unset_env",
+    "config",
+    "call",
+    "note",
+)  # one at least, else a fix does nothing
+BUILDS = ("torch",)  # of which builds for several CUDA releases are on record
 EXPECTATIONS = ("fires", "silent", "undetermined")
 CERTAINTIES = ("published", "seen", "reported")  # by the publisher, in a running container, by others
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
@@ -111,21 +120,19 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
         if not key.startswith("workload."):
             raise shape.fault(here, f"`config` sets `workload.…` keys, not `{key}`")
 
-    def outcome(text: Any, here: At) -> None:
-        if not isinstance(text, str) or not re.fullmatch(r"\{[^{}]+\}", text):
-            shape.fact_value(text, here)
-        else:
-            shape.fact_key(text[1:-1], here)  # {workload.head_dim_qk}: becomes equal to that fact
-
     def url(text: Any, here: At) -> None:
         if not isinstance(text, str) or not re.match(r"https?://\S+$", text):
             raise shape.fault(here, f"`index_url` needs a URL, found `{text}`")
+
+    def outcome(text: Any, here: At) -> None:
+        _outcome(shape, text, here)
 
     checks: dict[str, Check] = {
         "require": shape.values(lambda key, here: distribution(shape, key, here), specifier),
         "set_env": shape.values(shape.text, shape.text), "unset_env": shape.texts,
         "config": shape.values(setting, shape.fact_value), "call": shape.text, "note": shape.text,
-        "safe": shape.boolean, "index_url": url, "then": shape.values(shape.fact_key, outcome),
+        "safe": shape.boolean, "index_url": url, "when": shape.condition, "build": shape.choice(BUILDS),
+        "then": shape.values(shape.fact_key, outcome),
     }  # fmt: skip
     shape.mapping(value, at, checks)
     if not any(key in value for key in REMEDIES):
@@ -150,7 +157,9 @@ def check_library(shape: Shape, content: Any) -> None:
     backends: list[str] = []
 
     def backend(value: Any, at: At) -> None:
-        shape.mapping(value, at, {"id": text, "title": text, "part_of": text}, ("id", "title"))
+        shape.mapping(
+            value, at, {"id": text, "title": text, "part_of": text, "unfused": shape.boolean}, ("id", "title")
+        )
         if not re.fullmatch(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*", value["id"]):
             raise shape.fault((*at, "id"), f"a backend id reads library.backend, found `{value['id']}`")
         if backends and backends[0].split(".")[0] != value["id"].split(".")[0]:
@@ -164,7 +173,11 @@ def check_library(shape: Shape, content: Any) -> None:
             raise shape.fault(at, f"there is no backend `{value}`", nearest(str(value), backends))
 
     def order(check: Check) -> Check:
-        keys: dict[str, Check] = {"when": shape.condition, "order": shape.items(check)}
+        listed = shape.items(check)
+        keys: dict[str, Check] = {
+            "when": shape.condition,
+            "order": lambda value, at: None if value == [] else listed(value, at),  # [] = none is chosen
+        }
         return shape.items(lambda value, at: shape.mapping(value, at, keys, ("order",)))
 
     def stages(value: Any, at: At) -> None:
@@ -176,6 +189,13 @@ def check_library(shape: Shape, content: Any) -> None:
         local = {key: item for key, item in value.items() if key != "local"} if isinstance(value, dict) else value
         if local != {}:
             shape.values(shape.fact_key, shape.fact_value)(local, at)
+
+    def decision(value: Any, at: At) -> None:
+        cases: dict[str, Check] = {
+            "when": shape.condition,
+            "value": lambda text, here: _outcome(shape, text, (*here, at[-2])),
+        }
+        shape.mapping(value, at, cases, ("value",))
 
     implied: dict[str, Check] = {"when": shape.condition, "facts": shape.values(shape.fact_key, shape.fact_value)}
     gpu: dict[str, Check] = {
@@ -204,6 +224,8 @@ def check_library(shape: Shape, content: Any) -> None:
         "distributions": lambda value, at: None if value == [] else names(value, at),
         "releases": shape.values(_anything, release), "applies": shape.condition, "stages": stages,
         "preference": order(known_backend), "variants": shape.values(known_backend, order(known_backend)),
+        "choice": shape.values(shape.choice(("decode", "prefill")), shape.fact_key),
+        "decisions": shape.values(shape.fact_key, shape.items(decision)),
         "implies": shape.items(lambda value, at: shape.mapping(value, at, implied, ("when", "facts"))),
         "gpus": shape.values(text, lambda value, at: shape.mapping(value, at, gpu, ("sm",))),
         "cuda_drivers": shape.values(_anything, lambda value, at: shape.mapping(value, at, driver)),
@@ -230,6 +252,14 @@ def _version(shape: Shape, value: Any, at: At) -> None:
         parse_version(value)
     except (InvalidVersion, TypeError):
         raise shape.fault(at, f"`{value}` is no version") from None
+
+
+def _outcome(shape: Shape, text: Any, here: At) -> None:
+    """A value, or `{workload.head_dim_qk}`: what that fact is."""
+    if not isinstance(text, str) or not re.fullmatch(r"\{[^{}]+\}", text):
+        shape.fact_value(text, here)
+    else:
+        shape.fact_key(text[1:-1], here)
 
 
 def _anything(value: Any, at: At) -> None:

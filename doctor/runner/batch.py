@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class KernelRunner:
     timeout: float
     kernels: Path
     prewarmed: PrewarmedProcess | None = None  # a process of the interpreter that was started before the cases existed
+    variables: Mapping[str, str | None] = field(default_factory=dict)  # laid over our own; None removes one
 
     def run(self, cases: Cases) -> dict[str, list[KernelResult]]:
         """Return the results per kernel, in the order of its cases; a crash costs its case and a new process."""
@@ -43,10 +44,10 @@ class KernelRunner:
         for environment, places in groups(known):
             requests = [{"kernel": kernel, "request": _without_env(known[kernel][index])} for kernel, index in places]
             programs = self._sources(dict.fromkeys(kernel for kernel, _ in places))
-            first = prewarmed if not environment else None  # it has our own variables
+            first = prewarmed if not environment and not self.variables else None  # it has our own variables
             collected = run_program(
-                self.python, _DISPATCH, requests, timeout=self.timeout, env=dict(environment), programs=programs,
-                prewarmed=first,
+                self.python, _DISPATCH, requests, timeout=self.timeout, env={**self.variables, **dict(environment)},
+                programs=programs, prewarmed=first,
             )  # fmt: skip
             prewarmed = None if first is not None else prewarmed
             for position, (kernel, index) in enumerate(places):
@@ -61,8 +62,9 @@ class KernelRunner:
     ) -> KernelResult:
         """Run the case once more in a process of its own: state that earlier cases left may be to blame."""
         (again,) = run_program(
-            self.python, _DISPATCH, [request], timeout=self.timeout, env=dict(environment), programs=programs
-        )
+            self.python, _DISPATCH, [request], timeout=self.timeout, env={**self.variables, **dict(environment)},
+            programs=programs,
+        )  # fmt: skip
         if _is_suspect(again):
             return again
         return replace(again, observed={**again.observed, "behind_others": before.reason or "a wrong result"})

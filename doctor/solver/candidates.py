@@ -5,8 +5,9 @@ from __future__ import annotations
 from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
-from doctor.packages.index import Release, admits, loses_cuda
+from doctor.packages.index import Release, loses_cuda
 from doctor.packages.relations import owner_of
+from doctor.packages.requirements import admits
 
 from .cost import distance
 from .environment import PackageSet
@@ -29,7 +30,7 @@ def _fitting_releases(stack: PackageSet, package: str, wanted: str) -> list[str]
     wanted = ",".join(filter(None, (wanted, stack.limits.ranges.get(package, ""))))
     present = stack.installed.get(package)
     if owner_of(package):  # the one release it can be brought back to
-        own = stack.own_pin(package)
+        own = stack.pinned_by_owner(package)
         return [own] if own is not None and own != present and admits(wanted, own) else []
     named = _named(stack, package, wanted)
     if named is not None:
@@ -40,7 +41,7 @@ def _fitting_releases(stack: PackageSet, package: str, wanted: str) -> list[str]
         version
         for version, item in releases.items()
         if not item.yanked
-        and any(parse_version(version).release)  # 0.0.0 only holds a name
+        and any(parse_version(version).release)  # 0.0.0 only reserves a name
         and not (final and item.is_prerelease)
         and not (present and _same(version, present))
         and admits(wanted, version)
@@ -62,7 +63,7 @@ def _named(stack: PackageSet, package: str, wanted: str) -> str | None:
 
 def _parts_install(stack: PackageSet, release: Release) -> bool:
     """Whether everything it pins exactly can be had on the platform, as far as that is on record."""
-    for part, pin in stack.parts(release.package, release.version).items():
+    for part, pin in stack.bundled_packages(release.package, release.version).items():
         found = stack.index.release(part, pin)
         if found is not None and not found.installs_on(stack.platform):
             return False

@@ -1,7 +1,7 @@
-"""What a judgement depends on: the facts that have to change before a rule falls silent or a backend serves.
+"""Find what an evaluation depends on: the facts that have to change before a rule is silent or a backend is available.
 
-Every look-up is traced. Of a backend that several limits take out, each limit has to be lifted, so that it is enough
-to look at the one with the fewest ways: what it does not read cannot bring the backend back.
+Every look-up is traced. Where several limits make a backend unavailable, each has to be lifted; so it is enough to look
+at the one with the fewest options: what it does not read cannot make the backend available.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ADDABLE = ("flash-attn",)
 
 
 class Traced(FactResolver):
-    """A look-up that remembers every key it was asked for, directly or on the way."""
+    """A resolver that records every key that is read, directly or on the way."""
 
     __slots__ = ("reads",)
     reads: set[str]
@@ -47,7 +47,7 @@ class Traced(FactResolver):
 
 
 def traced(rulebook: Rulebook, facts: Facts) -> Traced:
-    """A look-up for these facts whose `reads` are the keys it was asked for."""
+    """Return a resolver for these facts that records the keys that are read in `reads`."""
     known = Traced(facts, rulebook.implications, Predictor(rulebook))
     known.reads = set()
     return known
@@ -87,18 +87,18 @@ class Causes:
         for key in reads:
             if key.endswith(".version"):
                 name = key.removesuffix(".version")
-                leader = owner_of(name)
-                found |= {name} if leader is None else {leader, "torch"}  # for whose CUDA another leader's parts are
+                owner = owner_of(name)
+                found |= {name} if owner is None else {owner, "torch"}  # for whose CUDA another owner's parts are
         here = self.stack.installed
         moved = {n for n in found if self.stack.movable(n) and (here.get(n, ABSENT) != ABSENT or n in ADDABLE)}
         return moved | {name for name in self._strayed() if f"{name}.version" in reads}
 
     def _strayed(self) -> set[str]:
-        """Installed parts that are not at the version their leader pins: they can be put back."""
+        """Installed parts that are not at the version their owner pins: they can be put back."""
         if "strayed" not in self.stack.memo:
             found = set()
             for name, version in self.stack.installed.items():
-                own = self.stack.own_pin(name) if version != ABSENT and self.stack.free(name) else None
+                own = self.stack.pinned_by_owner(name) if version != ABSENT and self.stack.free(name) else None
                 if own is not None and own != version:
                     found.add(name)
             self.stack.memo["strayed"] = found
@@ -113,10 +113,10 @@ class Causes:
     def of(self, rule: Rule) -> set[str]:
         """Facts of which at least one has to change before the rule falls silent."""
         if rule.id not in self._of:
-            self._of[rule.id] = self._mended_by(rule)
+            self._of[rule.id] = self._facts_behind(rule)
         return self._of[rule.id]
 
-    def _mended_by(self, rule: Rule) -> set[str]:
+    def _facts_behind(self, rule: Rule) -> set[str]:
         whole = rule.when.parts if isinstance(rule.when, All) else (rule.when,)
         found: set[str] = set()
         for part in whole:
@@ -209,7 +209,7 @@ class Causes:
     def _reads(self, condition: Condition) -> set[str]:
         """All that was looked up for the condition, but for what no other release changes: that a package is there.
 
-        A part may well be gone with another release of its leader.
+        A part may well be gone with another release of its owner.
         """
         found: set[str] = set()
         for part in condition.parts if isinstance(condition, All) else (condition,):
@@ -223,6 +223,6 @@ class Causes:
 
 
 def _effort(rule: Rule) -> tuple[bool, int]:
-    """Rules that are told from few plain facts first."""
+    """Order rules by how few facts decide them."""
     keys = [leaf.key for leaf in rule.when.leaves()]
     return any(not key.startswith(("gpu.", "workload.")) for key in keys), len(keys)

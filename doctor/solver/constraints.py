@@ -1,4 +1,4 @@
-"""What the user keeps: held packages, the only ones that may change, and ranges of their own files."""
+"""What the user keeps: held packages, packages that alone may change, and version ranges."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import InvalidRequirement
 
 from doctor.errors import DoctorError
-from doctor.packages.index import Platform, admits, normalized
-from doctor.packages.requirement_lines import marker_holds, read_line
+from doctor.packages.platform import Platform
+from doctor.packages.requirements import normalized, requirement
 from doctor.sources.manifests.base import DeclaredRequirement
 
 # Compiled when a file of constraints is read, and not at every start.
@@ -59,7 +59,7 @@ def limits_of(
     """The limits of a command line; DoctorError where they contradict one another or a file cannot be read."""
     held, allowed = {normalized(name) for name in hold}, {normalized(name) for name in allow}
     for name in sorted(held & allowed):
-        raise DoctorError(f"`{name}` is both held and allowed to change", "name it once: `--hold` or `--allow`")
+        raise DoctorError(f"`{name}` is both held and allowed to change", "use `--hold` or `--allow`, not both")
     ranges: dict[str, str] = {}
     for path in constraints:
         for name, text in _read(Path(path), platform or Platform(), ()):
@@ -111,19 +111,11 @@ def _requirement(line: str, where: str, platform: Platform) -> Iterator[tuple[st
     if special:
         yield normalized(special["name"]), None
         return
-    plain = read_line(line)
-    if plain is not None:
-        holds = True if plain.marker is None else marker_holds(plain.marker, {**platform.markers, "extra": ""}, admits)
-        if holds is not None:
-            if holds:
-                yield normalized(plain.name), ",".join(plain.clauses)
-            return
-
     try:
-        parsed = Requirement(line)
+        parsed = requirement(line)
     except InvalidRequirement:
         raise DoctorError(
-            f"{where}: `{line[:80]}` is no requirement", "one per line, as in `torch>=2.6,<2.9`"
+            f"{where}: `{line[:80]}` is not a requirement", "write one per line, such as `torch>=2.6,<2.9`"
         ) from None
     if parsed.marker is None or parsed.marker.evaluate({**platform.markers, "extra": ""}):
         yield normalized(parsed.name), str(parsed.specifier)
@@ -138,11 +130,14 @@ _QUOTED = r'"([^"\\]*)"|\'([^\']*)\''
 
 
 def requirement_in(line: DeclaredRequirement) -> str | None:
-    """The requirement as it stands in its line, `torch[extra]>=2.4`; None where the file writes it in another way."""
+    """Return the requirement as its line has it, `torch[extra]>=2.4`; None where the file uses another notation."""
     raw = (line.raw or "").partition(" #")[0]
     texts = [raw, *(double or single for double, single in re.findall(_QUOTED, raw))]  # items of an array in TOML
     for text in map(str, texts):
-        plain = read_line(text.strip())
-        if plain is not None and normalized(plain.name) == line.name:
+        try:
+            parsed = requirement(text.strip())
+        except InvalidRequirement:
+            continue
+        if normalized(parsed.name) == line.name:
             return text.strip()
     return None

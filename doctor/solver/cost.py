@@ -1,4 +1,4 @@
-"""What a choice of versions costs, in numbers and words, and which release lies nearest: the order of what is tried."""
+"""Cost of a choice of versions, in numbers and words, and the distance between releases: the order of what is tried."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
+from doctor.packages.flash_attn_wheels import PACKAGE as FLASH_ATTN
 
 from .environment import PackageSet, Versions
 
@@ -37,7 +38,7 @@ def distance(stack: PackageSet, package: str, version: str) -> tuple[int, int]:
 
 
 def cost(stack: PackageSet, chosen: Versions) -> tuple[int, ...]:
-    """What a choice costs, most important first; fewer is better."""
+    """Return the cost of a choice, most important part first; lower is better."""
     torch, before = chosen.get("torch"), stack.installed.get("torch")
     moved = bool(torch and torch != ABSENT)
     minor = int(bool(torch and before and series(torch) != series(before)))
@@ -73,18 +74,19 @@ def _unpinned(stack: PackageSet, package: str, version: str, torch: str | None) 
 
 
 def in_words(stack: PackageSet, chosen: Versions) -> Iterator[str]:
-    """What the user pays, dearest first: another torch or CUDA, downgrades, builds."""
+    """Yield the costs, highest first: another torch or CUDA, downgrades, builds."""
     torch, before = chosen.get("torch"), stack.installed.get("torch")
     if torch and before and torch != ABSENT and series(torch) != series(before):
         yield f"another torch release line: {'.'.join(map(str, series(before)))} → {'.'.join(map(str, series(torch)))}"
     was, becomes = stack.cuda_major(before), stack.cuda_major(torch)
     if was and becomes and was != becomes:
-        yield f"another CUDA: {was} → {becomes}"
+        yield f"another CUDA major: {was} → {becomes}"
     for name, version in sorted(chosen.items()):
         present = stack.installed.get(name, ABSENT)
         if ABSENT not in (version, present) and parse_version(version) < parse_version(present):
             yield f"a downgrade of `{name}`: {present} → {version}"
     for name, version in sorted(chosen.items()):
         release = None if version == ABSENT or "+" in version else stack.index.release(name, version)
-        if release is not None and not release.has_wheel(stack.platform):
-            yield f"`{name}` {version} has no wheel in the registry: it is built, or taken from its project's own page"
+        # flash-attn's wheels are on its release page: `describe` names the cost where none fits.
+        if release is not None and name != FLASH_ATTN and not release.has_wheel(stack.platform):
+            yield f"`{name}` {version} has no wheel on PyPI: a source build, or a wheel from its release page"

@@ -1,4 +1,4 @@
-"""Outcomes as `Fix` and `Change`: titles, reasons, and what the user has to know about each."""
+"""Describe outcomes as `Fix` and `Change`: titles, reasons, and what the user has to know about each."""
 
 from __future__ import annotations
 
@@ -6,27 +6,40 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from doctor.facts.settings import attention_call
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, Change, ChangeKind, Fix, Severity
-from doctor.packages.index import admits, load_index, normalized
+from doctor.model import ABSENT, Change, ChangeKind, Fix, InstallPlan, Severity
+from doctor.packages.flash_attn_build import CORE_HOURS
+from doctor.packages.flash_attn_wheels import PACKAGE, find
+from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, orphans, owner_of
-from doctor.rulebook.evaluate import evaluate
+from doctor.packages.requirements import admits, normalized
+from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.sources.manifests.base import DeclaredRequirement
+from doctor.util.call_text import describe_call
 
 from .constraints import requirement_in
 from .cost import in_words
 from .effects import brings
-from .install_plan import installing, pins_in
+from .install_plan import install_plan, wheel_target_of
 from .regressions import FeatureRegressions
 from .repair import CandidateFix, FixSearch, is_change
 
-_MOST = 4  # keys named where a rule cannot be judged for want of many
+_MOST = 4  # missing keys named
 
 
 def as_fix(
-    repair: FixSearch, outcome: CandidateFix, first: bool = True, losses: FeatureRegressions | None = None
+    repair: FixSearch,
+    outcome: CandidateFix,
+    *,
+    first: bool = True,
+    minimal: bool = True,
+    regressions: FeatureRegressions | None = None,
 ) -> Fix:
-    """The outcome in words; the first also says what was passed over, and with `losses` each what it loses."""
+    """Return the outcome as a fix with title, reasons and notes.
+
+    The note of the first also names rejected remedies and, where it is not `minimal`, that a smaller fix may exist.
+    """
     after = evaluate(repair.rulebook, outcome.facts)
     verdicts = {finding.rule for finding in after.findings}
     unclear = {rule for group in after.undetermined for rule in group.rules}
@@ -39,18 +52,34 @@ def as_fix(
         )
     )
     changes = _changes(repair, outcome, resolves)
+    plan = install_plan(repair.stack, repair.base.known, changes, outcome.plan.index_url)
     errors = {finding.rule for finding in repair.base.findings if finding.severity == Severity.ERROR}
     return Fix(
         title=_title(changes),
         changes=changes,
         resolves=resolves,
         leaves=tuple(sorted(rule for rule in outcome.firing if rule in errors)),
-        safe=all(pick.alternative.safe for pick in outcome.plan.picks),
-        note=_note(repair, outcome, after, first) or None,
-        index_url=outcome.plan.index_url,
-        installs=tuple(installing(pins_in(repair.stack, repair.base.known, changes, outcome.plan.index_url))),
-        costs=tuple(in_words(repair.stack, outcome.chosen)),
-        loses=losses.of(outcome) if losses is not None else None,
+        safety=outcome.safety,
+        note=_note(repair, outcome, after, first, minimal) or None,
+        plan=plan,
+        costs=(*in_words(repair.stack, outcome.chosen), *_source_builds(repair, plan)),
+        regressions=regressions.of(outcome) if regressions is not None else None,
+    )
+
+
+def _source_builds(repair: FixSearch, plan: InstallPlan) -> Iterator[str]:
+    """Yield the cost of compiling flash-attn where no wheel of its release fits, with the release that has one."""
+    line = next((line for line in plan.to_rebuild if line.package == PACKAGE), None)
+    if line is None or plan.wheel_url is not None:
+        return
+    target = wheel_target_of(repair.base.known, plan.torch, repair.stack)
+    low, high = CORE_HOURS
+    other = next((wheel for wheel in find(target, near=False).fitting if not wheel.doubt), None)
+    instead = f"; {other.version} has one: `pip install {other.url}`" if other is not None else ""
+    on = f" for torch {target.torch}" if target.torch else ""
+    yield (
+        f"`{PACKAGE}` {line.version} has no official wheel{on}: a source build takes {low:g} to {high:g} core-hours "
+        f"per GPU architecture{instead}"
     )
 
 
@@ -115,7 +144,7 @@ def _why_package(
             None,
         )
         cured = () if outcome.plan.picks else resolves
-        moved = _summary(repair, cured) if cured else "moves along with the others"
+        moved = _summary(repair, cured) if cured else "updated to stay compatible with the others"
         reasons.append(f"Because {clash.sentence}" if clash else moved)
     if name == "torch" and version != ABSENT:
         brought = brings(stack, version).get("cudnn.version") or outcome.known.value("cudnn.version")
@@ -128,21 +157,22 @@ def _why_package(
 
 
 def _to_edit(line: DeclaredRequirement, version: str) -> str:
-    """Which line of the project's own does not admit the new release, and what to write there instead."""
+    """Return which line of the project's files excludes the new release, and what to write instead."""
     said = requirement_in(line)
     if said is None:
-        return f"{line.place} says `{' '.join((line.raw or line.range).split())}`: let it admit {version}"
+        return f"{line.place} has `{' '.join((line.raw or line.range).split())}`: change it to allow {version}"
     named = re.match(r"[^\[=<>!~;\s]+(\[[^\]]*\])?", said)
     new = f"{named[0] if named else line.name}=={version}"
-    return f"{line.place} {'pins' if line.version else 'says'} `{said}`: change it to `{new}`"
+    return f"{line.place} {'pins' if line.version else 'has'} `{said}`: change it to `{new}`"
 
 
-def _note(repair: FixSearch, outcome: CandidateFix, after: Any, first: bool) -> str:
-    """What it costs and what is not proved, in sentences."""
-    told = [pick.alternative.note for pick in outcome.plan.picks if pick.alternative.note]
-    sentences = [_sentence(text) for text in dict.fromkeys(told)]
+def _note(repair: FixSearch, outcome: CandidateFix, after: Assessment, first: bool, minimal: bool) -> str:
+    """Return what the fix brings and what is not verified, in sentences."""
+    notes = [pick.alternative.note for pick in outcome.plan.picks if pick.alternative.note]
+    sentences = [_sentence(text) for text in dict.fromkeys(notes)]
+    sentences += [f"Applies only where {condition} (unknown here)." for condition in outcome.conditions]
     if not outcome.plan.picks:
-        sentences.append("No rule names this way; it was searched among all releases, and no rule speaks against it.")
+        sentences.append("Found by search over all releases; no rule reports a problem with it.")
     sentences += [
         _sentence(text)
         for text in (*_pythons(repair, outcome), _rebuild(repair, outcome), _orphans(repair, outcome))
@@ -152,12 +182,12 @@ def _note(repair: FixSearch, outcome: CandidateFix, after: Any, first: bool) -> 
     for prediction in after.predictions:
         old = before.get(prediction.library)
         if old and prediction.selected and old != prediction.selected:
-            sentences.append(f"Attention then runs on `{prediction.selected}` instead of `{old}`.")
+            sentences.append(f"Attention then uses `{prediction.selected}` instead of `{old}`.")
     warned = {f.rule for f in repair.base.findings}
     for finding in after.findings:
         if finding.severity == Severity.WARNING and finding.rule not in warned:
             sentences.append(f"It brings the warning {finding.rule}: {finding.summary}.")
-    # What hangs on a package that nobody has named is no news of this fix.
+    # A rule about a package that is not named anywhere is unknown before and after.
     lacking = [(group, [key for key in group.missing if not _unnamed(repair, key)]) for group in after.undetermined]
     newly = sorted(
         {rule for group, keys in lacking if keys for rule in group.rules} & (outcome.unclear - repair.unclear)
@@ -166,16 +196,16 @@ def _note(repair: FixSearch, outcome: CandidateFix, after: Any, first: bool) -> 
         missing = sorted({key for group, keys in lacking if set(group.rules) & set(newly) for key in keys})
         more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
         sentences.append(
-            f"Not judged on the changed environment: {', '.join(newly)}"
-            + (f" (needs {', '.join(f'`{key}`' for key in missing[:_MOST])}{more})." if missing else ".")
+            f"Not checked on the changed environment: {', '.join(newly)}"
+            + (f" (missing: {', '.join(f'`{key}`' for key in missing[:_MOST])}{more})." if missing else ".")
         )
     if any(pick.trusted and not pick.alternative.call for pick in outcome.plan.picks):
-        sentences.append("What the loader then finds shows only on the machine: check again there.")
+        sentences.append("Cannot be verified in advance: re-run `attn-doctor check` on the machine afterwards.")
     elif outcome.plan.trusted:
-        sentences.append("Facts cannot show this cure: check again once it is done.")
-    if first and not repair.smallest:
-        sentences.append("Whether fewer packages would do could not be told within the bounds of the search.")
-    sentences += [f"Passed over: {_sentence(reason)}" for reason in dict.fromkeys(repair.passed_over if first else ())]
+        sentences.append("Cannot be verified in advance: re-run `attn-doctor check` afterwards.")
+    if first and not minimal:
+        sentences.append("The search limit was reached; a smaller change may exist.")
+    sentences += [f"Rejected: {_sentence(reason)}" for reason in dict.fromkeys(repair.rejected if first else ())]
     return " ".join(sentences)
 
 
@@ -191,7 +221,7 @@ def _sentence(text: str) -> str:
 
 
 def _pythons(repair: FixSearch, outcome: CandidateFix) -> Iterator[str]:
-    """Where the target's Python is not known: the releases that not every Python in use can have."""
+    """Yield, where the target's Python is unknown, the releases that do not install on every Python in use."""
     if repair.stack.platform.python is not None:
         return
     for name, version in outcome.chosen.items():
@@ -211,25 +241,17 @@ def _rebuild(repair: FixSearch, outcome: CandidateFix) -> str | None:
     if not built:
         return None
     names = ", ".join(f"`{name}`" for name in built)
-    return f"{names} {'were' if len(built) > 1 else 'was'} built against the old torch and must be built again"
+    return f"{names} {'were' if len(built) > 1 else 'was'} built against the old torch and must be rebuilt"
 
 
 def _orphans(repair: FixSearch, outcome: CandidateFix) -> str | None:
-    """Wheels nobody needs any more: no installer removes them, and their files may overlap with the new ones."""
+    """Return a sentence about wheels that are no longer needed: no installer removes them, and files may overlap."""
     gone = orphans(repair.stack.installed, repair.stack.completed(outcome.chosen), outcome.chosen)
     if not gone:
         return None
     names = ", ".join(f"`{name}`" for name in gone)
-    what = "belong" if len(gone) > 1 else "belongs"
-    return f"{names} {what} to the old release, and no installer removes {'them' if len(gone) > 1 else 'it'}"
-
-
-def deed(call: str) -> str:
-    """A rule's `call`, told as what to do: a command to run, a line to write, or an advice in words."""
-    if re.match(r"(pip|pip3|uv|python|ln|apt|apt-get|conda|export|unset)\s", call):
-        return f"run `{call}`"
-    prose = len(re.findall(r"(?<![\w.])[a-z]{2,}(?=\s)", call)) > 3
-    return call if prose or not re.search(r"[=().]", call) else f"write `{call}`"
+    what, them = ("belong", "them") if len(gone) > 1 else ("belongs", "it")
+    return f"{names} {what} to the old release; no installer removes {them}, so uninstall {them} first"
 
 
 def _title(changes: tuple[Change, ...]) -> str:
@@ -241,14 +263,19 @@ def _title(changes: tuple[Change, ...]) -> str:
 
 def _action(change: Change) -> str:
     if change.kind == ChangeKind.CALL:
-        return deed(change.name)
+        return describe_call(change.name)
     if change.kind == ChangeKind.PACKAGE:
         if change.after is None:
             return f"remove `{change.name}`"
         if change.before in (None, ABSENT):
             return f"install `{change.name}` {change.after}"
+        if change.after.partition("+")[0] == str(change.before).partition("+")[0]:
+            return f"replace `{change.name}` {change.before} by the build {change.after}"
         down = parse_version(change.after) < parse_version(str(change.before))
         return f"{'downgrade' if down else 'upgrade'} `{change.name}` to {change.after}"
+    call = attention_call(change.name, change.after) if change.kind == ChangeKind.CONFIG else None
+    if call is not None:
+        return f"call `{call}`"
     if change.after is None:
         return f"unset `{change.name}`"
     return f"set `{change.name}` to `{change.after}`"

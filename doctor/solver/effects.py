@@ -1,4 +1,4 @@
-"""What the facts would be after a fix: new versions, and nothing left of what was measured on the old ones."""
+"""Compute the facts after a fix: new versions, without what was measured on the old ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from doctor.facts.versions import cuda_of_label
 from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.relations import other_build, owner_of
@@ -29,7 +30,7 @@ def changed_facts(
     env: Mapping[str, str],
     config: Mapping[str, Any],
 ) -> Facts:
-    """The facts with these versions, variables and settings; what followed from the old ones is forgotten."""
+    """Return the facts with these versions, variables and settings, without what followed from the old ones."""
     versions = stack.completed(chosen)
     new: list[Fact] = [
         fact(f"{name}.version", version, SOURCE)
@@ -38,7 +39,7 @@ def changed_facts(
     ]
     new += [fact(f"env.{name}", value, SOURCE) for name, value in env.items()]
     new += [fact(key, value, SOURCE) for key, value in config.items()]
-    stale = _stale(facts, known, stack, chosen)
+    stale = _outdated_facts(facts, known, stack, chosen)
     changed = facts.without(*stale).with_(*new)
     if chosen.get("torch", ABSENT) != ABSENT:
         changed = _completed(rulebook, changed, stack, chosen["torch"])
@@ -63,7 +64,7 @@ def _of_wheel(facts: Facts, known: FactResolver, stack: PackageSet, version: str
     return parse_version(str(found)).release[:3] in {parse_version(wheel).release[:3] for wheel in wheels}
 
 
-def _stale(facts: Facts, known: FactResolver, stack: PackageSet, chosen: Mapping[str, str]) -> set[str]:
+def _outdated_facts(facts: Facts, known: FactResolver, stack: PackageSet, chosen: Mapping[str, str]) -> set[str]:
     stale = {key for key in facts if key.endswith((".selected", ".available"))}  # predictions of the old stack
     wheels = {name for name in chosen if _CUDNN_WHEEL.fullmatch(name)}
     torch = "torch" in chosen
@@ -102,9 +103,9 @@ def _completed(rulebook: Rulebook, facts: Facts, stack: PackageSet, torch: str) 
 
 
 def brings(stack: PackageSet, torch: str) -> dict[str, Any]:
-    """Facts that a torch release carries in itself, as far as pins and build tables tell."""
+    """Return the facts that a torch release determines, as far as its pins and the build tables say."""
     label = re.search(r"\+(cu\d+)", torch)
-    parts = stack.parts("torch", torch)
+    parts = stack.bundled_packages("torch", torch)
     found: dict[str, Any] = {}
     if label is None:
         runtime = next((v for k, v in parts.items() if k in ("cuda-toolkit", *_RUNTIMES)), None)
@@ -121,6 +122,8 @@ def brings(stack: PackageSet, torch: str) -> dict[str, Any]:
         if label is not None:
             cudnn = build["cudnn"]
             found[f"nvidia-cudnn-{label_text[:4]}.version"] = cudnn
+    elif label is not None and (cuda := cuda_of_label(label_text)):
+        found["torch.cuda"] = cuda
     if cudnn:
         found["cudnn.version"] = ".".join(cudnn.split(".")[:3])
     return found

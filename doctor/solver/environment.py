@@ -1,6 +1,6 @@
-"""The installed packages and their releases: what a choice of versions entails, breaks and costs.
+"""The installed packages and their releases: what a choice of versions implies and breaks.
 
-A package's own version is a choice; what it pins with `==` as its parts (torch's CUDA libraries,
+A package's own version is a choice; what it pins with `==` as bundled packages (torch's CUDA libraries,
 TransformerEngine's core) follows from that choice and is never chosen by itself.
 """
 
@@ -13,14 +13,16 @@ from typing import Any
 
 from doctor.facts.vocabulary import TERMS, parse_version
 from doctor.model import ABSENT, Fact, Facts
-from doctor.packages.index import Need, Platform, ReleaseIndex, admits, needs_of, normalized
+from doctor.packages.index import ReleaseIndex
+from doctor.packages.platform import Platform
 from doctor.packages.relations import other_build, owner_of
+from doctor.packages.requirements import Need, admits, needs_of, normalized
 from doctor.rulebook.resolver import FactResolver
 
 from .constraints import Limits
 
 Versions = Mapping[str, str]  # package -> version or ABSENT
-LEADERS = ("torch", "transformer-engine")
+OWNERS = ("torch", "transformer-engine")
 
 
 @dataclass(frozen=True)
@@ -66,20 +68,20 @@ class PackageSet:
             return label[1]
         if torch == self.installed.get("torch") and self.cuda:
             return self.cuda.split(".")[0]
-        pinned = "\n".join(name for name in self.parts("torch", torch) if name.startswith("nvidia-cudnn-"))
+        pinned = "\n".join(name for name in self.bundled_packages("torch", torch) if name.startswith("nvidia-cudnn-"))
         found = re.search(r"-cu(\d\d)", pinned)
         return found[1] if found else None
 
-    def parts(self, leader: str, version: str, torch: str | None = None) -> Versions:
-        """What this release of a leader brings along: part → pinned version, parts of parts included."""
-        extras = self.extras(leader, torch)
-        found: dict[str, str] | None = self.memo.get((leader, version, extras))
+    def bundled_packages(self, owner: str, version: str, torch: str | None = None) -> Versions:
+        """What this release of a owner brings along: part → pinned version, parts of parts included."""
+        extras = self.extras(owner, torch)
+        found: dict[str, str] | None = self.memo.get((owner, version, extras))
         if found is None:
-            found = self.memo[leader, version, extras] = {}
-            for need in self._published(leader, version, extras):
-                if need.pin is not None and owner_of(need.package) == (owner_of(leader) or leader):
+            found = self.memo[owner, version, extras] = {}
+            for need in self._published(owner, version, extras):
+                if need.pin is not None and owner_of(need.package) == (owner_of(owner) or owner):
                     found.setdefault(need.package, need.pin)
-                    for part, pin in self.parts(need.package, need.pin).items():
+                    for part, pin in self.bundled_packages(need.package, need.pin).items():
                         found.setdefault(part, pin)
         return found
 
@@ -95,7 +97,7 @@ class PackageSet:
         return found
 
     def completed(self, chosen: Versions) -> Versions:
-        """All versions once the chosen ones are in: parts follow their leader, orphaned parts are gone."""
+        """All versions once the chosen ones are in: parts follow their owner, orphaned parts are gone."""
         key = ("completed", *sorted(chosen.items()))
         found: dict[str, str] | None = self.memo.get(key)
         if found is None:
@@ -105,39 +107,41 @@ class PackageSet:
     def _completed(self, chosen: Versions) -> dict[str, str]:
         versions = {**self.installed, **chosen}
         torch = versions.get("torch")
-        for leader in LEADERS:
-            if leader not in chosen or chosen[leader] == self.installed.get(leader):
+        for owner in OWNERS:
+            if owner not in chosen or chosen[owner] == self.installed.get(owner):
                 continue
-            before = self.installed.get(leader)
-            on_record = before is not None and self.index.release(leader, before) is not None
-            old = self.parts(leader, before, self.installed.get("torch")) if before and on_record else None
-            for name in self._led(leader):
+            before = self.installed.get(owner)
+            on_record = before is not None and self.index.release(owner, before) is not None
+            old = self.bundled_packages(owner, before, self.installed.get("torch")) if before and on_record else None
+            for name in self._bundled_installed(owner):
                 if name not in chosen and (not old or name in old):
-                    if other_build(chosen[leader], name):
+                    if other_build(chosen[owner], name):
                         versions.pop(name)  # it brings its own; at which version is not on record
                     else:
                         versions[name] = ABSENT
-            if chosen[leader] != ABSENT:
-                for name, pin in self.parts(leader, chosen[leader], torch).items():
+            if chosen[owner] != ABSENT:
+                for name, pin in self.bundled_packages(owner, chosen[owner], torch).items():
                     if name not in chosen:
                         versions[name] = pin
         return versions
 
-    def _led(self, leader: str) -> tuple[str, ...]:
-        """The installed parts of a leader."""
-        key = ("led", leader)
+    def _bundled_installed(self, owner: str) -> tuple[str, ...]:
+        """The installed parts of a owner."""
+        key = ("led", owner)
         if key not in self.memo:
-            self.memo[key] = tuple(name for name in self.installed if owner_of(name) == leader)
+            self.memo[key] = tuple(name for name in self.installed if owner_of(name) == owner)
         found: tuple[str, ...] = self.memo[key]
         return found
 
     def _moved(self, chosen: Versions) -> dict[str, str]:
-        """The packages that are at another version once the chosen ones are in: those, and the parts of a leader."""
+        """The packages that are at another version once the chosen ones are in: those, and the parts of a owner."""
         versions, touched = self.completed(chosen), dict.fromkeys(chosen)
-        for leader in LEADERS:
-            if leader in chosen and chosen[leader] != self.installed.get(leader):
+        for owner in OWNERS:
+            if owner in chosen and chosen[owner] != self.installed.get(owner):
                 torch = versions.get("torch")
-                touched |= dict.fromkeys((*self._led(leader), *self.parts(leader, chosen[leader], torch)))
+                touched |= dict.fromkeys(
+                    (*self._bundled_installed(owner), *self.bundled_packages(owner, chosen[owner], torch))
+                )
         return {n: versions[n] for n in touched if n in versions and versions[n] != self.installed.get(n)}
 
     def needs(self, package: str, version: str, torch: str | None) -> tuple[Need, ...]:
@@ -224,17 +228,17 @@ class PackageSet:
         needs = [need for need in self.needs(package, version, torch) if need.package == "torch"]
         return bool(needs) and needs[0].pin is None and release.date < other.date
 
-    def own_pin(self, part: str) -> str | None:
-        """The version at which the installed leader wants this part."""
-        leader = owner_of(part)
-        if leader is None or self.installed.get(leader, ABSENT) == ABSENT:
+    def pinned_by_owner(self, part: str) -> str | None:
+        """The version at which the installed owner wants this part."""
+        owner = owner_of(part)
+        if owner is None or self.installed.get(owner, ABSENT) == ABSENT:
             return None
-        return self.parts(leader, self.installed[leader], self.installed.get("torch")).get(part)
+        return self.bundled_packages(owner, self.installed[owner], self.installed.get("torch")).get(part)
 
     def free(self, package: str) -> bool:
-        """Whether the user lets it change; a part may wherever its leader may, unless it is held itself."""
-        leader = owner_of(package)
-        return package not in self.limits.hold and (self.limits.free(package) or bool(leader and self.free(leader)))
+        """Whether the user lets it change; a part may wherever its owner may, unless it is held itself."""
+        owner = owner_of(package)
+        return package not in self.limits.hold and (self.limits.free(package) or bool(owner and self.free(owner)))
 
     def keeps(self, versions: Versions) -> bool:
         """Whether what the user holds stays, parts included, and whatever is new lies in the user's own ranges."""

@@ -1,11 +1,11 @@
-"""Releases that package metadata cannot tell apart: where one of them fits nowhere, neither does another."""
+"""Group releases that package metadata cannot distinguish: where one of them fits nowhere, no other does."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from doctor.model import ABSENT
-from doctor.packages.index import admits
+from doctor.packages.requirements import admits
 
 from .environment import PackageSet
 
@@ -27,7 +27,7 @@ def metadata_class(stack: PackageSet, package: str, version: str, torch: str | N
                 if need.package in stack.installed or need.package in stack.index
             ),
             tuple(admits(spec, version) for spec in _said_of(stack, package)),
-            tuple(sorted(stack.parts(package, version, torch).items())),
+            tuple(sorted(stack.bundled_packages(package, version, torch).items())),
             release.date if release is not None and compiled and pins and pins[0] is None else None,
         )
     return stack.memo[key]

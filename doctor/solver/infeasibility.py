@@ -1,8 +1,8 @@
-"""An error refuted by cases: at every choice of releases something stands against its cure.
+"""Prove by cases that no release fixes an error: at every choice of releases some rule or requirement excludes it.
 
-The limit that decides at one choice of releases decides at every choice that agrees in the packages it reads; only over
-those is a further case made, and what closed a case closes every later one that agrees in them. What packages require
-of one another counts where both ends are chosen, so that the cases cover more than can be installed.
+The limit that decides at one choice of releases decides at every choice that agrees in the packages it reads. So only
+those packages are varied further, and a closed case closes every later one that agrees in them. Requirements between
+packages count where both ends are chosen, so the cases cover more than can be installed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from doctor.rulebook.messages import interpolate
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule
 
+from .budget import Allowance
 from .causes import Causes, Limit
 from .plan import FixPlan, Pick
 from .release_classes import ReleaseClasses
 from .repair import FixSearch
-from .resolve import pressing
+from .resolve import unresolved_clashes
 
-_CASES = 130  # judged in full for one backend
-_ALL = 300  # and for all errors of a patient together
-_LATEST = 4  # limits tried on a case before it is judged in full
 _PREDICTED = (".selected", ".selected_by_default", ".available")
 
 
@@ -41,13 +39,15 @@ class Case:
 
 
 class Cases:
-    """The cases of one patient."""
+    """The cases of one environment and workload."""
 
-    def __init__(self, repair: FixSearch, most: int = _ALL) -> None:
+    def __init__(self, repair: FixSearch, most: int | None = None) -> None:
         self.repair, self.stack, self.rulebook = repair, repair.stack, repair.rulebook
         self.kinds = ReleaseClasses(repair.rulebook, repair.stack)
-        self.plan = _settled(repair)
-        self._left, self._all = _CASES, most
+        self.plan = _required_settings(repair)
+        self.budget = repair.budget
+        self._all = Allowance("infeasibility", "all_cases", most or self.budget.all_cases, self.budget.trace)
+        self._left = self._round()
         self._about: Rule | None = None
         self._latest: list[Limit] = []  # that closed a case, the latest first
         self._open: list[Mapping[str, str]] = []
@@ -60,7 +60,7 @@ class Cases:
         return len(self._memo)
 
     def of(self, rule: Rule, library: Library | None = None, backend: str | None = None) -> list[Case | None]:
-        """What stands against a cure, at every choice of releases; None for a choice that stays open."""
+        """Return what excludes a fix at every choice of releases; None for a choice that stays open."""
         self._begin(rule)
         return list(self._below(rule, library, backend, {}))
 
@@ -75,12 +75,15 @@ class Cases:
                 self._open.clear()
 
     def _begin(self, rule: Rule) -> None:
-        """A new round; what closed cases of another error may be what this one's cure is about."""
-        self._left = _CASES
+        """Start a new round; limits that closed cases of another error may be what this one's fix changes."""
+        self._left = self._round()
         if self._about is not rule:
             self._about = rule
             self._closed.clear()
             self._latest.clear()
+
+    def _round(self) -> Allowance:
+        return Allowance("infeasibility", "cases", self.budget.cases, self.budget.trace)
 
     def causes(self, fixed: Mapping[str, str]) -> Causes:
         """What decides with these releases, all variables unset that could be."""
@@ -100,14 +103,14 @@ class Cases:
         if clash is not None:
             yield Case(fixed, "", clash)
             return
-        self._left -= 1
-        self._all -= 1
-        if self._left < 0 or self._all < 0:
+        if self._left.exhausted or self._all.exhausted:
             yield None
             return
+        self._left.spend()
+        self._all.spend()
         causes = self.causes(fixed)
         limits = self._limits(rule, library, backend, causes)
-        if not limits:  # nothing speaks against it here but another error, which only releases could cure
+        if not limits:  # only another error excludes it here, which only releases could fix
             self._open.append(self._moved(fixed))
             limits = [
                 Limit(other)
@@ -122,7 +125,7 @@ class Cases:
         if not packages:
             if limit.rule is not None:
                 others = [old for old in self._latest if old.rule is not limit.rule]
-                self._latest = [limit, *others[: _LATEST - 1]]
+                self._latest = [limit, *others[: self.budget.recent_limits - 1]]
             yield self._close(limit, fixed)
             return
         package = min(packages, key=lambda name: len(self.kinds.releases(name, "")))
@@ -162,7 +165,7 @@ class Cases:
     def _again(self, limit: Limit, backend: str | None, fixed: Mapping[str, str]) -> Case | None:
         """The case, where a limit that closed one lately holds here too, whatever the other releases are.
 
-        Asked of limits for which no backend has to be predicted: much cheaper than to judge the case in full.
+        Only for limits that need no backend prediction: much cheaper than evaluating the case in full.
         """
         causes = self.causes(fixed)
         for old in (limit, *(old for old in self._latest if old.rule is not limit.rule)):
@@ -177,7 +180,7 @@ class Cases:
 
     def _clash(self, fixed: Mapping[str, str]) -> str | None:
         """The requirement that these releases break and that no further one mends, in a sentence."""
-        for clash in pressing(self.stack, self._moved(fixed)):
+        for clash in unresolved_clashes(self.stack, self._moved(fixed)):
             ends = {owner_of(name) or name for name in (clash.package, clash.needs)}
             if ends <= set(fixed) and "torch" in fixed:  # for whose CUDA parts are chosen
                 return clash.sentence
@@ -192,8 +195,8 @@ class Cases:
         return holds is True or (holds is None and rule.id in self.repair.firing)
 
 
-def _settled(repair: FixSearch) -> FixPlan:
-    """The settings that errors ask for which nothing else cures: without them there is nothing to prove."""
+def _required_settings(repair: FixSearch) -> FixPlan:
+    """Return the settings required by errors that nothing else fixes: without them there is nothing to prove."""
     plan = FixPlan()
     for rule in repair.rules:
         if rule.id in repair.firing:
@@ -212,7 +215,7 @@ def _by_hand(rule: Rule) -> bool:
 
 
 def _far(limit: Limit) -> int:
-    """Limits of the GPU are told first, then those of the job: a reader can judge them."""
+    """Order limits: those of the GPU first, then those of the job, which a reader can verify."""
     keys = [leaf.key for leaf in limit.rule.when.leaves()] if limit.rule else []
     return (
         0 if any(key.startswith("gpu.") for key in keys) else 1 if any(k.startswith("workload.") for k in keys) else 2

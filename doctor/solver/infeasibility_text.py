@@ -1,6 +1,6 @@
-"""Why nothing helps: for each error that no fix clears, which rule excludes which releases, in sentences.
+"""Explain for each error that no fix clears which rule excludes which releases.
 
-`cases` refutes; here its cases become one sentence for each backend, and other machines and jobs are tried.
+`infeasibility` finds the cases; here they become one sentence for each backend, and other GPUs and jobs are tried.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from doctor.sources.probes.gpu_table import gpu_facts
 from .infeasibility import Case, Cases
 from .repair import FixSearch
 
-_BACKENDS = 5  # one sentence each; with what would help instead, six at most
 _GPUS = ("a100", "h100", "b200", "rtx5090")
-#: Changes of the job that cost something and are nobody's fix, but worth knowing where nothing else helps.
+#: Changes of the job that cost something: no fix, but worth knowing where nothing else helps.
 _JOBS: tuple[tuple[str, Any, str], ...] = (
     ("workload.cp_size", 1, "without context parallelism"),
     ("workload.cp_comm_type", "p2p", "with `cp_comm_type` p2p"),
@@ -33,28 +32,27 @@ _JOBS: tuple[tuple[str, Any, str], ...] = (
 
 
 class InfeasibilityExplainer:
-    """The proof for one patient."""
+    """Explain for one environment and workload why no change of releases clears an error."""
 
     def __init__(self, repair: FixSearch) -> None:
         self.repair, self.rulebook = repair, repair.rulebook
         self.cases = Cases(repair)
 
     def of(self, finding: Finding) -> Infeasible:
-        """The sentences for one error; not `proved` where cases remained open."""
+        """Return the sentences for one error; not `proved` where cases remain open."""
         rule = self.rulebook.rules[finding.rule]
         library = self.cases.causes({}).selection(rule)
-        told, proved = self._of_backends(rule, library) if library else self._of_rule(rule)
-        proved = proved and bool(told or finding.no_pin)
+        sentences, proved = self._of_backends(rule, library) if library else self._of_rule(rule)
+        proved = proved and bool(sentences or finding.no_pin)
         if finding.no_pin:
-            told.insert(0, _sentence(finding.no_pin))
+            sentences.insert(0, _sentence(finding.no_pin))
         if proved:
-            told[-1] = f"{told[-1][:-1]}: no change of releases or variables helps."
+            sentences[-1] = f"{sentences[-1][:-1]}: no change of releases or variables helps."
         else:
-            told.append(
-                "Could not tell whether some other release would do it: no way was found within "
-                f"{self.cases.judged} judged choices of releases and variables."
+            sentences.append(
+                f"No fix found ({self.cases.judged} combinations of releases and variables tried); one may exist."
             )
-        return Infeasible(rule.id, tuple(told), self._instead(rule, library), proved)
+        return Infeasible(rule.id, tuple(sentences), self._instead(rule, library), proved)
 
     def _of_backends(self, rule: Rule, library: Library) -> tuple[list[str], bool]:
         present = self.cases.causes({}).blocked(library)
@@ -71,8 +69,9 @@ class InfeasibilityExplainer:
         by_text: dict[str, list[str]] = {}
         for backend, known in whole.items():
             by_text.setdefault(self._because(known), []).append(titles[backend])
-        told = [f"{' and '.join(names)} cannot serve it: {text}." for text, names in by_text.items() if text]
-        return told[:_BACKENDS], proved and len(told) <= _BACKENDS
+        sentences = [f"{' and '.join(names)} cannot serve it: {text}." for text, names in by_text.items() if text]
+        most = self.repair.budget.sentences
+        return sentences[:most], proved and len(sentences) <= most
 
     def _of_rule(self, rule: Rule) -> tuple[list[str], bool]:
         cases = self.cases.of(rule)
@@ -109,7 +108,7 @@ class InfeasibilityExplainer:
     # --- what would help ----------------------------------------------------------------------------------------
 
     def _instead(self, rule: Rule, library: Library | None) -> str | None:
-        """Another GPU or another setting of the job with which the rule would be silent, where one is found."""
+        """Return another GPU or setting of the job with which the rule does not fire, where one is found."""
 
         facts = self.cases.causes({}).facts
         machines = []
@@ -125,7 +124,7 @@ class InfeasibilityExplainer:
             and self._serves(rule, library, facts.with_(fact(key, value, "another job")))
         ]  # fmt: skip
         ways = ([f"on {_or(machines)}"] if machines else []) + jobs[:3]
-        return f"These releases would do it {_or(ways)}." if ways else None
+        return f"It works with these releases {_or(ways)}." if ways else None
 
     def _serves(self, rule: Rule, library: Library | None, facts: Facts) -> bool:
         known, _ = know(self.rulebook, facts)
@@ -135,7 +134,7 @@ class InfeasibilityExplainer:
 
 
 def proofs(repair: FixSearch, cleared: set[str]) -> tuple[Infeasible, ...]:
-    """One proof for every error that no fix clears."""
+    """Return an explanation for every error that no fix clears."""
     proof = InfeasibilityExplainer(repair)
     open_ = [f for f in repair.base.findings if f.severity == Severity.ERROR and f.rule not in cleared]
     return tuple(proof.of(finding) for finding in open_)

@@ -1,177 +1,70 @@
-"""What a fix does to packages, sorted: what any installer takes, what stays, what is built, what goes."""
+"""Build a fix's install plan: what an installer takes, what stays, what is compiled, what goes."""
 
 from __future__ import annotations
 
-import functools
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from shlex import quote
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from doctor.model import ABSENT, Change, ChangeKind, Fix, Report
-from doctor.packages.flash_attn_build import TOOLS
-from doctor.packages.flash_attn_wheels import Wheel, WheelTarget, find
-from doctor.packages.index import admits, load_index
+from doctor.model import ABSENT, Change, ChangeKind, InstallPlan, PinnedRequirement
+from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, WheelTarget, find
+from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, FROM_THE_REGISTRY, FROM_THEIR_SOURCE, orphans, owner_of
+from doctor.packages.requirements import admits
 from doctor.rulebook.resolver import FactResolver
-from doctor.util.resources import rules_dir
 
 from .effects import brings
 from .environment import PackageSet, platform_of, stack_of
 
-#: Companions outside the index whose newer releases ask for a newer torch: left open, a resolver moves it.
+#: Companions outside the index whose newer releases need a newer torch: left open, a resolver would change torch.
 _NEED_TORCH = (
     "accelerate", "bitsandbytes", "lightning", "liger-kernel", "peft", "pytorch-lightning", "sentence-transformers",
     "timm", "torchao", "torchdata", "torchmetrics", "torchtext", "trl",
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PinnedRequirement:
-    """One requirement and why it is there."""
-
-    package: str
-    version: str
-    why: str
-    held: bool = False
-    extra: str = ""
-
-    @property
-    def requirement(self) -> str:
-        """As pip and uv read it."""
-        return f"{self.package}{self.extra}=={self.version}"
-
-
-@dataclass(frozen=True)
-class InstallPlan:
-    """A fix's packages, sorted by what has to be done with them."""
-
-    changed: tuple[PinnedRequirement, ...] = ()  # any installer takes them
-    held: tuple[PinnedRequirement, ...] = ()  # companions that stay
-    built: tuple[PinnedRequirement, ...] = ()  # compiled against the torch that is there: a second step
-    removed: tuple[str, ...] = ()  # to be uninstalled first
-    again: tuple[str, ...] = ()  # their files went along with a removed one: to be laid down anew
-    told: tuple[str, ...] = ()  # about companions that cannot be held
-    moves_torch: bool = False
-    index_url: str | None = None
-    wheel: Wheel | None = None  # for flash-attn, where its release has one
-    cuda: str | None = None  # that the new torch is built for
-    cudnn: str | None = None  # that it brings
-
-
-def pinnable(report: Report) -> Fix:
-    """The fix that the pins write out: the first that changes packages and leaves as little as the recommended one."""
-    best = report.fixes[0]
-    with_packages = [fix for fix in report.fixes if any(change.kind == ChangeKind.PACKAGE for change in fix.changes)]
-    return next((fix for fix in with_packages if len(fix.leaves) <= len(best.leaves)), best)
-
-
-def install_plan(report: Report, fix: Fix) -> InstallPlan:
-    """What a fix installs, holds, builds and removes, in the environment of the report."""
-
-    known = FactResolver(report.facts)
-    return pins_in(stack_of(report.facts, known, load_index()), known, fix.changes, fix.index_url)
-
-
-def pins_in(stack: PackageSet, known: FactResolver, changes: Sequence[Change], index_url: str | None) -> InstallPlan:
-    """The same of changes to a stack."""
+def install_plan(
+    stack: PackageSet, known: FactResolver, changes: Sequence[Change], index_url: str | None
+) -> InstallPlan:
+    """Return what these changes install, hold, compile and remove in an environment."""
     packages = [change for change in changes if change.kind == ChangeKind.PACKAGE]
+    if not packages:
+        return InstallPlan()
     chosen = {change.name: change.after or ABSENT for change in packages}
     changed = [_line(stack, chosen, change) for change in packages if change.after is not None]
-    held, told = _held(stack, chosen)
+    held, notes = _held(stack, chosen)
     built = [line for line in changed + held if line.package in BUILT_AGAINST_TORCH]
     built += _torch_part(stack, chosen, built)
-    removed, again = _removals(stack, chosen)
+    removed, reinstall = _removals(stack, chosen)
     torch = chosen.get("torch", ABSENT)
     brought = brings(stack, torch) if torch != ABSENT else {}
+    wheel = _wheel(stack, known, chosen, built)
     return InstallPlan(
         changed=tuple(line for line in changed if line.package not in BUILT_AGAINST_TORCH),
         held=tuple(line for line in held if line.package not in BUILT_AGAINST_TORCH),
         built=tuple(built),
         removed=removed,
-        again=again,
-        told=tuple(told),
+        reinstall=reinstall,
+        along=_along(stack, chosen),
+        notes=tuple(notes),
         moves_torch="torch" in chosen,
+        torch=None if torch == ABSENT else torch,
         index_url=index_url,
-        wheel=_wheel(stack, known, chosen, built),
+        wheel_url=wheel.url if wheel is not None else None,
         cuda=brought.get("torch.cuda"),
         cudnn=brought.get("cudnn.version"),
     )
 
 
-def stale(pins: InstallPlan) -> tuple[PinnedRequirement, ...]:
-    """What has to be compiled where the present packages are: what is new, and what met the old torch."""
-    return tuple(line for line in pins.built if not line.held or pins.moves_torch)
-
-
-def compiling(pins: InstallPlan, lines: Sequence[PinnedRequirement]) -> Iterator[str]:
-    """The commands that compile these against the torch that is there, from a wheel where one may fit.
-
-    No build in pip's cache may be taken, for it may have met another torch.
-    """
-    if not lines:
-        return
-    yield f"pip install {' '.join(TOOLS)}"
-    afresh = " --no-cache-dir" if pins.moves_torch else ""
-    again = f" --force-reinstall --no-deps{afresh}" if pins.moves_torch else ""
-    for options, group in (
-        (afresh, [line for line in lines if not line.held]),
-        (again, [line for line in lines if line.held]),
-    ):
-        names = []
-        for line in group:
-            if pins.wheel is not None and line.package == "flash-attn":
-                build = f"pip install --no-build-isolation{options} {line.requirement}"
-                yield f'pip install{options} "flash-attn @ {pins.wheel.url}" || {build}'
-            else:
-                names.append(line.requirement)
-        if names:
-            yield f"pip install --no-build-isolation{options} {' '.join(names)}"
-
-
-def published(line: PinnedRequirement) -> tuple[str, ...]:
-    """What the release of a line requires, as the registry tells it; empty where it is not on record."""
-    release = load_index().release(line.package, line.version)
-    return () if release is None else release.requires
-
-
-def installing(pins: InstallPlan, *, held: bool = False) -> Iterator[str]:
-    """What goes, what comes (beside all that stays, where that is `held`), what shared its files with what went, what
-    is compiled.
-    """
-
-    if pins.removed:
-        yield f"pip uninstall --yes {' '.join(pins.removed)}"
-    if pins.changed:
-        # Not --index-url: an index of torch builds lacks most other packages, and the next one would not be found.
-        index = f" --extra-index-url {quote(pins.index_url)}" if pins.index_url else ""
-        lines = (*pins.changed, *pins.held) if held else pins.changed
-        yield f"pip install{index} {' '.join(quote(line.requirement) for line in lines)}"
-    if pins.again:
-        yield f"pip install --force-reinstall --no-deps {' '.join(pins.again)}"
-    if stale(pins):
-        yield "# compiled against the torch that is there by now:"
-        yield from compiling(pins, stale(pins))
-
-
-@functools.cache
-def conda_names() -> dict[str, str]:
-    """What conda-forge calls a distribution; without an entry it does not have it."""
-    names: dict[str, str] = json.loads((rules_dir() / "index" / "conda_forge.json").read_text("utf-8"))["names"]
-    return names
-
-
-def _line(stack: PackageSet, chosen: dict[str, str], change: Change) -> PinnedRequirement:
+def _line(stack: PackageSet, chosen: Mapping[str, str], change: Change) -> PinnedRequirement:
     was = f"was {change.before}; " if change.before else ""
     why = f"{was}clears {', '.join(change.resolves)}: {change.why}" if change.resolves else f"{was}{change.why}"
     version = str(change.after)
     return PinnedRequirement(change.name, version, why, extra=_extra(stack, chosen, change.name, version))
 
 
-def _extra(stack: PackageSet, chosen: dict[str, str], package: str, version: str) -> str:
-    """`[core-cu12]` where the package alone no longer brings its binary part."""
+def _extra(stack: PackageSet, chosen: Mapping[str, str], package: str, version: str) -> str:
+    """Return `[core-cu12]` where the package alone no longer brings its binary part."""
     release = stack.index.release(package, version)
     torch = chosen.get("torch") or stack.installed.get("torch")
     core = f"core-cu{stack.cuda_major(torch) or '12'}"
@@ -181,42 +74,40 @@ def _extra(stack: PackageSet, chosen: dict[str, str], package: str, version: str
     return f"[{core}]" if offered else ""
 
 
-def _held(stack: PackageSet, chosen: dict[str, str]) -> tuple[list[PinnedRequirement], list[str]]:
-    """(installed companions that stay, sentences about those that cannot be held)."""
-    lines, told = [], []
+def _held(stack: PackageSet, chosen: Mapping[str, str]) -> tuple[list[PinnedRequirement], list[str]]:
+    """Return (installed companions that stay, sentences about those that cannot be held)."""
+    lines, notes = [], []
     versions = stack.completed(chosen)
     for package, version in sorted(stack.installed.items(), key=lambda item: (item[0] != "torch", item[0])):
         if package in chosen or owner_of(package) or version == ABSENT:
             continue
         if package in FROM_THEIR_SOURCE and "torch" in chosen:
-            told.append(f"{package} {version} was built against the old torch: build it again from its source.")
+            notes.append(f"{package} {version} was built against the old torch: rebuild it from its source.")
         if package not in stack.index and package not in (*_NEED_TORCH, *FROM_THE_REGISTRY):
             continue
         public = version.partition("+")[0]
         if package in stack.index and stack.index.release(package, public) is None:
-            told.append(f"{package} {version} is not in the registry: install without replacing it (`--no-deps`).")
+            notes.append(f"{package} {version} is not on PyPI: install without replacing it (`--no-deps`).")
             continue
         release = stack.index.release(package, public)
         if release is not None and not release.installs_on(stack.platform):
-            told.append(f"{package} {version} is not held: no installer takes it on Python {stack.platform.python}.")
+            notes.append(f"{package} {version} is not held: it does not install on Python {stack.platform.python}.")
             continue
-        against = _against(stack, package, public, chosen, versions)
+        against = _conflict(stack, package, public, chosen, versions)
         if against:
-            told.append(f"{package} {version} is not held: {against}.")
+            notes.append(f"{package} {version} is not held: {against}.")
             continue
+        local = public != version
+        why = f"installed: {version}" if local else "installed"
         extra = _extra(stack, chosen, package, public)
-        lines.append(
-            PinnedRequirement(
-                package, public, f"installed: {version}" if public != version else "installed", True, extra
-            )
-        )
-    return lines, told
+        lines.append(PinnedRequirement(package, public, why, True, extra, version if local else None))
+    return lines, notes
 
 
-def _against(
+def _conflict(
     stack: PackageSet, package: str, version: str, chosen: Mapping[str, str], versions: Mapping[str, str]
 ) -> str | None:
-    """The requirement that forbids to hold a package at its version, in a sentence."""
+    """Return the requirement that keeps a package from staying at its version, as a sentence."""
     for need in stack.needs(package, version, versions.get("torch")):
         found = versions.get(need.package)
         if found is not None and (found == ABSENT or not admits(need.range, found)):
@@ -227,23 +118,33 @@ def _against(
     return None
 
 
-def _removals(stack: PackageSet, chosen: dict[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(what to uninstall, what to lay down anew): uninstalling is no requirement."""
+def _removals(stack: PackageSet, chosen: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return (what to uninstall, what to reinstall because it shares files with that)."""
     versions = stack.completed(chosen)
     gone = [name for name, version in chosen.items() if version == ABSENT]
     gone += orphans(stack.installed, versions, chosen)
-    again = []
+    reinstall = []
     for name in gone:
         stem = re.sub(r"-cu\d\d$", "", name)
         twins = (other for other in versions if re.fullmatch(rf"{re.escape(stem)}-cu\d\d", other))
         twin = next((other for other in twins if other != name and versions[other] != ABSENT), None)
-        if twin and stem != name:  # both wheels own the same files: one takes the other's along
-            again.append(f"{twin}=={versions[twin]}")
-    return tuple(gone), tuple(again)
+        if twin and stem != name:
+            reinstall.append(f"{twin}=={versions[twin]}")
+    return tuple(gone), tuple(reinstall)
 
 
-def _torch_part(stack: PackageSet, chosen: dict[str, str], built: list[PinnedRequirement]) -> list[PinnedRequirement]:
-    """TransformerEngine's torch part, which is compiled on the spot, at its leader's version."""
+def _along(stack: PackageSet, chosen: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
+    """Return the bundled packages that change with their owner."""
+    versions = stack.completed(chosen)
+    names = (name for name in {**stack.installed, **versions} if name not in chosen)
+    moved = ((name, versions.get(name, ABSENT)) for name in names if versions.get(name) != stack.installed.get(name))
+    return tuple((name, None if version == ABSENT else version) for name, version in moved)
+
+
+def _torch_part(
+    stack: PackageSet, chosen: Mapping[str, str], built: Sequence[PinnedRequirement]
+) -> list[PinnedRequirement]:
+    """Return TransformerEngine's torch part, which is compiled on installation, at its owner's version."""
     name = "transformer-engine-torch"
     version = stack.completed(chosen).get(name)
     if version in (None, ABSENT) or any(line.package == name for line in built):
@@ -253,19 +154,18 @@ def _torch_part(stack: PackageSet, chosen: dict[str, str], built: list[PinnedReq
 
 
 def _wheel(
-    stack: PackageSet, known: FactResolver, chosen: dict[str, str], built: list[PinnedRequirement]
+    stack: PackageSet, known: FactResolver, chosen: Mapping[str, str], built: Sequence[PinnedRequirement]
 ) -> Wheel | None:
-    """The official flash-attn wheel for the torch of the fix, where its release has one."""
-    line = next((line for line in built if line.package == "flash-attn"), None)
+    """Return the official flash-attn wheel for the torch of the fix, where its release has one."""
+    line = next((line for line in built if line.package == PACKAGE), None)
     if line is None:
         return None
-
     fitting = find(wheel_target_of(known, chosen.get("torch"), stack), line.version, near=False).fitting
     return fitting[0] if fitting else None
 
 
 def wheel_target_of(known: Any, torch: str | None = None, stack: PackageSet | None = None) -> WheelTarget:
-    """The place that facts describe; with `torch`, the same place once that torch is installed in their `stack`."""
+    """Return what a wheel has to fit; with `torch`, once that torch is installed in `stack`."""
 
     def value(key: str) -> Any:
         found = known.value(key)

@@ -1,4 +1,4 @@
-"""A plan under construction: what some alternatives of some findings ask for, together."""
+"""A plan: the joined requirements of some remedies of some rules."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from packaging.version import InvalidVersion
+from packaging.specifiers import InvalidSpecifier
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Remedy
-from doctor.packages.index import clauses_of, normalized
+from doctor.packages.requirements import normalized, specifier
 
 #: They decide which library files are found; the outcome is known only on the machine.
 LOADER_VARIABLES = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_HOME", "CUDNN_PATH", "CUDA_HOME", "CUDA_PATH"})
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 @dataclass(frozen=True)
 class Pick:
-    """One alternative of one rule, taken."""
+    """One remedy of one rule, chosen."""
 
     rule: str
     order: int  # place in the rule's own list, best first
@@ -29,7 +29,7 @@ class Pick:
 
     @property
     def trusted(self) -> bool:
-        """Whether facts cannot show the cure: a change of code, or of where the loader looks."""
+        """Whether facts cannot show its effect: a change of code, or of where the loader looks."""
         way = self.alternative
         if way.require or way.config or way.then:
             return False
@@ -38,7 +38,7 @@ class Pick:
 
 @dataclass(frozen=True)
 class FixPlan:
-    """The demands of all picks, joined; packages still as ranges."""
+    """The requirements of all picks, joined; packages still as ranges."""
 
     picks: tuple[Pick, ...] = ()
     require: Mapping[str, str] = field(default_factory=dict)  # package -> range, or ABSENT
@@ -48,7 +48,7 @@ class FixPlan:
     index_url: str | None = None
 
     def joined(self, pick: Pick) -> FixPlan | None:
-        """This plan with one more alternative; None when the two contradict each other or nothing is asked."""
+        """Return the plan with one more remedy; None where the two contradict each other or it changes nothing."""
         alternative = pick.alternative
         require, env, config = dict(self.require), dict(self.env), dict(self.config)
         for raw, text in alternative.require.items():
@@ -79,7 +79,7 @@ class FixPlan:
         if alternative.index_url and self.index_url not in (None, alternative.index_url):
             return None
         if not (alternative.require or alternative.set_env or alternative.unset_env or config or alternative.call):
-            return None  # advice in words only: nothing that could be done or checked
+            return None  # advice in words only: nothing to do or check
         index_url = alternative.index_url or self.index_url
         return FixPlan((*self.picks, pick), require, env, config, {**self.then, **alternative.then}, index_url)
 
@@ -90,14 +90,13 @@ class FixPlan:
 
     @property
     def trusted(self) -> frozenset[str]:
-        """Rules whose cure facts cannot show, so that the rule's author is believed: code, and what a loader finds."""
+        """Rules whose fix facts cannot show, so that the rule's author is trusted: code, and what a loader finds."""
         return frozenset(pick.rule for pick in self.picks if pick.trusted)
 
 
 def _readable(wanted: str) -> bool:
     """Whether it is a version range at all."""
-
     try:
-        return bool(clauses_of(wanted))
-    except InvalidVersion:
+        return bool(len(specifier(wanted)))
+    except InvalidSpecifier:
         return False

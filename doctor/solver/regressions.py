@@ -1,4 +1,4 @@
-"""What a fix loses: worked out of the backend predictions before and after."""
+"""Find the features that a fix takes away, from the backend predictions before and after it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from doctor.rulebook.matrix import FRAMEWORKS, matrices
 
 from .repair import CandidateFix, FixSearch
 
-_MOST = 3  # losses told per fix
+_MOST = 3  # reasons named per fix
 
 
 class FeatureRegressions:
-    """The predictions of one patient before any fix, asked once for all fixes."""
+    """Compare predictions after each fix with those of the unchanged environment, which are computed once."""
 
     def __init__(self, repair: FixSearch) -> None:
         self.repair = repair
         self._before: dict[str, Mapping[str, MatrixRow]] = {}
 
     def of(self, outcome: CandidateFix) -> tuple[str, ...]:
-        """The features that some backend served and none does afterwards."""
+        """Return the features that some backend served before and none does afterwards."""
         if not outcome.chosen:
             return ()
         found: dict[str, list[str]] = {}
@@ -38,9 +38,11 @@ class FeatureRegressions:
                 row = after.get(key)
                 if row is not None and row.selected is None and row.could_tell:
                     found.setdefault(_reason(row, before[key].selected), []).append(row.feature)
-        told = [f"{_listed(features)}: {reason}" for reason, features in found.items()]
-        more = (f"{len(told) - _MOST} more kinds of attention: see `attn-doctor matrix`",) if len(told) > _MOST else ()
-        return (*told[:_MOST], *more)
+        texts = [f"{_listed(features)}: {reason}" for reason, features in found.items()]
+        more = (
+            (f"{len(texts) - _MOST} more kinds of attention: see `attn-doctor matrix`",) if len(texts) > _MOST else ()
+        )
+        return (*texts[:_MOST], *more)
 
     def _touched(self, outcome: CandidateFix) -> list[str]:
         """The job's own framework, and those whose package changes."""

@@ -1,4 +1,4 @@
-"""Releases that nothing tells apart: no condition, release table, requirement or cost. One of each kind is tried."""
+"""Group releases that no condition, release table, requirement or cost distinguishes; one of each class is tried."""
 
 from __future__ import annotations
 

@@ -1,29 +1,28 @@
-"""Search for changes after which the same rulebook has nothing left to say: alternatives joined, then asked again."""
+"""Combine remedies of rules into fixes, and evaluate the rulebook again on the changed facts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from doctor.model import ABSENT, Facts, Severity
-from doctor.rulebook.evaluate import Assessment, know, rule_holds
+from doctor.model import ABSENT, Facts, FixSafety, Remedy, Severity
+from doctor.rulebook.conditions import Condition, parse_conditions
+from doctor.rulebook.evaluate import Assessment, evaluate, filled_alternatives, know, rule_holds
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
 
+from .budget import Allowance, CandidateTried, RemedyRejected, SearchBudget
 from .cost import cost, series
 from .effects import changed_facts
 from .environment import PackageSet
 from .plan import FixPlan, Pick
-from .resolve import choices, impossible, met, pressing
+from .remedies import builds_of, in_terms_of_job
+from .resolve import choices, impossible, satisfied, unresolved_clashes
 
-_EVALUATIONS = 240  # of the rulebook, per call of `solve`
-_VERSIONS = 24  # sets of releases tried per plan
-_NODES = 15_000  # of the search for sets of releases, per call of `solve`
-_DEPTH = 4  # findings cured one after the other
-#: Place in a rule's list of a way that is not on it: after all that are.
+#: Place in a rule's list of a remedy that is not on it: after all that are.
 UNNAMED = 99
 
 
@@ -38,11 +37,29 @@ class CandidateFix:
     firing: frozenset[str]  # error rules
     unclear: frozenset[str]  # error rules that cannot be judged
     cost: tuple[int, ...]
+    conditions: tuple[str, ...] = ()  # of its remedies, that the facts leave unknown
 
     def rank(self, target: frozenset[str]) -> tuple[Any, ...]:
-        """Order among outcomes: what stays broken, unsafe ways, the rule authors' order, then the cost."""
-        unsafe = any(not pick.alternative.safe for pick in self.plan.picks)
-        return len(self.firing), unsafe, self.plan.order or (UNNAMED,), self.cost
+        """Return the order among outcomes: errors left, safety, the rule authors' order, then the cost."""
+        return len(self.firing), self.safety.rank, self.plan.order or (UNNAMED,), self.cost
+
+    @property
+    def safety(self) -> FixSafety:
+        """The lowest safety of the remedies it is made of; CONDITIONAL where a condition of one is unknown."""
+        if self.conditions and all(pick.alternative.safe for pick in self.plan.picks):
+            return FixSafety.CONDITIONAL
+        return max((pick.alternative.safety for pick in self.plan.picks), key=lambda item: item.rank,
+                   default=FixSafety.SAFE)  # fmt: skip
+
+    @property
+    def changes(self) -> tuple[Any, ...]:
+        """Return what it changes; equal for two outcomes that do the same."""
+        return (
+            tuple(sorted(self.chosen.items())),
+            tuple(sorted(self.plan.env.items())),
+            tuple(sorted((name, str(value)) for name, value in self.plan.config.items())),
+            tuple(pick.alternative.call for pick in self.plan.picks if pick.alternative.call),
+        )
 
     def dominates(self, other: CandidateFix) -> bool:
         """Whether it changes fewer packages, and is no worse in torch's line, CUDA's, bounds and downgrades."""
@@ -52,10 +69,16 @@ class CandidateFix:
 
 
 class FixSearch:
-    """One search for one patient."""
+    """A search for fixes of one environment and workload."""
 
     def __init__(
-        self, rulebook: Rulebook, facts: Facts, assessment: Assessment, stack: PackageSet, severities: tuple[str, ...]
+        self,
+        rulebook: Rulebook,
+        facts: Facts,
+        assessment: Assessment,
+        stack: PackageSet,
+        severities: tuple[str, ...],
+        budget: SearchBudget | None = None,
     ) -> None:
         self.rulebook, self.facts, self.stack = rulebook, facts, stack
         self.base = assessment
@@ -63,27 +86,30 @@ class FixSearch:
         self.firing = frozenset(f.rule for f in assessment.findings if f.severity in severities)
         wide = ((rule.id, as_tuple(rule.body.get("yields_to"))) for rule in self.rules)
         self._yields = {name: others for name, others in wide if others}  # they say the same as the others, in general
-        self.left, self.nodes = _EVALUATIONS, [_NODES]
-        self.smallest = True  # whether it is known that fewer packages than those of the offered ways would not do
-        self.passed_over: list[str] = []  # why a way out that a rule names could not be had
+        self.budget = budget or SearchBudget()
+        trace = self.budget.trace
+        self._evaluations = Allowance("remedies of rules", "evaluations", self.budget.evaluations, trace)
+        self._nodes = Allowance("remedies of rules", "nodes", self.budget.nodes, trace)
+        self._new_warnings: dict[Any, frozenset[str]] = {}
+        self.rejected: list[str] = []  # why a remedy that a rule names cannot be applied
         self.unclear = frozenset(
             rule for group in assessment.undetermined for rule in group.rules if rule in rulebook.rules
         )
         self.usable = {p.library for p in assessment.predictions if p.selected is not None}
 
     def of_one(self, rule: Rule) -> FixSearch:
-        """A repair of this finding alone, which may bring no error."""
+        """Return a search for this finding alone, whose fix may bring no error."""
         errors = [item for item in self.rules if item.severity == Severity.ERROR and item is not rule]
-        alone = FixSearch(self.rulebook, self.facts, self.base, self.stack, ("error",))
+        alone = FixSearch(self.rulebook, self.facts, self.base, self.stack, ("error",), self.budget)
         alone.rules, alone.firing = [*errors, rule], frozenset({rule.id})
         return alone
 
     def fixes_for(self, rule: Rule, plan: FixPlan | None = None, depth: int = 0) -> Iterator[CandidateFix]:
-        """The best outcome of each alternative of the rule, in the rule's own order."""
-        for order, alternative in enumerate(rule.alternatives):
+        """Yield the best outcome of each remedy of the rule, in the rule's own order."""
+        for order, alternative in enumerate(self.remedies(rule)):
             pick = Pick(rule.id, order, alternative)
             if pick.trusted and rule.id not in self.firing:
-                continue  # a flaw that the plan itself brings in is not cured on trust
+                continue  # an error that the plan itself introduces is not fixed on trust
             if not self._changes_something(pick):
                 continue
             joined = (plan or FixPlan()).joined(pick)
@@ -92,25 +118,43 @@ class FixSearch:
                 if outcome is not None:
                     yield outcome
                 elif depth == 0 and (reason := impossible(self.stack, joined.require)) is not None:
-                    self.passed_over.append(reason)
+                    self.rejected.append(reason)
+                    self.budget.trace(RemedyRejected(rule.id, reason))
+
+    def remedies(self, rule: Rule) -> Iterator[Remedy]:
+        """Yield the rule's remedies; "another build" becomes one remedy for each build on record."""
+        for remedy in filled_alternatives(rule, self.base.known):
+            yield from builds_of(self.stack, remedy) if remedy.build else (in_terms_of_job(self.base.known, remedy),)
+
+    def new_warnings(self, outcome: CandidateFix) -> frozenset[str]:
+        """Return the warnings that fire on the changed facts and did not fire before."""
+        key = outcome.changes
+        if key not in self._new_warnings:
+            before = {finding.rule for finding in self.base.findings}
+            after = evaluate(self.rulebook, outcome.facts).findings
+            warnings = (finding.rule for finding in after if finding.severity == Severity.WARNING)
+            self._new_warnings[key] = frozenset(warnings) - before
+        return self._new_warnings[key]
 
     def completed(self, plan: FixPlan, depth: int = 0) -> CandidateFix | None:
-        """The plan with releases that fit, and with further findings cured; None when that cannot be had."""
+        """Return the plan with releases that fit and with further findings fixed; None if that is impossible."""
         tried: dict[frozenset[str], CandidateFix] = {}
-        for chosen in islice(self._choices(plan), _VERSIONS):
-            if self.left <= 0:
+        for chosen in islice(self._choices(plan), self.budget.versions):
+            if self._evaluations.exhausted:
                 break
-            self.left -= 1
-            outcome = self.asked(plan, chosen)
+            self._evaluations.spend()
+            outcome = self.evaluate(plan, chosen)
             if outcome is None or plan.picks[-1].rule in outcome.firing | (outcome.unclear - self.unclear):
                 continue
             if not outcome.firing:
                 return outcome
             tried.setdefault(outcome.firing, outcome)
-            if outcome.firing <= self.firing and depth < _DEPTH:
+            if outcome.firing <= self.firing and depth < self.budget.depth:
                 break  # nothing new: the rest has its own alternatives, other releases would be luck
         best: CandidateFix | None = None
-        for outcome in sorted(tried.values(), key=lambda item: (len(item.firing - self.firing), item.cost))[:3]:
+        for outcome in sorted(tried.values(), key=lambda item: (len(item.firing - self.firing), item.cost))[
+            : self.budget.deepened
+        ]:
             candidates = list(self._deeper(plan, outcome, depth))
             if outcome.firing <= self.firing:
                 candidates.append(outcome)
@@ -124,8 +168,8 @@ class FixSearch:
         return best
 
     def _deeper(self, plan: FixPlan, outcome: CandidateFix, depth: int) -> Iterator[CandidateFix]:
-        """Cure what still fires, newly firing rules first; a rule already picked is not picked twice."""
-        if depth >= _DEPTH:
+        """Yield outcomes that also fix what still fires, newly firing rules first; each rule is picked once."""
+        if depth >= self.budget.depth:
             return
         picked = {pick.rule for pick in plan.picks}
         open_rules = [rule for rule in self.rules if rule.id in outcome.firing and rule.id not in picked]
@@ -135,11 +179,11 @@ class FixSearch:
                 yield from self.fixes_for(rule, plan, depth + 1)
                 return
 
-    def lean(self, outcome: CandidateFix) -> CandidateFix:
-        """The same without packages that need not change after all: what cures one finding may have cured another."""
+    def minimize(self, outcome: CandidateFix) -> CandidateFix:
+        """Return the outcome without packages that need not change: one change may fix several findings."""
         for name in sorted(outcome.chosen, key=lambda package: (outcome.chosen[package] != ABSENT, package)):
             fewer = {package: version for package, version in outcome.chosen.items() if package != name}
-            if not fewer or pressing(self.stack, fewer):
+            if not fewer or unresolved_clashes(self.stack, fewer):
                 continue
             versions = self.stack.completed(fewer)
             plan: FixPlan | None = FixPlan()
@@ -148,46 +192,54 @@ class FixSearch:
                 if (
                     plan is not None
                     and asked
-                    and all(met(self.stack, key, spec, versions) for key, spec in asked.require.items())
+                    and all(satisfied(self.stack, key, spec, versions) for key, spec in asked.require.items())
                 ):
                     plan = plan.joined(pick)
             if plan is None or not plan.picks:
-                continue  # nobody's way any more: the rulebook may only be silent because nobody looked there
-            without = self.asked(plan, fewer)
+                continue  # no remedy is left: the rulebook may be silent only because a fact is unknown
+            without = self.evaluate(plan, fewer)
             if without is not None and without.firing <= outcome.firing and without.unclear <= outcome.unclear:
-                return self.lean(without)
+                return self.minimize(without)
         return outcome
 
     def _choices(self, plan: FixPlan) -> Iterator[dict[str, str]]:
-        return choices(self.stack, plan.require, left=self.nodes)
+        return choices(self.stack, plan.require, self.budget, left=self._nodes)
 
     def _changes_something(self, pick: Pick) -> bool:
-        """Whether the patient is not that way already."""
+        """Whether it differs from the present environment and job."""
         alone = FixPlan().joined(pick)
         if alone is None:
             return False
         value = self.base.known.value
         return (
             pick.alternative.call is not None
-            or any(not met(self.stack, name, wanted) for name, wanted in alone.require.items())
+            or any(not satisfied(self.stack, name, wanted) for name, wanted in alone.require.items())
             or any(value(f"env.{name}") != wanted for name, wanted in alone.env.items())
             or any(value(key) != wanted for key, wanted in alone.config.items())
         )
 
     def _consequences(self, plan: FixPlan) -> dict[str, Any]:
-        """The facts that hold after the plan by themselves; `{key}` stands for the present value of that key."""
+        """Return the facts that follow from the plan; `{key}` stands for the present value of that key."""
         value = self.base.known.value
         return {key: value(text[1:-1]) if str(text).startswith("{") else text for key, text in plan.then.items()}
 
     def facts_after(self, plan: FixPlan, chosen: Mapping[str, str]) -> Facts:
-        """The facts with these releases, variables and settings, and what follows from them."""
+        """Return the facts with these releases, variables and settings, and what follows from them."""
         settings = {**plan.config, **self._consequences(plan)}
         return changed_facts(self.rulebook, self.facts, self.base.known, self.stack, chosen, plan.env, settings)
 
-    def asked(self, plan: FixPlan, chosen: Mapping[str, str]) -> CandidateFix | None:
-        """What the rulebook says of the changed facts; None when no usable backend would remain."""
+    def evaluate(self, plan: FixPlan, chosen: Mapping[str, str]) -> CandidateFix | None:
+        """Evaluate the rulebook on the changed facts; None if no usable backend or an excluded condition remains."""
         facts = self.facts_after(plan, chosen)
         known, predictions = know(self.rulebook, facts)
+        conditions: list[str] = []
+        for pick in plan.picks:
+            condition = parse_conditions(pick.alternative.when) if pick.alternative.when else None
+            holds = True if condition is None else condition.holds(known)
+            if holds is False:
+                return None
+            if condition is not None and holds is None:
+                conditions.append(condition_text(condition))
         firing, unclear = set(), set()
         for rule in self.rules:
             holds = rule_holds(self.rulebook, rule, known)
@@ -196,20 +248,22 @@ class FixSearch:
             elif holds is None:
                 unclear.add(rule.id)
                 if rule.id in self.firing:
-                    firing.add(rule.id)  # it is not cured, only hidden
+                    firing.add(rule.id)  # it is not fixed, only hidden
         for library in self.rulebook.libraries.values():
             if library.prefix and known.has_workload and (library.applies is None or library.applies.holds(known)):
                 known.look_up(f"{library.prefix}.selected")
         for prediction in predictions.values():
             if prediction.could_tell and prediction.selected is None and prediction.library in self.usable:
+                self.budget.trace(CandidateTried(chosen, plan.env, None))
                 return None
-        told = {name for name in firing if not firing.intersection(self._yields.get(name, ()))}
+        left = {name for name in firing if not firing.intersection(self._yields.get(name, ()))}
+        self.budget.trace(CandidateTried(chosen, plan.env, frozenset(left)))
         costs = (*cost(self.stack, chosen), by_hand(plan))
-        return CandidateFix(plan, chosen, facts, known, frozenset(told), frozenset(unclear), costs)
+        return CandidateFix(plan, chosen, facts, known, frozenset(left), frozenset(unclear), costs, tuple(conditions))
 
 
-def drags(stack: PackageSet, outcome: CandidateFix) -> bool:
-    """Whether it takes torch back to an older release line, which no rule asks for: no warning is worth that."""
+def downgrades_torch_line(stack: PackageSet, outcome: CandidateFix) -> bool:
+    """Whether it takes torch back to an older release line, which no remedy requires: too much for a warning."""
     if any("torch" in pick.alternative.require for pick in outcome.plan.picks):
         return False
     torch, before = outcome.chosen.get("torch", ABSENT), stack.installed.get("torch", ABSENT)
@@ -217,32 +271,13 @@ def drags(stack: PackageSet, outcome: CandidateFix) -> bool:
 
 
 def by_hand(plan: FixPlan) -> int:
-    """How many variables, settings and lines of code a plan changes."""
+    """Return how many variables, settings and lines of code a plan changes."""
     return len(plan.config) + len(plan.env) + sum(bool(pick.alternative.call) for pick in plan.picks)
 
 
-def best_of(outcomes: Sequence[CandidateFix], firing: frozenset[str], most: int) -> list[CandidateFix]:
-    """The few outcomes worth showing: each another set of changes, the recommended one first.
-
-    Where only releases would be shown and a setting does as well, the setting takes the place of the dearest release.
-    """
-    kept: dict[Any, CandidateFix] = {}
-    for outcome in sorted(outcomes, key=lambda item: item.rank(firing)):
-        calls = tuple(pick.alternative.call for pick in outcome.plan.picks if pick.alternative.call)
-        key = (
-            tuple(sorted(outcome.chosen.items())),
-            tuple(sorted(outcome.plan.env.items())),
-            tuple(sorted((name, str(value)) for name, value in outcome.plan.config.items())),
-            calls,
-        )
-        kept.setdefault(key, outcome)
-    ordered = list(kept.values())
-    shown, rest = ordered[:most], ordered[most:]
-    setting = next((item for item in rest if not item.chosen and not item.firing), None)
-    if setting is not None and all(item.chosen for item in shown) and len(shown) > 1:
-        shown.remove(max(shown[1:], key=lambda item: item.cost))
-        shown.append(setting)
-    return shown
+def condition_text(condition: Condition) -> str:
+    """Return a condition as text for the user."""
+    return " and ".join(f"`{leaf.key}` {leaf.text}" for leaf in condition.leaves())
 
 
 def is_change(before: Any, after: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Which releases fit together: a complete search over package metadata, fewest changed packages first."""
+"""Find releases that fit together: a complete search over package metadata, fewest changed packages first."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from doctor.model import ABSENT
-from doctor.packages.index import admits
 from doctor.packages.relations import owner_of
-from doctor.solver.candidates import releases_of
+from doctor.packages.requirements import admits
 
+from .budget import Allowance, SearchBudget
+from .candidates import releases_of
 from .cost import cost
 from .environment import Clash, PackageSet, Versions
 from .equivalence import metadata_class
 
-_NODES, _YIELDS = 6000, 400  # bounds of one search; the largest real ones stay an order of magnitude below
-_WORTH = 8  # nodes of a dead end from which on it is cheaper to ask which releases share it
+_DEFAULT = SearchBudget()
 
 
 def choices(
-    stack: PackageSet, wanted: Mapping[str, str], extra: int = 6, left: list[int] | None = None
+    stack: PackageSet, wanted: Mapping[str, str], budget: SearchBudget = _DEFAULT, left: Allowance | None = None
 ) -> Iterator[dict[str, str]]:
-    """Sets of versions that meet the wanted ranges and break no requirement, cheapest first.
+    """Yield sets of versions that satisfy the wanted ranges and break no requirement, cheapest first.
 
     `left` counts down the nodes of several searches together.
     """
-    asked = {name: spec for name, spec in wanted.items() if not met(stack, name, spec)}
+    asked = {name: spec for name, spec in wanted.items() if not satisfied(stack, name, spec)}
     seen: set[frozenset[tuple[str, str]]] = set()
     must = sorted({_mover(stack, name, spec, wanted) for name, spec in asked.items()})
-    for size in range(len(must), len(must) + extra + 1):
-        most = _NODES if left is None else min(_NODES, left[0])
-        budget = [most]
+    for size in range(len(must), len(must) + budget.extra_packages + 1):
+        most = budget.set_nodes if left is None else min(budget.set_nodes, left.left)
+        nodes = Allowance("sets of releases", "set_nodes", most, budget.trace)
         found: list[dict[str, str]] = []
-        for chosen in _extend(stack, wanted, {}, must, size, budget):
+        for chosen in _extend(stack, wanted, {}, must, size, nodes, budget.dead_end_nodes):
             key = frozenset(chosen.items())
             if key not in seen:
                 seen.add(key)
                 found.append(chosen)
-            if len(found) >= _YIELDS:
+            if len(found) >= budget.sets:
                 break
         if left is not None:
-            left[0] -= most - max(budget[0], 0)
+            left.spend(most - max(nodes.left, 0))
         yield from sorted(found, key=lambda chosen: cost(stack, chosen))
 
 
 def _mover(stack: PackageSet, package: str, wanted: str, all_wanted: Mapping[str, str]) -> str:
-    """What has to change: the package; for a part its leader, unless the part only strayed from its leader's pin."""
-    leader = owner_of(package)
-    if leader is None or wanted == ABSENT:
+    """What has to change: the package; for a part its owner, unless the part only strayed from its owner's pin."""
+    owner = owner_of(package)
+    if owner is None or wanted == ABSENT:
         return package
-    own = stack.own_pin(package)
-    strayed = own is not None and admits(wanted, own) and met(stack, leader, all_wanted.get(leader, ""))
-    return package if strayed else leader
+    own = stack.pinned_by_owner(package)
+    strayed = own is not None and admits(wanted, own) and satisfied(stack, owner, all_wanted.get(owner, ""))
+    return package if strayed else owner
 
 
-def met(stack: PackageSet, package: str, wanted: str, versions: Versions | None = None) -> bool:
+def satisfied(stack: PackageSet, package: str, wanted: str, versions: Versions | None = None) -> bool:
     """Whether the package is at a version within the range, or gone where it has to be."""
     present = (stack.installed if versions is None else versions).get(package)
     if wanted == ABSENT:
@@ -66,20 +66,20 @@ def met(stack: PackageSet, package: str, wanted: str, versions: Versions | None 
 def impossible(stack: PackageSet, wanted: Mapping[str, str]) -> str | None:
     """The sentence that says why a demand cannot be met at all; None when the obstacle is not a single package."""
     for package, spec in wanted.items():
-        if met(stack, package, spec) or owner_of(package) or releases_of(stack, package, spec):
+        if satisfied(stack, package, spec) or owner_of(package) or releases_of(stack, package, spec):
             continue
         asked = f"`{package}{'' if spec == ABSENT else spec}`"
         if not stack.free(package):
-            why = "is held" if package in stack.limits.hold else "is not among those that may change"
-            return f"{asked} is ruled out, because `{package}` {why}"
+            why = "is held" if package in stack.limits.hold else "is not in `--allow`"
+            return f"{asked} is excluded: `{package}` {why}"
         releases = [item for item in stack.index.releases(package).values() if admits(spec, item.version)]
         usable = [item for item in releases if not item.yanked and not item.is_prerelease]
         own_range = stack.limits.ranges.get(package, "")
         if usable and own_range and not any(admits(own_range, item.version) for item in usable):
-            return f"{asked} is ruled out by `{package}{own_range}` ({stack.limits.source(package)})"
+            return f"{asked} conflicts with `{package}{own_range}` ({stack.limits.source(package)})"
         python = stack.platform.python
         if usable and python is not None and not any(admits(item.requires_python, python) for item in usable):
-            return f"{asked} needs Python {usable[-1].requires_python}, and this is {python}"
+            return f"{asked} needs Python {usable[-1].requires_python}, the target has {python}"
         if usable:
             return f"{asked} has no release that installs on this platform"
     return None
@@ -91,12 +91,13 @@ def _extend(
     chosen: dict[str, str],
     must: Iterable[str],
     size: int,
-    budget: list[int],
+    nodes: Allowance,
+    dead_end: int,
 ) -> Iterator[dict[str, str]]:
     """Depth-first: first what must move, then whatever breaks, until nothing does."""
-    budget[0] -= 1
-    if budget[0] < 0:
+    if nodes.exhausted:
         return
+    nodes.spend()
     pending = [name for name in must if name not in chosen]
     if pending:
         if len(chosen) < size:
@@ -105,17 +106,17 @@ def _extend(
                 for v in releases_of(stack, pending[0], wanted.get(pending[0], ""))
                 if stack.fits(pending[0], v, chosen)
             )
-            yield from _each(stack, wanted, chosen, pending[0], fitting, must, size, budget)
+            yield from _each(stack, wanted, chosen, pending[0], fitting, must, size, nodes, dead_end)
         return
     versions = stack.completed(chosen)
-    if not all(met(stack, name, spec, versions) for name, spec in wanted.items()) or not stack.keeps(versions):
+    if not all(satisfied(stack, name, spec, versions) for name, spec in wanted.items()) or not stack.keeps(versions):
         return
-    clashes = pressing(stack, chosen)
+    clashes = unresolved_clashes(stack, chosen)
     if not clashes:
         if len(chosen) == size:
             yield chosen
         return
-    ways = [list(ways_out(stack, clash, versions, chosen)) for clash in clashes]
+    ways = [list(repairs_of(stack, clash, versions, chosen)) for clash in clashes]
     movers = [{package for package, _ in options} for options in ways]
     forced = {next(iter(packages)) for packages in movers if len(packages) == 1}
     further = len(forced) + any(not packages & forced for packages in movers)
@@ -127,7 +128,7 @@ def _extend(
             version for version in releases_of(stack, package, spec)
             if stack.fits(package, version, chosen) and not stack.outdated(package, version, chosen)
         )  # fmt: skip
-        yield from _each(stack, wanted, chosen, package, fitting, must, size, budget)
+        yield from _each(stack, wanted, chosen, package, fitting, must, size, nodes, dead_end)
 
 
 def _each(
@@ -138,7 +139,8 @@ def _each(
     versions: Iterable[str],
     must: Iterable[str],
     size: int,
-    budget: list[int],
+    nodes: Allowance,
+    dead_end: int,
 ) -> Iterator[dict[str, str]]:
     """One more package at each of these versions; what metadata cannot tell from a dead end is one."""
     dead: set[Any] = set()
@@ -146,20 +148,20 @@ def _each(
     for version in versions:
         if dead and package != "torch" and metadata_class(stack, package, version, torch) in dead:
             continue
-        before, found = budget[0], False
-        for one in _extend(stack, wanted, {**chosen, package: version}, must, size, budget):
+        before, found = nodes.left, False
+        for one in _extend(stack, wanted, {**chosen, package: version}, must, size, nodes, dead_end):
             found = True
             yield one
-        if not found and before - budget[0] > _WORTH and budget[0] >= 0 and package != "torch":
+        if not found and before - nodes.left > dead_end and not nodes.exhausted and package != "torch":
             dead.add(metadata_class(stack, package, version, torch))
 
 
-def pressing(stack: PackageSet, chosen: Versions) -> list[Clash]:
+def unresolved_clashes(stack: PackageSet, chosen: Versions) -> list[Clash]:
     """The requirements that break and that no installer mends by itself."""
     return [clash for clash in stack.clashes(chosen) if not _installer_moves(stack, clash, chosen)]
 
 
-def ways_out(stack: PackageSet, clash: Clash, versions: Versions, chosen: Versions) -> Iterator[tuple[str, str]]:
+def repairs_of(stack: PackageSet, clash: Clash, versions: Versions, chosen: Versions) -> Iterator[tuple[str, str]]:
     """(package to move, range it then has to meet) for either end of a broken requirement."""
     for package, narrowed in ((clash.needs, clash.range), (clash.package, "")):
         mover = owner_of(package) or package

@@ -1,15 +1,16 @@
-"""A way out that no rule names: releases, variables and settings searched with metadata and rulebook as only judges.
+"""Search all releases, variables and settings for a fix that no rule names; metadata and the rulebook judge.
 
-Depth-first with iterative deepening on the number of changed packages. What a broken requirement or a firing rule
-does not depend on cannot mend it: every look-up of a judgement is traced, and only what feeds one of these facts is
-moved: packages, variables that are set, and the settings the rule puts before any release. Releases that nothing
-tells apart are tried once (`kinds`). No pruning loses a solution (docs/adr/0006-fix-by-asking-again.md).
+Depth-first with iterative deepening on the number of changed packages. Every look-up of an evaluation is traced, and
+only what feeds a firing rule or a broken requirement is changed: packages, variables that are set, and the settings
+that the rule puts before any release. Releases that nothing distinguishes are tried once (`ReleaseClasses`).
+No pruning loses a solution (docs/adr/0006-fix-by-asking-again.md).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -17,30 +18,35 @@ from doctor.model import ABSENT, Remedy
 from doctor.rulebook.evaluate import rule_holds
 from doctor.rulebook.rule import Rule
 
+from .budget import Allowance, Effort
 from .causes import Causes, traced
 from .cost import cost
 from .infeasibility import Cases
 from .plan import FixPlan, Pick
 from .release_classes import ReleaseClasses
 from .repair import UNNAMED, CandidateFix, FixSearch, by_hand
-from .resolve import choices, met, pressing, ways_out
-
-_MOST = 6  # packages changed; what goes along because of metadata counts
-_SETTINGS = 3  # variables and settings changed besides
-_EVALUATIONS, _NODES = 260, 4000
-_CASES, _OPENINGS, _MORE = 90, 12, 4  # judged for ways begun from their end, such ways, packages changed besides
-_SMALL = 80, 800  # the same, where a rule's way leaves errors behind
-_BETTER = 250, 2500  # the same, where a rule's way clears everything
+from .resolve import choices, repairs_of, satisfied, unresolved_clashes
 
 
 class Search:
-    """One search for one patient."""
+    """A search among all releases.
+
+    `keeps` is an additional condition: a candidate for which it is false does not count as a fix.
+    """
 
     def __init__(
-        self, repair: FixSearch, most: int = _MOST, evaluations: int = _EVALUATIONS, nodes: int = _NODES
+        self,
+        repair: FixSearch,
+        effort: Effort | None = None,
+        name: str = "all releases",
+        keeps: Callable[[CandidateFix], bool] = lambda outcome: True,
     ) -> None:
         self.repair, self.stack, self.rulebook = repair, repair.stack, repair.rulebook
-        self.left, self.nodes, self.most = evaluations, nodes, most
+        effort, trace = effort or repair.budget.full, repair.budget.trace
+        self.most = effort.packages
+        self._evaluations = Allowance(name, "evaluations", effort.evaluations, trace)
+        self._nodes = Allowance(name, "nodes", effort.nodes, trace)
+        self._keeps = keeps
         self.kinds = ReleaseClasses(repair.rulebook, repair.stack)
         self._seen: set[Any] = set()
         self._cheapest: CandidateFix | None = None
@@ -48,13 +54,13 @@ class Search:
 
     @property
     def exhausted(self) -> bool:
-        """Whether it ended before everything was tried: then an empty answer proves nothing."""
-        return self.left <= 0 or self.nodes <= 0
+        """Whether it ended before everything was tried, so that an empty result proves nothing."""
+        return self._evaluations.exhausted or self._nodes.exhausted
 
     def best(self, begun: CandidateFix | None = None) -> CandidateFix | None:
-        """The cheapest change that clears every error, fewest packages first; None where the bounds hold none.
+        """Return the cheapest change that fixes every error, fewest packages first; None within these bounds.
 
-        `begun` is a way that leaves errors behind: what it changes is taken as it is.
+        `begun` is a fix that leaves errors: its changes are kept.
         """
         chosen = {} if begun is None else dict(begun.chosen)
         plan = FixPlan() if begun is None else begun.plan
@@ -70,7 +76,7 @@ class Search:
         return None
 
     def _extend(self, chosen: dict[str, str], plan: FixPlan, size: int, target: str | None) -> Iterator[CandidateFix]:
-        """Everything of this size that begins with `chosen`; `target` is the error to be mended first."""
+        """Yield the fixes of this size that extend `chosen`; `target` is the error to fix first."""
         key = (
             frozenset(chosen.items()),
             frozenset(plan.env.items()),
@@ -79,13 +85,13 @@ class Search:
         if key in self._seen or self.exhausted:
             return
         self._seen.add(key)
-        self.nodes -= 1
+        self._nodes.spend()
         versions = self.stack.completed(chosen)
         if not self.stack.keeps(versions) or self._too_dear(chosen, plan, size):
             return
-        clash = next(iter(pressing(self.stack, chosen)), None)
+        clash = next(iter(unresolved_clashes(self.stack, chosen)), None)
         if clash is not None:
-            for package, spec in ways_out(self.stack, clash, versions, chosen) if len(chosen) < size else ():
+            for package, spec in repairs_of(self.stack, clash, versions, chosen) if len(chosen) < size else ():
                 yield from self._with(chosen, plan, package, spec, size, target)
             return
         if key not in self._verdicts:
@@ -105,7 +111,7 @@ class Search:
             yield from self._with(chosen, plan, package, "", size, after)
 
     def _too_dear(self, chosen: dict[str, str], plan: FixPlan, size: int) -> bool:
-        """Whether it cannot become cheaper than what was found: no part of the cost falls when more is changed."""
+        """Whether no extension can cost less than what was found: no part of the cost falls when more is changed."""
         if self._cheapest is None:
             return False
         return (size, *cost(self.stack, chosen)[1:], by_hand(plan)) >= self._cheapest.cost
@@ -113,7 +119,7 @@ class Search:
     def _next(
         self, rules: Sequence[Rule], causes: Causes, plan: FixPlan, chosen: dict[str, str], size: int
     ) -> tuple[Rule | None, list[str], list[Pick]] | None:
-        """(the error with the fewest ways, packages that may mend it, settings); None where one has no way at all."""
+        """Return (the error with the fewest options, packages that may fix it, settings); None if one has none."""
         found: list[tuple[Rule | None, list[str], list[Pick]]] = []
         stuck = False
         for rule in rules:
@@ -148,7 +154,7 @@ class Search:
     def _set(
         self, chosen: dict[str, str], plan: FixPlan, picks: Sequence[Pick], size: int, target: str | None
     ) -> Iterator[CandidateFix]:
-        """The same with one more variable or setting, or a removal that the rule names."""
+        """Yield the fixes with one more variable or setting, or a removal that the rule names."""
         for pick in picks:
             joined = plan.joined(pick)
             if joined is None:
@@ -159,18 +165,18 @@ class Search:
             yield from self._extend({**chosen, **moved}, joined, size, target)
 
     def _settings(self, rule: Rule, switches: set[str], plan: FixPlan) -> Iterator[Pick]:
-        """What the rule puts before any release, removals and foreign builds it names, and set variables it reads."""
-        if len(plan.env) + len(plan.config) >= _SETTINGS:
+        """Yield what the rule puts before any release, its removals and builds, and the set variables that it reads."""
+        if len(plan.env) + len(plan.config) >= self.repair.budget.settings:
             return
         named = False
-        for order, way in enumerate(rule.alternatives):
+        for order, way in enumerate(self.repair.remedies(rule)):
             exact = [spec for spec in way.require.values() if spec == ABSENT or re.fullmatch(r"==[^,]*\+[^,]*", spec)]
             named = named or bool(way.require)
             pick = Pick(rule.id, order, way)
             joined = plan.joined(pick)
             if way.call or way.then or pick.trusted or not way.safe or len(exact) < len(way.require):
                 continue
-            if way.require and all(met(self.stack, name, spec) for name, spec in way.require.items()):
+            if way.require and all(satisfied(self.stack, name, spec) for name, spec in way.require.items()):
                 continue
             same = joined is None or (joined.env == plan.env and joined.config == plan.config)
             if (way.require or not same) and not (named and way.config):
@@ -181,62 +187,85 @@ class Search:
     def _judged(
         self, chosen: Mapping[str, str], plan: FixPlan, target: str | None
     ) -> tuple[CandidateFix | None, list[Rule], Causes]:
-        """(the outcome if nothing is left; else the errors that fire, and what they depend on)."""
+        """Return (the outcome if no error is left; else the errors that fire, and what they depend on)."""
         repair = self.repair
-        self.left -= 1
+        self._evaluations.spend()
         facts = repair.facts_after(plan, chosen)
         causes = Causes(self.rulebook, self.stack, facts)
         if target is not None and target not in plan.trusted:  # the cheap question first
             rule = self.rulebook.rules[target]
             if rule_holds(self.rulebook, rule, traced(self.rulebook, facts)) is not False:
                 return None, [rule], causes
-        outcome = repair.asked(plan, chosen)
-        if outcome is not None and not outcome.firing:
+        outcome = repair.evaluate(plan, chosen)
+        if outcome is not None and not outcome.firing and self._keeps(outcome):
             return outcome, [], causes
         return None, [self.rulebook.rules[name] for name in sorted(outcome.firing)] if outcome else [], causes
 
 
 def _no_release(rule: Rule) -> bool:
-    """Whether the author says that no release cures it: none is tried for its sake, silence about one is no proof."""
+    """Whether the rule's author says that no release fixes it, so that none is tried for it."""
     return "no_pin" in rule.body and not any(way.require for way in rule.alternatives)
 
 
 def better(repair: FixSearch, offered: Sequence[CandidateFix]) -> tuple[CandidateFix | None, bool]:
-    """(a way that needs fewer packages than all that are offered, where there is one; whether that could be told)."""
+    """Return (a fix with fewer packages than all that are offered, if any; whether the search was complete)."""
     size = min((len(outcome.chosen) for outcome in offered if not outcome.firing), default=0)
     if offered[0].firing or size < 2:
         return None, True
-    search = Search(repair, min(size - 1, _MOST), *_BETTER)
+    effort = repair.budget.smaller
+    search = Search(repair, replace(effort, packages=min(size - 1, effort.packages)), "smaller fix")
     found = search.best()
-    return found, found is not None or not (search.exhausted or size - 1 > _MOST)
+    return found, found is not None or not (search.exhausted or size - 1 > effort.packages)
+
+
+def keeping_backend(repair: FixSearch, outcome: CandidateFix) -> CandidateFix | None:
+    """Return a fix that keeps a fused backend where this one leaves only the unfused implementation.
+
+    What makes a backend unavailable names a release that would serve it, such as "needs cuDNN >= 9.11".
+    """
+    unfused = {
+        f"{library.prefix}.selected": {backend.id for backend in library.backends if backend.unfused}
+        for library in repair.rulebook.libraries.values()
+        if library.prefix and any(backend.unfused for backend in library.backends)
+    }
+
+    def falls_back(item: CandidateFix) -> bool:
+        return any(item.known.value(key) in ids for key, ids in unfused.items())
+
+    already = any(repair.base.known.value(key) in ids for key, ids in unfused.items())
+    if outcome.firing or already or not falls_back(outcome):
+        return None
+    return Search(repair, repair.budget.backend, "fused backend", lambda item: not falls_back(item)).best()
 
 
 def completed(repair: FixSearch, outcomes: Sequence[CandidateFix]) -> CandidateFix | None:
-    """A way that clears all where those that rules name leave errors: searched anew, then from the best of them."""
+    """Return a complete fix where remedies of rules leave errors: by a new search, then from the best of them."""
     found = Search(repair).best()
     if found is None and outcomes:
         begun = min(outcomes, key=lambda outcome: outcome.rank(repair.firing))
-        found = Search(repair, 2, *_SMALL).best(begun)
+        found = Search(repair, repair.budget.continued, "continued from a partial fix").best(begun)
     return found or _from_the_end(repair)
 
 
 def _from_the_end(repair: FixSearch) -> CandidateFix | None:
-    """A way begun where the first error is gone, and completed by what its releases need and by the other errors."""
+    """Return a fix that starts from releases without the first error, completed for all other errors."""
 
-    cases, left = Cases(repair, _CASES), [_SMALL[1]]
+    budget = repair.budget
+    cases = Cases(repair, budget.opening_cases)
+    left = Allowance("openings", "nodes", budget.from_opening.nodes, budget.trace)
     begun: dict[frozenset[str], CandidateFix] = {}
     rule = next((rule for rule in repair.rules if rule.id in repair.firing and not _no_release(rule)), None)
     if rule is None:
         return None
-    for wanted in islice(cases.openings(rule), _OPENINGS):
+    for wanted in islice(cases.openings(rule), budget.openings):
         if any(repair.stack.outdated(name, version, wanted) for name, version in wanted.items()):
             continue
         ranges = {name: version if version == ABSENT else f"=={version}" for name, version in wanted.items()}
-        for chosen in islice(choices(repair.stack, ranges, left=left), 1):
-            outcome = repair.asked(cases.plan, chosen)
+        for chosen in islice(choices(repair.stack, ranges, budget, left), 1):
+            outcome = repair.evaluate(cases.plan, chosen)
             if outcome is not None and not outcome.firing:
                 return outcome
             if outcome is not None:
                 begun.setdefault(outcome.firing, outcome)
     best = min(begun.values(), key=lambda item: (len(item.firing), item.cost), default=None)
-    return Search(repair, _MORE, *_SMALL).best(best) if best is not None else None
+    return Search(repair, budget.from_opening, "openings").best(best) if best is not None else None

@@ -1,7 +1,8 @@
-"""Fixes: the smallest changes after which the same rulebook, asked again, has no error left.
+"""Find fixes: the smallest changes after which the same rulebook, evaluated again, reports no error.
 
-`stack` knows releases and what they require, `packages` searches those that fit together, `plan` joins what rules
-ask for, `effects` says what the facts would then be, `repair` asks the rulebook again, `wording` tells it.
+`environment` knows releases and requirements, `resolve` finds releases that fit together, `plan` joins the remedies
+of rules, `effects` computes the changed facts, `repair` evaluates the rulebook on them, `search` tries all releases,
+`describe` writes the result.
 """
 
 from __future__ import annotations
@@ -9,22 +10,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from doctor.model import ChangeKind, Facts, Fix, Infeasible, Severity
+from doctor.model import ChangeKind, Facts, Fix, FixSafety, Infeasible, Severity
 from doctor.packages.index import ReleaseIndex, load_index
 from doctor.rulebook.evaluate import Assessment
 from doctor.rulebook.rulebook import Rulebook
-from doctor.solver.environment import stack_of
 
+from .budget import SearchBudget
 from .constraints import Limits
 from .describe import as_fix
+from .environment import stack_of
 from .infeasibility_text import proofs
+from .ranking import best_of
 from .regressions import FeatureRegressions
-from .repair import CandidateFix, FixSearch, best_of, drags
-from .search import Search, better, completed
+from .repair import CandidateFix, FixSearch, downgrades_torch_line
+from .search import Search, better, completed, keeping_backend
 
-MOST_FIXES = 3
-_SEARCHED = 3  # warnings
-_SUSPICIOUS = 4  # packages: from so many on it is always asked whether fewer would do
+Requirements = Callable[[], Mapping[str, Sequence[str]]]
+_DEFAULT = SearchBudget()
 
 
 def solve(
@@ -33,29 +35,29 @@ def solve(
     assessment: Assessment,
     *,
     limits: Limits | None = None,
-    installed: Callable[[], Mapping[str, Sequence[str]]] | None = None,
+    installed: Requirements | None = None,
     index: ReleaseIndex | None = None,
     deep: bool = True,
     thorough: bool = True,
+    budget: SearchBudget = _DEFAULT,
 ) -> tuple[Fix, ...]:
-    """Up to three fixes for the errors (for the warnings where there is no error), the recommended one first.
+    """Return fixes for the errors (for the warnings where there is no error), the recommended one first.
 
-    `limits` says what stays; `installed` reads the Requires-Dist of installed distributions, once something is to fix.
-    Not `deep`: only the ways that rules name, without a search among all releases, which may take seconds.
-    Not `thorough`: that search only where no rule's way clears everything or the way is a heavy one, and what the
-    ways lose is not worked out.
+    `limits` says what stays; `installed` reads the Requires-Dist of installed distributions.
+    Not `deep`: only the remedies of rules, without a search among all releases, which may take seconds.
+    Not `thorough`: that search only where no remedy fixes everything or the fix is large; regressions are not computed.
     """
     requires = functools.cache(installed) if installed is not None else None
     own = limits.with_declared() if limits is not None else None
     kept: tuple[Fix, ...] = ()
-    if own is not None:  # ranges of the project's own files that are not part of the trouble are kept
-        kept = _solve(rulebook, facts, assessment, own, requires, index, deep, thorough)
+    if own is not None:  # the project's own ranges stay where they are not part of the problem
+        kept = _solve(rulebook, facts, assessment, own, requires, index, deep, thorough, budget)
         if kept and not kept[0].leaves and any(change.kind == ChangeKind.PACKAGE for change in kept[0].changes):
             return kept
         kept = tuple(fix for fix in kept if not fix.leaves)
-    found = _solve(rulebook, facts, assessment, limits, requires, index, deep, thorough)
+    found = _solve(rulebook, facts, assessment, limits, requires, index, deep, thorough, budget)
     known = {fix.title for fix in kept}
-    return (*kept, *(fix for fix in found if fix.title not in known))[:MOST_FIXES]
+    return (*kept, *(fix for fix in found if fix.title not in known))[: budget.fixes]
 
 
 def _solve(
@@ -63,50 +65,68 @@ def _solve(
     facts: Facts,
     assessment: Assessment,
     limits: Limits | None,
-    installed: Callable[[], Mapping[str, Sequence[str]]] | None,
+    installed: Requirements | None,
     index: ReleaseIndex | None,
     deep: bool,
     thorough: bool,
+    budget: SearchBudget,
 ) -> tuple[Fix, ...]:
     errors = [finding for finding in assessment.findings if finding.severity == Severity.ERROR]
     targets = errors or [finding for finding in assessment.findings if finding.severity == Severity.WARNING]
-    hopeless = all(finding.no_pin for finding in errors)  # says the author: no release cures it
-    if not any(finding.alternatives for finding in targets) and hopeless:
+    no_release = all(finding.no_pin for finding in errors)  # says the rule's author
+    if not any(finding.alternatives for finding in targets) and no_release:
         return ()
 
     requires = installed() if installed is not None else None
     stack = stack_of(facts, assessment.known, index or load_index(), limits, requires)
     severities = ("error",) if errors else ("error", "warning")
-    repair = FixSearch(rulebook, facts, assessment, stack, severities)
+    repair = FixSearch(rulebook, facts, assessment, stack, severities, budget)
     outcomes: list[CandidateFix] = []
-    for finding in targets:  # worst first; where it leaves errors behind, another may be the better one to begin with
+    for finding in targets:  # worst first; where it leaves errors, another may be the better one to begin with
         named = repair.fixes_for(rulebook.rules[finding.rule])
-        outcomes += [outcome for outcome in named if errors or not drags(stack, outcome)]
-        if any(not outcome.firing for outcome in outcomes):
+        outcomes += [outcome for outcome in named if errors or not downgrades_torch_line(stack, outcome)]
+        if any(map(_complete, outcomes)):
             break
-    if deep and errors and all(outcome.firing for outcome in outcomes):
-        found = completed(repair, outcomes)  # no rule names a way that clears everything: look for one
+    if deep and errors and not any(map(_complete, outcomes)):
+        found = completed(repair, outcomes)  # no remedy fixes everything: search all releases
         outcomes += [found] if found is not None else []
     if deep and thorough and not errors and not outcomes:
-        for finding in targets[:_SEARCHED]:  # a warning whose cure the index knows: a part that strayed from its pin
-            rule = rulebook.rules[finding.rule]
-            found = Search(repair.of_one(rule), 1, 60, 200).best() if not finding.no_pin else None
-            outcomes += [repair.asked(found.plan, found.chosen) or found] if found is not None else []
-    outcomes = [repair.lean(outcome) for outcome in outcomes]
-    best = best_of(outcomes, repair.firing, MOST_FIXES)
-    if deep and errors and best and (thorough or drags(stack, best[0]) or len(best[0].chosen) >= _SUSPICIOUS):
-        smaller, repair.smallest = better(repair, best)
-        if smaller is not None:  # recommended only if it is worse in nothing that matters, else one way of several
-            best = [smaller, *best] if smaller.dominates(best[0]) else [*best[: MOST_FIXES - 1], smaller]
-        best = best[:MOST_FIXES]
-    losses = None
-    if deep and thorough:
-        losses = FeatureRegressions(repair)
-    fixes: dict[tuple[object, ...], Fix] = {}  # two ways may come to the same
+        outcomes += _for_warnings(repair, [finding.rule for finding in targets if not finding.no_pin])
+    best = best_of(repair, [repair.minimize(outcome) for outcome in outcomes])
+    proven_minimal = True
+    if deep and errors and best:
+        kept = keeping_backend(repair, best[0])
+        best = best_of(repair, [kept, *best], [kept]) if kept is not None else best
+        large = downgrades_torch_line(stack, best[0]) or len(best[0].chosen) >= budget.suspicious_size
+        if thorough or large:
+            smaller, proven_minimal = better(repair, best)
+            if smaller is not None:  # recommended only if it is worse in nothing that matters
+                front = smaller.dominates(best[0])
+                best = [smaller, *best] if front else [*best[: budget.fixes - 1], smaller]
+        best = best[: budget.fixes]
+    regressions = FeatureRegressions(repair) if deep and thorough else None
+    fixes: dict[tuple[object, ...], Fix] = {}  # two outcomes may make the same changes
     for outcome in best:
-        fix = as_fix(repair, outcome, outcome is best[0], losses)
+        first = outcome is best[0]
+        fix = as_fix(repair, outcome, first=first, minimal=proven_minimal, regressions=regressions)
         fixes.setdefault(tuple((change.kind, change.name, change.after) for change in fix.changes), fix)
     return tuple(fix for changes, fix in fixes.items() if changes)
+
+
+def _complete(outcome: CandidateFix) -> bool:
+    """Whether it fixes everything and nothing of it depends on an unknown condition."""
+    return not outcome.firing and outcome.safety != FixSafety.CONDITIONAL
+
+
+def _for_warnings(repair: FixSearch, rules: Sequence[str]) -> list[CandidateFix]:
+    """Return fixes of warnings that only the index knows, such as a bundled package at another version than pinned."""
+    outcomes = []
+    for name in rules[: repair.budget.warnings_searched]:
+        alone = repair.of_one(repair.rulebook.rules[name])
+        found = Search(alone, repair.budget.warning, "warning").best()
+        if found is not None:
+            outcomes.append(repair.evaluate(found.plan, found.chosen) or found)
+    return outcomes
 
 
 def no_fix(
@@ -116,14 +136,15 @@ def no_fix(
     fixes: Sequence[Fix],
     *,
     limits: Limits | None = None,
-    installed: Callable[[], Mapping[str, Sequence[str]]] | None = None,
+    installed: Requirements | None = None,
     index: ReleaseIndex | None = None,
+    budget: SearchBudget = _DEFAULT,
 ) -> tuple[Infeasible, ...]:
-    """For every error that no fix clears: why no release cures it, in sentences, and what would help instead."""
+    """Explain for every error that no fix clears why no release does, and what would help instead."""
     cleared = {rule for fix in fixes for rule in fix.resolves}
     if not assessment.errors - cleared:
         return ()
 
     requires = installed() if installed is not None else None
     stack = stack_of(facts, assessment.known, index or load_index(), limits, requires)
-    return proofs(FixSearch(rulebook, facts, assessment, stack, ("error",)), cleared)
+    return proofs(FixSearch(rulebook, facts, assessment, stack, ("error",), budget), cleared)

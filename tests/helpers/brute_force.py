@@ -13,16 +13,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from doctor.model import ABSENT, Facts, Remedy
-from doctor.packages.index import admits, load_index
+from doctor.packages.index import load_index
 from doctor.packages.relations import owner_of
+from doctor.packages.requirements import admits
 from doctor.rulebook.conditions import Leaf
 from doctor.rulebook.evaluate import Assessment, know
 from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.candidates import releases_of
 from doctor.solver.environment import stack_of
 from doctor.solver.plan import LOADER_VARIABLES, FixPlan, Pick
+from doctor.solver.remedies import builds_of
 from doctor.solver.repair import FixSearch
-from doctor.solver.resolve import choices, pressing
+from doctor.solver.resolve import choices, unresolved_clashes
 
 #: What may be installed where it is missing: the product adds nothing else.
 ADDED = ("flash-attn",)
@@ -49,6 +51,9 @@ class World:
         builds = {spec.removeprefix("==") for rule in rulebook.rules.values() if rule.severity == "error"
                   for way in rule.alternatives for name, spec in way.require.items()
                   if name == "torch" and "+" in spec}  # fmt: skip
+        builds |= {remedy.require["torch"].removeprefix("==") for rule in rulebook.rules.values()
+                   if rule.severity == "error" for way in rule.alternatives if way.build
+                   for remedy in builds_of(self.stack, way)}  # fmt: skip
         if "torch" in self.classes:  # builds of another index: those that some rule names
             self.classes["torch"] += [
                 build for build in sorted(builds) if releases_of(self.stack, "torch", f"=={build}")
@@ -96,7 +101,9 @@ class World:
             frozenset(
                 (n.package, n.range) for n in stack.needs(package, version, torch) if n.package in stack.installed
             ),
-            tuple(sorted(stack.parts(package, version, torch).items())) if package == "transformer-engine" else (),
+            tuple(sorted(stack.bundled_packages(package, version, torch).items()))
+            if package == "transformer-engine"
+            else (),
             tuple(admits(text, version) for text in self._ranges(package)),
             release_date_matters(stack, package, version),
         )
@@ -125,7 +132,7 @@ class World:
 
     def _assigned(self, chosen: dict[str, str], names: tuple[str, ...]) -> Iterator[dict[str, str]]:
         left = names[len(chosen) :]
-        for clash in pressing(self.stack, chosen):
+        for clash in unresolved_clashes(self.stack, chosen):
             ends = {clash.package, owner_of(clash.package), clash.needs, owner_of(clash.needs)}
             if not ends & set(left):
                 return  # nothing chosen later mends it
@@ -142,7 +149,7 @@ class World:
         key = (tuple(sorted(chosen.items())), tuple(sorted(plan.env.items())), str(plan.config))
         if key not in self._verdicts:
             self.judged += 1
-            outcome = self.repair.asked(plan, chosen)
+            outcome = self.repair.evaluate(plan, chosen)
             self._verdicts[key] = outcome is not None and not outcome.firing
         return self._verdicts[key]
 

@@ -6,7 +6,9 @@ import random
 
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
-from doctor.packages.index import Platform, ReleaseIndex, load_index, needs_of
+from doctor.packages.index import ReleaseIndex, load_index
+from doctor.packages.platform import Platform
+from doctor.packages.requirements import needs_of
 from doctor.sources.workload.defaults import complete_workload
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from doctor.apply.edit.edits import Edits, edits_of
 from doctor.facts.vocabulary import fact
 from doctor.model import Change, Facts, Fix, Report
+from doctor.packages.index import load_index
+from doctor.rulebook.resolver import FactResolver
+from doctor.solver.environment import stack_of
+from doctor.solver.install_plan import install_plan
 
 INSTALLED = {
     "python.version": "3.11.7", "platform.system": "Linux", "platform.machine": "x86_64", "platform.glibc": "2.35",
@@ -18,8 +23,15 @@ def report(*changes: Change, index_url: str | None = None, **installed: str) -> 
     """A report whose one fix makes these changes; packages are installed as given."""
     known = {**INSTALLED, **{f"{name.replace('_', '-')}.version": version for name, version in installed.items()}}
     facts = Facts(fact(key, value, "test") for key, value in known.items())
-    fix = Fix("Do it", changes, ("X001",), index_url=index_url)
+    fix = planned(Fix("Do it", changes, ("X001",)), facts, index_url)
     return Report("attn-doctor", {}, facts, (), (), (fix,), (), {})
+
+
+def planned(fix: Fix, facts: Facts, index_url: str | None = None) -> Fix:
+    """The fix with its install plan in the environment of these facts."""
+    known = FactResolver(facts)
+    plan = install_plan(stack_of(facts, known, load_index()), known, fix.changes, index_url)
+    return replace(fix, plan=plan)
 
 
 def change(package: str, after: str | None, before: str | None = None) -> Change:

@@ -11,6 +11,9 @@ from doctor.model import (
     Facts,
     Finding,
     Fix,
+    FixSafety,
+    InstallPlan,
+    PinnedRequirement,
     Prediction,
     Reason,
     Remedy,
@@ -45,7 +48,7 @@ def build_report(**changes):
             Remedy(
                 require={"nvidia-cudnn-cu12": "9.3.0.75"},
                 index_url="https://example.org/whl",
-                safe=False,
+                safety=FixSafety.UNSAFE,
                 note="torch pins another",
             ),
             Remedy(set_env={"NVTE_FUSED_ATTN": "0"}, unset_env=("NVTE_FLASH_ATTN",)),
@@ -93,7 +96,7 @@ def build_report(**changes):
         ("TE900",),
         ("FA900",),
         note="rebuild what was compiled against torch 2.6",
-        installs=("pip uninstall --yes flash-attn-4", "pip install torch==2.7.1"),
+        plan=InstallPlan((PinnedRequirement("torch", "2.7.1", "brings cuDNN 9.5.1"),), removed=("flash-attn-4",)),
     )
     content = {
         "tool": "attn-doctor 9.9",

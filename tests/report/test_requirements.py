@@ -18,11 +18,11 @@ from doctor.packages.index import load_index
 from doctor.report.requirements import render_pins
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
-from doctor.solver.install_plan import pinnable
 from doctor.solver.solve import solve
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
 from doctor.sources.workload.files import read_workload
+from tests.helpers.onefix import planned
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "incidents"
 
@@ -86,7 +86,7 @@ def test_b_pins_torch_alone_and_never_its_libraries():
     text = render_pins(incident("b"))
     assert required(text)["torch"] == "2.7.1" and required(text)["transformer-engine"] == "2.3.0"
     assert not any(name.startswith(("nvidia-", "triton")) for name in required(text))
-    assert "built again, as torch changes" in second_step(text)
+    assert "rebuilt because torch changes" in second_step(text)
     assert "9.3.0.75" in text  # the popular fix, and why it is none
 
 
@@ -100,7 +100,7 @@ def test_c_holds_the_installed_torch():
 def test_e_does_not_ask_the_registry_for_a_container_build():
     text = render_pins(incident("e"))
     assert "torch" not in required(text) and "transformer-engine" in required(text)
-    assert "torch 2.4.0a0+3bcc3cddb5.nv24.07 is not in the registry" in text
+    assert "torch 2.4.0a0+3bcc3cddb5.nv24.07 is not on PyPI" in text
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c", "d", "e", "f"])
@@ -128,11 +128,12 @@ def test_the_pinned_releases_agree_with_one_another(name: str):
 def test_pins_are_taken_from_the_first_way_that_has_any():
     changes = (Change("config", "cp_comm_type", "all_gather", "p2p", "why", ("X001",)),)
     torch = (Change("package", "torch", "2.6.0", "2.7.1", "why", ("X001",)),)
-    fixes = (Fix("Set it", changes, ("X001",)), Fix("Upgrade `torch` to 2.7.1", torch, ("X001",)))
-    report = Report("t", {}, facts_of(torch_version="2.6.0"), (), (), fixes, (), {})
-    assert pinnable(report) is fixes[1]
+    given = facts_of(torch_version="2.6.0")
+    fixes = (Fix("Set it", changes, ("X001",)), planned(Fix("Upgrade `torch` to 2.7.1", torch, ("X001",)), given))
+    report = Report("t", {}, given, (), (), fixes, (), {})
+    assert report.package_fix is fixes[1]
     text = render_pins(report)
-    assert "Without any package: Set it" in text and required(text) == {"torch": "2.7.1"}
+    assert "Without package changes: Set it" in text and required(text) == {"torch": "2.7.1"}
 
 
 def test_settings_are_comments_to_paste():
@@ -151,8 +152,9 @@ def test_settings_are_comments_to_paste():
 
 def test_another_build_needs_its_index():
     change = Change("package", "torch", "2.6.0", "2.6.0+cu126", "why", ("X001",))
-    fix = Fix("Do", (change,), ("X001",), index_url="https://example.org/whl/cu126")
-    text = render_pins(Report("t", {}, facts_of(torch_version="2.6.0"), (), (), (fix,), (), {}))
+    given = facts_of(torch_version="2.6.0")
+    fix = planned(Fix("Do", (change,), ("X001",)), given, "https://example.org/whl/cu126")
+    text = render_pins(Report("t", {}, given, (), (), (fix,), (), {}))
     assert "--extra-index-url https://example.org/whl/cu126\n" in text
     assert required(text) == {"torch": "2.6.0+cu126"}
 
@@ -169,7 +171,7 @@ def test_a_removed_twin_has_its_other_half_installed_anew():
 def test_a_core_that_is_an_extra_is_asked_for():
     change = Change("package", "transformer-engine", "2.3.0", "2.13.0", "why", ("X001",))
     given = facts_of(torch_version="2.8.0", transformer__engine_version="2.3.0")
-    text = render_pins(Report("t", {}, given, (), (), (Fix("Do", (change,), ("X001",)),), (), {}))
+    text = render_pins(Report("t", {}, given, (), (), (planned(Fix("Do", (change,), ("X001",)), given),), (), {}))
     assert "transformer-engine[core-cu12]==2.13.0  #" in text
     assert "transformer-engine-torch==2.13.0" in second_step(text)
 
@@ -177,7 +179,7 @@ def test_a_core_that_is_an_extra_is_asked_for():
 def test_a_companion_that_cannot_stay_is_not_held():
     change = Change("package", "torch", "2.6.0", "2.7.1", "why", ("X001",))
     given = facts_of(torch_version="2.6.0", xformers_version="0.0.29.post3")
-    text = render_pins(Report("t", {}, given, (), (), (Fix("Do", (change,), ("X001",)),), (), {}))
+    text = render_pins(Report("t", {}, given, (), (), (planned(Fix("Do", (change,), ("X001",)), given),), (), {}))
     assert required(text) == {"torch": "2.7.1"}
     assert "xformers 0.0.29.post3 is not held: it needs torch==2.6.0, which is 2.7.1" in text
 
@@ -185,7 +187,7 @@ def test_a_companion_that_cannot_stay_is_not_held():
 def test_a_companion_that_no_installer_would_take_here_is_not_held():
     change = Change("package", "torch", "2.6.0", "2.7.1", "why", ("X001",))
     given = facts_of(torch_version="2.6.0", transformers_version="5.22.2").with_(fact("python.version", "3.10.1", "t"))
-    text = render_pins(Report("t", {}, given, (), (), (Fix("Do", (change,), ("X001",)),), (), {}))
+    text = render_pins(Report("t", {}, given, (), (), (planned(Fix("Do", (change,), ("X001",)), given),), (), {}))
     assert required(text) == {"torch": "2.7.1"} and "transformers 5.22.2 is not held" in text
 
 
@@ -201,9 +203,10 @@ def test_no_text_of_a_rule_breaks_out_of_its_comment():
     evil = "first\nevil-package==1.0\n--index-url https://example.org"
     change = Change("package", "torch", "2.6.0", "2.7.1", evil, ("X001",))
     setting = Change("env", "A", None, evil, evil, ("X001",))
-    fix = Fix(evil, (change, setting), ("X001",), note=evil)
+    given = facts_of(torch_version="2.6.0")
+    fix = planned(Fix(evil, (change, setting), ("X001",), note=evil), given)
     finding = Finding("X001", "n", Severity.ERROR, Verdict.FIRES, "S", "M", "", (), (), no_pin=evil, myth=evil)
-    text = render_pins(Report("t", {}, facts_of(torch_version="2.6.0"), (finding,), (), (fix, fix), (), {}))
+    text = render_pins(Report("t", {}, given, (finding,), (), (fix, fix), (), {}))
     assert required(text) == {"torch": "2.7.1"}
     assert not any(line.startswith("--") for line in text.splitlines())
 
@@ -262,7 +265,9 @@ def test_pip_accepts_pins_for_real(tmp_path: Path):
     change = Change("package", "transformers", "4.44.2", "4.42.4", "why", ("X001",))
     given = facts_of(transformers_version="4.44.2")
     path = tmp_path / "pins.txt"
-    path.write_text(render_pins(Report("t", {}, given, (), (), (Fix("Do", (change,), ("X001",)),), (), {})))
+    path.write_text(
+        render_pins(Report("t", {}, given, (), (), (planned(Fix("Do", (change,), ("X001",)), given),), (), {}))
+    )
     done = _pip("-r", str(path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "transformers-4.42.4" in done.stdout
@@ -271,8 +276,8 @@ def test_pip_accepts_pins_for_real(tmp_path: Path):
 def test_flash_attn_comes_from_its_wheel_where_the_new_torch_has_one():
     change = Change("package", "torch", "2.6.0", "2.8.0", "why", ("X001",))
     given = facts_of(torch_version="2.6.0", flash__attn_version="2.8.3")
-    text = render_pins(Report("t", {}, given, (), (), (Fix("Do", (change,), ("X001",)),), (), {}))
+    text = render_pins(Report("t", {}, given, (), (), (planned(Fix("Do", (change,), ("X001",)), given),), (), {}))
     assert "flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp311-cp311-linux_x86_64.whl" in second_step(text)
     older = facts_of(torch_version="2.6.0", flash__attn_version="2.5.6")
-    text = render_pins(Report("t", {}, older, (), (), (Fix("Do", (change,), ("X001",)),), (), {}))
+    text = render_pins(Report("t", {}, older, (), (), (planned(Fix("Do", (change,), ("X001",)), older),), (), {}))
     assert "https://" not in second_step(text) and "--no-build-isolation" in second_step(text)

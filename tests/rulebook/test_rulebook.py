@@ -6,7 +6,7 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact, term
-from doctor.model import SEVERITIES, Facts, Remedy
+from doctor.model import SEVERITIES, Facts, FixSafety, Remedy
 from doctor.rulebook.conditions import Condition
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import load_rulebook
@@ -47,7 +47,8 @@ def test_every_library_can_be_used(rulebook):
         for condition, order in library.preferences:
             assert condition is None or list(condition.leaves())
             assert set(order) <= backends
-        assert bool(library.preferences) == bool(backends)
+        assert bool(library.preferences or library.choice) == bool(backends)
+        assert set(library.choice.values()) <= set(library.decisions)
 
 
 def test_what_a_release_implies_speaks_of_known_facts(rulebook):
@@ -75,7 +76,7 @@ def test_a_team_adds_rules(tmp_path, rulebook):
     rule = both.rules["TEAM001"]
     assert rule.library == tmp_path.name and not rule.disables
     assert rule.alternatives == (
-        Remedy(require={"nvidia-nccl-cu12": ">=2.20"}, unset_env=("NCCL_P2P_DISABLE",), safe=False),
+        Remedy(require={"nvidia-nccl-cu12": ">=2.20"}, unset_env=("NCCL_P2P_DISABLE",), safety=FixSafety.UNSAFE),
         Remedy(note="ask the cluster's keepers"),
     )
 

@@ -30,19 +30,22 @@ def packages(fix: Fix) -> int:
     return sum(change.kind == "package" for change in fix.changes)
 
 
-@pytest.mark.parametrize("seed", range(1000, 1012))
+#: Environments whose smallest fix changes one, two or three packages, so that there is something to make smaller.
+FIXED_BY_PACKAGES = (1000, 1001, 1007, 1009, 1012, 1020, 1024, 1025)
+
+
+@pytest.mark.parametrize("seed", FIXED_BY_PACKAGES)
 def test_no_smaller_set_of_packages_would_do(seed: int):
     facts, before, fixes = solved(seed)
     clear = [packages(fix) for fix in fixes if not fix.leaves]
-    if not before.errors or not clear or not min(clear):
-        pytest.skip("nothing to make smaller")
+    assert before.errors and clear and min(clear)
     assert World(rulebook(), facts, before).solved(min(clear) - 1) is None
 
 
 def test_brute_force_finds_what_was_found():
-    """It is no judge that says no to everything: with as many packages as the fix it has an answer, too."""
+    """With as many packages as the fix it has an answer, too."""
     agreed = 0
-    for seed in range(1000, 1030):
+    for seed in (1007, 1008, 1012, 1013, 1016, 1017):
         facts, before, fixes = solved(seed)
         clear = [fix for fix in fixes if not fix.leaves and not any(change.kind == "call" for change in fix.changes)]
         sizes = [packages(fix) for fix in clear]

@@ -15,7 +15,7 @@ from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
-from doctor.packages.index import Platform
+from doctor.packages.platform import Platform
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.solver.constraints import Limits, limits_of
@@ -107,7 +107,7 @@ def test_a_constraints_file_is_read_as_pip_reads_it(tmp_path: Path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("torch>==2", "is no requirement"), ("two words", "is no requirement"), ("-r gone.txt", "cannot read")],
+    [("torch>==2", "is not a requirement"), ("two words", "is not a requirement"), ("-r gone.txt", "cannot read")],
 )
 def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, text: str, message: str):
     path = tmp_path / "c.txt"
@@ -125,7 +125,7 @@ def test_held_and_allowed_at_once_is_an_error():
 
 
 def request(**more) -> Request:
-    return Request(facts=str(B / "facts.yaml"), workload=str(B / "workload.yaml"), run=False, **more)
+    return Request(facts=(str(B / "facts.yaml"),), workload=str(B / "workload.yaml"), run=False, **more)
 
 
 def test_the_session_passes_the_limits_on(tmp_path: Path):

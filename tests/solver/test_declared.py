@@ -99,7 +99,7 @@ def test_every_way_to_write_a_range_binds(tmp_path: Path, spec, wanted, file):
         return
     fix = fixes(OTHER, tmp_path, file)[0]
     assert moved(fix) == {"transformers": wanted}
-    outside = f'transformers = "{spec}"`: let it admit {wanted}'
+    outside = f'transformers = "{spec}"`: change it to allow {wanted}'
     assert (outside in fix.changes[0].why) is (spec == "~4.42"), fix.changes[0].why
 
 
@@ -109,7 +109,7 @@ def test_the_same_in_the_words_of_pep_440(tmp_path: Path, spec, wanted):
             f'dependencies = ["torch==2.6.0", "Transformers[torch]{spec}"]\n')  # fmt: skip
     fix = fixes(OTHER, tmp_path, "pyproject.toml")[0]
     assert moved(fix) == {"transformers": wanted}
-    new = f"pyproject.toml:4 says `Transformers[torch]{spec}`: change it to `Transformers[torch]==4.43.0`"
+    new = f"pyproject.toml:4 has `Transformers[torch]{spec}`: change it to `Transformers[torch]==4.43.0`"
     assert (new in fix.changes[0].why) is (wanted == "4.43.0")
 
 
@@ -144,4 +144,4 @@ def test_a_whole_session_keeps_to_what_poetry_says(tmp_path: Path):
     )
     assert moved(report.fixes[0]) == {"torch": "2.6.0+cu126"}
     place = f"{tmp_path / 'pyproject.toml'}:3"
-    assert f"`torch==2.7.1` is ruled out by `torch>=2.6.0,<2.7` ({place})" in (report.fixes[0].note or "")
+    assert f"`torch==2.7.1` conflicts with `torch>=2.6.0,<2.7` ({place})" in (report.fixes[0].note or "")

@@ -99,7 +99,7 @@ def test_a_general_rule_that_yields_is_no_new_error():
         OWN003={"when": {"torch.version": ">=2.8"}, "yields_to": ["OWN002"]},
     )
     facts = given(torch="2.6.0").with_(fact("workload.mask", "causal", "test"))
-    outcome = repair_of(rules, facts).asked(FixPlan(), {"torch": "2.8.0"})
+    outcome = repair_of(rules, facts).evaluate(FixPlan(), {"torch": "2.8.0"})
     assert outcome is not None and outcome.firing == {"OWN002"}
     (fix,) = solve(rules, facts, evaluate(rules, facts), index=WORLD)
     assert fix.resolves == ("OWN001",) and fix.leaves == ("OWN002",)

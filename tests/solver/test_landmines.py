@@ -55,8 +55,8 @@ def changes(fix: Fix) -> dict[str, str | None]:
 TABLE: list[tuple[str, Facts, str, dict[str, str | None], str]] = [
     ("A softcap", incident("a"), "TE101", {"transformer-engine": "2.1.0"}, "flash-attn==2.3.0"),
     ("B bottom right", incident("b"), "TE103", {"torch": "2.7.1"}, "9.3.0.75"),
-    ("C xtuner", incident("c"), "XT001", {"transformers": "4.42.4"}, "transformers<4.43"),
-    ("D no backend", incident("d"), "TE111", {"torch": "2.8.0", "flash-attn": "2.8.3", "NVTE_FLASH_ATTN": None}, "upgrading cuDNN"),
+    ("C xtuner", incident("c"), "XT001", {"use_varlen_attn": "true"}, "transformers<4.43"),
+    ("D no backend", incident("d"), "TE111", {"NVTE_FLASH_ATTN": None, "v = torch.nn.functional.pad(v, (0, head_dim_qk - head_dim_v))": "…"}, "upgrading cuDNN"),
     ("E interleaved", incident("e"), "TE120", {"transformer-engine": "1.12.0"}, "cuDNN"),
     ("F two cuDNNs", incident("f"), "TE130", {"CUDNN_HOME": "…", "LD_LIBRARY_PATH": "…"}, "alone"),
     ("1 two cuDNN wheels", given(versions({"torch": "2.8.0", "nvidia-cudnn-cu12": "9.10.2.21", "nvidia-cudnn-cu13": "9.19.0.56"})),
@@ -91,7 +91,7 @@ TABLE: list[tuple[str, Facts, str, dict[str, str | None], str]] = [
     ("11 a shadowed cuDNN", given({**versions({"torch": "2.8.0", "nvidia-cudnn-cu12": "9.10.2.21", "cudnn": "9.1.0"}),
      "cudnn.path": "/usr/lib/libcudnn.so.9", "env.LD_LIBRARY_PATH": "/usr/lib"}),
      "CUDNN004", {"LD_LIBRARY_PATH": None}, "does not cure it"),
-    ("12 resolvable and broken", incident("c"), "XT001", {"transformers": "4.42.4"}, "torch"),
+    ("12 resolvable and broken", incident("c"), "XT001", {"pack_to_max_length": "true"}, "torch"),
 ]  # fmt: skip
 
 

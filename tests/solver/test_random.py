@@ -17,6 +17,7 @@ from doctor.solver.solve import solve
 from tests.helpers.made_up import environment
 
 SEEDS = range(60)
+QUICK = 20  # of them without `make test-all`
 
 
 @cache
@@ -34,7 +35,9 @@ def solved(seed: int) -> tuple[Facts, Assessment, tuple[Fix, ...], float]:
     return facts, before, fixes, time.process_time() - began
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    "seed", [seed if seed < QUICK else pytest.param(seed, marks=pytest.mark.slow) for seed in SEEDS]
+)
 def test_a_fix_breaks_nothing_and_is_quick(seed: int):
     facts, before, fixes, seconds = solved(seed)
     assert seconds < 3
@@ -53,8 +56,9 @@ def test_a_fix_breaks_nothing_and_is_quick(seed: int):
             assert release is None or (release.installs_on(stack.platform) and not release.yanked)
 
 
+@pytest.mark.slow
 def test_the_environments_are_worth_the_trouble():
-    """Enough of them are broken, and most of the broken ones can be cured."""
+    """Enough of them are broken, and most of the broken ones can be fixed."""
     broken = [solved(seed) for seed in SEEDS if solved(seed)[1].errors]
     cured = [item for item in broken if any(not fix.leaves for fix in item[2])]
     assert len(broken) >= 25

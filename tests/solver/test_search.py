@@ -14,10 +14,11 @@ from doctor.packages.index import ReleaseIndex
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook
+from doctor.solver.budget import BudgetExhausted, Effort, Event, SearchBudget
 from doctor.solver.cost import cost
 from doctor.solver.environment import stack_of
 from doctor.solver.repair import FixSearch
-from doctor.solver.resolve import pressing
+from doctor.solver.resolve import unresolved_clashes
 from doctor.solver.search import Search, better
 from doctor.solver.solve import solve
 
@@ -72,7 +73,7 @@ def brute_force(rules: Rulebook, facts: Facts, repair: FixSearch, most: int) -> 
         chosen = {n: v for n, v in zip(names, versions, strict=True) if v != stack.installed[n]}
         if not 0 < len(chosen) <= most or any(stack.index.releases(n)[v].yanked for n, v in chosen.items()):
             continue
-        if pressing(stack, chosen):
+        if unresolved_clashes(stack, chosen):
             continue
         changed = facts.with_(*(fact(f"{n}.version", v, "test") for n, v in chosen.items()))
         if not evaluate(rules, changed).errors:
@@ -90,7 +91,7 @@ def test_the_search_finds_the_optimum_of_brute_force(block: int):
         if not before.errors:
             continue
         repair = FixSearch(rules, facts, before, stack_of(facts, before.known, index), ("error",))
-        search = Search(repair, most=3, evaluations=10_000)
+        search = Search(repair, Effort(3, 10_000, 4000))
         found = search.best()
         assert not search.exhausted
         expected = brute_force(rules, facts, repair, 3)
@@ -106,7 +107,7 @@ def test_a_way_that_no_rule_names_is_offered_and_told_as_such():
         fixes = solve(rules, facts, evaluate(rules, facts), index=index)
         if fixes:
             break
-    assert "No rule names this way" in (fixes[0].note or "") and not fixes[0].leaves
+    assert "Found by search over all releases" in (fixes[0].note or "") and not fixes[0].leaves
     assert all(change.why for change in fixes[0].changes)
 
 
@@ -116,7 +117,7 @@ def test_an_exhausted_search_says_so():
         before = evaluate(rules, facts)
         if before.errors:
             repair = FixSearch(rules, facts, before, stack_of(facts, before.known, index), ("error",))
-            whole, short = Search(repair, 3, 10_000), Search(repair, 3, 1)
+            whole, short = Search(repair, Effort(3, 10_000, 4000)), Search(repair, Effort(3, 1, 4000))
             if whole.best() is not None and short.best() is None:
                 assert short.exhausted and not whole.exhausted
                 return
@@ -131,8 +132,7 @@ def test_absent_packages_are_not_installed():
             assert not any(change.name == "xtuner" for change in fix.changes)
 
 
-def test_what_could_not_be_told_in_time_is_said(monkeypatch: pytest.MonkeyPatch):
-    """Whether fewer packages would do: with next to no room for the question the note says that it stayed open."""
+def test_an_exhausted_budget_is_traced_and_leaves_open_whether_a_smaller_fix_exists():
     asked = 0
     for seed in range(400):
         rules, facts, index = world(seed)
@@ -140,13 +140,17 @@ def test_what_could_not_be_told_in_time_is_said(monkeypatch: pytest.MonkeyPatch)
         if not before.errors:
             continue
         repair = FixSearch(rules, facts, before, stack_of(facts, before.known, index), ("error",))
-        best = Search(repair, 4, 10_000, 40_000).best()
+        best = Search(repair, Effort(4, 10_000, 40_000)).best()
         if best is None or len(best.chosen) < 2:
             continue
-        monkeypatch.setattr("doctor.solver.search._BETTER", (1, 1))
+        events: list[Event] = []
+        repair.budget = SearchBudget(smaller=Effort(6, 1, 1), trace=events.append)
         assert better(repair, [best]) == (None, False)
-        monkeypatch.setattr("doctor.solver.search._BETTER", (10_000, 40_000))
+        assert [event for event in events if isinstance(event, BudgetExhausted) and event.search == "smaller fix"]
+        events.clear()
+        repair.budget = SearchBudget(smaller=Effort(6, 10_000, 40_000), trace=events.append)
         assert better(repair, [best]) == (None, True)
+        assert not any(isinstance(event, BudgetExhausted) for event in events)
         asked += 1
         if asked == 5:
             break

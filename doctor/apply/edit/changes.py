@@ -1,4 +1,4 @@
-"""What a fix wants of files: a version for every package it moves, and the index of another torch build."""
+"""The changes a fix makes to files: a version for every package it changes, and the index of another torch build."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import TypeVar
 from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, ChangeKind, Facts, Report, Severity
+from doctor.model import ABSENT, ChangeKind, Facts, InstallPlan, RemedyKind, Report, Severity
 from doctor.packages.flash_attn_wheels import PACKAGE, find
-from doctor.packages.index import Platform, admits, load_index
+from doctor.packages.index import load_index
+from doctor.packages.platform import Platform
 from doctor.packages.relations import owner_of
+from doctor.packages.requirements import admits
 from doctor.rulebook.resolver import FactResolver
 from doctor.solver.candidates import releases_of
-from doctor.solver.effects import brings
 from doctor.solver.environment import PackageSet, stack_of
-from doctor.solver.install_plan import install_plan, pinnable, wheel_target_of
+from doctor.solver.install_plan import wheel_target_of
 from doctor.sources.manifests.base import cuda_of_index
 from doctor.sources.manifests.markers import platforms
 
 K = TypeVar("K")
-#: The note of a way out that only leaves releases out of a range.
-NARROWS = "narrows the range"
 _TAG = re.compile(r"(?<=/)cu\d+(?=[/?#]|$)")
 
 
@@ -51,7 +50,7 @@ class ChangeSet:
     index_url: str | None = None
     wheels: Callable[[str, str], str | None] | None = None
     companions: Callable[[str, str], PackageChange | None] | None = None
-    said: list[str] = field(default_factory=list)  # what the user has to know of what was written
+    notes: list[str] = field(default_factory=list)  # for the user, about what was written
 
     def same(self, written: str, wanted: str) -> bool:
         """Whether a file says it already; a label that names the very build which was judged does."""
@@ -66,11 +65,11 @@ class ChangeSet:
         """The address of the wheel that fits the environment to come; of what a registry has, none is needed."""
         found = self.wheels(package, version) if self.wheels else None
         if found:
-            self.say(f"`{package}`: the address is expected from the workflow that builds the wheel, and was not asked")
+            self.say(f"`{package}`: the wheel URL is expected from the release workflow; it was not checked")
         elif self._in_registry(package, version):
-            self.say(f"`{package}` {version} comes from the package index, in place of the old address")
+            self.say(f"`{package}` {version} comes from the package index, instead of the old URL")
         else:
-            self.say(f"`{package}` {version} has no wheel on record for the new torch: it is built from source")
+            self.say(f"`{package}` {version} has no known wheel for the new torch: it is built from source")
         return found
 
     def _in_registry(self, package: str, version: str) -> bool:
@@ -85,15 +84,15 @@ class ChangeSet:
         if found is None:
             return None
         if found.version is None:
-            self.say(f"`{package}{spec}` stays, and no release of it goes with what the fix brings")
+            self.say(f"`{package}{spec}` stays, but no release of it is compatible with the fix")
             return None
-        self.say(f"`{package}{spec}` does not go with what the fix brings; {found.version} does")
+        self.say(f"`{package}{spec}` is not compatible with the fix; {found.version} is")
         return found
 
     def say(self, text: str) -> None:
         """Once, however many lines it concerns."""
-        if text not in self.said:
-            self.said.append(text)
+        if text not in self.notes:
+            self.notes.append(text)
 
     def indexes(self, urls: Mapping[K, str], where: str) -> dict[K, str]:
         """The addresses to replace, by their keys: PyTorch's for another CUDA than that of the build which was judged.
@@ -107,27 +106,26 @@ class ChangeSet:
             return {}
         if len(tags) > 1:
             self.say(
-                f"{where}: it has indexes for {', '.join(sorted(tags))}, and what was judged is {self.tag}: see to it"
+                f"{where} has several PyTorch indexes ({', '.join(sorted(tags))}): "
+                f"change the right one to {self.tag} by hand"
             )
             return {}
-        self.say(f"{where}: the index is that of the build which was judged, {self.tag}")
+        self.say(f"{where}: the PyTorch index is now that of the checked build, {self.tag}")
         return {key: _TAG.sub(self.tag, urls[key], count=1) for key in cudas}
 
 
 def changes_of(report: Report) -> ChangeSet | None:
-    """The packages of the fix that the pins write out, or ranges to narrow; None where neither changes any."""
-
-    if not report.fixes:
+    """Return the package changes of the fix, or the ranges to narrow; None where there are neither."""
+    fix = report.package_fix
+    if fix is None:
         return _narrowings(report)
-    fix = pinnable(report)
     packages = [change for change in fix.changes if change.kind == ChangeKind.PACKAGE]
     if not packages:
         return None
     known = FactResolver(report.facts)
     stack = stack_of(report.facts, known, load_index())
     chosen = {change.name: change.after or ABSENT for change in packages}
-    versions = stack.completed(chosen)
-    pins = install_plan(report, fix)
+    pins = fix.plan
     extras = {line.package: line.extra for line in (*pins.changed, *pins.built)}
     items = {}
     for change in packages:
@@ -135,34 +133,30 @@ def changes_of(report: Report) -> ChangeSet | None:
         items[change.name] = PackageChange(
             change.name, change.after, " ".join(why.split()), True, extras.get(change.name, "")
         )
-    for name in {**stack.installed, **versions}:
-        now = versions.get(name)
-        if name not in items and now != stack.installed.get(name):
-            items[name] = PackageChange(name, None if now in (None, ABSENT) else now, "comes along", False)
-    torch = chosen.get("torch")
-    torch = None if torch == ABSENT else torch
+    for name, version in pins.along:
+        items.setdefault(name, PackageChange(name, version, "follows another package", False))
     return ChangeSet(
         items=items,
         platforms=_platforms(report.facts),
-        torch=torch,
-        tag=_tag(torch, brings(stack, torch)) if torch else None,
-        index_url=fix.index_url,
+        torch=pins.torch,
+        tag=_tag(pins),
+        index_url=pins.index_url,
         companions=lambda package, spec: companion(stack, chosen, package, spec),
-        wheels=lambda package, version: _wheel(known, torch, package, version),
+        wheels=lambda package, version: _wheel(known, pins.torch, package, version),
     )
 
 
 def _narrowings(report: Report) -> ChangeSet | None:
-    """Ranges that admit releases with findings beside good ones, and what would be left of them."""
+    """Return the ranges that allow both affected and unaffected releases, narrowed to the unaffected."""
     items: dict[str, PackageChange] = {}
     for finding in report.findings:
         way = finding.alternatives[0] if finding.alternatives else None
-        if finding.severity != Severity.WARNING or way is None or way.note != NARROWS:
+        if finding.severity != Severity.WARNING or way is None or way.kind != RemedyKind.NARROWS_RANGE:
             continue
         for package, wanted in way.require.items():
             before = items.get(package)
             clauses = [*(before.range or "").split(","), *wanted.split(",")] if before else wanted.split(",")
-            why = f"{before.why}, {finding.rule}" if before else f"leaves out what {finding.rule} strikes"
+            why = f"{before.why}, {finding.rule}" if before else f"leaves out releases that {finding.rule} affects"
             items[package] = PackageChange(package, None, why, False, range=",".join(dict.fromkeys(clauses)))
     return ChangeSet(items, _platforms(report.facts)) if items else None
 
@@ -171,10 +165,10 @@ def _platforms(facts: Facts) -> tuple[Platform, ...]:
     return platforms([], facts)
 
 
-def _tag(torch: str, brought: Mapping[str, object]) -> str | None:
-    label = re.search(r"\+(cu\d+)$", torch)
-    cuda = brought.get("torch.cuda")
-    return label[1] if label else f"cu{str(cuda).replace('.', '')}" if cuda else None
+def _tag(plan: InstallPlan) -> str | None:
+    """Return the label of the new torch's build, such as cu126."""
+    label = re.search(r"\+(cu\d+)$", plan.torch or "")
+    return label[1] if label else f"cu{plan.cuda.replace('.', '')}" if plan.torch and plan.cuda else None
 
 
 def _wheel(known: object, torch: str | None, package: str, version: str) -> str | None:
@@ -201,4 +195,4 @@ def companion(stack: PackageSet, chosen: Mapping[str, str], package: str, spec: 
         for version in releases_of(beside, package)
         if beside.fits(package, version, chosen) and not beside.outdated(package, version, chosen)
     )
-    return PackageChange(package, next(fitting, None), "goes with what the fix brings", False)
+    return PackageChange(package, next(fitting, None), "compatible with the fix", False)

@@ -47,7 +47,7 @@ def edits_of(report: Report, names: Sequence[str]) -> Edits:
     """The edits that a report's fix asks for in these files; DoctorError where one must not be edited by hand."""
     editable, refusals = sorted_out(names)
     if not editable:
-        raise refusals[0] if refusals else DoctorError("there is no file to edit", "name it: `--write FILE`")
+        raise refusals[0] if refusals else DoctorError("no file to edit", "name one: `--write FILE`")
     goals = changes_of(report)
     if goals is None:
         return Edits(())
@@ -64,7 +64,7 @@ def edits_of(report: Report, names: Sequence[str]) -> Edits:
     changed = [Edited(file.source, file.text) for file in files if file.text != file.source.text]
     for edited in changed:
         _check(edited)
-    notes = [*goals.said, *(f"{problem.message}; {problem.hint}" for problem in refusals)]
+    notes = [*goals.notes, *(f"{problem.message}; {problem.hint}" for problem in refusals)]
     return Edits(tuple(changed), (*notes, *_to_run(changed)))
 
 
@@ -145,14 +145,14 @@ def _check(edited: Edited) -> None:
 
 
 def _to_run(changed: Sequence[Edited]) -> list[str]:
-    """The commands that bring the lock files beside an edited file up to date."""
-    told = []
+    """Return the commands that update the lock files next to an edited file."""
+    notes = []
     for edited in changed:
         folder = edited.source.path.parent
         if edited.source.path.suffix == ".toml":
             for name, command in (("uv.lock", "uv lock"), ("poetry.lock", "poetry lock"), ("pdm.lock", "pdm lock")):
                 if (folder / name).exists():
-                    told.append(f"`{folder / name}` is older now: run `{command}`")
+                    notes.append(f"`{folder / name}` is out of date: run `{command}`")
         elif edited.source.path.suffix == ".in":
-            told.append(f"what is made from `{edited.source.path}` is older now: run `uv pip compile` again")
-    return told
+            notes.append(f"files compiled from `{edited.source.path}` are out of date: run `uv pip compile`")
+    return notes

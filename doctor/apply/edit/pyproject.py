@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from doctor.errors import DoctorError, fault
-from doctor.packages.index import Platform, admits, load_index
+from doctor.packages.index import load_index
+from doctor.packages.platform import Platform
+from doctor.packages.requirements import admits
 from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.sources.manifests.markers import judge, pythons_of
 from doctor.util.toml_lines import load_toml

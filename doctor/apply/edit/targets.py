@@ -13,7 +13,7 @@ from doctor.sources.manifests.discover import discover
 from doctor.util.yaml_text import read_text
 
 _EDITED = ("requirements", "pyproject")
-#: Kind of a lock file → (what it is made from, the command that makes it anew).
+#: Kind of a lock file → (what it is made from, the command that regenerates it).
 _LOCKS = {
     "uv": ("pyproject.toml", "uv lock"),
     "poetry": ("pyproject.toml", "poetry lock"),
@@ -59,7 +59,7 @@ def _files(name: str) -> Iterator[Path]:
 
 
 def _source(path: Path) -> Path:
-    """What a lock file of a folder is made from, where that lies beside it and can be edited."""
+    """Return the file that a lock file is made from, where it is in the same folder and can be edited."""
     source, _ = _LOCKS.get(_kind(path), ("", ""))
     beside = path.with_name(source) if source else path
     return beside if beside.name == "pyproject.toml" and beside.is_file() else path
@@ -80,7 +80,7 @@ def _refusal(path: Path) -> DoctorError | None:
         if "is not known" not in problem.message:
             raise
         what = "requirements.txt and pyproject.toml are"
-        return DoctorError(f"`{path}` is not edited: this kind of file is not known", what)
+        return DoctorError(f"`{path}` is not edited: unknown kind of file", what)
     if kind in _EDITED:
         return None
     if kind not in _LOCKS:
@@ -91,4 +91,4 @@ def _refusal(path: Path) -> DoctorError | None:
         "`--write {}` edits what it is made from" if source == "pyproject.toml" else "put the pins of `--pin` into `{}`"
     )
     hint = f"{first.format(path.with_name(source))}; then run `{again}`"
-    return DoctorError(f"`{path}` is not edited by hand: `{again}` makes it", hint)
+    return DoctorError(f"`{path}` is not edited: `{again}` generates it", hint)

@@ -1,8 +1,7 @@
-"""Install a fix into the target itself: shown, agreed to, remembered, done, checked, and told how to take it back."""
+"""Install a fix into the target: show the plan, ask, save the state, install, check; `--rollback` undoes it."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import tempfile
@@ -13,14 +12,23 @@ from pathlib import Path
 
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.model import Fix, Report, Severity, Verification, VerificationKind, VerificationStep
+from doctor.model import (
+    Fix,
+    InstallPlan,
+    PinnedRequirement,
+    Report,
+    Severity,
+    Verification,
+    VerificationKind,
+    VerificationStep,
+)
 from doctor.packages.flash_attn_build import TOOLS
-from doctor.packages.index import load_index, normalized
+from doctor.packages.index import load_index
 from doctor.packages.relations import owner_of
+from doctor.packages.requirements import normalized
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.command import run_child
 from doctor.solver.environment import platform_of
-from doctor.solver.install_plan import InstallPlan, PinnedRequirement
 from doctor.sources.probes.locate import find_target
 from doctor.util.redact import tilde
 
@@ -30,6 +38,7 @@ from .dry_run import Resolution, shown
 from .installer_output import installed
 from .installers import Installer
 from .location import InstallLocation, appliable
+from .options import InstallOptions
 from .recheck import check_step, diagnose_after, kernel_step
 
 _SHOWN = 40  # lines of the plan
@@ -41,7 +50,7 @@ class InstallSteps:
 
     removed: tuple[str, ...]
     requirements: tuple[str, ...]
-    again: tuple[str, ...]
+    reinstall: tuple[str, ...]
     built: tuple[PinnedRequirement, ...]
     constraints: tuple[str, ...]
     changes: tuple[str, ...]  # `torch 2.5.1 → 2.6.0`
@@ -61,7 +70,7 @@ def apply(
     steps: Sequence[VerificationStep],
     installer: Installer,
     python: str,
-    options: argparse.Namespace,
+    options: InstallOptions,
     ask: Callable[[str], bool],
     tell: Callable[[str], None],
 ) -> tuple[Verification, Report | None]:
@@ -72,13 +81,13 @@ def apply(
     plan = plan_of(report, pins, resolution, before)
     folder = _folder(place)
     work = Work(installer, place, pins, options.proof_timeout, options.break_system_packages)
-    tell("looking what would change …")
+    tell("planning …")
     plan = work.foreseen(plan, before)
-    if not ask(_told(plan, work, folder, before)):
+    if not ask(_plan_text(plan, work, folder, before)):
         return Verification(
             VerificationKind.APPLY,
             fix.title,
-            (*steps, VerificationStep("applied", None, "not agreed to: nothing was changed")),
+            (*steps, VerificationStep("applied", None, "cancelled; nothing was changed")),
         ), None
     kept = frozen.save(frozen.Freeze(python, frozen.now(), before, fix=fix.title), folder)
     done: list[VerificationStep] = list(steps)
@@ -86,7 +95,7 @@ def apply(
         for step in work.steps(plan, report, tell):
             done.append(step)
     except BaseException as problem:
-        _mourn(problem, kept, before, frozen.packages_of(site_dirs), python)
+        _attach_recovery_hint(problem, kept, before, frozen.packages_of(site_dirs), python)
         raise
     now = frozen.packages_of(site_dirs)
     failed = any(step.outcome is not True for step in done[len(steps) :])
@@ -98,10 +107,10 @@ def apply(
         rebuilt=tuple(work.rebuilt),
     )
     if failed:
-        back = "; `attn-doctor fix --rollback` takes it back" if touched else ""
+        back = "; undo with `attn-doctor fix --rollback`" if touched else ""
         done.append(VerificationStep("state", False if touched else None, state(before, now) + back))
     remembered = tilde(str(kept.path)) if touched else None
-    tell("checking again …")
+    tell("checking …")
     began = time.monotonic()
     try:
         after, why_not = diagnose_after(python, report, request, fix, tell)
@@ -120,7 +129,7 @@ def apply(
 def plan_of(
     report: Report, pins: InstallPlan, resolution: Resolution, before: Mapping[str, frozen.Kept]
 ) -> InstallSteps:
-    """What has to be done, seen from what is installed."""
+    """Return what has to be done, given what is installed."""
 
     lines = sort_lines(pins, platform_of(FactResolver(report.facts)), load_index())
     stack = {line.package for line in (*pins.changed, *pins.held, *pins.built)}
@@ -153,13 +162,13 @@ def plan_of(
     return InstallSteps(
         removed=gone,
         requirements=tuple([*plain, *moved]),
-        again=pins.again if gone else (),
+        reinstall=pins.reinstall if gone else (),
         built=tuple([*sources, *compiled]),
         constraints=tuple([*kept, *constraints]),
         changes=(
             *filter(None, changes),
             *(f"{name} {before[name].version} → gone" for name in gone),
-            *(f"{line.package} {line.version}, built again" for line in again),
+            *(f"{line.package} {line.version}, rebuilt" for line in again),
         ),
     )
 
@@ -172,7 +181,7 @@ def _change(name: str, kept: frozen.Kept | None, version: str) -> str | None:
 
 @dataclass(frozen=True)
 class Work:
-    """The installer at work in one place."""
+    """Run an installer in one environment."""
 
     installer: Installer
     place: InstallLocation
@@ -182,7 +191,7 @@ class Work:
 
     @property
     def options(self) -> list[str]:
-        """What every command gets besides."""
+        """Options of every command."""
         return ["--break-system-packages"] if self.place.managed and self.break_system_packages else []
 
     @property
@@ -200,12 +209,12 @@ class Work:
                 "installs",
                 first_step(self.installer, python, plan.requirements, self.pins, constraints, self.options),
             )
-        if plan.again:
-            arguments = ["--no-deps", self.installer.anew, *self.options, *plan.again]
-            yield "lays down anew", self.installer.install(python, arguments)
+        if plan.reinstall:
+            arguments = ["--no-deps", self.installer.reinstall_option, *self.options, *plan.reinstall]
+            yield "reinstalls", self.installer.install(python, arguments)
 
     def foreseen(self, plan: InstallSteps, before: Mapping[str, frozen.Kept]) -> InstallSteps:
-        """The plan with what the installer itself says it would change, dependencies included, where it says so."""
+        """Return the plan with all changes that the installer's own dry run lists, dependencies included."""
         if not plan.requirements:
             return plan
         with tempfile.TemporaryDirectory(prefix="attn-doctor-") as folder:
@@ -226,7 +235,7 @@ class Work:
         return replace(plan, changes=tuple(sorted([*kept, *filter(None, more)])))
 
     def steps(self, plan: InstallSteps, report: Report, tell: Callable[[str], None]) -> Iterator[VerificationStep]:
-        """Do it; the first failure ends it."""
+        """Yield the steps as they are done; the first failure ends them."""
         with tempfile.TemporaryDirectory(prefix="attn-doctor-") as folder:
             path = Path(folder) / "constraints.txt"
             path.write_text("".join(f"{line}\n" for line in plan.constraints), "utf-8")
@@ -242,7 +251,7 @@ class Work:
             yield self.compiled(line, report)
 
     def compiled(self, line: PinnedRequirement, report: Report) -> VerificationStep:
-        """One package that has no wheel in the registry; not to be had is a failure here."""
+        """Install one package that has no wheel on the index; here it is a failure if that is not possible."""
         step = compiled(self.installer, self.place.python, line, self.pins, report, self.timeout, self.options)
         return replace(step, outcome=False) if step.outcome is None else step
 
@@ -263,7 +272,7 @@ def _moves(plan: InstallSteps, name: str) -> bool:
 
 
 def state(before: Mapping[str, frozen.Kept], now: Mapping[str, frozen.Kept]) -> str:
-    """What is different by now, in a sentence."""
+    """Return what has changed so far, in a sentence."""
     changed = frozen.difference(before, now)
     if not changed:
         return "no package has changed"
@@ -276,7 +285,7 @@ def state(before: Mapping[str, frozen.Kept], now: Mapping[str, frozen.Kept]) -> 
     return f"changed so far: {', '.join(shown_[:12])}{more}"
 
 
-def _told(plan: InstallSteps, work: Work, folder: Path, before: Mapping[str, frozen.Kept]) -> str:
+def _plan_text(plan: InstallSteps, work: Work, folder: Path, before: Mapping[str, frozen.Kept]) -> str:
     lines = [f"the environment of `{tilde(work.place.python)}` will change:"]
     lines += [f"  {text}" for text in plan.changes[:_SHOWN]]
     if len(plan.changes) > _SHOWN:
@@ -285,14 +294,14 @@ def _told(plan: InstallSteps, work: Work, folder: Path, before: Mapping[str, fro
     lines += [f"  {tilde(shown(command))}" for _, command in work.commands(plan)]
     if plan.built:
         tools = work.installer.install(work.place.python, [*work.options, *TOOLS])
-        lines.append(f"  {tilde(shown(tools))}, where no wheel fits")
+        lines.append(f"  {tilde(shown(tools))}  (where no wheel fits)")
     for line in plan.built:
         lines.append(f"  {tilde(shown(from_source(work.installer, work.place.python, line, work.options)))}")
     moved = {text.partition(" ")[0] for text in plan.changes}
     by_conda = sorted(name for name in moved if name in before and before[name].by == "conda")
     if by_conda:
-        lines.append(f"conda installed {', '.join(by_conda)}, and will not know of the change")
-    lines.append(f"what is there now is remembered in `{tilde(str(folder))}` for `attn-doctor fix --rollback`")
+        lines.append(f"conda installed {', '.join(by_conda)}; its records will be out of date")
+    lines.append(f"the current state is saved in `{tilde(str(folder))}`; undo with `attn-doctor fix --rollback`")
     return "\n".join(lines) + "\n"
 
 
@@ -301,10 +310,10 @@ def _folder(place: InstallLocation) -> Path:
     return own if os.access(place.prefix, os.W_OK) and (place.prefix / "pyvenv.cfg").exists() else cache
 
 
-def _mourn(
+def _attach_recovery_hint(
     problem: BaseException, kept: frozen.Freeze, before: Mapping[str, frozen.Kept], now: Mapping[str, frozen.Kept],
     python: str,
 ) -> None:  # fmt: skip
-    """What an interruption leaves behind, for whoever tells it."""
+    """Attach to an exception what the interruption changed and how to undo it."""
     words = f"{state(before, now)}; `attn-doctor fix --rollback --python {tilde(python)}` restores `{kept.path}`"
     problem.args = (*problem.args, words)

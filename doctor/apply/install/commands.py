@@ -1,4 +1,4 @@
-"""The commands of an installation, in their order: what goes, what comes, what is laid down anew, what is compiled."""
+"""The commands of an installation, in order: uninstall, install, reinstall, compile."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from doctor.model import ABSENT, Report, VerificationStep
+from doctor.model import ABSENT, InstallPlan, PinnedRequirement, Report, VerificationStep
 from doctor.packages.flash_attn_build import TOOLS, build, this_machine
-from doctor.packages.index import Platform, ReleaseIndex
+from doctor.packages.index import ReleaseIndex
+from doctor.packages.platform import Platform
 from doctor.packages.relations import BUILT_AGAINST_TORCH
 from doctor.runner.command import Ran, run_child
-from doctor.solver.install_plan import InstallPlan, PinnedRequirement
 
 from .dry_run import shown
 from .installer_output import installed
@@ -66,16 +66,16 @@ def from_wheel(
     installer: Installer, python: str, line: PinnedRequirement, pins: InstallPlan, options: Sequence[str] = ()
 ) -> Iterator[list[str]]:
     """Ways to a compiled package without compiling it: a wheel on the user's index, the release page's."""
-    alone = ["--no-deps", installer.anew, *options]
+    alone = ["--no-deps", installer.reinstall_option, *options]
     yield installer.install(python, [*alone, "--only-binary", ":all:", line.requirement])
-    if pins.wheel is not None and line.package == "flash-attn":
-        yield installer.install(python, [*alone, f"flash-attn @ {pins.wheel.url}"])
+    if pins.wheel_url is not None and line.package == "flash-attn":
+        yield installer.install(python, [*alone, f"flash-attn @ {pins.wheel_url}"])
 
 
 def from_source(installer: Installer, python: str, line: PinnedRequirement, options: Sequence[str] = ()) -> list[str]:
     """Build against what is installed there; no earlier build of it may be taken, for it met another torch."""
     afresh = ["--refresh-package", line.package] if installer.kind == UV else ["--no-cache-dir"]
-    arguments = ["--no-deps", installer.anew, *options, "--no-build-isolation", *afresh, line.requirement]
+    arguments = ["--no-deps", installer.reinstall_option, *options, "--no-build-isolation", *afresh, line.requirement]
     return installer.install(python, arguments)
 
 
@@ -84,7 +84,7 @@ def why_not_built(line: PinnedRequirement, sm: str | None, cuda: str | None, tim
     if line.package not in BUILT_AGAINST_TORCH:
         return None
     if nvcc() is None:
-        return "`nvcc` is not here"
+        return "`nvcc` is not installed"
     if line.package != "flash-attn":
         return None if timeout >= _SMALL_BUILD else f"that may take longer than {timeout:g} s"
     plan = build(line.version, sm, cuda, this_machine())
@@ -104,12 +104,10 @@ def nvcc() -> str | None:
 
 
 def build_settings(line: PinnedRequirement, sm: str | None, cuda: str | None) -> Mapping[str, str]:
-    """Variables that keep a build within this machine's memory and to its GPU."""
+    """Return the variables that keep a build within this machine's memory and limit it to its GPU."""
     if line.package not in BUILT_AGAINST_TORCH:
         return {}
-    plan = build(line.version, sm, cuda, this_machine())
-    words = (word for word in plan.command.split() if "=" in word and not word.startswith("flash-attn"))
-    return {name: value.strip('"') for name, _, value in (word.partition("=") for word in words) if name.isupper()}
+    return build(line.version, sm, cuda, this_machine()).settings
 
 
 def compiled(
@@ -127,13 +125,13 @@ def compiled(
     command = from_source(installer, python, line, options)
     if why_not:
         return VerificationStep(
-            name, None, f"`{line.package}` {line.version} has to be built, and {why_not}", shown(command)
+            name, None, f"`{line.package}` {line.version} needs a source build: {why_not}", shown(command)
         )
     tools = run_child(installer.install(python, [*options, *TOOLS]), timeout=timeout)
     if not tools.good:
         found = installed(tools)
         return VerificationStep(
-            name, found.outcome, f"what builds it: {found.reason}", shown(tools.command), tools.seconds
+            name, found.outcome, f"build tools: {found.reason}", shown(tools.command), tools.seconds
         )
     ran = run_child(command, timeout=timeout, env={**os.environ, **build_settings(line, sm, cuda)})
     found = installed(ran)

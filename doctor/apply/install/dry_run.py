@@ -1,4 +1,4 @@
-"""Ask a resolver whether pins and everything that stays go together, for the Python and platform of the target."""
+"""Resolve pins together with everything that stays, for the Python and platform of the target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from doctor.packages.index import Platform, ReleaseIndex, normalized
+from doctor.packages.index import ReleaseIndex
+from doctor.packages.platform import Platform
+from doctor.packages.requirements import normalized
 from doctor.runner.command import Ran, run_child
 
 from .installer_output import Verdict, verdict
@@ -98,7 +100,7 @@ def resolve(
             for name, before in sorted(asked.beside.items())
             if name in versions and versions[name] != before.partition("+")[0]
         ]
-        reason = f"moves along: {', '.join(moved)}" if moved else ""
+        reason = f"also changes: {', '.join(moved)}" if moved else ""
     return Resolution(found.outcome, reason, shown(ran.command), round(seconds, 3), versions, tuple(left_out))
 
 
@@ -108,7 +110,7 @@ def _cannot_ask(question: Question, installer: Installer, python: str | None) ->
         return None
     wanted = question.platform.python
     if wanted is not None and installer.runs_on and not f"{wanted}.".startswith(f"{installer.runs_on}."):
-        return f"pip resolves for its own Python {installer.runs_on}, and the target has {wanted}; uv can be asked"
+        return f"pip resolves only for its own Python {installer.runs_on}, and the target has {wanted}; install uv"
     return None
 
 

@@ -1,11 +1,11 @@
-"""What uv and pip say, read: accepted, refused with their own sentences made short, or no answer and why."""
+"""Read the output of uv and pip: accepted, refused with a shortened reason, or unknown and why."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from doctor.packages.index import normalized
+from doctor.packages.requirements import normalized
 from doctor.runner.command import Ran
 
 LONGEST = 420  # characters of a quoted reason
@@ -63,7 +63,7 @@ def verdict(ran: Ran) -> Verdict:
         return Verdict(None, "the disk is full")
     silent = _silent(ran)
     if silent is not None:
-        return Verdict(None, f"the registry could not be reached: {silent}", reached=False)
+        return Verdict(None, f"the package index could not be reached: {silent}", reached=False)
     if _UV_REFUSES in text.lower():
         reason = sentences(text)
         # A conclusion that rests on a source nobody could read is no refusal.
@@ -74,7 +74,7 @@ def verdict(ran: Ran) -> Verdict:
     if old:
         return Verdict(None, f"this pip is too old: it has no `{old[1]}`")
     if _BUILD.search(text):
-        return Verdict(None, f"a source has to be built to tell what it needs, and that failed: {_cause(text)}")
+        return Verdict(None, f"building a source to read its requirements failed: {_cause(text)}")
     return Verdict(None, f"{name} {ran.end}")
 
 

@@ -1,4 +1,4 @@
-"""uv and pip: which of them is here, and how each is told the same thing."""
+"""uv and pip: find one, and build the same command for each."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Installer:
         return [*self._pip(python), "check"]
 
     @property
-    def anew(self) -> str:
-        """The option that lays a package down again though its version is there."""
+    def reinstall_option(self) -> str:
+        """Return the option that reinstalls a package at the version it has."""
         return "--reinstall" if self.kind == UV else "--force-reinstall"
 
     def _pip(self, python: str) -> list[str]:
@@ -66,13 +66,12 @@ def find_installer(python: str | None, only: str | None = None) -> tuple[Install
             runs_on = re.search(r"\(python (\d+\.\d+)\)", ran.out)
             parts = tuple(map(int, version[1].split(".")))
             if kind == PIP and program[0] != python and python is not None and parts < (22, 3):
-                tried.append(f"pip {version[1]} beside attn-doctor cannot serve another interpreter")
+                tried.append(f"pip {version[1]} of attn-doctor cannot install into another interpreter")
                 continue
             return Installer(kind, program, parts, runs_on[1] if runs_on else ""), ""
         if kind == UV or "No module named" not in ran.said:
             tried.append(f"`{' '.join(program)}` {ran.end}")
-    names = only or "neither uv nor pip"
-    why = f"{names} is not here" if only else f"{names} is here"
+    why = f"{only} is not available" if only else "neither uv nor pip is available"
     return None, "; ".join([why, *tried])
 
 

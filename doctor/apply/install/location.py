@@ -37,26 +37,26 @@ def place_of(python: str) -> InstallLocation:
             _, prefix, base, stdlib, purelib = json.loads(line)
             managed = prefix == base and (Path(stdlib) / "EXTERNALLY-MANAGED").exists()
             return InstallLocation(python, Path(prefix), Path(purelib), managed)
-    raise DoctorError(f"`{python}` does not say where it installs: {ran.end}")
+    raise DoctorError(f"`{python}` does not report where it installs: {ran.end}")
 
 
 def appliable(request: Request, python: str | None, break_system_packages: bool) -> InstallLocation:
     """The place, if packages may be installed there; DoctorError if not."""
     if python is None:
-        raise DoctorError("nothing can be installed into what has no interpreter", "name it with `--python PATH`")
+        raise DoctorError("the target has no interpreter to install into", "name one with `--python PATH`")
     said = [text for text in request.settings if _names_package(text)]
     if said:
         raise DoctorError(
-            f"`--set {said[0]}` describes another environment than `{python}`", "apply what is found there, without it"
+            f"`--set {said[0]}` describes another environment than `{python}`", "run `--apply` without it"
         )
     place = place_of(python)
     if place.managed and not break_system_packages:
         raise DoctorError(
-            f"`{python}` is managed by the system, which installs packages there itself",
-            "make a virtual environment, or insist with `--break-system-packages`",
+            f"`{python}` is managed by the system (PEP 668)",
+            "create a virtual environment, or pass `--break-system-packages`",
         )
     if not os.access(place.packages if place.packages.exists() else place.prefix, os.W_OK):
-        raise DoctorError(f"`{place.packages}` cannot be written", "run it as the owner of that environment")
+        raise DoctorError(f"`{place.packages}` is not writable", "run as the owner of that environment")
     return place
 
 

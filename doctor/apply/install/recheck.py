@@ -1,4 +1,4 @@
-"""The same check on an environment as it became: what is silent now, what still fires, and what no check can see."""
+"""Check the environment after an installation: what is fixed, what still fires, and what no check can see."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from doctor.sources.probes.collect import collect
 from doctor.sources.probes.locate import find_target
 from doctor.sources.probes.target import Watch
 
-#: What packages do not change: told as it was for the environment that the fix is for.
+#: Facts that packages do not change: taken from the environment that the fix is for.
 _MACHINE = ("gpu.", "driver.", "platform.", "env.", "ranks.", "workload.")
 
 
@@ -34,12 +34,16 @@ def diagnose_after(
     `assumed` are packages that could not be installed there, as if they were; None: this is the target itself.
     """
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
-    found = collect(find_target(python), Watch(rulebook.watched_environment, rulebook.watched_distributions))
+    variables = {c.name.removeprefix("env."): c.after for c in fix.changes if c.kind == ChangeKind.ENV}
+    target = find_target(python)
+    environ = {name: text for name, text in {**target.environ, **variables}.items() if text is not None}
+    watch = Watch(rulebook.watched_environment, rulebook.watched_distributions)
+    found = collect(replace(target, environ=environ), watch)
     facts = _overlaid(found, report.facts, fix, assumed)
     why_not = _why_no_kernels(found, facts, assumed or {}, request)
-    patient = DiagnosisInput(facts, None if why_not else python, why_not)
-    after = diagnose(replace(request, fixes=False, run=True), tell, patient)
-    return after, why_not or ("" if after.kernels_run else "no kernel fits this job")
+    examined = DiagnosisInput(facts, None if why_not else python, why_not, variables=variables)
+    after = diagnose(replace(request, fixes=False, run=True), tell, examined)
+    return after, why_not or ("" if after.kernels_run else "no kernel program covers this job")
 
 
 def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | None) -> Facts:
@@ -63,7 +67,7 @@ def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | N
     if "torch" in assumed:  # another build stands for it there
         kept += [fact for key, fact in old.items() if key.startswith(("torch.", "cudnn."))]
     facts = Facts([*beside, *here, *kept, *_settings(fix)])
-    why = "not to be had for this trial; taken as installed"
+    why = "not available here; assumed to be installed"
     return facts.with_(*(Fact(f"{name}.version", version, why) for name, version in assumed.items()))
 
 
@@ -72,7 +76,7 @@ def _is_package(key: str) -> bool:
 
 
 def _settings(fix: Fix) -> Iterator[Fact]:
-    """What the fix changes besides packages, as facts."""
+    """Yield the changes that are not packages, as facts."""
     for change in fix.changes:
         if change.kind == ChangeKind.ENV:
             yield Fact(f"env.{change.name.removeprefix('env.')}", change.after or ABSENT, "the fix")
@@ -85,47 +89,47 @@ def _settings(fix: Fix) -> Iterator[Fact]:
 
 
 def _why_no_kernels(found: Facts, facts: Facts, assumed: Mapping[str, str], request: Request) -> str:
-    """Why no kernel can be asked; empty if one can."""
+    """Return why no kernel can be run; empty if one can."""
     if found.value("gpu.sm") in (None, ABSENT):
         return "no GPU here"
     if request.facts or request.declared or facts.value("gpu.sm") != found.value("gpu.sm"):
-        return "the GPU here is not the one the fix is for"
+        return "this GPU is not the one the fix is for"
     if assumed:
         return f"{', '.join(f'`{name}`' for name in assumed)} could not be installed"
     return ""
 
 
 def check_step(after: Report, before: Report, fix: Fix, seconds: float) -> VerificationStep:
-    """Whether the check is silent: every error that fires, those that only a change of code clears apart."""
+    """Return whether no error fires, apart from those that only a change of code fixes."""
     errors = [finding for finding in after.findings if finding.severity == Severity.ERROR]
     by_code = {rule for change in fix.changes if change.kind == ChangeKind.CALL for rule in change.resolves}
     old = {finding.rule for finding in before.findings}
     parts: list[str] = []
     hard = [finding for finding in errors if finding.rule not in by_code]
     if hard:
-        parts.append("still fires: " + "; ".join(_told(finding, old, fix) for finding in hard))
+        parts.append("still fires: " + "; ".join(_finding_text(finding, old, fix) for finding in hard))
     code = [finding.rule for finding in errors if finding.rule in by_code]
     if code:
-        parts.append(f"{', '.join(code)} is cleared by a change of code, which no check of packages sees")
+        parts.append(f"{', '.join(code)} needs a change of code, which this check cannot see")
     warnings = [finding.rule for finding in after.findings if finding.severity == Severity.WARNING]
     if warnings:
         parts.append(f"warnings: {', '.join(warnings)}")
     gone = [rule for rule in fix.resolves if rule not in {finding.rule for finding in after.findings}]
     if gone:
-        parts.insert(0, f"silent now: {', '.join(gone)}")
+        parts.insert(0, f"fixed: {', '.join(gone)}")
     outcome = False if hard else None if code else True
     return VerificationStep("check", outcome, "; ".join(parts), None, seconds)
 
 
-def _told(finding: Finding, old: set[str], fix: Fix) -> str:
+def _finding_text(finding: Finding, old: set[str], fix: Fix) -> str:
     why = " (the fix leaves it)" if finding.rule in fix.leaves else "" if finding.rule in old else " (new)"
     return f"{finding.rule}{why}: {finding.message}"
 
 
 def kernel_step(after: Report, why_not: str) -> VerificationStep:
-    """What the GPU says of the environment."""
+    """Return what kernel runs on the GPU show."""
     if why_not:
-        return VerificationStep("kernels", None, f"{why_not}: not proven")
+        return VerificationStep("kernels", None, f"not verified: {why_not}")
     failed = [run for run in after.runs if run.verdict == RunVerdict.FAILED]
     failed += [
         f.confirmation for f in after.findings if f.confirmation and f.confirmation.verdict == RunVerdict.CONFIRMED
@@ -137,6 +141,6 @@ def kernel_step(after: Report, why_not: str) -> VerificationStep:
     healthy = [run for run in after.runs if run.verdict == RunVerdict.HEALTHY]
     if healthy:
         names = ", ".join(f"`{run.kernel}`" for run in healthy)
-        return VerificationStep("kernels", True, f"the job's attention ran healthy: {names}")
-    told = next((run.reason for run in after.runs if run.reason), "no kernel fits this job")
-    return VerificationStep("kernels", None, told)
+        return VerificationStep("kernels", True, f"the job's attention ran without a problem: {names}")
+    reason = next((run.reason for run in after.runs if run.reason), "no kernel program covers this job")
+    return VerificationStep("kernels", None, reason)

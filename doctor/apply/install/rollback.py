@@ -1,8 +1,7 @@
-"""Take the last `--apply` back: exactly the packages that it changed, at the releases and from the places they had."""
+"""Undo the last `--apply`: restore exactly the packages that it changed, with their versions and sources."""
 
 from __future__ import annotations
 
-import argparse
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,11 +11,19 @@ from doctor.diagnosis.judge import TOOL
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError, NoDiagnosis
-from doctor.model import Facts, Report, Severity, Verification, VerificationKind, VerificationStep
+from doctor.model import (
+    Facts,
+    InstallPlan,
+    PinnedRequirement,
+    Report,
+    Severity,
+    Verification,
+    VerificationKind,
+    VerificationStep,
+)
 from doctor.packages.relations import BUILT_AGAINST_TORCH
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.runner.command import run_child
-from doctor.solver.install_plan import InstallPlan, PinnedRequirement
 from doctor.sources.probes.locate import find_target
 from doctor.util.redact import tilde
 
@@ -26,12 +33,13 @@ from .dry_run import shown
 from .installer_output import installed
 from .installers import Installer, find_installer
 from .location import appliable
+from .options import InstallOptions
 from .workflow import interpreter_of
 
 
 @dataclass(frozen=True)
 class Undoing:
-    """What brings an environment back."""
+    """What restores an environment."""
 
     added: tuple[str, ...]  # to be removed
     old: Mapping[str, frozen.Kept]  # to be restored
@@ -39,22 +47,22 @@ class Undoing:
 
 
 def roll_back(
-    request: Request, options: argparse.Namespace, ask: Callable[[str], bool], tell: Callable[[str], None]
+    request: Request, options: InstallOptions, ask: Callable[[str], bool], tell: Callable[[str], None]
 ) -> Report:
     """The report on the environment as it is again; DoctorError where nothing was applied."""
     python = interpreter_of(request)
     place = appliable(request, python, options.break_system_packages)
     kept = frozen.last(frozen.folders_for(place.prefix))
     if kept is None:
-        raise DoctorError(f"nothing was applied to `{place.python}` that could be taken back")
+        raise DoctorError(f"no applied fix to undo in `{place.python}`")
     site_dirs = find_target(place.python, None).site_dirs
     undoing = undoing_of(kept, frozen.packages_of(site_dirs))
     installer, why_not = find_installer(place.python, options.installer)
     if installer is None:
-        raise DoctorError(f"nothing can be installed: {why_not}")
+        raise DoctorError(f"cannot install: {why_not}")
     work = Work(installer, place, InstallPlan(), options.proof_timeout, options.break_system_packages)
-    if not ask(_told(kept, undoing, work)):
-        steps = [VerificationStep("restores", None, "not agreed to: nothing was changed")]
+    if not ask(_plan_text(kept, undoing, work)):
+        steps = [VerificationStep("restores", None, "cancelled; nothing was changed")]
     else:
         steps = list(_steps(undoing, installer, work, tell))
         now = frozen.packages_of(site_dirs)
@@ -62,7 +70,7 @@ def roll_back(
         good = not left and all(step.outcome for step in steps)
         if good:
             frozen.update(kept, state=frozen.TAKEN_BACK)
-        what = f"as it was on {kept.when}" if not left else f"not as it was: {', '.join(left)}"
+        what = f"restored to {kept.when}" if not left else f"not restored: {', '.join(left)}"
         steps.append(VerificationStep("state", not left, what))
     report = _report(request, tell)
     found = ", ".join(finding.rule for finding in report.findings if finding.severity == Severity.ERROR) or "none"
@@ -70,7 +78,7 @@ def roll_back(
         VerificationStep(
             "check",
             True if report.rulebook else None,
-            f"errors now: {found}" if report.rulebook else "nothing of the attention stack is there",
+            f"errors now: {found}" if report.rulebook else "no attention libraries are installed",
         )
     )
     return replace(
@@ -113,8 +121,8 @@ def _commands(undoing: Undoing, installer: Installer, work: Work) -> Iterator[tu
         yield "removes", [*installer.uninstall(python, undoing.added), *work.options]
     if undoing.old:
         wanted = [word for name, kept in sorted(undoing.old.items()) for word in kept.requirement(name)]
-        yield "restores", installer.install(python, ["--no-deps", installer.anew, *work.options, *_indexes(undoing),
-                                                     *wanted])  # fmt: skip
+        options = ["--no-deps", installer.reinstall_option, *work.options, *_indexes(undoing)]
+        yield "restores", installer.install(python, [*options, *wanted])
 
 
 def _indexes(undoing: Undoing) -> list[str]:
@@ -133,11 +141,11 @@ def _indexes(undoing: Undoing) -> list[str]:
     return [word for base in sorted(bases) for label in sorted(labels) for word in ("--extra-index-url", base + label)]
 
 
-def _told(kept: frozen.Freeze, undoing: Undoing, work: Work) -> str:
-    lines = [f"the environment of `{tilde(work.place.python)}` goes back to what it was on {kept.when}:"]
-    lines += [f"  {name} is removed" for name in undoing.added]
+def _plan_text(kept: frozen.Freeze, undoing: Undoing, work: Work) -> str:
+    lines = [f"the environment of `{tilde(work.place.python)}` will be restored to its state of {kept.when}:"]
+    lines += [f"  remove {name}" for name in undoing.added]
     lines += [f"  {name} {item.version}" for name, item in sorted(undoing.old.items())]
-    lines += [f"  {line.requirement}, built again" for line in undoing.built]
+    lines += [f"  {line.requirement}, rebuilt" for line in undoing.built]
     lines.append("by:")
     lines += [f"  {tilde(shown(command))}" for _, command in _commands(undoing, work.installer, work)]
     return "\n".join(lines) + "\n"

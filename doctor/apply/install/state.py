@@ -97,7 +97,7 @@ def save(freeze: Freeze, folder: Path) -> Freeze:
         if not path.exists():
             write_atomically(path, _document(freeze), force=False)
             return replace(freeze, path=path)
-    raise DoctorError(f"cannot write a freeze into `{folder}`: it is full of them")
+    raise DoctorError(f"cannot write a freeze into `{folder}`: too many of them")
 
 
 def update(freeze: Freeze, **changes: Any) -> Freeze:
@@ -139,7 +139,7 @@ def read(path: Path) -> Freeze:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
         reason = str(getattr(problem, "strerror", None) or problem)
         raise DoctorError(
-            f"freeze `{path}` cannot be read: {reason}", "without it, an earlier change is the last one: move it away"
+            f"freeze `{path}` cannot be read: {reason}", "move it away to undo an earlier change instead"
         ) from None
 
 

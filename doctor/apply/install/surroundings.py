@@ -1,4 +1,4 @@
-"""What a fix has to live with: everything installed that it leaves alone, as the resolver is asked about it."""
+"""Collect everything installed that a fix leaves alone, for the resolver."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packaging.requirements import InvalidRequirement
+
 from doctor.diagnosis.request import Request
-from doctor.model import ABSENT, Report
-from doctor.packages.index import Platform, ReleaseIndex, admits, load_index, needs_of, normalized
+from doctor.model import ABSENT, InstallPlan, Report
+from doctor.packages.index import ReleaseIndex, load_index
+from doctor.packages.platform import Platform
 from doctor.packages.relations import owner_of
-from doctor.packages.requirement_lines import read_line
+from doctor.packages.requirements import admits, needs_of, normalized, requirement
 from doctor.rulebook.resolver import FactResolver
 from doctor.solver.environment import distributions, platform_of
-from doctor.solver.install_plan import InstallPlan
 from doctor.sources.probes.distributions import installed_requirements
 from doctor.sources.probes.locate import find_target
 
@@ -44,7 +46,7 @@ def surroundings_of(python: str) -> Surroundings:
         for need in needs_of(tuple(lines), platform):
             found = packages.get(need.package)
             if found is None or not admits(need.range, found.version):
-                what = "is not there" if found is None else f"is {found.version}"
+                what = "is not installed" if found is None else f"is {found.version}"
                 broken[name] = f"{name} needs {need.package}{need.range}, which {what}"
                 break
     local = {name: requires.get(name, ()) for name, kept in packages.items() if kept.origin}
@@ -104,5 +106,8 @@ def _beside(report: Report, pins: InstallPlan, around: Surroundings, index: Rele
 
 def _plain(text: str) -> bool:
     """A requirement that holds without any extra, and that names a release and no place."""
-    line = read_line(text)
-    return line is not None and "extra" not in text.partition(";")[2]
+    try:
+        parsed = requirement(text)
+    except InvalidRequirement:
+        return False
+    return parsed.url is None and "extra" not in str(parsed.marker or "")

@@ -1,4 +1,4 @@
-"""Install a fix into an environment that is thrown away, and judge it there; no trace is left, even after Ctrl-C."""
+"""Install a fix into a temporary environment and check it there; the environment is removed, even after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.model import ChangeKind, Fix, Report, VerificationStep
-from doctor.packages.index import Platform, load_index
+from doctor.model import Fix, InstallPlan, Report, VerificationStep
+from doctor.packages.index import load_index
+from doctor.packages.platform import Platform
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.command import run_child
 from doctor.solver.environment import platform_of
-from doctor.solver.install_plan import InstallPlan
 
 from .commands import Sorted, compiled, first_step, sort_lines
 from .dry_run import shown
@@ -41,7 +41,7 @@ def trial(
     timeout: float,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[VerificationStep]:
-    """The steps `installs`, `builds` (where something is built), `check` and `kernels`."""
+    """Return the steps `installs`, `builds` (where something is compiled), `check` and `kernels`."""
 
     platform = platform_of(FactResolver(report.facts))
     index = load_index()
@@ -50,16 +50,16 @@ def trial(
     room = _room(lines)
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if free < room:
-        short = f"needs {room / 2**30:.0f} GiB in `{tempfile.gettempdir()}`, and {free / 2**30:.1f} GiB are free"
-        return [VerificationStep("installs", None, short), *_untold("nothing was installed")]
+        short = f"needs {room / 2**30:.0f} GiB in `{tempfile.gettempdir()}`, {free / 2**30:.1f} GiB are free"
+        return [VerificationStep("installs", None, short), *_not_run("not installed")]
     elsewhere = _another_machine(platform)
     if elsewhere:
-        return [VerificationStep("installs", None, elsewhere), *_untold("nothing was installed")]
-    with _thrown_away() as folder:
-        tell("making an environment to try it in …")
+        return [VerificationStep("installs", None, elsewhere), *_not_run("not installed")]
+    with _temporary_folder() as folder:
+        tell("creating a temporary environment …")
         step, place = _environment(installer, folder / "env", python, platform)
         if place is None:
-            return [step, *_untold("nothing was installed")]
+            return [step, *_not_run("not installed")]
         tell(f"installing {len(lines.plain)} packages and what they need …")
         return list(_tried(report, request, fix, pins, lines, installer, place, timeout, tell))
 
@@ -74,36 +74,34 @@ def _tried(
         found = installed(ran)
         size = _size(Path(python).parent.parent)
         count = len(list(Path(python).parent.parent.glob("lib*/python*/site-packages/*.dist-info")))
-        told = f"{count} packages, {size / 2**20:.1f} MiB" if found.outcome else found.reason
-        yield VerificationStep("installs", found.outcome, told, shown(ran.command), ran.seconds)
+        text = f"{count} packages, {size / 2**20:.1f} MiB" if found.outcome else found.reason
+        yield VerificationStep("installs", found.outcome, text, shown(ran.command), ran.seconds)
         if not found.outcome:
-            yield from _untold("the packages are not installed")
+            yield from _not_run("the packages are not installed")
             return
-    stand_ins = (line for line in lines.plain if line.why.startswith("installed: "))
-    assumed = {line.package: line.why.removeprefix("installed: ") for line in stand_ins}  # 2.6.0 for 2.6.0+cu126
+    assumed = {line.package: line.stands_for for line in lines.plain if line.stands_for}  # 2.6.0+cu126
     for line in (*lines.sources, *lines.compiled):
         step = compiled(installer, python, line, pins, report, timeout)
         if not step.outcome:
             assumed[line.package] = line.version
         yield step
-    yield from _told_of(report, request, fix, assumed, python, tell)
+    yield from _checks(report, request, fix, assumed, python, tell)
 
 
-def _told_of(
+def _checks(
     report: Report, request: Request, fix: Fix, assumed: Mapping[str, str], python: str, tell: Callable[[str], None]
 ) -> Iterator[VerificationStep]:
-    tell("checking it …")
+    tell("checking …")
     began = time.monotonic()
     try:
-        with _as_fixed(fix):
-            after, why_not = diagnose_after(python, report, request, fix, tell, assumed)
+        after, why_not = diagnose_after(python, report, request, fix, tell, assumed)
     except DoctorError as problem:
-        yield from _untold(problem.message)
+        yield from _not_run(problem.message)
         return
     step = check_step(after, report, fix, round(time.monotonic() - began, 2))
     if assumed:
         names = ", ".join(f"`{name}` {version}" for name, version in assumed.items())
-        why = f"{names} taken as installed"
+        why = f"{names} assumed to be installed"
         step = VerificationStep(
             step.name, step.outcome, "; ".join(filter(None, (step.reason, why))), None, step.seconds
         )
@@ -122,7 +120,7 @@ def _environment(
     else:
         own = f"{sys.version_info[0]}.{sys.version_info[1]}"
         if python is None and minor not in ("", own):
-            why = f"the target's Python {minor} is not here, and pip works with its own {own} only"
+            why = f"the target's Python {minor} is not available, and pip supports only its own {own}"
             return VerificationStep("installs", None, why), None
         base = python or sys.executable
         command = [base, "-m", "venv", *([] if installer.program[0] == base else ["--without-pip"]), str(folder)]
@@ -131,7 +129,7 @@ def _environment(
     if ran.good and place.exists():
         return VerificationStep("installs", True), str(place)
     return VerificationStep(
-        "installs", None, f"no environment could be made: {ran.end}", shown(ran.command), ran.seconds
+        "installs", None, f"cannot create an environment: {ran.end}", shown(ran.command), ran.seconds
     ), None
 
 
@@ -139,12 +137,12 @@ def _another_machine(platform: Platform) -> str:
     here = os.uname() if hasattr(os, "uname") else None
     if here is None or (here.sysname, here.machine) == (platform.system, platform.machine):
         return ""
-    return f"this machine is {here.sysname} on {here.machine}, and the target {platform.system} on {platform.machine}"
+    return f"this machine is {here.sysname} {here.machine}, the target {platform.system} {platform.machine}"
 
 
 @contextlib.contextmanager
-def _thrown_away() -> Iterator[Path]:
-    """A folder that is gone afterwards, whatever happens inside."""
+def _temporary_folder() -> Iterator[Path]:
+    """Yield a folder that is removed afterwards, whatever happens inside."""
     folder = Path(tempfile.mkdtemp(prefix="attn-doctor-verify-"))
     try:
         yield folder
@@ -152,26 +150,6 @@ def _thrown_away() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():  # interrupted once more while removing: the second time ends it
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _as_fixed(fix: Fix) -> Iterator[None]:
-    """Our environment variables, which kernels inherit, as the fix sets them."""
-    names = {change.name.removeprefix("env."): change.after for change in fix.changes if change.kind == ChangeKind.ENV}
-    before = {name: os.environ.get(name) for name in names}
-    try:
-        _set(names)
-        yield
-    finally:
-        _set(before)
-
-
-def _set(values: Mapping[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def _room(lines: Sorted) -> int:
@@ -188,6 +166,6 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _untold(why: str) -> Iterator[VerificationStep]:
+def _not_run(why: str) -> Iterator[VerificationStep]:
     yield VerificationStep("check", None, why)
     yield VerificationStep("kernels", None, why)

@@ -1,34 +1,33 @@
-"""The course of a proof: which steps are taken for which option, and where one ends the others."""
+"""Run the steps of `--dry-run`, `--verify` and `--apply`; a failed step ends the others."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 from doctor.diagnosis.request import Request
-from doctor.model import ChangeKind, Report, Verification, VerificationKind, VerificationStep
+from doctor.model import InstallPlan, Report, Verification, VerificationKind, VerificationStep
 from doctor.packages.index import load_index
-from doctor.solver.install_plan import InstallPlan, install_plan, pinnable
 from doctor.sources.probes.locate import find_target
 
 from .apply import apply
 from .dry_run import Resolution, resolve
 from .installers import Installer, find_installer
 from .location import appliable
+from .options import InstallOptions
 from .surroundings import Surroundings, question_of, surroundings_of
 from .trial import trial
 
-_TOLD = 6  # packages named of each kind
-Ask = Callable[[str], bool]  # shows a plan and hears whether it may be carried out
+_NAMED = 6  # packages named of each kind
+Ask = Callable[[str], bool]  # shows a plan; true if the user agrees
 Tell = Callable[[str], None]
 
 
 def prove(
-    report: Report, request: Request, options: argparse.Namespace, ask: Ask, tell: Tell
+    report: Report, request: Request, options: InstallOptions, ask: Ask, tell: Tell
 ) -> tuple[Verification | None, Report | None]:
-    """(the proof of the recommended fix, what the check says after `--apply`); no proof where nothing is installed."""
-    fix = pinnable(report) if report.fixes else None
-    if fix is None or not any(change.kind == ChangeKind.PACKAGE for change in fix.changes):
+    """Return (the verification of the fix, the report after `--apply`); no verification where no package changes."""
+    fix = report.package_fix
+    if fix is None or not fix.changes_packages:
         return None, None
     python = interpreter_of(request)
     if options.apply:
@@ -42,24 +41,24 @@ def prove(
     )
     installer, why_not = find_installer(python, options.installer)
     if installer is None:
-        steps = [VerificationStep("resolves", None, f"{why_not}: nothing was asked")]
+        steps = [VerificationStep("resolves", None, f"not checked: {why_not}")]
         if options.verify or options.apply:
-            steps.append(VerificationStep("installs", None, f"{why_not}: nothing was installed"))
+            steps.append(VerificationStep("installs", None, f"not installed: {why_not}"))
         return Verification(kind, fix.title, tuple(steps)), None
-    pins = install_plan(report, fix)
-    tell(f"asking {installer.title} whether it resolves …")
-    resolution, around = asked(report, request, pins, installer, python, options.proof_timeout)
+    pins = fix.plan
+    tell(f"resolving with {installer.title} …")
+    resolution, around = resolved(report, request, pins, installer, python, options.proof_timeout)
     steps = [resolve_step(resolution, pins, installer, around)]
     if resolution.outcome is False:
         if kind != VerificationKind.DRY_RUN:
-            steps.append(VerificationStep("installs", None, "not tried, as it does not resolve"))
+            steps.append(VerificationStep("installs", None, "skipped: it does not resolve"))
         return Verification(kind, fix.title, tuple(steps)), None
     if options.verify:
         steps += trial(report, request, fix, pins, installer, python, options.proof_timeout, tell)
     failed = any(step.outcome is False for step in steps)
     if not options.apply or failed:
         if options.apply:
-            steps.append(VerificationStep("applied", None, "not tried, as the proof failed"))
+            steps.append(VerificationStep("applied", None, "skipped: the verification failed"))
         return Verification(kind, fix.title, tuple(steps)), None
 
     assert python is not None
@@ -67,17 +66,17 @@ def prove(
 
 
 def interpreter_of(request: Request) -> str | None:
-    """The interpreter that the request examines; None for a file, a tree, or packages that are only said."""
+    """Return the interpreter that the request examines; None for files, trees and stated packages."""
     if request.facts or request.declared or request.site_packages:
         return None
 
     return find_target(request.python, None).python
 
 
-def asked(
+def resolved(
     report: Report, request: Request, pins: InstallPlan, installer: Installer, python: str | None, timeout: float
 ) -> tuple[Resolution, Surroundings]:
-    """The resolver's answer about these pins and everything that stays."""
+    """Resolve these pins together with everything that stays."""
     around = surroundings_of(python) if python is not None else Surroundings()
     question = question_of(report, pins, around, request)
     return resolve(question, installer, load_index(), timeout=timeout, python=python), around
@@ -86,23 +85,21 @@ def asked(
 def resolve_step(
     resolution: Resolution, pins: InstallPlan, installer: Installer, around: Surroundings
 ) -> VerificationStep:
-    """The answer as a step of the proof."""
+    """Return the resolution as a step of the verification."""
     parts = [resolution.reason] if resolution.reason else []
     if resolution.left_out:
-        parts.append(
-            f"not asked about, as the registry has no wheel of it (any more): {', '.join(resolution.left_out)}"
-        )
-    mended = {line.package for line in pins.changed}
-    broken = [text for name, text in around.broken.items() if name not in mended]
+        parts.append(f"not checked, no wheel available: {', '.join(resolution.left_out)}")
+    changed = {line.package for line in pins.changed}
+    broken = [text for name, text in around.broken.items() if name not in changed]
     if broken:
-        parts.append(f"not asked about, as it is broken already: {'; '.join(broken[:_TOLD])}")
+        parts.append(f"not checked, already broken: {'; '.join(broken[:_NAMED])}")
     if around.local:
-        parts.append(f"from no registry, and kept as it is: {', '.join(list(around.local)[:_TOLD])}")
+        parts.append(f"kept, installed from outside the index: {', '.join(list(around.local)[:_NAMED])}")
     if installer.kind == "pip" and pins.built:
         names = ", ".join(line.requirement for line in pins.built)
-        parts.append(f"pip cannot be asked about what is compiled: {names}")
+        parts.append(f"not checked, source builds: {names}")
     if resolution.outcome is None:
-        parts.append("not proven")
+        parts.append("not verified")
     return VerificationStep(
         "resolves", resolution.outcome, "; ".join(parts), resolution.command or None, resolution.seconds
     )

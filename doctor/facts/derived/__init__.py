@@ -7,12 +7,16 @@ from . import (
     lockstep,
     masks,
     sequence,
+    serving,
+    sglang,
     shapes,
     te_dims,
     torch_sdpa,
     transformer_engine,
     transformer_engine_bias,
     transformers,
+    vllm,
+    vllm_flash_attn,
 )
 
 __all__ = [
@@ -22,10 +26,14 @@ __all__ = [
     "lockstep",
     "masks",
     "sequence",
+    "serving",
+    "sglang",
     "shapes",
     "te_dims",
     "torch_sdpa",
     "transformer_engine",
     "transformer_engine_bias",
     "transformers",
+    "vllm",
+    "vllm_flash_attn",
 ]

@@ -9,8 +9,8 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison, Undefi
 
 from doctor.errors import fault
 from doctor.model import ABSENT, Facts
-from doctor.packages.index import Platform, admits
-from doctor.packages.requirement_lines import marker_holds
+from doctor.packages.platform import Platform
+from doctor.packages.requirements import admits
 
 from .base import DeclaredRequirement
 
@@ -53,10 +53,6 @@ def judge(entry: DeclaredRequirement, likely: Sequence[Platform]) -> bool | None
 
 
 def _holds(marker: str, platform: Platform, entry: DeclaredRequirement) -> bool | None:
-    values = {**platform.markers, "extra": ""}
-    plain = marker_holds(marker, values, admits) if "(" not in marker else None
-    if plain is not None:
-        return plain
     parsed = _parsed(marker)
     if parsed is None:
         if entry.locked:
@@ -64,7 +60,7 @@ def _holds(marker: str, platform: Platform, entry: DeclaredRequirement) -> bool 
         raise fault(entry.file, entry.line, f"`{marker[:80]}` is no marker")
 
     try:
-        return bool(parsed.evaluate(values))
+        return bool(parsed.evaluate({**platform.markers, "extra": ""}))
     except (UndefinedComparison, UndefinedEnvironmentName, KeyError):
         return None
 

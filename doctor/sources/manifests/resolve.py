@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from doctor.errors import DoctorError, fault
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import ABSENT, Fact, Facts
-from doctor.packages.index import Platform, ReleaseIndex, admits, load_index, needs_of
+from doctor.packages.index import ReleaseIndex, load_index
+from doctor.packages.platform import Platform
+from doctor.packages.requirements import admits, needs_of
 
 from .base import DeclaredRequirement, Manifest
 from .markers import judge, platforms

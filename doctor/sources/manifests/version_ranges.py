@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from doctor.model import ABSENT, Fact
-from doctor.packages.index import Need, Platform, Release, admits, load_index, needs_of
+from doctor.packages.index import Release, load_index
+from doctor.packages.platform import Platform
+from doctor.packages.requirements import Need, admits, needs_of
 
 MOST_TRIED = 50_000  # steps of the search for releases that admit one another
 MOST_NAMED = 4  # releases in one sentence, or left out of one range

@@ -95,7 +95,7 @@ def _resolve(target: Target, name: str, wanted: str, dynamic: Dynamic) -> Loaded
         return Loaded(
             None, f"torch's {name} takes `{wanted}` from the loader's path, which a tree does not tell", certain=False
         )
-    path = resolve(wanted, dynamic, executable(target), loader_cache())
+    path = resolve(wanted, dynamic, executable(target), loader_cache(), target.environ)
     if path is None:
         return Loaded(None, f"the loader finds no `{wanted}`, which torch's {name} needs")
     return Loaded(os.path.normpath(path), f"the loader's search for torch's {name}")
@@ -183,9 +183,9 @@ def _folders(target: Target) -> Iterator[str]:
         yield f"{directory}/torch/lib"
     if target.kind == SITE_PACKAGES:
         return
-    yield from library_path()
+    yield from library_path(target.environ)
     for variable in _HOMES:
-        home = os.environ.get(variable)
+        home = target.environ.get(variable)
         if home:
             yield from (f"{home}/lib64", f"{home}/lib", home)
     if Path(target.prefix, "conda-meta").is_dir():

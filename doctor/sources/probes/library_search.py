@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from .elf import Dynamic
 
@@ -12,9 +12,9 @@ _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _MAX_CACHE = 16 << 20
 
 
-def library_path() -> tuple[str, ...]:
+def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """The folders of LD_LIBRARY_PATH; an empty one would mean the current folder and is left out."""
-    return tuple(part for part in os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":") if part)
+    return tuple(part for part in environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":") if part)
 
 
 def resolve(
@@ -22,9 +22,10 @@ def resolve(
     own: Dynamic | None,
     executable: Dynamic | None,
     cache: dict[str, str],
+    environ: Mapping[str, str] = os.environ,
 ) -> str | None:
     """The file that the loader takes for `name`, needed by a library with the section `own`; None = not found."""
-    for preloaded in os.environ.get("LD_PRELOAD", "").replace(":", " ").split():
+    for preloaded in environ.get("LD_PRELOAD", "").replace(":", " ").split():
         if os.path.basename(preloaded) == name and os.path.isfile(preloaded):  # noqa: PTH113, PTH119
             return preloaded
     runpath = own.runpath if own else ()
@@ -32,7 +33,7 @@ def resolve(
         inherited = executable.rpath if executable and not executable.runpath else ()
         if (found := _first((*(own.rpath if own else ()), *inherited), name)) is not None:
             return found
-    if (found := _first((*library_path(), *runpath), name)) is not None:
+    if (found := _first((*library_path(environ), *runpath), name)) is not None:
         return found
     cached = cache.get(name)
     if cached is not None and os.path.exists(cached):  # noqa: PTH110

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,7 @@ class Target:
     system: str | None = None
     machine: str | None = None
     glibc: str | None = None
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, compare=False)  # of what runs in it
 
     def describe(self) -> str:
         """The target, in words for a report."""

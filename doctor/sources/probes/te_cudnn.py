@@ -75,7 +75,7 @@ def _wheel(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:
 
 def _homes(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:
     """The folders that variables name, searched in depth for any libcudnn.so*, the greatest name first."""
-    for variable, folder in _home_folders(release):
+    for variable, folder in _home_folders(target, release):
         if target.kind == SITE_PACKAGES:
             raise _Unknown("TransformerEngine searches folders of the machine it runs on, which a tree does not tell")
         found = _deep(folder)
@@ -85,16 +85,16 @@ def _homes(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:
     return None
 
 
-def _home_folders(release: tuple[int, ...]) -> list[tuple[str, str]]:
+def _home_folders(target: Target, release: tuple[int, ...]) -> list[tuple[str, str]]:
     fallback = [("the default CUDA folder", DEFAULT_CUDA)] if release >= (1, 13) else []
     groups = [["CUDNN_HOME", "CUDNN_PATH"], ["CUDA_HOME", "CUDA_PATH"]]
     if release >= (2, 11):  # each variable in turn
-        named = [(name, os.environ[name]) for group in groups for name in group if os.environ.get(name)]
+        named = [(name, target.environ[name]) for group in groups for name in group if target.environ.get(name)]
         return named + fallback
     folders = []
     for group in groups:  # the first of each pair that is set, and no other
-        folders += [(name, os.environ[name]) for name in group if os.environ.get(name)][:1]
-    cuda_named = any(os.environ.get(name) for name in groups[1])
+        folders += [(name, target.environ[name]) for name in group if target.environ.get(name)][:1]
+    cuda_named = any(target.environ.get(name) for name in groups[1])
     return folders if cuda_named else folders + fallback
 
 
@@ -144,5 +144,5 @@ def _loader(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:
     cache = loader_cache()
     if (2, 6) <= release < (2, 11) and _LIBRARY in cache and os.path.exists(cache[_LIBRARY]):  # noqa: PTH110
         return cache[_LIBRARY], "TransformerEngine's search: ldconfig's cache"
-    path = resolve(_LIBRARY, None, executable(target), cache)
+    path = resolve(_LIBRARY, None, executable(target), cache, target.environ)
     return (path, "TransformerEngine's search: the loader's path") if path else None

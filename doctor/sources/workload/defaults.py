@@ -100,9 +100,10 @@ def _enable_gqa(facts: Facts, framework: str | None) -> list[Fact]:
         return [
             assumed_fact(key, False, f"transformers before {_PASSES_GQA} or torch before {_TAKES_GQA} repeats heads")
         ]
-    mask, window = facts.value("workload.mask"), facts.value("workload.window")
-    if mask is None or None in old or ("workload.window" in facts and window is None):
+    mask = facts.value("workload.mask")
+    windows = [facts[name] for name in ("workload.window", "workload.sliding_window") if name in facts]
+    if mask is None or None in old or any(window.value is None for window in windows):
         return []
-    if mask not in ("causal", "no_mask") or window not in (None, ABSENT):
+    if mask not in ("causal", "no_mask") or any(window.value != ABSENT for window in windows):
         return [assumed_fact(key, False, "transformers repeats heads where it passes a mask tensor")]
     return [assumed_fact(key, True, f"transformers >= {_PASSES_GQA} passes no mask tensor and leaves heads grouped")]

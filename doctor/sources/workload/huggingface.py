@@ -12,6 +12,7 @@ from doctor.sources.workload.assumed import assumed_fact
 
 from .files import one_line
 from .model_config import Config, load_config
+from .serving import serving_facts
 
 DTYPES = ("bfloat16", "float16", "float32")
 _DECODER_HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "DoubleHeadsModel", "CausalLM")
@@ -44,6 +45,7 @@ def _workloads_in(config: Config) -> list[Facts]:
         *_lengths(config),
         *_mask(config),
         *_numerics(config),
+        *serving_facts(config),
     ]
     kinds, window, source = _layers(config)
     if not any(fact.key in ("workload.num_heads", "workload.head_dim_qk") for fact in common):

@@ -107,6 +107,10 @@ class Config:
         """Whether the file names `key` at all, be it as null."""
         return any(key in level for _, level in self._levels)
 
+    def outermost(self, key: str) -> Any:
+        """Return the value of `key` in the file's outermost object, or None."""
+        return self._levels[-1][1].get(key)
+
     def source(self, key: str) -> str:
         """`config.json: key`, with the path of a nested one, or whose default it is."""
         where, value = self._find(key)

@@ -13,7 +13,6 @@ from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.model import Report
 from doctor.packages.index import load_index
-from doctor.solver.install_plan import pinnable
 
 GPUS = ("a100", "h100", "b200", "rtx4090", "l40s")
 FRAMEWORKS = ("transformer_engine", "megatron", "transformers", "flash_attn", "torch_sdpa")
@@ -65,7 +64,7 @@ def test_what_was_to_be_cleared_is_gone_from_the_file(tmp_path: Path, part: int)
             continue  # releases that no installer would put together
         if not errors(report) or not report.fixes:
             continue
-        fix = pinnable(report)
+        fix = report.package_fix
         for file in edits_of(report, [str(path)]).files:
             file.write()
         settings += [f"env.{item.name}={item.after or 'absent'}" for item in fix.changes if item.kind == "env"]

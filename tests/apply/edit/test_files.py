@@ -152,7 +152,7 @@ def _kill_at(number: int, when: str) -> None:
 
 def test_a_kill_at_a_random_moment_loses_nothing(tmp_path: Path):
     program = (
-        "import sys\nfrom pathlib import Path\nfrom doctor.edit.files import Edited, SourceFile\n"
+        "import sys\nfrom pathlib import Path\nfrom doctor.apply.edit.files import Edited, SourceFile\n"
         "path = Path(sys.argv[1])\nedits = Edited(SourceFile.read(path), path.read_text().replace('2.6.0', '2.7.1'))\n"
         "print('ready', flush=True)\nedits.write()\n"
     )

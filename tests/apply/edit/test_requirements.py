@@ -329,7 +329,7 @@ def anchored(pieces: list[Piece]) -> list[Piece]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(
     pieces=st.lists(st.one_of(torch_line(), NEUTRAL.map(lambda text: Piece(text, text))), max_size=12),
     target=torch_line(), at=st.integers(0, 12), newline=st.sampled_from(["\n", "\r\n"]), end=st.booleans(),
@@ -354,7 +354,7 @@ def test_nothing_but_the_intended_lines_changes(tmp_path_factory, pieces, target
     assert edited(path).diff == ""
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(pieces=st.lists(torch_line(), min_size=1, max_size=4), newline=st.sampled_from(["\n", "\r\n"]))
 def test_the_result_declares_what_was_wanted(tmp_path_factory, pieces, newline):
     path = tmp_path_factory.mktemp("edit") / "requirements.txt"
@@ -365,7 +365,7 @@ def test_the_result_declares_what_was_wanted(tmp_path_factory, pieces, newline):
     assert read_manifests([str(path)], said).facts.value("torch.version") == "2.7.1"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(deadline=None)
 @given(st.text(alphabet="ab=2.\\#-\r\n \t;@['\"]~<>,:/é\u2028\x0c", max_size=60))
 def test_the_lines_are_the_whole_text(text: str):
     lines = read_lines(text)

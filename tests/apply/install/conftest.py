@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -46,7 +47,7 @@ if verb in ("install", "uninstall"):
     for name, version in pairs[: step.get("only")]:
         put(place, name, version if verb == "install" else None)
 elif verb == "venv":
-    subprocess.run(["{python}", "-m", "venv", "--without-pip", args[-1]], check=True)
+    shutil.copytree("{template}", args[-1], symlinks=True)
 elif verb == "compile" and not step.get("code"):
     text = step.get("resolved")
     lines = pathlib.Path("pins.txt").read_text().splitlines()
@@ -87,11 +88,11 @@ fix:
 class FakeUv:
     """The fake program: its plan, and what it was asked."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, template: Path) -> None:
         self.folder = folder
         folder.mkdir()
         self.program = folder / "uv"
-        self.program.write_text(_UV.format(python=sys.executable))
+        self.program.write_text(_UV.format(python=sys.executable, template=template))
         self.program.chmod(0o755)
         self.plan()
 
@@ -104,10 +105,18 @@ class FakeUv:
         return [words[1:] for words in lines if words[0] == verb]
 
 
+@pytest.fixture(scope="session")
+def venv_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment without packages, made once and copied by each test that needs one."""
+    folder = tmp_path_factory.mktemp("template") / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+    return folder
+
+
 @pytest.fixture
-def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeUv:
+def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, venv_template: Path) -> FakeUv:
     """A fake uv, first on the PATH."""
-    fake = FakeUv(tmp_path / "programs")
+    fake = FakeUv(tmp_path / "programs", venv_template)
     monkeypatch.setenv("PATH", str(fake.folder), prepend=":")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # for what a killed child leaves behind
@@ -119,8 +128,8 @@ def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeUv:
 class Environment:
     """A virtual environment whose packages are metadata and nothing else."""
 
-    def __init__(self, folder: Path) -> None:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+    def __init__(self, folder: Path, template: Path) -> None:
+        shutil.copytree(template, folder, symlinks=True)
         self.folder = folder
         self.python = str(folder / "bin" / "python")
         self.site = next(folder.glob("lib/python3*/site-packages"))
@@ -144,9 +153,9 @@ class Environment:
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Environment:
+def old(tmp_path: Path, venv_template: Path) -> Environment:
     """An environment in which the rule fires."""
-    made = Environment(tmp_path / "env")
+    made = Environment(tmp_path / "env", venv_template)
     made.put("six", "1.15.0")
     made.put("iniconfig", "1.1.1")
     made.put("attrs", "23.1.0")

@@ -45,7 +45,7 @@ def test_it_changes_what_the_plan_says_and_takes_it_back(uv, old, fix, capsys):
     words = uv.calls("install")[-1]
     assert "--no-deps" in words and words[-2:] == ["iniconfig==1.1.1", "six==1.15.0"]
     assert run(fix("--rollback", "--yes")) == 2
-    assert "nothing was applied" in capsys.readouterr().err
+    assert "no applied fix to undo" in capsys.readouterr().err
 
 
 def test_the_plan_is_shown_before_anything_is_done(uv, old, fix, capsys):
@@ -100,7 +100,8 @@ def test_an_installation_that_fails_midway_says_where_it_is(uv, old, fix, capsys
     assert run(fix("--apply", "--yes", "--format", "json")) == 1
     said = proof(capsys)
     assert said["by_name"]["installs"]["outcome"] == "no"
-    assert "changed so far: iniconfig 1.1.1 → 2.0.0; `attn-doctor fix --rollback`" in said["by_name"]["state"]["reason"]
+    reason = said["by_name"]["state"]["reason"]
+    assert "changed so far: iniconfig 1.1.1 → 2.0.0; undo with `attn-doctor fix --rollback`" in reason
     assert old.freezes[0]["state"] == "failed" and old.freezes[0]["changed"] == ["iniconfig"]
     assert run(fix("--rollback", "--yes")) == 0 and old.versions == BEFORE
 
@@ -198,7 +199,7 @@ def test_the_mark_of_a_managed_python_is_found(tmp_path, old):
         (("--apply", "--verify", "--dry-run"), "exclude each other"),
         (("--rollback", "--pin"), "`--rollback` and `--pin` exclude each other"),
         (("--rollback", "--write"), "`--rollback` and `--write` exclude each other"),
-        (("--rollback", "--hold", "six"), "`--rollback` and `--hold` exclude each other"),
+        (("--rollback", "--hold", "six"), "exclude each other"),
         (("--yes",), "goes with"),
         (("--installer", "uv"), "goes with"),
         (("--break-system-packages",), "goes with"),
@@ -216,7 +217,7 @@ def test_no_file_is_edited_to_what_a_resolver_refuses(uv, old, fix, tmp_path, ca
     assert run(fix("--dry-run", "--write", str(path))) == 1
     captured = capsys.readouterr()
     assert path.read_text() == "six==1.15.0\n" and "no: resolves: Because of it" in captured.out
-    assert "# no file is edited, as the proof says no\n" in captured.out
+    assert "# no file is edited: the fix did not pass verification\n" in captured.out
     uv.plan()
     assert run(fix("--dry-run", "--write", str(path))) == 1 and "six==1.16.0" in path.read_text()
 
@@ -253,8 +254,7 @@ def test_what_is_held_is_a_constraint_and_no_order_to_install_it():
     from doctor.apply.install.apply import plan_of
     from doctor.apply.install.dry_run import Resolution
     from doctor.apply.install.state import Kept
-    from doctor.model import Facts, Report
-    from doctor.solver.install_plan import InstallPlan, PinnedRequirement
+    from doctor.model import Facts, InstallPlan, PinnedRequirement, Report
 
     report = Report("t", {}, Facts(), (), (), (), (), {})
     held = (
@@ -276,4 +276,21 @@ def test_what_is_held_is_a_constraint_and_no_order_to_install_it():
     assert plan.built == ()  # torch stays: what was built against it does too
     moved = plan_of(report, replace(pins, moves_torch=True), Resolution(True, "", versions=resolved), before)
     assert [line.package for line in moved.built] == ["flash-attn"]
-    assert "flash-attn 2.6.3, built again" in moved.changes
+    assert "flash-attn 2.6.3, rebuilt" in moved.changes
+
+
+def test_another_build_of_the_same_torch_is_installed(uv, old, fix, capsys):
+    """TORCH030 changes nothing but the build: it has a plan, an index, and a release that the check then sees."""
+    old.put("torch", "2.13.0+cpu")
+    (old.site / "torch").mkdir()
+    (old.site / "torch" / "__init__.py").touch()
+    (old.site / "torch" / "version.py").write_text("__version__ = '2.13.0+cpu'\ncuda = None\n")
+    run(fix("--apply", "--yes", "--gpu", "h100", "--format", "json"))
+    report = json.loads(capsys.readouterr().out)
+    assert "TORCH030" in [item["id"] for item in report["findings"]]
+    assert old.versions["torch"].startswith("2.13.0+cu")
+    words = next(words for words in uv.calls("install") if any(word.startswith("torch==") for word in words))
+    label = old.versions["torch"].partition("+")[2]
+    assert f"https://download.pytorch.org/whl/{label}" in words
+    steps = {step["name"]: step for step in report["proof"]["steps"]}
+    assert steps["installs"]["outcome"] == "yes" and "TORCH030" in steps["check"]["reason"]

@@ -6,7 +6,8 @@ import pytest
 
 from doctor.apply.install.dry_run import Question, metadata, platform_tag, resolve
 from doctor.apply.install.installers import PIP, Installer, find_installer
-from doctor.packages.index import Platform, load_index
+from doctor.packages.index import load_index
+from doctor.packages.platform import Platform
 
 LINUX = Platform("3.11.7")
 REFUSED = {"code": 1, "err": "error: No solution found when resolving dependencies\n  cause: Because {} .\n"}
@@ -40,7 +41,7 @@ def test_what_stays_may_move_if_it_must_and_is_told(uv):
     uv.plan(compile=[refused("a needs tokenizers>=0.21"), {"resolved": "a==2\ntokenizers==0.21.0\nnumpy==1.26.4\n"}])
     answer = ask(uv, Question(("a==2",), beside={"tokenizers": "0.19.1", "numpy": "1.26.4"}, platform=LINUX))
     assert answer.outcome is True
-    assert answer.reason == "moves along: tokenizers 0.19.1 → 0.21.0"
+    assert answer.reason == "also changes: tokenizers 0.19.1 → 0.21.0"
     assert "tokenizers" in (uv.folder / "asked.txt").read_text().splitlines()
 
 
@@ -95,7 +96,7 @@ def test_a_held_release_that_clashes_with_the_fix_does(uv):
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        ({"code": 2, "err": "error: Failed to fetch: x\n  cause: dns error\n"}, "the registry could not be reached"),
+        ({"code": 2, "err": "error: Failed to fetch: x\n  cause: dns error\n"}, "package index could not be reached"),
         ({"sleep": 30}, "gave no answer within 1 s"),
         ({"code": 101, "err": "thread 'main' panicked\n"}, "ended with status 101"),
     ],

@@ -90,10 +90,10 @@ PIP_OLD = "Usage:\n  pip install [options]\n\nno such option: --dry-run\n"
     [
         (UV, "", CONFLICT, False, ["torch==2.6.0 depends on nvidia-cudnn-cu12==9.1.0.70", "9.3.0.75"]),
         (UV, "", OLDER, False, ["torch==2.6.0 depends on nvidia-cudnn-cu12==9.1.0.70", "9.3.0.75"]),
-        (UV, "", OFFLINE, None, ["the registry could not be reached"]),
+        (UV, "", OFFLINE, None, ["the package index could not be reached"]),
         (UV, "", NO_NETWORK, None, ["could not be reached", "failed to lookup address information"]),
         (UV, "", NO_BUILD, None, ["flash-attn==2.5.6 has no usable wheels"]),
-        (UV, "", FAILED_BUILD, None, ["has to be built", "flash-attn==2.5.6"]),
+        (UV, "", FAILED_BUILD, None, ["building a source", "flash-attn==2.5.6"]),
         (UV, "", "error: something new\n", None, ["uv ended with status 1: error: something new"]),
         (PIP, PIP_CONFLICT, PIP_CONFLICT_ERR, False, ["xformers 0.0.29 depends on torch==2.5.1"]),
         (PIP, "", PIP_NONE, False, ["six==99"]),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from doctor.apply.install.recheck import _overlaid, _why_no_kernels, check_step, kernel_step
+from doctor.apply.install.trial import _checks
 from doctor.diagnosis.request import Request
 from doctor.model import ABSENT, Change, Confirmation, Fact, Facts, Finding, Fix, Report
 
@@ -27,7 +30,7 @@ FIX = Fix("Do", (Change("package", "torch", "2.5.1", "2.6.0", "", ("A1",)),), ("
 @pytest.mark.parametrize(
     ("after", "fix", "outcome", "words"),
     [
-        ((), FIX, True, "silent now: A1"),
+        ((), FIX, True, "fixed: A1"),
         ((finding("W1", "warning"),), FIX, True, "warnings: W1"),
         ((finding("A1"),), FIX, False, "still fires: A1: A1 strikes"),
         ((finding("N1"),), FIX, False, "still fires: N1 (new)"),
@@ -95,6 +98,24 @@ def test_a_gpu_that_is_not_the_fixes_proves_nothing():
     here = facts(gpu__sm="9.0")
     assert _why_no_kernels(here, here, {}, Request()) == ""
     assert "not the one" in _why_no_kernels(here, facts(gpu__sm="8.0"), {}, Request())
-    assert "not the one" in _why_no_kernels(here, here, {}, Request(facts="f.yaml"))
+    assert "not the one" in _why_no_kernels(here, here, {}, Request(facts=("f.yaml",)))
     assert "`flash-attn`" in _why_no_kernels(here, here, {"flash-attn": "2.7.4"}, Request())
     assert _why_no_kernels(facts(gpu__sm=ABSENT), here, {}, Request()) == "no GPU here"
+
+
+def test_the_variables_of_the_fix_reach_kernels_and_not_our_own_environment(monkeypatch, old):
+    monkeypatch.setenv("NVTE_FLASH_ATTN", "0")
+    monkeypatch.delenv("NVTE_DEBUG", raising=False)
+    seen = {}
+
+    def diagnosis(request, tell, examined):
+        seen.update(os.environ, examined=examined)
+        return report()
+
+    monkeypatch.setattr("doctor.apply.install.recheck.diagnose", diagnosis)
+    changes = (Change("env", "NVTE_FLASH_ATTN", "0", None, ""), Change("env", "env.NVTE_DEBUG", None, "1", ""))
+    fix = Fix("Do", changes, ("A1",))
+    steps = list(_checks(report(), Request(python=old.python), fix, {}, old.python, lambda text: None))
+    assert [step.name for step in steps] == ["check", "kernels"]
+    assert seen["examined"].variables == {"NVTE_FLASH_ATTN": None, "NVTE_DEBUG": "1"}
+    assert seen["NVTE_FLASH_ATTN"] == "0" and "NVTE_DEBUG" not in seen

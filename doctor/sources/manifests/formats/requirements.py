@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.requirements import InvalidRequirement
 from packaging.version import InvalidVersion
 
 from doctor.errors import DoctorError, fault
 from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact
-from doctor.packages.requirement_lines import read_line
+from doctor.packages.requirements import requirement
 from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, cuda_of_index, normalized, pin_of
 from doctor.util.yaml_text import read_text
 
@@ -32,7 +31,6 @@ _ADDRESS = re.compile(rf"(?!{_NAMED})(?:[a-z+]+://|git\+|\.{{0,2}}/|file:|.*\.(?
 _FOLDER = re.compile(r"(?:\.{1,2}|(?:file:)?[\w.~+-]*/[\w./~+-]*)(?:\[[\w,. -]*\])?(?:\s*;.*)?")
 _FILE = re.compile(r"\.(?:whl|tar\.gz|zip|txt)\b")
 _PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(\d{1,9}(?:\.\d{1,9}){0,6})")
-_PLAIN = re.compile(r"(?:(?:>=|<=|>|<|==|!=)\d+(?:\.\d+)*(?:\.post\d+|rc\d+)?|(?:==|!=)\d+(?:\.\d+)*\.\*)")
 #: Repositories whose distribution is called otherwise.
 _REPOSITORIES = {
     "flash-attention": "flash-attn", "transformerengine": "transformer-engine", "megatron-lm": "megatron-core",
@@ -169,27 +167,11 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Dec
         return DeclaredRequirement(
             normalized(bare[1]), file, number, f"=={bare[2]}", bare[2], (), None, raw, constraint
         )
-    plain = read_line(text)
-    if plain is not None and plain.name and not _ADDRESS.match(text):
-        ranges = ",".join(plain.clauses)
-        _check(ranges, file, number)
-        extras = tuple(re.findall(r"[A-Za-z0-9._-]+", (re.search(r"\[(.*?)\]", text) or ["", ""])[1]))
-        return DeclaredRequirement(
-            normalized(plain.name),
-            file,
-            number,
-            ranges,
-            pin_of(ranges, file, number),
-            extras,
-            plain.marker,
-            raw,
-            constraint,
-        )
     if _ADDRESS.match(text):
         return _address(text, None, file, number, raw, constraint)
 
     try:
-        found = Requirement(text)
+        found = requirement(text)
     except InvalidRequirement:
         raise fault(file, number, f"`{_safe(text)}` is no requirement") from None
     marker = str(found.marker) if found.marker else None
@@ -200,16 +182,6 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Dec
     return DeclaredRequirement(
         normalized(found.name), file, number, ranges, pin, tuple(sorted(found.extras)), marker, raw, constraint
     )
-
-
-def _check(ranges: str, file: str, number: int) -> None:
-    if all(_PLAIN.fullmatch(clause) for clause in ranges.split(",") if clause):
-        return  # spares the import of `packaging.specifiers`
-
-    try:
-        SpecifierSet(ranges)
-    except InvalidSpecifier:
-        raise fault(file, number, f"`{_safe(ranges)}` is no range of versions") from None
 
 
 def _address(

@@ -11,7 +11,7 @@ from packaging.markers import InvalidMarker, Marker, UndefinedComparison, Undefi
 
 from doctor.errors import fault
 from doctor.model import Fact
-from doctor.packages.index import Platform
+from doctor.packages.platform import Platform
 from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index, normalized
 from doctor.util.toml_lines import Places
 

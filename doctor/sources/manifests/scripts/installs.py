@@ -9,7 +9,7 @@ from pathlib import Path
 
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
-from doctor.packages.index import admits
+from doctor.packages.requirements import admits
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, normalized
 from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.formats.requirements import Reader

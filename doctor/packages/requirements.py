@@ -1,0 +1,69 @@
+"""Requirements of distributions and version ranges, read by `packaging` and cached."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+
+from doctor.facts.vocabulary import parse_version
+
+from .platform import Platform
+
+
+@functools.lru_cache(maxsize=65536)
+def normalized(name: str) -> str:
+    """Return a distribution name in its PEP 503 form."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@functools.lru_cache(maxsize=65536)
+def requirement(text: str) -> Requirement:
+    """Parse a requirement; InvalidRequirement where it is none."""
+    return Requirement(text)
+
+
+@functools.lru_cache(maxsize=65536)
+def specifier(text: str) -> SpecifierSet:
+    """Parse a version range; InvalidSpecifier where it is none."""
+    return SpecifierSet(text)
+
+
+@functools.lru_cache(maxsize=262144)
+def admits(range_text: str, version: str) -> bool:
+    """Return whether the version lies in the range; pre-releases count."""
+    return not range_text or specifier(range_text).contains(parse_version(version), prereleases=True)
+
+
+@dataclass(frozen=True)
+class Need:
+    """One requirement of a distribution."""
+
+    package: str
+    range: str
+    pin: str | None  # the version that `==` leaves as the only one
+
+
+def needs_of(lines: tuple[str, ...], platform: Platform, extras: frozenset[str] = frozenset()) -> tuple[Need, ...]:
+    """Return the Requires-Dist lines whose markers hold on the platform, with no extra or one of these."""
+    needs = (_need(line, platform, extras) for line in lines)
+    return tuple(need for need in needs if need is not None)
+
+
+@functools.lru_cache(maxsize=131072)
+def _need(text: str, platform: Platform, extras: frozenset[str]) -> Need | None:
+    """Return what a line requires; None if its marker does not hold, or if no installer can read it."""
+    try:
+        parsed = requirement(text)
+    except InvalidRequirement:
+        return None
+    if parsed.marker is not None:
+        values = platform.markers
+        if not any(parsed.marker.evaluate({**values, "extra": extra}) for extra in ("", *sorted(extras))):
+            return None
+    clauses = list(parsed.specifier)
+    exact = len(clauses) == 1 and clauses[0].operator in ("==", "===") and not clauses[0].version.endswith(".*")
+    return Need(normalized(parsed.name), str(parsed.specifier), clauses[0].version if exact else None)

@@ -1,0 +1,211 @@
+"""Which fix is recommended: nothing conditional, no drawback where a setting does, builds by CUDA and driver."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from doctor.facts.vocabulary import fact
+from doctor.model import ChangeKind, Facts, Fix, FixSafety
+from doctor.report.fix_text import fix_lines
+from doctor.rulebook.evaluate import evaluate
+from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.solver.budget import BudgetExhausted, CandidateTried, Event, RemedyRejected, SearchBudget
+from doctor.solver.solve import solve
+from doctor.sources.workload.defaults import complete_workload
+
+MACHINE = {
+    "python.version": "3.11.7", "platform.system": "Linux", "platform.machine": "x86_64", "platform.glibc": "2.35",
+}  # fmt: skip
+
+
+@cache
+def rulebook() -> Rulebook:
+    return load_rulebook()
+
+
+def facts_of(values: dict[str, Any]) -> Facts:
+    return complete_workload(Facts(fact(key, value, "test") for key, value in {**MACHINE, **values}.items()))
+
+
+def fixes(values: dict[str, Any], rules: Rulebook | None = None, **more: Any) -> tuple[Fix, ...]:
+    rules, facts = rules or rulebook(), facts_of(values)
+    return solve(rules, facts, evaluate(rules, facts), **more)
+
+
+def packages(fix: Fix) -> dict[str, str | None]:
+    return {change.name: change.after for change in fix.changes if change.kind == ChangeKind.PACKAGE}
+
+
+def settings(fix: Fix) -> dict[str, str | None]:
+    return {change.name: change.after for change in fix.changes if change.kind == ChangeKind.CONFIG}
+
+
+# --- conditions ---------------------------------------------------------------------------------------------------
+
+CONDITION = {
+    "OWN001": {
+        "when": {"torch.version": "2.6.0"},
+        "fix": [
+            {"require": {"torch": "==2.7.1"}, "when": {"workload.mask": "causal"}},
+            {"require": {"torch": "==2.8.0"}},
+        ],
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("job", "wanted"),
+    [
+        ({"workload.mask": "causal"}, ["2.7.1", "2.8.0"]),
+        ({"workload.mask": "no_mask"}, ["2.8.0"]),
+        ({}, ["2.8.0", "2.7.1"]),
+    ],
+)
+def test_a_fix_with_an_unknown_condition_is_never_recommended(own_rules, job, wanted):
+    found = fixes({"torch.version": "2.6.0", **job}, own_rules(**CONDITION))
+    assert [packages(fix)["torch"] for fix in found] == wanted
+    assert found[0].safety == FixSafety.SAFE
+    unknown = [fix for fix in found if fix.safety == FixSafety.CONDITIONAL]
+    assert bool(unknown) is (not job)
+    assert all("Applies only where `workload.mask` causal (unknown here)." in (fix.note or "") for fix in unknown)
+
+
+# --- drawbacks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [{"config": {"workload.mask": "no_mask"}}, {"call": "mask = None"}])
+@pytest.mark.parametrize("release", ["2.5.1", "2.7.1"], ids=["a downgrade", "a warning of its own"])
+def test_a_setting_or_call_precedes_a_release_with_a_drawback(own_rules, way, release):
+    rules = own_rules(
+        OWN001={"when": {"torch.version": "2.6.0", "workload.mask": "causal"},
+                "fix": [{"require": {"torch": f"=={release}"}}, way]},
+        OWN002={"severity": "warning", "when": {"torch.version": "2.7.1"}},
+    )  # fmt: skip
+    first, second = fixes({"torch.version": "2.6.0", "workload.mask": "causal"}, rules)
+    assert not packages(first) and packages(second) == {"torch": release}
+
+
+def test_the_author_decides_where_the_release_has_no_drawback(own_rules):
+    rules = own_rules(
+        OWN001={"when": {"torch.version": "2.6.0", "workload.mask": "causal"},
+                "fix": [{"require": {"torch": "==2.7.1"}}, {"config": {"workload.mask": "no_mask"}}]},
+    )  # fmt: skip
+    assert packages(fixes({"torch.version": "2.6.0", "workload.mask": "causal"}, rules)[0]) == {"torch": "2.7.1"}
+
+
+# --- backends -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cudnn", "kept"), [("<9.5", True), (">=0", False)], ids=["a release serves it", "none does"])
+def test_a_release_that_keeps_a_fused_backend_precedes_the_unfused_one(own_rules, cudnn, kept):
+    """The rule names only the variable that disables FusedAttention; what limits it names a newer cuDNN."""
+    support = {"severity": None, "message": None}
+    rules = own_rules(
+        OWN001={"when": {"te.selected": "te.fused", "cudnn.version": cudnn},
+                "fix": [{"set_env": {"NVTE_FUSED_ATTN": "0"}}]},
+        OWN002={"when": {"env.NVTE_FUSED_ATTN": "0"}, "disables": "te.fused", **support},
+        OWN003={"when": {"gpu.sm": "9.0"}, "disables": "te.flash2", **support},
+        OWN004={"when": {"gpu.sm": "9.0"}, "disables": "te.flash3", **support},
+        OWN005={"when": {"gpu.sm": "9.0"}, "disables": "te.flash4", **support},
+    )  # fmt: skip
+    found = fixes(
+        {"torch.version": "2.6.0", "transformer-engine.version": "2.3.0", "gpu.sm": "9.0",
+         "flash-attn.version": "absent", "workload.framework": "transformer_engine", "workload.dtype": "bfloat16",
+         "workload.head_dim_qk": 128,
+         "workload.head_dim_v": 128, "workload.mask": "causal", "workload.training": True},
+        rules,
+    )  # fmt: skip
+    variables = [{change.name for change in fix.changes if change.kind == ChangeKind.ENV} for fix in found]
+    assert variables[-1] == {"NVTE_FUSED_ATTN"}
+    assert bool(packages(found[0])) is kept and (not kept or "torch" in packages(found[0]))
+
+
+# --- builds of torch ----------------------------------------------------------------------------------------------
+
+CPU = {"torch.version": "2.13.0+cpu", "torch.cuda": "absent", "gpu.sm": "9.0"}
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({**CPU, "driver.version": "580.65.06"}, "2.13.0+cu130"),  # the default build of that release
+        ({**CPU, "driver.version": "535.183.01"}, "2.13.0+cu126"),
+        ({"torch.version": "2.6.0", "torch.cuda": "12.4", "gpu.sm": "8.6", "gpu.name": "NVIDIA GeForce RTX 3090",
+          "driver.version": "470.57.02"},
+         "2.6.0+cu118"),
+        ({"torch.version": "2.12.0", "torch.cuda": "13.0", "gpu.sm": "9.0", "driver.version": "570.86.10"},
+         "2.12.0+cu126"),
+    ],
+)  # fmt: skip
+def test_the_same_release_is_offered_in_a_build_that_the_driver_serves(given, wanted):
+    first = fixes(given)[0]
+    assert packages(first) == {"torch": wanted}
+    assert {"TORCH030", "CUDA002", "CUDA006"} & set(first.resolves)
+    label = wanted.partition("+")[2]
+    index = f"https://download.pytorch.org/whl/{label}"
+    assert f"pip install --extra-index-url {index} torch=={wanted}" in fix_lines(first)
+    assert first.title.startswith("Replace `torch`") and wanted in first.title
+    assert first.plan.changed and not first.leaves
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda"), [("2.8.0+cu129", "12.9"), ("2.9.1+cu129", "12.9"), ("2.6.0+cpu", "absent")]
+)
+def test_the_label_of_a_build_names_its_cuda(version: str, cuda: str):
+    assert evaluate(rulebook(), facts_of({"torch.version": version})).known.value("torch.cuda") == cuda
+
+
+# --- source builds ------------------------------------------------------------------------------------------------
+
+
+def test_a_source_build_is_a_cost_that_names_the_release_with_a_wheel():
+    given = {"torch.version": "2.7.1", "torch.cuda": "12.6", "gpu.sm": "10.0", "gpu.name": "NVIDIA B200",
+             "flash-attn.version": "2.7.4.post1", "driver.version": "580.65.06"}  # fmt: skip
+    first = fixes(given)[0]
+    assert packages(first)["torch"] == "2.8.0"
+    (cost,) = (text for text in first.costs if "source build" in text)
+    assert "`flash-attn` 2.7.4.post1 has no official wheel for torch 2.8.0" in cost
+    assert "2.8.3.post1 has one" in cost and "flash_attn-2.8.3.post1+cu12torch2.8" in cost
+    with_wheel = fixes({**given, "flash-attn.version": "2.8.3.post1"})[0]
+    assert with_wheel.plan.wheel_url and not any("source build" in text for text in with_wheel.costs)
+
+
+# --- the job's own words ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("framework", "wanted"),
+    [("transformers", {"attn_implementation": "sdpa"}), ("flash_attn", {"framework": "torch_sdpa"})],
+)
+def test_settings_are_in_the_words_of_the_framework(own_rules, framework, wanted):
+    rules = own_rules(
+        OWN001={"when": {"workload.framework": ["transformers", "flash_attn"], "torch.version": "present",
+                         "not": {"workload.attn_implementation": "sdpa"}},
+                "fix": [{"config": {"workload.framework": "torch_sdpa"}}]}
+    )  # fmt: skip
+    given = {"torch.version": "2.6.0", "workload.framework": framework}
+    if framework == "transformers":
+        given["workload.attn_implementation"] = "flash_attention_2"
+    assert settings(fixes(given, rules)[0]) == wanted
+
+
+# --- the trace ----------------------------------------------------------------------------------------------------
+
+
+def test_the_trace_reports_what_was_tried_rejected_and_exhausted(own_rules):
+    rules = own_rules(
+        OWN001={"when": {"torch.version": "<2.7"}, "fix": [{"require": {"torch": "==1.0.99"}},
+                                                          {"require": {"torch": "==2.7.1"}}]},
+    )  # fmt: skip
+    events: list[Event] = []
+    (fix,) = fixes({"torch.version": "2.6.0"}, rules, budget=SearchBudget(trace=events.append))
+    assert packages(fix) == {"torch": "2.7.1"}
+    tried = [event for event in events if isinstance(event, CandidateTried)]
+    assert any(event.packages == {"torch": "2.7.1"} and event.firing == frozenset() for event in tried)
+    events.clear()
+    fixes({"torch.version": "2.6.0"}, rules, budget=SearchBudget(evaluations=1, trace=events.append))
+    assert any(isinstance(event, BudgetExhausted) and event.bound == "evaluations" for event in events)
+    assert all(str(event) for event in events if isinstance(event, (BudgetExhausted, CandidateTried, RemedyRejected)))
