@@ -47,13 +47,6 @@ class Rulebook:
         tables = (  # expensive to make, and the same
             "implications", "support", "runtime", "refusals", "by_prefix", "decisions",
         )  # fmt: skip
-            "implications",
-            "support",
-            "runtime",
-            "refusals",
-            "by_prefix",
-            "decisions",
-        )  # dear to make, and the same
         vars(made).update({name: getattr(self, name) for name in tables})
         return made
 
