@@ -29,8 +29,13 @@ def _directory(name: str) -> pathlib.Path:
 
 
 def kernels_dir() -> pathlib.Path:
-    """The directory of kernel programs."""
+    """Return the directory of the kernels: programs and what they share."""
     return _directory("kernels")
+
+
+def programs_dir() -> pathlib.Path:
+    """Return the directory of the kernel programs, one file each."""
+    return kernels_dir() / "programs"
 
 
 def rules_dir() -> pathlib.Path:

@@ -11,6 +11,7 @@ import time
 from typing import NamedTuple
 
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
+from doctor.runner.process_group import ParentDeathPipe
 
 TIMEOUT = 20.0
 MAX_HEARD = 4 << 20
@@ -58,6 +59,7 @@ class InterpreterQuery:
             for name, value in os.environ.items()
             if name not in ("PYTHONSAFEPATH", "PYTHONINSPECT")
         }
+        self._death_pipe = ParentDeathPipe()
         try:
             self._process = subprocess.Popen(
                 [python, "-B", "-c", _SNIPPET],
@@ -66,10 +68,13 @@ class InterpreterQuery:
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # so that what it starts ends with it
                 env=environment,
+                pass_fds=self._death_pipe.child_ends,
             )
         except OSError as problem:
+            self._death_pipe.close()
             reason = reason_of(problem)
             raise DoctorError(f"cannot start interpreter `{python}`: {reason}") from None
+        self._death_pipe.attach(self._process.pid)
 
     def answer(self, timeout: float = TIMEOUT) -> Said:
         """What it says; DoctorError when it is no Python, NoDiagnosis when it dies, hangs or stays silent."""
@@ -94,6 +99,7 @@ class InterpreterQuery:
         self._closed = True
         _end(self._process.pid)
         self._process.wait()
+        self._death_pipe.close()
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
