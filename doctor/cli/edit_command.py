@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.model import ChangeKind, Report, Severity
 from doctor.report.requirements import settings_of
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
     from .commands import Streams
 
 
-def edit(report: Report, options: argparse.Namespace, streams: Streams) -> None:
+def edit(report: Report, options: argparse.Namespace, request: Request, streams: Streams) -> None:
     """Show the edits as a diff that `patch` takes, words in front, and make them unless `--diff` is given."""
     names = [name for name in options.write or () if name] or list(options.requirements)
     if not names:
         raise DoctorError("there is no file to edit", "name it: `--write FILE`, or `--requirements FILE`")
     from doctor.apply.edit.edits import edits_of
+    from doctor.diagnosis.watch import watch_of
+    from doctor.rulebook.rulebook import load_rulebook
 
-    edits = edits_of(report, names)
+    edits = edits_of(report, names, watch_of(load_rulebook((*request.defaults.rules, *request.rules))))
     told = [*_head(report), *edits.notes] if edits.files else [_why_nothing(report, names), *edits.notes]
     streams.stdout.write("".join(f"# {' '.join(text.split())}\n" for text in told))
     streams.stdout.write(edits.diff)

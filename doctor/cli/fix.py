@@ -57,7 +57,7 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     elif options.write is not None or options.diff:
         from .edit_command import edit
 
-        edit(report, options, streams)
+        edit(report, options, request, streams)
         if options.pin is None and options.format == "text" and options.output is None and report.proof is None:
             return exit_code(report, "error")
     if options.pin is not None:

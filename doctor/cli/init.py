@@ -20,17 +20,21 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     made.add_argument("--force", action="store_true", help="write a section anew that is there already")
     made.add_argument("-o", "--output", metavar="FILE", help="put it into another file; `-` shows the section alone")
     options = made.read(arguments)
-    from doctor.sources.project.propose import look, place, section
+    from doctor.diagnosis.watch import watch_of
+    from doctor.rulebook.rulebook import load_rulebook
+    from doctor.sources.project.config import project_defaults
+    from doctor.sources.project.propose import insert_section, inspect_project, section
 
     folder = Path(options.folder)
-    found = look(folder)
+    rulebook = load_rulebook(project_defaults(folder.absolute()).rules)
+    found = inspect_project(folder, watch_of(rulebook))
     text = section(found)
     if options.output == "-":
         write(text, None, streams)
         return 0
     path = Path(options.output) if options.output else folder / "pyproject.toml"
     before = _text(path)
-    whole = place(path, before, text, force=options.force)
+    whole = insert_section(path, before, text, force=options.force)
     if not options.dry_run:
         write_atomically(path, whole)
     told = [f"{name}: {why}" for name, why in found.requirements] or ["no file declares the attention stack"]

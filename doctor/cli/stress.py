@@ -17,7 +17,7 @@ from zlib import crc32
 from doctor.errors import DoctorError, Interrupted
 from doctor.stress.sweep import SweepResult
 
-from .options import parser, seconds
+from .options import add_rules, parser, seconds
 
 if TYPE_CHECKING:
     from .commands import Streams
@@ -52,8 +52,10 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     shown = made.add_argument_group("how it is shown")
     shown.add_argument("--format", choices=("text", "json"), default="text", metavar="F", help="text or json")
     shown.add_argument("-o", "--output", metavar="FILE", help="write to a file")
+    add_rules(made)
     options = made.read(arguments)
     from doctor.sources.probes.locate import find_target
+    from doctor.sources.project.config import project_defaults
     from doctor.stress.discovery import Options
     from doctor.stress.sweep import sweep
 
@@ -81,16 +83,16 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
         raise Interrupted("interrupted", hint) from None
     finally:
         bar.end()
-    text = _rendered(outcome, options.format, python)
+    text = _rendered(outcome, options.format, python, (*project_defaults().rules, *options.rules))
     write(text, options.output, streams)
     return int(outcome.bad)
 
 
-def _rendered(outcome: SweepResult, form: str, python: str) -> str:
+def _rendered(outcome: SweepResult, form: str, python: str, rules: Sequence[str]) -> str:
     from doctor.stress.compare_rules import beside_the_rulebook
     from doctor.stress.report import as_json, as_text
 
-    beside = beside_the_rulebook(outcome, python)
+    beside = beside_the_rulebook(outcome, python, rules)
     if form == "text":
         return as_text(outcome, beside)
 

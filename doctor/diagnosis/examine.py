@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from doctor.model import ABSENT, Facts
+from doctor.packages.gpus import gpu_facts, with_capability
 from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.manifests.read import read_manifests
 from doctor.sources.manifests.resolve import Declaration
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.distributions import installed_requirements
-from doctor.sources.probes.gpu_table import gpu_facts
 from doctor.sources.probes.interpreter import InterpreterQuery
-from doctor.sources.probes.locate import ask, find_target
-from doctor.sources.probes.target import Watch
+from doctor.sources.probes.locate import find_target, query_interpreter
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload, lay_over
 from doctor.sources.workload.files import parse_settings, read_workload
 from doctor.sources.workload.huggingface import read_model_config
 
 from .request import Request, Requirements
+from .watch import watch_of
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ class InputCache:
     def gpu(self, name: str) -> Facts:
         """The facts of a GPU by its name."""
 
-        nvidia = self._rulebook.libraries.get("nvidia")
-        return self._once("gpu", name, lambda: Facts(gpu_facts(name, nvidia.body["gpus"] if nvidia else None)))
+        return self._once("gpu", name, lambda: Facts(gpu_facts(name, self._rulebook.gpus)))
 
     def model(self, name: str) -> Facts:
         """The workload of a model config."""
@@ -79,8 +78,7 @@ def ask_ahead(request: Request) -> InterpreterQuery | None:
     """The interpreter under examination, if it is another than ours: asked while the rules are read."""
     if request.facts is not None or request.declared or request.site_packages is not None:
         return None
-
-    return ask(request.python)
+    return query_interpreter(request.python)
 
 
 def examine(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None = None) -> DiagnosisInput:
@@ -137,13 +135,14 @@ def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
 def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None = None) -> DiagnosisInput:
     """The facts of what is examined, without GPU or job that the request names."""
     if request.facts is not None:
-        return DiagnosisInput(read_facts(Path(request.facts)), None, "the facts come from a file")
+        facts = with_capability(read_facts(Path(request.facts)), rulebook.gpus)
+        return DiagnosisInput(facts, None, "the facts come from a file")
     if request.declared:
-        declaration = read_manifests(request.declared, parse_settings(request.settings))
+        declaration = read_manifests(request.declared, parse_settings(request.settings), watch_of(rulebook))
         return DiagnosisInput(declaration.facts, None, "the environment is only declared", None, declaration)
 
     target = find_target(request.python, request.site_packages, asked)
-    facts = collect(target, Watch(rulebook.watched_environment, rulebook.watched_distributions))
+    facts = collect(target, watch_of(rulebook))
 
     def requirements() -> Mapping[str, Sequence[str]]:
         return installed_requirements(target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -176,11 +176,11 @@ def compare(records: Iterable[tuple[str, Mapping[str, Any], KernelResult]], read
     return found
 
 
-def beside_the_rulebook(outcome: SweepResult, python: str) -> Comparison | None:
+def beside_the_rulebook(outcome: SweepResult, python: str, rules: Sequence[str] = ()) -> Comparison | None:
     """Compare a sweep of GPUs with what the rules say of this environment; faults get the rules that foretold them."""
     if str(outcome.hello.get("device")) == "cpu":
         return None  # the rules speak of kernels on GPUs
-    rulebook = load_rulebook()
+    rulebook = load_rulebook(rules)
     facts = environment_of(Request(python=python), rulebook).facts
     reader = Reader(rulebook, facts)
     for item in outcome.failures:

@@ -10,7 +10,7 @@ from doctor.errors import DoctorError, fault
 from doctor.packages.index import Platform, admits, load_index
 from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.sources.manifests.markers import judge, pythons_of
-from doctor.util.toml_lines import load_toml
+from doctor.util.toml_text import load_toml
 
 from .changes import ChangeSet, PackageChange
 from .files import SourceFile

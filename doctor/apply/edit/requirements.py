@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from doctor.errors import DoctorError, fault
-from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index, normalized
+from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index
 from doctor.sources.manifests.formats.requirements import address_entry, project_top, split_marker
 from doctor.sources.manifests.markers import judge
 
@@ -114,7 +116,7 @@ class RequirementsFile:
 
     def _refuse_unreadable(self, line: Line, goals: ChangeSet) -> None:
         name = _NAME.match(line.body)
-        goal = goals.items.get(normalized(name[0])) if name else None
+        goal = goals.items.get(canonicalize_name(name[0])) if name else None
         if goal is not None:
             wanted = f"`{goal.package}=={goal.version}`" if goal.version else f"`{goal.package}` gone"
             raise fault(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from doctor.diagnosis.examine import DiagnosisInput
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import TERMS, parse
 from doctor.model import ABSENT, ChangeKind, Fact, Facts, Finding, Fix, Report, RunVerdict, Severity, VerificationStep
@@ -15,7 +16,6 @@ from doctor.packages.relations import owner_of
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.locate import find_target
-from doctor.sources.probes.target import Watch
 
 #: What packages do not change: told as it was for the environment that the fix is for.
 _MACHINE = ("gpu.", "driver.", "platform.", "env.", "ranks.", "workload.")
@@ -34,7 +34,7 @@ def diagnose_after(
     `assumed` are packages that could not be installed there, as if they were; None: this is the target itself.
     """
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
-    found = collect(find_target(python), Watch(rulebook.watched_environment, rulebook.watched_distributions))
+    found = collect(find_target(python), watch_of(rulebook))
     facts = _overlaid(found, report.facts, fix, assumed)
     why_not = _why_no_kernels(found, facts, assumed or {}, request)
     patient = DiagnosisInput(facts, None if why_not else python, why_not)

@@ -7,8 +7,7 @@ from typing import Any
 from doctor.facts.vocabulary import BOOLEAN, LIST
 from doctor.model import ABSENT
 
-from .arithmetic import shape
-from .registry import derived
+from .registry import derived, shape
 
 
 @derived("workload.window_given", BOOLEAN, "a sliding window is set", needs=("workload.window",))

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from doctor.facts.vocabulary import TERMS, Term, declare
+from doctor.model import ABSENT
 
 
 @dataclass(frozen=True)
@@ -41,5 +43,20 @@ def derived(
             declare(Term(key, kind, meaning, derived=True))
         DERIVATIONS[key] = Derivation(key, needs, uses, compute)
         return compute
+
+    return register
+
+
+def shape(
+    key: str, kind: str, meaning: str, *, needs: tuple[str, ...], uses: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`derived`, for arithmetic: a size that is `absent` leaves the derived fact unknown."""
+
+    def register(compute: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(compute)
+        def guarded(*values: Any) -> Any:
+            return None if ABSENT in values[: len(needs)] else compute(*values)
+
+        return derived(key, kind, meaning, needs=needs, uses=uses)(guarded)
 
     return register

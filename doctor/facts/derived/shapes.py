@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from doctor.facts.vocabulary import BOOLEAN, INTEGER, TEXT
-from doctor.model import ABSENT
+from doctor.model import ABSENT, Facts
 
 from . import masks  # noqa: F401  (registers its derivations)
-from .arithmetic import shape
-from .registry import derived
+from .registry import derived, shape
 
 _FRAMEWORK_OF = (  # a dedicated trainer says more than a library that many things bring along
     ("xtuner.version", "xtuner"),
@@ -34,6 +33,17 @@ def _framework(given: bool, attn_implementation: str | None, *versions: str | No
         if version not in (None, ABSENT):
             return framework
     return None
+
+
+def framework_of(facts: Facts) -> str | None:
+    """Return who calls attention by facts alone, without a rulebook: as stated, else by what is installed."""
+    if "workload.framework" in facts:
+        stated = facts.value("workload.framework")
+        return None if stated is None else str(stated)
+    given = any(key.startswith("workload.") for key in facts)
+    versions = (facts.value(key) for key, _ in _FRAMEWORK_OF)
+    found: str | None = _framework(given, facts.value("workload.attn_implementation"), *versions)
+    return found
 
 
 @shape(

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
 from doctor.model import Facts
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.detect import FORMATS
 from doctor.sources.manifests.read import read_manifests
 
@@ -68,7 +70,7 @@ def judged(path: Path, data: bytes, name: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     try:
-        declaration = read_manifests([str(path)], Facts())
+        declaration = read_manifests([str(path)], Facts(), watch_of(load_rulebook()))
     except DoctorError as problem:
         assert name in problem.message
     else:

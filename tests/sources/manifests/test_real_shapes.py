@@ -6,9 +6,11 @@ import pytest
 
 from doctor.diagnosis import pipeline as session
 from doctor.diagnosis.request import Request
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
-from doctor.sources.manifests import discover
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.detect import kind_of
+from doctor.sources.manifests.discover import discover
 
 
 def pins(declaration):
@@ -179,7 +181,11 @@ def test_a_list_that_only_includes_others_speaks_with_their_words(write, tmp_pat
     write("requirements/chat.txt", "torch==2.6.0\n")
     write("requirements/demo.txt", "-r chat.txt\nstreamlit\n")
     write("requirements/bench.txt", "torch\n")
-    used = [item.path.relative_to(tmp_path).as_posix() for item in discover(tmp_path) if item.used]
+    used = [
+        item.path.relative_to(tmp_path).as_posix()
+        for item in discover(tmp_path, watch_of(load_rulebook()))
+        if item.used
+    ]
     assert used == ["requirements.txt"]
 
 

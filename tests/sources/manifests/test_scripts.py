@@ -176,7 +176,7 @@ def test_a_bad_workflow(text, place, why, read):
 
 
 def words(text, **variables):
-    return [[said for word in command.words for said in word.said(variables)] for command in commands(text)]
+    return [[text for word in command.words for text in word.expanded(variables)] for command in commands(text)]
 
 
 @pytest.mark.parametrize(

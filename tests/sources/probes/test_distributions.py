@@ -14,7 +14,8 @@ from doctor.model import ABSENT, Facts
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.distributions import installed_requirements, installed_version, normalized
 from doctor.sources.probes.locate import find_target
-from doctor.sources.probes.target import INTERPRETER, Target, Watch
+from doctor.sources.probes.target import Target, TargetKind
+from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import install
 
 ONLY = ("distributions",)
@@ -58,7 +59,7 @@ def test_old_forms(site: Path, target: Target) -> None:
     zipped = site / "deepspeed-0.14.0-py3.11.egg"
     (zipped / "EGG-INFO").mkdir(parents=True)
     (zipped / "EGG-INFO/PKG-INFO").write_text("Name: deepspeed\nVersion: 0.14.0\n")
-    wide = Target(None, target.prefix, (site, develop, zipped), INTERPRETER)
+    wide = Target(None, target.prefix, (site, develop, zipped), TargetKind.INTERPRETER)
     facts = read(wide)
     assert facts.value("xformers.version") == "0.0.20"
     assert facts.value("wheel.version") == "0.38.4"
@@ -117,7 +118,7 @@ def test_first_on_path_wins_and_is_told(site: Path, target: Target, tmp_path: Pa
     other = tmp_path / "override"
     install(other, "transformers", "4.44.2")
     install(site, "transformers", "4.42.4")
-    facts = read(Target(None, target.prefix, (other, site), INTERPRETER))
+    facts = read(Target(None, target.prefix, (other, site), TargetKind.INTERPRETER))
     assert facts.value("transformers.version") == "4.44.2"
     (told,) = facts.value("distributions.duplicates")
     assert told.startswith("transformers: 4.44.2") and "4.42.4" in told

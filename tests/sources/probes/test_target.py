@@ -18,7 +18,8 @@ from doctor.sources.probes import env_vars as environment
 from doctor.sources.probes import interpreter as interrogate
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.locate import find_target
-from doctor.sources.probes.target import INTERPRETER, SITE_PACKAGES, Target, Watch
+from doctor.sources.probes.target import Target, TargetKind
+from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import install
 
 
@@ -47,7 +48,7 @@ def versions(target: Target) -> Facts:
 
 def test_an_interpreter(venv: Path) -> None:
     target = find_target(str(venv / "bin/python"))
-    assert target.kind == INTERPRETER
+    assert target.kind == TargetKind.INTERPRETER
     assert target.python == str(venv / "bin/python")  # the link, not what it points at
     assert target.prefix == venv
     facts = versions(target)
@@ -194,7 +195,7 @@ def test_a_tree(site: Path) -> None:
     (site / "torch").mkdir()
     (site / "torch/_C.cpython-310-aarch64-linux-gnu.so").write_bytes(b"")
     target = find_target(site_packages=str(site))
-    assert (target.kind, target.python, target.prefix) == (SITE_PACKAGES, None, site.parents[2])
+    assert (target.kind, target.python, target.prefix) == (TargetKind.SITE_PACKAGES, None, site.parents[2])
     facts = versions(target)
     assert facts.value("torch.version") == "2.6.0"
     assert facts.value("python.version") == "3.11"  # by the folder's name

@@ -8,7 +8,8 @@ import pytest
 
 from doctor.model import ABSENT, Facts
 from doctor.sources.probes.collect import collect
-from doctor.sources.probes.target import Target, Watch
+from doctor.sources.probes.target import Target
+from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import elf, install, torch
 
 ARCHS = b"\0sm_75 sm_80 sm_86 sm_90 sm_100 sm_120\0"

@@ -8,7 +8,8 @@ import pytest
 
 from doctor.model import ABSENT, Facts
 from doctor.sources.probes.collect import collect
-from doctor.sources.probes.target import Target, Watch
+from doctor.sources.probes.target import Target
+from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import install
 
 BUILT = '{"version": {"cuda": %s, "hip": null, "torch": "2.10.0+cu128", "python": "3.10.19"}, "env": {}}'
