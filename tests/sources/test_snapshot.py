@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import BOOLEAN, INTEGER, LIST, NUMBER, SM, TERMS, VERSION, WINDOW, fact
 from doctor.model import ABSENT, Fact, Facts
+from doctor.packages.gpus import with_capability
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.snapshot import document, parse_facts, read_facts
 
 
@@ -78,7 +80,7 @@ def test_flat_and_wrapped_say_the_same(tmp_path: Path) -> None:
 )
 def test_the_name_of_a_gpu_tells_its_capability(given: dict[str, Any], sm: str | None) -> None:
     facts = parse_facts(json.dumps({"facts": {"torch.version": "2.6.0", **given}}), "facts.json")
-    assert facts.value("gpu.sm") == sm
+    assert with_capability(facts, load_rulebook().gpus).value("gpu.sm") == sm
 
 
 def test_a_slip_in_version_is_recognised() -> None:
@@ -195,9 +197,9 @@ def test_any_shape_is_read_or_refused(content: dict[str, Any]) -> None:
         ("torch.verzion: 2.6.0", "unknown fact key `torch.verzion`", None),
         ("gpu.smm: 9.0", "unknown fact key `gpu.smm`", "did you mean `gpu.sm`?"),
         ("facts: {}\nworklaod: {}", "unknown key `worklaod`", "did you mean `workload`?"),
-        ("facts: [1]", "`facts` needs keys with values", None),
+        ("facts: [1]", "`facts` needs a mapping", None),
         ("workload: {head_dim: 3}", "unknown fact key `workload.head_dim`", "did you mean"),
-        ("workload: 7", "`workload` needs keys with values", None),
+        ("workload: 7", "`workload` needs a mapping", None),
         ("torch.version: {valeu: 2.6.0}", "unknown key `valeu`", "did you mean `value`?"),
         ("torch.version: two", "needs a version such as 2.6.0, found `two`", None),
         ("gpu.count: [1, 2]", "gpu.count", None),

@@ -80,8 +80,8 @@ def test_workflows_and_job_scripts_bring_variables_alone(found):
 
 def test_why_says_what_was_preferred(found):
     result = found({"uv.lock": UV, "pyproject.toml": PROJECT, "requirements-cpu.txt": "torch\n"})
-    assert result["pyproject.toml"].why == "`uv.lock` says what is installed"
-    assert result["requirements-cpu.txt"].why == "`uv.lock` says what is installed"
+    assert result["pyproject.toml"].why == "`uv.lock` is preferred; name this file to check it"
+    assert result["requirements-cpu.txt"].why == "`uv.lock` is preferred; name this file to check it"
 
 
 def test_the_lock_of_the_project_that_is_there(found):
@@ -99,7 +99,7 @@ def test_a_folder_is_judged_by_what_is_found_in_it(read, tmp_path, values):
     found = values(declaration)
     assert found["torch.version"] == "2.6.0" and found["env.NVTE_FLASH_ATTN"] == "0"
     assert declaration.notes[0].startswith("read: ") and "uv.lock" in declaration.notes[0]
-    assert any("requirements-cpu.txt` was left out: `uv.lock` says" in note for note in declaration.notes)
+    assert any("requirements-cpu.txt`: `uv.lock` is preferred" in note for note in declaration.notes)
 
 
 def test_one_bad_file_of_a_folder_does_not_hide_the_others(read):
@@ -111,7 +111,7 @@ def test_one_bad_file_of_a_folder_does_not_hide_the_others(read):
 
 
 def test_a_folder_that_declares_nothing(read, tmp_path):
-    with pytest.raises(DoctorError, match="declares an environment"):
+    with pytest.raises(DoctorError, match="declares attention libraries"):
         read({"README.md": "torch"}, only=["."])
     with pytest.raises(DoctorError, match="is not a folder"):
         discover(tmp_path / "gone", watch_of(load_rulebook()))
@@ -151,7 +151,7 @@ def test_a_list_that_was_frozen_long_ago_is_another_environment(read, found, val
     result = found({"pyproject.toml": WITH_EXTRA, "requirements.txt": FROZEN})
     assert roles(result, FileRole.ENVIRONMENT) == {"pyproject.toml"}
     why = result["requirements.txt"].why
-    assert "deepspeed==0.12.2" in why and "deepspeed==0.14.4" in why and why.endswith("name it to have it judged")
+    assert "deepspeed==0.12.2" in why and "deepspeed==0.14.4" in why and why.endswith("name it to check it")
     declaration = read({}, only=["."])
     assert values(declaration)["deepspeed.version"] == "0.14.4" and not declaration.faults
 
@@ -169,7 +169,7 @@ def test_an_image_whose_own_torch_the_project_does_not_use(read, found, values):
     image = "FROM nvcr.io/nvidia/pytorch:24.06-py3\nCOPY pyproject.toml pyproject.toml\nRUN bash setup.sh\n"
     result = found({"Dockerfile": image, "pyproject.toml": PINNED})
     assert roles(result, FileRole.ENVIRONMENT) == {"pyproject.toml"}
-    assert "torch==2.3.0" in result["Dockerfile"].why and "gives way" in result["Dockerfile"].why
+    assert "torch==2.3.0" in result["Dockerfile"].why and "its earlier pins are ignored" in result["Dockerfile"].why
     declaration = read({}, only=["."])
     assert values(declaration)["torch.version"] == "2.3.0" and not declaration.faults
 
@@ -196,4 +196,4 @@ def test_a_project_of_files_that_contradict_one_another_has_its_verdict(write, t
     write("pyproject.toml", WITH_EXTRA)
     write("requirements.txt", FROZEN)
     assert cli.run(["check", "--requirements", str(tmp_path), "--gpu", "a100", "--no-run"]) == 0
-    assert "requirements.txt` was left out" in " ".join(capsys.readouterr().out.split())
+    assert "requirements.txt`: it contradicts `pyproject.toml`" in " ".join(capsys.readouterr().out.split())

@@ -227,7 +227,7 @@ def test_the_kernel_module_speaks_where_the_library_is_missing(
     (tmp_path / "version").write_text(text)
     monkeypatch.setattr(gpu, "_MODULE", str(tmp_path / "version"))
     monkeypatch.setattr(gpu, "_TRACES", ())
-    facts = collect(target, Watch(), ("gpu",))
+    facts = collect(target, Watch(cuda_drivers=CUDA_DRIVERS), ("gpu",))
     assert facts.value("driver.version") == "570.133.20"
     assert facts.value("driver.cuda") == "12.8"
     assert facts["gpu.sm"].value is None

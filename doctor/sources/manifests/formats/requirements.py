@@ -168,11 +168,7 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Dec
         )
     if _ADDRESS.match(text):
         return _address(text, None, file, number, raw, constraint)
-    try:
-        found = Requirement(text)
-    except InvalidRequirement:
-        raise fault(file, number, f"`{_safe(text)}` is not a requirement") from None
-    marker = str(found.marker) if found.marker else None
+    found, marker = _parsed(text, file, number)
     if found.url:
         return _address(found.url, found.name, file, number, raw, constraint, tuple(sorted(found.extras)), marker)
     ranges = str(found.specifier)
@@ -180,6 +176,19 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Dec
     return DeclaredRequirement(
         canonicalize_name(found.name), file, number, ranges, pin, tuple(sorted(found.extras)), marker, raw, constraint
     )
+
+
+def _parsed(text: str, file: str, number: int) -> tuple[Requirement, str | None]:
+    """Return a requirement and its marker; an invalid marker is returned as written, for `markers.judge` to report."""
+    try:
+        found = Requirement(text)
+    except InvalidRequirement:
+        before, _, marker = text.partition(";")
+        try:
+            return Requirement(before), marker.strip()
+        except InvalidRequirement:
+            raise fault(file, number, f"`{_safe(text)}` is not a requirement") from None
+    return found, str(found.marker) if found.marker else None
 
 
 def _address(
