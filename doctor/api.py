@@ -120,7 +120,8 @@ def diagnose_ranks(
 
 def render(report: Report, form: str = "text", *, rules: Iterable[str | os.PathLike[str]] = ()) -> str:
     """Return a report as `attn-doctor check --format FORM` prints it; `rules` as for `diagnose`."""
-    from doctor.report.formats import Style, renderer
+    from doctor.report.formats import renderer
+    from doctor.report.style import Style
 
     if form == "html":
         folders = (*project_defaults().rules, *(os.fspath(folder) for folder in rules))
@@ -158,7 +159,7 @@ def _request(
     job = [axis[0] if axis and not several else None for axis in (models, workloads)]
     request = Request(
         python=python or (None if facts or declared else sys.executable),
-        facts=None if facts is None else os.fspath(facts),
+        facts=() if facts is None else (os.fspath(facts),),
         declared=declared,
         gpu=gpus[0] if len(gpus) == 1 else None,
         given=_given(job[0], job[1], settings or {}),

@@ -344,6 +344,7 @@ class Report:
     fixes: tuple[Fix, ...]
     undetermined: tuple[Undetermined, ...]
     timing: Mapping[str, float]
+    target: str = ""  # what was examined: an interpreter, files
     kernels_run: bool = False
     runs: tuple[Confirmation, ...] = ()  # the job's own attention, run on this machine
     notes: tuple[str, ...] = ()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -64,13 +66,13 @@ def test_rules_in_folders_of_any_depth_are_shipped(built):
 def test_the_built_package_works_by_itself(built, tmp_path):
     """Rules and kernels are found where a wheel puts them, without the checkout."""
     program = (
-        "import doctor, doctor.assets as assets; from doctor.rulebook import load_rulebook; "
+        "import doctor, doctor.util.resources as assets; from doctor.rulebook.rulebook import load_rulebook; "
         "print(doctor.__file__); print(assets.rules_dir()); print(assets.kernels_dir()); "
         "print(len(load_rulebook().rules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        env={"PYTHONPATH": str(built), "HOME": str(tmp_path), "PATH": ""},
+        env={"PYTHONPATH": os.pathsep.join([str(built), *site.getsitepackages()]), "HOME": str(tmp_path), "PATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     package, rules, kernels, count = done.stdout.splitlines()

@@ -1,100 +1,230 @@
-"""The command `fix`: the smallest change that clears the findings, as pins, recipes or words."""
+"""`attn-doctor fix`: the smallest change that clears the findings; write it, verify it, install it."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+import sys
 from pathlib import Path
+from typing import Annotated
 
+import click
+import typer
+
+from doctor.diagnosis.pipeline import diagnose
 from doctor.errors import DoctorError
+from doctor.report.formats import renderer
+from doctor.report.requirements import render_pins
 from doctor.util.atomic_write import write_atomically
 
-from .commands import Streams, deliver, diagnosis_of, exit_code, renderer_of
-from .options import add_output, parser
-from .proof_command import add_proof, check_options, proven, refused, taken_back, tell_proof, wants_proof
-from .request import request_of
+from .options import (
+    Color,
+    Command,
+    FactFiles,
+    Formats,
+    Gpu,
+    Model,
+    Output,
+    Python,
+    Quiet,
+    Requirements,
+    Rules,
+    Settings,
+    SitePackages,
+    Verbose,
+    WorkloadFile,
+    seconds,
+)
+from .output import Destination, Screen, deliver, destinations, exit_code
+from .request import TargetOptions, request_of
+
+WRITE = "Write the fix"
+KEEP = "Keep as it is"
+INSTALL = "Verify and apply"
 
 
-def run(arguments: Sequence[str], streams: Streams) -> int:
-    """Solve."""
-    made = parser("fix", "The smallest change that clears the findings.", target=True, workload=True)
-    made.add_argument(
-        "--pin", nargs="?", const="-", metavar="FILE",
-        help="the packages as a requirements file for pip and uv; without FILE on stdout",
-    )  # fmt: skip
-    made.add_argument("--force", action="store_true", help="overwrite FILE")
-    made.add_argument(
-        "--write", nargs="?", const="", action="append", metavar="FILE",
-        help="edit a requirements.txt or pyproject.toml in place, the old one kept as FILE.bak; "
-        "without FILE those of --requirements",
-    )  # fmt: skip
-    made.add_argument("--diff", action="store_true", help="show what --write would change, and write nothing")
-    keep = made.add_argument_group("what stays as it is")
-    keep.add_argument("--hold", action="append", default=[], metavar="PACKAGE", help="leave it alone; repeatable")
-    keep.add_argument(
-        "--allow", action="append", default=[], metavar="PACKAGE", help="change no package but this; repeatable"
-    )
-    keep.add_argument(
-        "--constraint", action="append", default=[], metavar="FILE",
-        help="keep to these ranges, as pip reads them: a constraints or requirements file; repeatable",
-    )  # fmt: skip
-    add_proof(made)
-    add_output(made)
-    options = made.read(arguments)
-    check_options(options)
-    _check_outputs(options)
-    render = renderer_of(options.format, "fixes")
-    request = request_of(options, run=False)
-    if options.rollback:
-        report, code = taken_back(options, request, streams)
-        deliver(render, report, options, streams)
-        return code
-    report, decided = diagnosis_of(request, streams), None
-    if wants_proof(options):
-        report, decided = proven(report, options, request, streams)
-    if options.write is not None and not options.diff and refused(report):
-        streams.stdout.write("# no file is edited, as the proof says no\n")
-    elif options.write is not None or options.diff:
-        from .edit_command import edit
+class _Fix(Command):
+    optional_values = {"--pin": "-", "--write": ""}  # noqa: RUF012 - never changed
 
-        edit(report, options, request, streams)
-        if options.pin is None and options.format == "text" and options.output is None and report.proof is None:
+
+app = typer.Typer(rich_markup_mode="rich")
+
+
+@app.command("fix", cls=_Fix)
+def fix(
+    python: Python = None,
+    site_packages: SitePackages = None,
+    facts: FactFiles = None,
+    requirements: Requirements = None,
+    gpu: Gpu = None,
+    settings: Settings = None,
+    rules: Rules = None,
+    model: Model = None,
+    workload: WorkloadFile = None,
+    pin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[FILE]",
+            rich_help_panel=WRITE,
+            help="Write the packages as a requirements file for pip and uv; without FILE to stdout.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", rich_help_panel=WRITE, help="Overwrite FILE.")] = False,
+    write: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[FILE]",
+            rich_help_panel=WRITE,
+            help="Edit a requirements.txt or pyproject.toml in place and keep the old one as FILE.bak; "
+            "without FILE those of --requirements.",
+        ),
+    ] = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", rich_help_panel=WRITE, help="Show what --write would change; write nothing.")
+    ] = False,
+    hold: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PACKAGE", rich_help_panel=KEEP, help="Do not change PACKAGE. Repeatable."),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PACKAGE", rich_help_panel=KEEP, help="Change only PACKAGE. Repeatable."),
+    ] = None,
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=KEEP, help="Keep to the ranges of a pip constraints file. Repeatable."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", rich_help_panel=INSTALL, help="Ask uv or pip whether the fix resolves.")
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", rich_help_panel=INSTALL, help="Install it into a temporary environment and check that."
+        ),
+    ] = False,
+    apply: Annotated[
+        bool,
+        typer.Option(
+            "--apply", rich_help_panel=INSTALL, help="Install it into the target, after asking, and check again."
+        ),
+    ] = False,
+    rollback: Annotated[
+        bool, typer.Option("--rollback", rich_help_panel=INSTALL, help="Undo the last --apply, after asking.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", rich_help_panel=INSTALL, help="Do not ask.")] = False,
+    installer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            click_type=click.Choice(["uv", "pip"]),
+            rich_help_panel=INSTALL,
+            help="The program to use: uv or pip (default: uv, else pip).",
+        ),
+    ] = None,
+    proof_timeout: Annotated[
+        float,
+        typer.Option(
+            parser=seconds,
+            metavar="SECONDS",
+            rich_help_panel=INSTALL,
+            show_default="1800",
+            help="Time limit of one program of the installer.",
+        ),
+    ] = 1800.0,
+    break_system_packages: Annotated[
+        bool,
+        typer.Option("--break-system-packages", rich_help_panel=INSTALL, help="Apply even to a system-managed Python."),
+    ] = False,
+    formats: Formats = None,
+    output: Output = None,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    color: Color = "auto",
+) -> int:
+    """Find the smallest change that clears the findings. Formats: text, json, shell, docker, uv, conda."""
+    screen = Screen(verbose, quiet, color)
+    target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules, model, workload)
+    outputs = destinations(formats, output)
+    _check(pin, force, write, diff, rollback, (*(hold or ()), *(allow or ()), *(constraint or ())), outputs)
+    renders = [(renderer(item.format, "fixes"), item) for item in outputs]
+    request = request_of(target, fixes=True, hold=hold or (), allow=allow or (), constraints=constraint or ())
+    if not (dry_run or verify or apply or rollback or yes or installer or break_system_packages):
+        with screen.working() as tell:
+            report = diagnose(request, tell)
+        decided = None
+        refused = False
+    else:
+        from doctor.apply.install.options import InstallOptions
+
+        from . import fix_install as install
+
+        options = InstallOptions(dry_run, verify, apply, rollback, yes, installer, proof_timeout, break_system_packages)
+        install.check_options(options, target)
+        if rollback:
+            report, code = install.taken_back(options, request, screen.tell)
+            for render, item in renders:
+                deliver(render, report, item.file, screen)
+            return code
+        with screen.working() as tell:
+            report = diagnose(request, tell)
+        report, decided = install.proven(report, options, request, screen.tell)
+        refused = install.refused(report)
+    plain = len(outputs) == 1 and outputs[0] == Destination("text", None) and report.proof is None
+    if write is not None and not diff and refused:
+        sys.stdout.write("# no file is edited: the fix did not pass verification\n")
+    elif write is not None or diff:
+        from .fix_edit import edit
+
+        edit(report, write or (), target.requirements, (*request.defaults.rules, *request.rules), diff_only=diff)
+        if pin is None and plain:
             return exit_code(report, "error")
-    if options.pin is not None:
-        from doctor.report.requirements import render_pins
+    if pin is not None:
+        if pin == "-":
+            sys.stdout.write(render_pins(report))
+            if report.proof is not None:
+                from .fix_install import tell_proof
 
-        if options.pin == "-":
-            streams.stdout.write(render_pins(report))
-            tell_proof(report)
+                tell_proof(report)
             return exit_code(report, "error") if decided is None else decided
-        write_atomically(Path(options.pin), render_pins(report), force=options.force)
-        streams.tell(f"wrote `{options.pin}`")
-        if options.format == "text" and options.output is None and report.proof is None:
-            return exit_code(report, "error")  # the file says it all; another format or place was asked for besides
-    deliver(render, report, options, streams)
+        write_atomically(Path(pin), render_pins(report), force=force)
+        screen.tell(f"wrote `{pin}`")
+        if plain:
+            return exit_code(report, "error")  # the file says it all; no other format or place was asked for
+    for render, item in renders:
+        deliver(render, report, item.file, screen)
     return exit_code(report, "error") if decided is None else decided
 
 
-def _check_outputs(options: argparse.Namespace) -> None:
+def _check(
+    pin: str | None,
+    force: bool,
+    write: list[str] | None,
+    diff: bool,
+    rollback: bool,
+    kept: tuple[str, ...],
+    outputs: tuple[Destination, ...],
+) -> None:
     """DoctorError where two texts would go to one place, or one of them nowhere."""
-    edits = "--write" if options.write is not None and not options.diff else "--diff" if options.diff else None
-    to_stdout = options.pin == "-"
-    if options.rollback:
-        given = [name for name in ("pin", "write", "diff", "hold", "allow", "constraint") if getattr(options, name)]
-        if given or edits:
-            raise DoctorError(f"`--rollback` and `--{given[0] if given else 'write'}` exclude each other")
-    if options.force and (options.pin is None or to_stdout):
+    edits = "--diff" if diff else "--write" if write is not None else None
+    to_stdout = pin == "-"
+    named = next((item for item in outputs if item.file is not None), None)
+    other = next((item for item in outputs if item.file is None and item.format != "text"), None)
+    if rollback and (pin is not None or edits or kept):
+        first = "--pin" if pin is not None else edits or "--hold, --allow, --constraint"
+        raise DoctorError(f"`--rollback` and `{first}` exclude each other")
+    if force and (pin is None or to_stdout):
         raise DoctorError("`--force` overwrites the file of `--pin`, and none is named", "`--pin FILE --force`")
-    if to_stdout and options.output is not None:
+    if to_stdout and named is not None:
         raise DoctorError("`--pin` without a file goes to stdout, and `--output` elsewhere", "`--pin FILE` writes it")
-    if to_stdout and options.format != "text":
+    if to_stdout and other is not None:
         raise DoctorError(
-            f"`--pin` and `--format {options.format}` both go to stdout", "`--pin FILE` writes the pins to a file"
+            f"`--pin` and `--format {other.format}` both go to stdout", "`--pin FILE` writes the pins to a file"
         )
     if to_stdout and edits:
         raise DoctorError(f"`--pin` and `{edits}` both go to stdout", "`--pin FILE` writes the pins to a file")
-    if edits and options.format != "text" and options.output is None:
+    if edits and other is not None:
         raise DoctorError(
-            f"`{edits}` and `--format {options.format}` both go to stdout",
+            f"`{edits}` and `--format {other.format}` both go to stdout",
             "`--output FILE` writes the report to a file",
         )

@@ -1,44 +1,124 @@
-"""The command line: reads options, calls the session, prints the answer. Nothing else in the package prints."""
+"""The `attn-doctor` program: finds the command, imports only its module, and turns every error into one line."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any
 
+import click
+import typer
+from typer.core import TyperGroup
+
+from doctor._version import __version__
 from doctor.errors import DoctorError
+from doctor.facts.vocabulary import nearest
+from doctor.report.page import printable
+from doctor.runner.process_group import graceful_shutdown
 
-#: Command → what it is for. Each lives in its own function of `commands`, imported when it is called.
+#: Command -> what it is for. Each is a module of this package, imported when it is called.
 COMMANDS = {
-    "check": "will this job's attention work here, and if not, why and what helps",
-    "backends": "which attention backend will run, and why not the others",
-    "matrix": "backends × features for one environment, as a table",
-    "fix": "the smallest change that clears the findings",
-    "wheels": "the official flash-attn wheel that fits, or the nearest, or how to build it",
-    "stress": "is every attention here right? the whole sweep on the GPUs, minutes",
-    "snapshot": "the facts of this machine as a file that every command takes back",
-    "init": "write the project's GPUs, jobs and files into pyproject.toml, for `check` in CI",
-    "rules": "list, show, test and start rules",
+    "check": "Check whether the attention of this job works here; explain what does not.",
+    "backends": "Show which attention backend will be selected, and why not the others.",
+    "fix": "Find the smallest change that clears the findings; write or install it.",
+    "matrix": "Show backends x features of one environment as a table.",
+    "wheels": "Find the official flash-attn wheel for this environment, or how to build it.",
+    "stress": "Test every installed attention on the GPUs against a float64 reference.",
+    "snapshot": "Save the facts of this machine; every command takes them back with --facts.",
+    "init": "Write the project's section of pyproject.toml, which `check` reads in CI.",
+    "keys": "List the words for facts and workloads, with meaning and example.",
+    "rules": "List, show, test and write rules.",
 }
 
+_INTERRUPTED = 130
+LONGEST_MESSAGE = 480  # characters
+_GUIDE = (
+    "Exit codes: 0 no findings, 1 findings, 2 bad input, 3 no diagnosis. "
+    "`attn-doctor COMMAND --help` lists the options of a command."
+)
 
-LONGEST = 480  # characters of a complaint
+
+class LazyCommands(TyperGroup):
+    """A group that knows the name and purpose of each command and imports only the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order in which the help lists them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command; while help or completion lists all of them, return their purpose only."""
+        if cmd_name not in COMMANDS:
+            return None
+        if ctx.meta.get("listing"):
+            return click.Command(cmd_name, help=COMMANDS[cmd_name], short_help=COMMANDS[cmd_name])
+        return command_of(cmd_name)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help without importing every command."""
+        ctx.meta["listing"] = True
+        super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Complete command names without importing every command."""
+        ctx.meta["listing"] = True
+        return super().shell_complete(ctx, incomplete)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; an unknown one is answered with the nearest that exists."""
+        name = args[0]
+        if name not in COMMANDS:
+            raise DoctorError(f"there is no command `{name}`", _hint(name))
+        ctx.meta["listing"] = False
+        return super().resolve_command(ctx, args)
+
+
+def command_of(name: str) -> click.Command:
+    """Return the command of one module: its `app`."""
+    command = typer.main.get_command(import_module(f"doctor.cli.{name}").app)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    name="attn-doctor",
+    cls=LazyCommands,
+    rich_markup_mode="rich",
+    no_args_is_help=False,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Find what breaks the attention stack of LLM training and inference, before the job runs.",
+    epilog=_GUIDE,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _root(
+    ctx: typer.Context,
+    version: bool = typer.Option(False, "--version", "-V", help="Show the version and exit."),
+) -> None:
+    """Find what breaks the attention stack of LLM training and inference, before the job runs."""
+    if version:
+        sys.stdout.write(f"attn-doctor {__version__}\n")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        sys.stdout.write(ctx.get_help() + "\n")
+        raise typer.Exit(2)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The `attn-doctor` program; ends the process with 0 healthy, 1 findings, 2 bad input, 3 no diagnosis."""
-    import gc
-
-    gc.disable()  # a check lives for a tenth of a second and makes no cycles worth a collection
+    """Run the `attn-doctor` program; exit with 0 no findings, 1 findings, 2 bad input, 3 no diagnosis."""
     _open_streams()
     code = run(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()
-    except OSError:  # was told already, or the reader has left
+    except OSError:  # reported already, or the reader has left
         _close_stdout()
-    if arguments is None:
-        _leave(code)
     sys.exit(code)
 
 
@@ -47,20 +127,18 @@ def run(arguments: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 gets the words all the same
-    from doctor.runner.process_group import graceful_shutdown
-
     try:
         with graceful_shutdown():
-            return _dispatch(list(arguments))
+            return _dispatch(_spelled(list(arguments)))
     except DoctorError as error:
         _complain(error.message, error.hint, fatal=error.exit_code == 3)
         return error.exit_code
     except BrokenPipeError:  # `| head` has seen enough
         _close_stdout()
         return 0
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):
         _complain("interrupted")
-        return 130
+        return _INTERRUPTED
     except Exception as error:
         if os.environ.get("ATTN_DOCTOR_DEBUG"):
             raise
@@ -74,20 +152,50 @@ def run(arguments: Sequence[str]) -> int:
         return 3
 
 
-def _leave(code: int) -> None:
-    """End without taking a hundred thousand objects apart first, which costs half a bare Python start.
+def _dispatch(arguments: list[str]) -> int:
+    program = typer.main.get_command(app)
+    with _as_doctor_errors():
+        code = program.main(arguments, prog_name="attn-doctor", standalone_mode=False)
+    if code == _INTERRUPTED:  # typer turns Ctrl-C into this code
+        raise KeyboardInterrupt
+    return code if isinstance(code, int) else 0
 
-    All that needs an end has had it: files are written, streams flushed, programs and temporary folders gone. Whoever
-    watches the run, a profiler or a debugger, gets the ordinary end.
-    """
-    if sys.gettrace() is None and sys.getprofile() is None and not sys.flags.inspect:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.flush()
-        os._exit(code)
+
+def _spelled(arguments: list[str]) -> list[str]:
+    """Accept `attn-doctor help` and `attn-doctor version` as words."""
+    words = {"help": "--help", "version": "--version"}
+    return [words.get(arguments[0], arguments[0]), *arguments[1:]] if arguments else arguments
+
+
+@contextlib.contextmanager
+def _as_doctor_errors() -> Iterator[None]:
+    """Raise what is wrong with a command line as a DoctorError: one line, and a hint."""
+    try:
+        yield
+    except click.NoSuchOption as error:
+        path = error.ctx.command_path if error.ctx else "attn-doctor"
+        if path == "attn-doctor":
+            raise DoctorError(f"there is no command `{error.option_name}`", _hint(error.option_name)) from None
+        known = [name for item in error.ctx.command.params for name in item.opts] if error.ctx else []
+        hint = nearest(error.option_name, known) or f"`{path} --help` lists the options"
+        raise DoctorError(f"`{path}` has no option `{error.option_name}`", hint) from None
+    except click.MissingParameter as error:
+        path = error.ctx.command_path if error.ctx else "attn-doctor"
+        name = (error.param.metavar or error.param.name or "").upper() if error.param else ""
+        raise DoctorError(f"`{path}` needs {name}", f"see `{path} --help`") from None
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "attn-doctor"
+        message = error.message.rstrip(".")
+        if message.startswith("Got unexpected extra argument"):
+            stray = message[message.index("(") + 1 :].rstrip(")").split()[0]
+            raise DoctorError(f"`{path}` does not know what to do with `{stray}`", f"see `{path} --help`") from None
+        if isinstance(error, click.BadParameter) and error.param is not None:
+            message = f"option {error.param.opts[0]}: {message}"
+        raise DoctorError(message[:1].lower() + message[1:], f"`{path} --help` lists the options") from None
 
 
 def _open_streams() -> None:
-    """Started with a stream closed (`>&-`, some schedulers), write to nothing: no file of ours may get its number."""
+    """Open a stream that was closed (`>&-`, some schedulers) on the null device: no file may get its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -97,77 +205,28 @@ def _open_streams() -> None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115 - for the life of the process
 
 
-def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        sys.stdout.write(_usage())
-        return 0 if arguments else 2
-    name, *rest = arguments
-    if name in ("--version", "-V", "version"):
-        from doctor._version import __version__
-
-        sys.stdout.write(f"attn-doctor {__version__}\n")
-        return 0
-    if name not in COMMANDS:
-        raise DoctorError(f"there is no command `{name}`", _hint(name))
-    from . import commands
-
-    command = getattr(commands, name)
-    try:
-        code: int = command(rest, commands.Streams(sys.stdin, sys.stdout, _tell))
-    except SystemExit as end:  # argparse after --help
-        code = int(end.code or 0)
-    return code
-
-
 def _hint(name: str) -> str:
     if name.startswith("-"):
         return f"the command comes first: `attn-doctor check {name} …`"
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, COMMANDS, n=1)
-    return f"did you mean `{near[0]}`?" if near else f"commands are {', '.join(COMMANDS)}"
-
-
-def _usage() -> str:
-    width = max(map(len, COMMANDS)) + 2
-    lines = [
-        "attn-doctor finds what breaks the attention stack of LLM training, before the job runs",
-        "",
-        "usage: attn-doctor COMMAND [options]",
-        "",
-        *(f"  {name:<{width}}{purpose}" for name, purpose in COMMANDS.items()),
-        "",
-        "`attn-doctor COMMAND --help` lists a command's options; `attn-doctor --version` its version",
-        "exit codes: 0 nothing found, 1 findings, 2 bad input, 3 no diagnosis could be made",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _tell(text: str) -> None:
-    """Chatter: what is under way."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+    return nearest(name, COMMANDS) or f"commands are {', '.join(COMMANDS)}"
 
 
 def _complain(message: str, hint: str | None = None, *, fatal: bool = False) -> None:
-    from doctor.report.page import printable
-
     lines = [f"fatal: {message}; no diagnosis was made" if fatal else f"error: {message}"]
     if hint:
         lines.append(f"hint: {hint}")
-    with contextlib.suppress(OSError, ValueError):  # nobody may be listening
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         sys.stderr.write("".join(f"{_short(printable(' '.join(line.split())))}\n" for line in lines))
 
 
 def _short(line: str) -> str:
-    """A line that fits a screen: what a user typed, and we repeat, may be of any length."""
-    return line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+    """Return a line that fits a screen: text that a user typed may be of any length."""
+    half = LONGEST_MESSAGE // 2
+    return line if len(line) <= LONGEST_MESSAGE else f"{line[:half]} … {line[-half:]}"
 
 
 def _close_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush does not complain about the broken pipe."""
+    """Point stdout at the null device, so that the interpreter's last flush does not complain about the broken pipe."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

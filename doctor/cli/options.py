@@ -1,167 +1,168 @@
-"""How a command line is read: the options commands share, and one clear sentence for each mistake.
-
-argparse, because a command-line library would cost more than all the rest of a check (docs/adr/0004).
-"""
+"""Options that several commands share, with their conversions."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
-from typing import Any, NoReturn
+import re
+from typing import Annotated, Any
 
-from doctor.errors import DoctorError
+import click
+import typer
+from typer.core import TyperCommand
+
 from doctor.model import SEVERITIES
 
-FAIL_ON = (*SEVERITIES, "never")
-TIMEOUT = 120.0
+FAIL_ON = (*map(str, SEVERITIES), "never")
+KERNEL_TIMEOUT = 120.0  # seconds
+
+TARGET = "Target (default: the active virtual or conda environment, else the interpreter that runs this)"
+WORKLOAD = "Workload"
+OUTPUT = "Output"
+KERNELS = "Kernels"
 
 
-class _Formatter(argparse.HelpFormatter):
-    """Help of one width: argparse makes a formatter per option, and measuring the terminal imports `shutil`."""
+class Command(TyperCommand):
+    """A command whose `optional_values` options take a value or none: `--pin`, `--pin FILE`, `--pin=FILE`."""
 
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30, width=100)
+    optional_values: dict[str, str] = {}  # noqa: RUF012 - replaced by subclasses
 
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are a `DoctorError` with a hint."""
-
-    def __init__(self, command: str, summary: str, **more: Any) -> None:
-        prog = f"attn-doctor {command}".strip()
-        super().__init__(
-            prog=prog, description=summary, allow_abbrev=False, add_help=False, formatter_class=_Formatter, **more
-        )
-        self.command = command
-
-    def error(self, message: str) -> NoReturn:
-        """Turn argparse's complaint into ours."""
-        raise DoctorError(message.replace("argument ", "option ", 1), f"`{self.prog} --help` lists the options")
-
-    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The options of this command line; an unknown one is answered with the nearest that exists."""
-        options, rest = self.parse_known_args(arguments)
-        if not rest:
-            return options
-        from doctor.facts.vocabulary import nearest
-
-        word = rest[0].partition("=")[0]
-        if word.startswith("-") and len(word) > 1:
-            hint = nearest(word, self._option_string_actions) or f"`{self.prog} --help` lists the options"
-            raise DoctorError(f"`{self.prog}` has no option `{word}`", hint)
-        raise DoctorError(f"`{self.prog}` does not know what to do with `{rest[0]}`", f"see `{self.prog} --help`")
-
-
-def parser(command: str, summary: str, *, target: bool = False, workload: bool = False) -> Parser:
-    """A parser for `command` with the shared groups of options it takes."""
-    made = Parser(command, summary)
-    if target:
-        _target(made)
-    if workload:
-        _workload(made)
-    general = made.add_argument_group("general")
-    general.add_argument("-h", "--help", action="help", help="show this text and exit")
-    return made
-
-
-def add_output(made: Parser, *, formats: bool = True) -> None:
-    """`--format` and `--output`."""
-    group = made.add_argument_group("how it is shown")
-    if formats:
-        from doctor.report.formats import FORMATS
-
-        names = ", ".join(FORMATS)
-        group.add_argument("--format", default="text", metavar="F", help=f"{names} (default: text)")
-    group.add_argument("-o", "--output", metavar="FILE", help="write to a file, whole or not at all")
-
-
-def add_rules(made: Parser) -> None:
-    """`--rules`."""
-    made.add_argument(
-        "--rules", action="append", default=[], metavar="DIR", help="a folder with further rules; repeatable"
-    )
-
-
-def _target(made: Parser) -> None:
-    group = made.add_argument_group(
-        "what is examined", "default: the active virtual or conda environment, else the interpreter that runs this"
-    )
-    only = group.add_mutually_exclusive_group()
-    only.add_argument("--python", type=path, metavar="PATH", help="interpreter of another environment")
-    only.add_argument(
-        "--site-packages", type=path, metavar="DIR", help="an unpacked tree: a Docker layer, a mounted image"
-    )
-    only.add_argument(
-        "--facts", type=path, metavar="FILE", help="facts from `snapshot` or written by hand; no machine needed"
-    )
-    only.add_argument(
-        "--requirements", action="append", type=path, default=[], metavar="FILE",
-        help="a declared environment: requirements, lock or project file, environment.yml, Dockerfile, job script, or "
-        "a project's folder; repeatable",
-    )  # fmt: skip
-    group.add_argument(
-        "--gpu", action="append", default=[], metavar="NAME",
-        help="diagnose for this GPU: a100, h100, b200, rtx4090, sm90 …; `check` takes several, as a100,h100 too",
-    )  # fmt: skip
-    group.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
-        help="add or override a fact: torch.version=2.6.0; repeatable",
-    )  # fmt: skip
-    add_rules(made)
-
-
-def _workload(made: Parser) -> None:
-    group = made.add_argument_group("what the job does", "also: --set workload.KEY=VALUE")
-    several = "; `check` takes several"
-    for name, value, what in (
-        ("--model", "CONFIG", "a Hugging Face config.json"),
-        ("--workload", "FILE", "a workload in YAML or JSON"),
-    ):
-        group.add_argument(name, action="append", type=path, default=[], metavar=value, help=what + several)
-
-
-def add_kernels(made: Parser) -> None:
-    """`--run`, `--no-run` and `--timeout`."""
-    group = made.add_argument_group("kernels")
-    group.add_argument(
-        "--run", action=argparse.BooleanOptionalAction, default=True,
-        help="confirm on the GPU what can be confirmed (default where there is a GPU)",
-    )  # fmt: skip
-    group.add_argument(
-        "--timeout", type=seconds, default=TIMEOUT, metavar="SECONDS", help="longest wait for one kernel"
-    )
-
-
-def add_baseline(made: Parser) -> None:
-    """`--baseline`."""
-    made.add_argument(
-        "--baseline",
-        type=path,
-        metavar="FILE",
-        help="tell only what a report that `--format json` wrote does not have already",
-    )
-
-
-def add_fail_on(made: Parser) -> None:
-    """`--fail-on`."""
-    made.add_argument(
-        "--fail-on", choices=FAIL_ON, metavar="SEVERITY",
-        help=f"exit 1 at this severity or worse: {', '.join(FAIL_ON)} (default: error)",
-    )  # fmt: skip
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give each such option its default value where none follows."""
+        spelled = []
+        for position, word in enumerate(args):
+            following = args[position + 1] if position + 1 < len(args) else None
+            bare = word in self.optional_values and (following is None or re.match(r"-.", following))
+            spelled.append(f"{word}={self.optional_values[word]}" if bare else word)
+        return super().parse_args(ctx, spelled)
 
 
 def path(text: str) -> str:
-    """A file or folder by its name; an empty shell variable is none, and not the current folder."""
+    """Return the name of a file or folder; an empty shell variable is none, and not the current folder."""
     if not text.strip():
-        raise argparse.ArgumentTypeError("names no file")
+        raise typer.BadParameter("names no file")
     return text
 
 
 def seconds(text: str) -> float:
-    """A positive number of seconds."""
+    """Return a positive number of seconds."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"needs a positive number of seconds, found `{text}`")
+        raise typer.BadParameter(f"needs a positive number of seconds, found `{text}`")
     return value
+
+
+def _option(*names: str, panel: str | None = None, **more: Any) -> Any:
+    return typer.Option(*names, rich_help_panel=panel, show_default=False, **more)
+
+
+Python = Annotated[
+    str | None,
+    _option("--python", panel=TARGET, parser=path, metavar="PATH", help="Interpreter of another environment."),
+]
+SitePackages = Annotated[
+    str | None,
+    _option(
+        "--site-packages", panel=TARGET, parser=path, metavar="DIR",
+        help="An unpacked tree: a Docker layer, a mounted image.",
+    ),
+]  # fmt: skip
+FactFiles = Annotated[
+    list[str] | None,
+    _option(
+        "--facts", panel=TARGET, parser=path, metavar="FILE",
+        help="Facts from `snapshot` or written by hand; no machine needed. Several files are merged.",
+    ),
+]  # fmt: skip
+Requirements = Annotated[
+    list[str] | None,
+    _option(
+        "--requirements", panel=TARGET, parser=path, metavar="FILE",
+        help="A declared environment: requirements, lock or project file, environment.yml, Dockerfile, job script, "
+        "or the project's folder. Repeatable.",
+    ),
+]  # fmt: skip
+Gpu = Annotated[
+    list[str] | None,
+    _option(
+        "--gpu", panel=TARGET, metavar="NAME",
+        help="Diagnose for this GPU: a100, h100, b200, rtx4090, sm90. `check` takes several: a100,h100.",
+    ),
+]  # fmt: skip
+Settings = Annotated[
+    list[str] | None,
+    _option(
+        "--set", panel=TARGET, metavar="KEY=VALUE",
+        help="Add or override a fact: torch.version=2.6.0, workload.dtype=bf16. `attn-doctor keys` lists the words. "
+        "Repeatable.",
+    ),
+]  # fmt: skip
+Rules = Annotated[
+    list[str] | None,
+    _option("--rules", panel=TARGET, metavar="DIR", help="A folder with more rules. Repeatable."),
+]
+Model = Annotated[
+    list[str] | None,
+    _option(
+        "--model", panel=WORKLOAD, parser=path, metavar="CONFIG",
+        help="A Hugging Face config.json. `check` takes several.",
+    ),
+]  # fmt: skip
+WorkloadFile = Annotated[
+    list[str] | None,
+    _option(
+        "--workload", panel=WORKLOAD, parser=path, metavar="FILE",
+        help="A workload in YAML or JSON. `check` takes several.",
+    ),
+]  # fmt: skip
+RunKernels = Annotated[
+    bool,
+    typer.Option(
+        "--run/--no-run", rich_help_panel=KERNELS, show_default=False,
+        help="Confirm findings with real kernels (default where there is a GPU).",
+    ),
+]  # fmt: skip
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout", rich_help_panel=KERNELS, parser=seconds, metavar="SECONDS", show_default="120",
+        help="Time limit of one kernel.",
+    ),
+]  # fmt: skip
+Formats = Annotated[
+    list[str] | None,
+    _option(
+        "--format", panel=OUTPUT, metavar="FORMAT[=FILE]",
+        help="text (default), json, sarif, junit, github, gitlab, markdown, html. Repeatable with files: "
+        "--format sarif=out.sarif --format text.",
+    ),
+]  # fmt: skip
+Output = Annotated[
+    str | None, _option("--output", "-o", panel=OUTPUT, metavar="FILE", help="Write to FILE (atomically).")
+]
+FailOn = Annotated[
+    str | None,
+    _option(
+        "--fail-on", panel=OUTPUT, metavar="SEVERITY", click_type=click.Choice(FAIL_ON),
+        help=f"Exit with 1 at this severity or worse: {', '.join(FAIL_ON)} (default: error).",
+    ),
+]  # fmt: skip
+Baseline = Annotated[
+    str | None,
+    _option(
+        "--baseline", panel=OUTPUT, parser=path, metavar="REPORT",
+        help="Report only findings that are not in this JSON report.",
+    ),
+]  # fmt: skip
+Verbose = Annotated[
+    bool, _option("--verbose", "-v", panel=OUTPUT, help="Show all evidence, sources and skipped checks.")
+]
+Quiet = Annotated[bool, _option("--quiet", "-q", panel=OUTPUT, help="Show errors only, and no progress.")]
+Color = Annotated[
+    str,
+    typer.Option(
+        "--color", rich_help_panel=OUTPUT, metavar="WHEN", click_type=click.Choice(["auto", "always", "never"]),
+        show_default="auto", help="Color: auto, always, never.",
+    ),
+]  # fmt: skip

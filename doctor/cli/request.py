@@ -1,80 +1,129 @@
-"""What a command line asks for, as the session's request: options, and the project's own defaults behind them."""
+"""What a command line asks for, as a request of the pipeline; the project's own defaults fill what is not given."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.sources.project.config import Defaults
+from doctor.sources.project.config import Defaults, project_defaults, split_names
 
-from .options import TIMEOUT
+from .options import KERNEL_TIMEOUT
 
 
-def request_of(options: argparse.Namespace, *, run: bool = True, fixes: bool = True) -> Request:
-    """The session's request, the project's own defaults included."""
-    from doctor.diagnosis.request import Request
-    from doctor.sources.project.config import project_defaults, split_names
+@dataclass(frozen=True)
+class TargetOptions:
+    """What is examined, as given on the command line."""
 
-    gpus = split_names(options.gpu or ())
-    if options.gpu and not gpus:
+    python: str | None = None
+    site_packages: str | None = None
+    facts: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    gpu: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    workload: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        python: str | None,
+        site_packages: str | None,
+        facts: Sequence[str] | None,
+        requirements: Sequence[str] | None,
+        gpu: Sequence[str] | None,
+        settings: Sequence[str] | None,
+        rules: Sequence[str] | None,
+        model: Sequence[str] | None = None,
+        workload: Sequence[str] | None = None,
+    ) -> TargetOptions:
+        """Return the options; DoctorError where two of them name different targets."""
+        named = {"--python": python, "--site-packages": site_packages, "--facts": facts, "--requirements": requirements}
+        given = [name for name, value in named.items() if value]
+        if len(given) > 1:
+            raise DoctorError(f"`{given[0]}` and `{given[1]}` exclude each other", "name one environment")
+        lists = (facts, requirements, gpu, settings, rules, model, workload)
+        return cls(python, site_packages, *(tuple(item or ()) for item in lists))
+
+    def given(self) -> list[str]:
+        """Return the options that were used, as typed."""
+        names = {"settings": "--set", "site_packages": "--site-packages"}
+        return [names.get(name, f"--{name}") for name, value in vars(self).items() if value and name != "rules"]
+
+
+def request_of(
+    target: TargetOptions,
+    *,
+    run: bool = False,
+    fixes: bool = False,
+    timeout: float = KERNEL_TIMEOUT,
+    hold: Sequence[str] = (),
+    allow: Sequence[str] = (),
+    constraints: Sequence[str] = (),
+) -> Request:
+    """Return the request of a command that examines one environment, one GPU and one workload."""
+    gpus = split_names(target.gpu)
+    if target.gpu and not gpus:
         raise DoctorError("`--gpu` names no GPU", "for example `--gpu h100`, or `--gpu sm90`")
     return Request(
-        python=options.python,
-        site_packages=options.site_packages,
-        facts=options.facts,
-        declared=tuple(options.requirements),
+        python=target.python,
+        site_packages=target.site_packages,
+        facts=target.facts,
+        declared=target.requirements,
         gpu=_one("--gpu", gpus),
-        settings=tuple(options.settings),
-        model=_one("--model", options.model),
-        workload=_one("--workload", options.workload),
-        rules=tuple(options.rules),
+        settings=target.settings,
+        model=_one("--model", target.model),
+        workload=_one("--workload", target.workload),
+        rules=target.rules,
         defaults=project_defaults(),
         fixes=fixes,
-        run=run and getattr(options, "run", True),
-        timeout=getattr(options, "timeout", TIMEOUT),
-        hold=tuple(getattr(options, "hold", ())),
-        allow=tuple(getattr(options, "allow", ())),
-        constraints=tuple(getattr(options, "constraint", ())),
+        run=run,
+        timeout=timeout,
+        hold=tuple(hold),
+        allow=tuple(allow),
+        constraints=tuple(constraints),
     )
 
 
-def matrix_request_of(options: argparse.Namespace) -> Request:
-    """The request of `check`, which judges several GPUs and jobs at once, and the project's own where none is named."""
-
-    from doctor.sources.project.config import split_names
-
-    axes = split_names(options.gpu), tuple(dict.fromkeys(options.model)), tuple(dict.fromkeys(options.workload))
-    options.gpu, options.model, options.workload = (
+def matrix_request_of(target: TargetOptions, *, run: bool, timeout: float, baseline: str | None) -> Request:
+    """Return the request of `check`: several GPUs and workloads form a matrix; project defaults fill the rest."""
+    axes = split_names(target.gpu), tuple(dict.fromkeys(target.model)), tuple(dict.fromkeys(target.workload))
+    gpu, model, workload = (
         () if len(axis) > 1 else given
-        for axis, given in zip(axes, (options.gpu, options.model, options.workload), strict=True)
+        for axis, given in zip(axes, (target.gpu, target.model, target.workload), strict=True)
     )
-    request = request_of(options)
+    single = replace(target, gpu=gpu, model=model, workload=workload)
+    request = request_of(single, run=run, fixes=True, timeout=timeout)
     gpus, models, workloads = (axis if len(axis) > 1 else () for axis in axes)
-    if _is_home(request.declared, request.defaults):
+    if _is_project_folder(request.declared, request.defaults):
         request = replace(request, declared=())
     named = request.python or request.site_packages or request.facts or request.declared
     return replace(
-        request, gpus=gpus, models=models, workloads=workloads, project=True, baseline=options.baseline,
+        request,
+        gpus=gpus,
+        models=models,
+        workloads=workloads,
+        project=True,
+        baseline=baseline,
         thorough=False,
         declared=request.declared if named else request.defaults.requirements,
-    )  # fmt: skip
+    )
 
 
-def _is_home(declared: tuple[str, ...], defaults: Defaults) -> bool:
-    """Whether the project's own folder is examined, and the project says which files of it that means."""
+def _is_project_folder(declared: tuple[str, ...], defaults: Defaults) -> bool:
+    """Return whether the project's own folder is examined, and its section says which files of it that means."""
     if len(declared) != 1 or defaults.folder is None or not (defaults.requirements or defaults.environments):
         return False
-
     return Path(declared[0]).is_dir() and Path(declared[0]).samefile(defaults.folder)
 
 
-def _one(option: str, given: Sequence[str] | None) -> str | None:
-    """The value of an option that a command takes once."""
-    if len(dict.fromkeys(given or ())) > 1:
-        told = ", ".join(given or ())
-        raise DoctorError(f"`{option}` takes one here, found {told}", "`attn-doctor check` judges several at once")
+def _one(option: str, given: Sequence[str]) -> str | None:
+    """Return the value of an option that a command takes once."""
+    if len(dict.fromkeys(given)) > 1:
+        raise DoctorError(
+            f"`{option}` takes one value here, found {', '.join(given)}", "`attn-doctor check` takes several"
+        )
     return given[-1] if given else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -11,87 +10,159 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING
+from typing import Annotated
 from zlib import crc32
 
+import click
+import typer
+
 from doctor.errors import DoctorError, Interrupted
-from doctor.stress.sweep import SweepResult
+from doctor.sources.probes.locate import find_target
+from doctor.sources.project.config import project_defaults
+from doctor.stress.compare_rules import beside_the_rulebook
+from doctor.stress.discovery import Options
+from doctor.stress.report import as_json, as_text
+from doctor.stress.sweep import SweepResult, sweep
 
-from .options import add_rules, parser, seconds
-
-if TYPE_CHECKING:
-    from .commands import Streams
+from .options import Output, Quiet, Rules, seconds
+from .output import Screen, write
 
 MOST_PROCESSES = 64
 MOST_SEEDS = 10**9  # those of the cases are made of it, and torch takes 64 bits
 UNITS = {"": 2**30, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30, "gb": 10**9, "mb": 10**6}
 
 
-def run(arguments: Sequence[str], streams: Streams) -> int:
-    """Sweep over everything that is installed; 1 if anything is wrong."""
-    made = parser("stress", "Is every attention here right? The whole sweep, minutes; most informative cases first.")
-    target = made.add_argument_group("what is examined")
-    target.add_argument("--python", metavar="PATH", help="interpreter of another environment")
-    target.add_argument(
-        "--backend", action="append", default=[], metavar="NAME",
-        help="only this one; `file:PATH:FUNCTION` for a function of your own, called like torch's; repeatable",
-    )  # fmt: skip
-    target.add_argument("--device", choices=("cuda", "cpu"), help="default: the GPUs, where there are any")
-    how = made.add_argument_group("how much")
-    how.add_argument("--budget", type=seconds, metavar="SECONDS", help="stop asking after this time")
-    how.add_argument("--cases", type=_count, metavar="N", help="cases over all backends")
-    how.add_argument("--memory", type=_bytes, metavar="GIB", help="memory to use on each GPU: 8, 512M")
-    how.add_argument(
-        "--processes", type=_processes, metavar="N", help="on each GPU (default: as the cores allow, up to 4)"
-    )
-    how.add_argument("--seed", type=_seed, default=0, metavar="N", help="another sweep of the same kind")
-    how.add_argument("--timeout", type=seconds, default=60.0, metavar="SECONDS", help="longest wait for one case")
-    how.add_argument("--shrink", type=seconds, default=120.0, metavar="SECONDS", help="time for smallest forms")
-    how.add_argument("--journal", metavar="FILE", help="go on from this file, and write to it")
-    how.add_argument("--restart", action="store_true", help="begin anew, whatever the journal holds")
-    shown = made.add_argument_group("how it is shown")
-    shown.add_argument("--format", choices=("text", "json"), default="text", metavar="F", help="text or json")
-    shown.add_argument("-o", "--output", metavar="FILE", help="write to a file")
-    add_rules(made)
-    options = made.read(arguments)
-    from doctor.sources.probes.locate import find_target
-    from doctor.sources.project.config import project_defaults
-    from doctor.stress.discovery import Options
-    from doctor.stress.sweep import sweep
+HOW_MUCH = "How much"
 
-    from .commands import write
+app = typer.Typer(rich_markup_mode="rich")
 
-    if options.output not in (None, "-"):
-        _writable(Path(options.output))
-    python = find_target(options.python, None).python
-    if python is None:
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 10**7:
+        raise typer.BadParameter(f"needs a positive number, found `{text}`")
+    return int(text)
+
+
+def _processes(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= MOST_PROCESSES:
+        raise typer.BadParameter(f"needs a number from 1 to {MOST_PROCESSES}, found `{text}`")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) > MOST_SEEDS:
+        raise typer.BadParameter(f"needs a number from 0 to {MOST_SEEDS}, found `{text}`")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    number = text.rstrip("MmGgIiBb")
+    unit = text[len(number) :].lower()
+    try:
+        value = float(number) * UNITS[unit]
+    except (ValueError, KeyError):
+        value = 0.0
+    if not 2**20 <= value < 2**50:
+        raise typer.BadParameter(f"needs an amount of memory like 8 or 512M, found `{text}`")
+    return int(value)
+
+
+@app.command("stress")
+def stress(
+    python: Annotated[str | None, typer.Option(metavar="PATH", help="Interpreter of another environment.")] = None,
+    rules: Rules = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only this backend; `file:PATH:FUNCTION` for your own function, called like torch's. Repeatable.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE", click_type=click.Choice(["cuda", "cpu"]), help="cuda or cpu (default: the GPUs, if any)."
+        ),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(parser=seconds, metavar="SECONDS", rich_help_panel=HOW_MUCH, help="Stop after this many seconds."),
+    ] = None,
+    cases: Annotated[
+        int | None,
+        typer.Option(parser=_count, metavar="N", rich_help_panel=HOW_MUCH, help="Cases over all backends."),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(parser=_bytes, metavar="GIB", rich_help_panel=HOW_MUCH, help="Memory to use per GPU: 8, 512M."),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            parser=_processes,
+            metavar="N",
+            rich_help_panel=HOW_MUCH,
+            help="Processes per GPU (default: as the cores allow, up to 4).",
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(parser=_seed, metavar="N", rich_help_panel=HOW_MUCH, help="Another sample of cases.")
+    ] = 0,
+    timeout: Annotated[
+        float,
+        typer.Option(parser=seconds, metavar="SECONDS", rich_help_panel=HOW_MUCH, help="Time limit of one case."),
+    ] = 60.0,
+    shrink: Annotated[
+        float,
+        typer.Option(
+            parser=seconds,
+            metavar="SECONDS",
+            rich_help_panel=HOW_MUCH,
+            help="Time limit for minimizing failing cases.",
+        ),
+    ] = 120.0,
+    journal: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", rich_help_panel=HOW_MUCH, help="Continue from this file, and write to it."),
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", rich_help_panel=HOW_MUCH, help="Discard the journal and start over.")
+    ] = False,
+    formats: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", click_type=click.Choice(["text", "json"]), help="text or json.")
+    ] = "text",
+    output: Output = None,
+    quiet: Quiet = False,
+) -> int:
+    """Test every installed attention on the GPUs, forward and backward, against a float64 reference."""
+    if output not in (None, "-"):
+        _writable(Path(str(output)))
+    interpreter = find_target(python, None).python
+    if interpreter is None:
         raise DoctorError("there is no interpreter to run in", "name one with `--python PATH`")
-    journal = Path(options.journal) if options.journal else _journal(python, options)
-    bar = _Bar()
+    backends = list(backend or ())
+    kept = Path(journal) if journal else _journal(interpreter, device, backends, seed, cases)
+    screen = Screen(quiet=quiet)
+    bar = _Bar(quiet=quiet)
     try:
         outcome = sweep(
             Options(
-                python, options.budget, options.memory, options.seed, options.cases,
-                tuple(map(_absolute, options.backend)), options.device, options.timeout, options.shrink, journal,
-                options.restart, options.processes, bool(options.journal),
+                interpreter, budget, memory, seed, cases, tuple(map(_absolute, backends)), device, timeout, shrink,
+                kept, restart, processes, bool(journal),
             ),
-            bar, streams.tell,
+            bar, screen.tell,
         )  # fmt: skip
     except KeyboardInterrupt:
-        kept = journal is not None and journal.is_file()
-        hint = f"the answers so far are in `{journal}`: the same command goes on from there" if kept else None
+        saved = kept is not None and kept.is_file()
+        hint = f"the results so far are in `{kept}`: the same command continues from there" if saved else None
         raise Interrupted("interrupted", hint) from None
     finally:
         bar.end()
-    text = _rendered(outcome, options.format, python, (*project_defaults().rules, *options.rules))
-    write(text, options.output, streams)
+    write(_rendered(outcome, formats, interpreter, (*project_defaults().rules, *(rules or ()))), output)
     return int(outcome.bad)
 
 
 def _rendered(outcome: SweepResult, form: str, python: str, rules: Sequence[str]) -> str:
-    from doctor.stress.compare_rules import beside_the_rulebook
-    from doctor.stress.report import as_json, as_text
-
     beside = beside_the_rulebook(outcome, python, rules)
     if form == "text":
         return as_text(outcome, beside)
@@ -99,14 +170,14 @@ def _rendered(outcome: SweepResult, form: str, python: str, rules: Sequence[str]
     return json.dumps(as_json(outcome, beside), indent=2) + "\n"
 
 
-def _journal(python: str, options: argparse.Namespace) -> Path | None:
+def _journal(python: str, device: str | None, backends: list[str], seed: int, cases: int | None) -> Path | None:
     """Where this sweep of this interpreter is remembered until it is through; another sweep has another file."""
 
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:  # a user without a home, as in a container
         return None
-    asked = (python, options.device, sorted(map(_absolute, options.backend)), options.seed, options.cases)
+    asked = (python, device, sorted(map(_absolute, backends)), seed, cases)
     return cache / "attn-doctor" / f"stress-{crc32(repr(asked).encode()):08x}.jsonl"
 
 
@@ -133,12 +204,15 @@ def _writable(output: Path) -> None:
 class _Bar:
     """Progress: a bar on a terminal, a line now and then elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
         self.began = self.told = time.monotonic()
         self.terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self.open = False
 
     def __call__(self, done: int, total: int, bad: int) -> None:
+        if self.quiet:
+            return
         now = time.monotonic()
         if now - self.told < (0.1 if self.terminal else 15.0) and done < total:
             return
@@ -168,33 +242,3 @@ class _Bar:
         with contextlib.suppress(OSError, ValueError):  # nobody may be listening
             sys.stderr.write(text)
             sys.stderr.flush()
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 10**7:
-        raise argparse.ArgumentTypeError(f"needs a positive number, found `{text}`")
-    return int(text)
-
-
-def _processes(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= MOST_PROCESSES:
-        raise argparse.ArgumentTypeError(f"needs a number from 1 to {MOST_PROCESSES}, found `{text}`")
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) > MOST_SEEDS:
-        raise argparse.ArgumentTypeError(f"needs a number from 0 to {MOST_SEEDS}, found `{text}`")
-    return int(text)
-
-
-def _bytes(text: str) -> int:
-    number = text.rstrip("MmGgIiBb")
-    unit = text[len(number) :].lower()
-    try:
-        value = float(number) * UNITS[unit]
-    except (ValueError, KeyError):
-        value = 0.0
-    if not 2**20 <= value < 2**50:
-        raise argparse.ArgumentTypeError(f"needs an amount of memory like 8 or 512M, found `{text}`")
-    return int(value)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
+import click
+import typer
 from packaging.version import InvalidVersion
 
+from doctor.diagnosis.examine import examine
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
 from doctor.packages.flash_attn_build import Build, Machine, build, this_machine
 from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, WheelMatch, find, minor, same
+from doctor.packages.index import Platform, load_index, normalized
+from doctor.rulebook.evaluate import know
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.solver.install_plan import wheel_target_of
 
-from .options import parser
-
-if TYPE_CHECKING:
-    from .commands import Streams
+from .options import FactFiles, Gpu, Output, Python, Requirements, Rules, Settings, SitePackages
+from .output import write
+from .request import TargetOptions, request_of
 
 _ASKED = re.compile(r"(?P<name>[A-Za-z0-9._-]+?)(?:==(?P<version>[A-Za-z0-9.!+_-]+))?")
 MOST = 4  # releases told of
@@ -30,34 +35,41 @@ _CERTAINTY = {
 }
 
 
-def run(arguments: Sequence[str], streams: Streams) -> int:
-    """0: a wheel is expected; 1: none, or it cannot be told."""
-    made = parser(
-        "wheels", "Which official flash-attn wheel fits here; else what is nearest, and how to build.", target=True
-    )
-    made.add_argument("package", metavar="PACKAGE", help="flash-attn, or one release of it: flash-attn==2.8.3")
-    shown = made.add_argument_group("how it is shown")
-    shown.add_argument("--format", choices=("text", "json"), default="text", metavar="F", help="text or json")
-    shown.add_argument("-o", "--output", metavar="FILE", help="write to a file, whole or not at all")
-    options = made.read(arguments)
-    version = _asked(options.package)
-    from .commands import write
+app = typer.Typer(rich_markup_mode="rich")
 
-    known, here = _known(options)
+
+@app.command("wheels")
+def wheels(
+    package: Annotated[
+        str, typer.Argument(metavar="PACKAGE", help="flash-attn, or one release of it: flash-attn==2.8.3.")
+    ],
+    python: Python = None,
+    site_packages: SitePackages = None,
+    facts: FactFiles = None,
+    requirements: Requirements = None,
+    gpu: Gpu = None,
+    settings: Settings = None,
+    rules: Rules = None,
+    formats: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", click_type=click.Choice(["text", "json"]), help="text or json.")
+    ] = "text",
+    output: Output = None,
+) -> int:
+    """Find the official flash-attn wheel for this environment; else the nearest ones, and how to build it."""
+    version = _asked(package)
+    target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules)
+    known, here = _known(target)
     place = wheel_target_of(known)
     answer = find(place, version)
     sm = known.value("gpu.sm")
     goal = version or _newest(place.python)
     way = build(goal, None if sm in (None, ABSENT) else str(sm), place.cuda, this_machine() if here else Machine())
-    text = _as_json(answer, way) if options.format == "json" else _as_text(answer, way)
-    write(text, options.output, streams)
+    write(_as_json(answer, way) if formats == "json" else _as_text(answer, way), output)
     return 0 if answer.fitting else 1
 
 
 def _asked(text: str) -> str | None:
     """The release that was asked for, if one was; flash-attn is the one package with wheels outside the registry."""
-
-    from doctor.packages.index import load_index, normalized
 
     match = _ASKED.fullmatch(text.strip())
     if match is None or normalized(match["name"]) != PACKAGE:
@@ -75,24 +87,16 @@ def _asked(text: str) -> str | None:
     return str(found)
 
 
-def _known(options: argparse.Namespace) -> tuple[Any, bool]:
-    """What is known of the target, and whether it is this machine's."""
-    from doctor.diagnosis.examine import examine
-    from doctor.rulebook.evaluate import know
-    from doctor.rulebook.rulebook import load_rulebook
-
-    from .request import request_of
-
-    options.model = options.workload = None
-    request = request_of(options, run=False, fixes=False)
+def _known(target: TargetOptions) -> tuple[FactResolver, bool]:
+    """Return what is known of the target, and whether it is on this machine."""
+    request = request_of(target)
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
-    patient = examine(request, rulebook)
-    return know(rulebook, patient.facts)[0], patient.python is not None
+    found = examine(request, rulebook)
+    return know(rulebook, found.facts)[0], found.python is not None
 
 
 def _newest(python: str | None) -> str:
     """The newest release an installer would take."""
-    from doctor.packages.index import Platform, load_index
 
     fitting = [
         version
@@ -108,7 +112,7 @@ def _as_text(answer: WheelMatch, way: Build) -> str:
     here = [f"{word} {value}" for word, value in named if value]
     if place.abi is not None:
         here.append(f"C++11 ABI {str(place.abi).upper()}")
-    out = [f"for {', '.join(here) or 'an environment of which nothing is known'}"]
+    out = [f"for {', '.join(here) or 'an unknown environment'}"]
     if answer.fitting:
         best = answer.fitting[0]
         out += [
@@ -118,16 +122,16 @@ def _as_text(answer: WheelMatch, way: Build) -> str:
         out += [*_told(best), f'  pip install "flash-attn @ {best.url}"']
         others = answer.fitting[1:MOST]
         if others:
-            out += ["", "older releases with one", *(f"  {wheel.url}" for wheel in others)]
+            out += ["", "older releases with a wheel", *(f"  {wheel.url}" for wheel in others)]
         rest = len(answer.fitting) - 1 - len(others)
         out += [f"  … and {rest} more: `--format json` lists them"] if rest > 0 else []
-        out += ["", f"should the address not answer, build it ({way.duration}):", f"  {way.command}"]
+        out += ["", f"if the download fails, build from source ({way.duration}):", f"  {way.command}"]
         return "\n".join(out) + "\n"
     if answer.why_not:
         out += ["", answer.why_not]
     elif answer.missing:
-        out += ["", f"Could not tell which wheel fits: {_listed(answer.missing)} not known"]
-        out += ["hint: name the environment with `--python PATH`, or say it with `--set torch.version=2.8.0`"]
+        out += ["", f"Cannot choose a wheel: {_listed(answer.missing)} unknown"]
+        out += ["hint: name the environment with `--python PATH`, or state it with `--set torch.version=2.8.0`"]
     for wheel in answer.nearest:
         goal = "for this torch" if wheel.torch == minor(place.torch) else "for another torch"
         out += [

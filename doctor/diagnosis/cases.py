@@ -84,7 +84,7 @@ def _diagonally(cases: Sequence[tuple[str | None, str | None, Request]]) -> list
 
 
 def _environments(request: Request) -> Iterator[tuple[str, Request]]:
-    named = request.python or request.site_packages or request.facts or ", ".join(request.declared)
+    named = request.python or request.site_packages or ", ".join(request.facts) or ", ".join(request.declared)
     if request.project and not named and request.defaults.environments:
         for name, files in request.defaults.environments.items():
             yield name, replace(request, declared=files)
@@ -223,6 +223,7 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
         fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
         undetermined=undetermined,
         timing=clock.laps(),
+        target=" | ".join(dict.fromkeys(ward.patient.target for ward in apply_rules)),
         notes=(*notes, *told.notes),
         unread=tuple(dict.fromkeys(fault for ward in apply_rules for fault in ward.patient.unread)),
         cases=kept,

@@ -102,7 +102,7 @@ class _View:
         }
 
     def probe(self, case: Facts) -> FactResolver:
-        """Return the resolver of one case without predictions, which follow from the rest: they raise `DependsOnCase`."""
+        """Return the resolver of one case without predictions, which follow from the rest (`DependsOnCase`)."""
         return FactResolver(case, self._implications, self._refuse, self.settled)
 
     def outlook(self, probe: FactResolver) -> Iterator[Hashable]:

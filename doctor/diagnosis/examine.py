@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from doctor.errors import DoctorError
 from doctor.model import ABSENT, Facts
 from doctor.packages.gpus import gpu_facts, with_capability
 from doctor.rulebook.rulebook import Rulebook
-from doctor.sources.manifests.read import read_manifests
-from doctor.sources.manifests.resolve import Declaration
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.distributions import installed_requirements
 from doctor.sources.probes.interpreter import InterpreterQuery
@@ -19,9 +19,13 @@ from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload, lay_over
 from doctor.sources.workload.files import parse_settings, read_workload
 from doctor.sources.workload.huggingface import read_model_config
+from doctor.util.redact import tilde
 
 from .request import Request, Requirements
 from .watch import watch_of
+
+if TYPE_CHECKING:
+    from doctor.sources.manifests.resolve import Declaration
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class DiagnosisInput:
     why_not: str = ""  # nothing can be run
     requirements: Requirements | None = None  # Requires-Dist of what is installed
     declaration: Declaration | None = None  # where files declare the environment
+    target: str = ""  # what was examined, for the report
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -76,7 +81,7 @@ class InputCache:
 
 def ask_ahead(request: Request) -> InterpreterQuery | None:
     """The interpreter under examination, if it is another than ours: asked while the rules are read."""
-    if request.facts is not None or request.declared or request.site_packages is not None:
+    if request.facts or request.declared or request.site_packages is not None:
         return None
     return query_interpreter(request.python)
 
@@ -106,8 +111,8 @@ def with_job(patient: DiagnosisInput, request: Request, shelf: InputCache) -> Di
     other = next((fact for key, fact in said.items() if not key.startswith("workload.")), None)
     if patient.python and other:
         why_not = f"{other.source} describes another machine than this one"
-        return DiagnosisInput(facts, None, why_not, _but(patient.requirements, said))
-    return DiagnosisInput(facts, patient.python, patient.why_not, _but(patient.requirements, said), patient.declaration)
+        return DiagnosisInput(facts, None, why_not, _but(patient.requirements, said), target=patient.target)
+    return replace(patient, facts=facts, requirements=_but(patient.requirements, said))
 
 
 def names_no_job(request: Request, facts: Facts) -> bool:
@@ -134,12 +139,21 @@ def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
 
 def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None = None) -> DiagnosisInput:
     """The facts of what is examined, without GPU or job that the request names."""
-    if request.facts is not None:
-        facts = with_capability(read_facts(Path(request.facts)), rulebook.gpus)
-        return DiagnosisInput(facts, None, "the facts come from a file")
+    if request.facts:
+        return DiagnosisInput(
+            with_capability(_merged_facts(request.facts), rulebook.gpus),
+            None,
+            "the facts come from a file",
+            target=f"facts in {', '.join(request.facts)}",
+        )
     if request.declared:
+        from doctor.sources.manifests.read import read_manifests  # door: manifests
+
         declaration = read_manifests(request.declared, parse_settings(request.settings), watch_of(rulebook))
-        return DiagnosisInput(declaration.facts, None, "the environment is only declared", None, declaration)
+        return DiagnosisInput(
+            declaration.facts, None, "the environment is only declared", None, declaration,
+            f"declared in {', '.join(request.declared)}",
+        )  # fmt: skip
 
     target = find_target(request.python, request.site_packages, asked)
     facts = collect(target, watch_of(rulebook))
@@ -148,5 +162,25 @@ def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery
         return installed_requirements(target)
 
     return DiagnosisInput(
-        facts, target.python, "" if target.python else "a bare tree has no interpreter to run in", requirements
+        facts,
+        target.python,
+        "" if target.python else "a bare tree has no interpreter to run in",
+        requirements,
+        target=tilde(target.describe()),
     )
+
+
+def _merged_facts(files: Sequence[str]) -> Facts:
+    """Read several files of facts as one; DoctorError where two of them state different values for one key."""
+    merged = read_facts(Path(files[0]))
+    for number, name in enumerate(files[1:], 1):
+        more = read_facts(Path(name))
+        for key, fact in more.items():
+            if key in merged and merged[key].value != fact.value:
+                before = next(other for other in files[:number] if key in read_facts(Path(other)))
+                raise DoctorError(
+                    f"`{before}` and `{name}` state different values of `{key}`: {merged[key].value} and {fact.value}",
+                    f"decide with `--set {key}=VALUE` and remove it from one file",
+                )
+        merged = merged.with_(*more.values())
+    return merged

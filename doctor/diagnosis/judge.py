@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
@@ -17,7 +18,9 @@ from doctor.solver.constraints import Limits
 
 from .examine import DiagnosisInput
 from .request import Request
-from .version_ranges import RangeChoices, judge_ranges
+
+if TYPE_CHECKING:
+    from .version_ranges import RangeChoices
 
 TOOL = f"attn-doctor {__version__}"
 
@@ -47,6 +50,8 @@ def apply_rules(
     found = with_backend_findings(rulebook, assessment)
     if patient.declaration is None or not patient.declaration.open:
         return RuleVerdict(assessment, found, assessment)
+
+    from .version_ranges import judge_ranges  # door: manifests
 
     return RuleVerdict(*judge_ranges(rulebook, facts, patient.declaration, assessment, ranges, grounds))
 

@@ -1,4 +1,4 @@
-"""The whole pipeline: facts → judgement → confirmation → fixes → report. Read this first."""
+"""The whole pipeline: facts, rules, confirmation, fixes, report. Read this first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from doctor.diagnosis.single import diagnose_one, prewarm_kernels
 from doctor.model import Report
 from doctor.rulebook.rulebook import load_rulebook
 
-from .cases import diagnose_all
 from .examine import DiagnosisInput
 from .request import Request
 
@@ -17,9 +16,14 @@ from .request import Request
 def diagnose(
     request: Request, tell: Callable[[str], None] = lambda text: None, patient: DiagnosisInput | None = None
 ) -> Report:
-    """One request, answered. `tell` hears what is under way; a `patient` who was examined already is taken as he is."""
+    """Answer one request.
+
+    `tell` is called with each step that takes time; `patient` is the input where it was examined already.
+    """
     clock = Clock()
     if request.several:
+        from .cases import diagnose_all  # door: a matrix of cases
+
         rulebook = load_rulebook((*request.defaults.rules, *request.rules))
         clock.lap("rules")
         return diagnose_all(request, rulebook, clock, tell)

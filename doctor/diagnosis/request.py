@@ -18,7 +18,7 @@ class Request:
 
     python: str | None = None
     site_packages: str | None = None
-    facts: str | None = None
+    facts: tuple[str, ...] = ()  # files of facts, merged
     declared: tuple[str, ...] = ()  # files that declare the environment
     gpu: str | None = None
     settings: tuple[str, ...] = ()

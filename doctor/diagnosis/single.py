@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doctor.model import ABSENT, Confirmation, Fact, Finding, Fix, Infeasible, Prediction, Report
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
-from doctor.runner.run import PrewarmedProcess
 from doctor.sources.probes.locate import named_interpreter
 from doctor.util.resources import kernels_dir
 
-from .confirm import Judged, confirm, job_of
 from .examine import DiagnosisInput, ask_ahead, examine
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
 from .request import Request
 from .suppressions import apply_suppressions
+
+if TYPE_CHECKING:
+    from doctor.runner.run import PrewarmedProcess
 
 #: Findings and predictions as they stand after the runs, with the job's own runs, notes and seconds by stage.
 _AsRun = tuple[
@@ -64,6 +65,7 @@ def diagnose_one(
         no_fix=tuple(item for item in hopeless if item.rule not in told.silent),
         undetermined=assessment.undetermined,
         timing={**clock.laps(), **laps},
+        target=patient.target,
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
         notes=(*patient.notes, *verdict.notes, *notes, *told.notes),
@@ -106,6 +108,8 @@ def _confirm(
         notes = (f"no kernel was run: {why}",) if request.run and callers else ()
         return found, (), notes, assessment.predictions, {}
     from doctor.runner.batch import KernelRunner
+
+    from .confirm import Judged, confirm, job_of  # door: kernels
 
     def reassess(changes: Mapping[str, Any]) -> Judged:
         facts = (Fact(f"workload.{key}", value, "as the kernel ran it") for key, value in changes.items())

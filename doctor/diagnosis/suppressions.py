@@ -11,7 +11,6 @@ from doctor.model import SEVERITIES, Case, Evidence, Fact, Finding, Severity, Un
 from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.project.config import Defaults, Ignore
 
-from .baseline import compare, read_baseline
 from .request import Request
 
 EXPIRED = "IGNORE_EXPIRED"
@@ -47,6 +46,8 @@ def apply_suppressions(
         return Suppressed(tuple(told), (), left_out, silent, tuple(notes))
 
     unsure = frozenset(rule for item in undetermined for rule in item.rules) - fired
+    from .baseline import compare, read_baseline
+
     compared = compare(read_baseline(Path(request.baseline)), told, cases, silent, unsure)
     gone = silent | ({item.rule for item in compared.known} - {item.rule for item in compared.new})
     return Suppressed(compared.new, compared.known, left_out, gone, (*notes, *compared.notes))

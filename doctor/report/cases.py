@@ -138,9 +138,9 @@ def backends_of(case: Case) -> str:
     for item in case.predictions:
         library = library_title(item.library)
         if item.import_error is not None and item.import_error.holds:
-            told.append(f"{library} refuses")
+            told.append(f"{library} does not import")
         elif not item.could_tell:
-            told.append(f"{library}: could not tell")
+            told.append(f"{library}: unknown")
         elif item.selected is None:
             told.append(f"{library}: none")
         elif item.fails_at_run is not None:

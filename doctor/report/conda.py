@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from doctor.model import ABSENT, Fix, Report
 from doctor.solver.install_plan import InstallPlan
 
-from .formats import Style
 from .shell import flat, fragment
+from .style import Style
 
 
 def fixes(report: Report, style: Style) -> str:

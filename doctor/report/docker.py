@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from doctor.model import Report
 
-from .formats import Style
 from .shell import commands, head, unset
+from .style import Style
 
 
 def fixes(report: Report, style: Style) -> str:

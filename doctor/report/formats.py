@@ -7,25 +7,17 @@ A format module has one function per view it knows: `diagnosis(report, style)`, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 
 from doctor.errors import DoctorError
 from doctor.model import Report
+from doctor.report.style import Style
 
 #: Format → module; imported when asked for.
 FORMATS = {
     "text": "text", "json": "json", "sarif": "sarif", "junit": "junit", "github": "github", "markdown": "markdown",
     "gitlab": "gitlab", "html": "html", "shell": "shell", "docker": "docker", "uv": "uv", "conda": "conda",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Style:
-    """How much room there is, and whether colour is wanted."""
-
-    color: bool = False
-    width: int = 100
 
 
 Renderer = Callable[[Report, Style], str]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from doctor.model import Finding, Report, Severity
 
 from .cases import told
-from .formats import Style
 from .locations import place_of
 from .page import printable
+from .style import Style
 from .summary import verdict
 from .text import details_text
-from .undetermined import count, lines
+from .undetermined import count, lines, relevant
 
 _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
 _MOST_GAPS = 12  # combinations of facts that rules lack
@@ -21,7 +21,7 @@ def diagnosis(report: Report, style: Style) -> str:
     out = [_finding(report, finding) for finding in report.findings]
     out += [_command("notice", {"title": "attn-doctor"}, note) for note in report.notes]
     if report.undetermined:
-        title = f"attn-doctor could not tell {count(report)}"
+        title = f"attn-doctor could not tell {count(relevant(report))}"
         out.append(_command("notice", {"title": title}, "\n".join(lines(report, most=_MOST_GAPS))))
     look, word, sentence = verdict(report)
     failed = look == "error" and not any(finding.severity == Severity.ERROR for finding in report.findings)

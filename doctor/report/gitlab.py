@@ -8,10 +8,10 @@ from doctor.model import Finding, Report
 
 from .cases import told
 from .fingerprint import fingerprint
-from .formats import Style
 from .locations import place_of
 from .markdown import rule_help
 from .page import printable
+from .style import Style
 
 #: Ours → one of GitLab's five.
 _SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}

@@ -28,9 +28,9 @@ from doctor.model import (
 
 from .cases import backends_of, messages, readings, where
 from .fix_text import alternative_lines, fix_lines
-from .formats import Style
 from .locations import place_of
 from .page import printable
+from .style import Style
 from .summary import alone, job_line, library_title, machine_line, needed, shown, title_of, verdict
 from .tables import told_reason
 from .undetermined import lines

@@ -24,8 +24,8 @@ from doctor.model import (
 
 from .cases import messages, readings
 from .fix_text import fix_lines
-from .formats import Style
 from .proof import proof_document
+from .style import Style
 
 _WORKLOAD = "workload."
 

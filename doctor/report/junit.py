@@ -10,8 +10,8 @@ from xml.sax.saxutils import escape, quoteattr
 from doctor.model import Finding, Report, Severity
 
 from .cases import name_of
-from .formats import Style
 from .locations import place_of
+from .style import Style
 from .summary import alone, job_line, machine_line, verdict
 from .text import finding_text
 

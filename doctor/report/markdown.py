@@ -9,13 +9,13 @@ from doctor.model import ChangeKind, Evidence, Fact, Finding, Fix, Prediction, R
 
 from .cases import messages, readings, rows, where
 from .fix_text import alternative_lines, fix_lines
-from .formats import Style
 from .locations import place_of
 from .page import printable
 from .proof import proof_text
+from .style import Style
 from .summary import job_line, library_title, machine_line, needed, shown, title_of, verdict, why_not
 from .tables import told_reason
-from .undetermined import count, lines
+from .undetermined import count, lines, relevant
 
 _SIGNS = {"error": "❌", "warning": "⚠️", "note": "ℹ️", "ok": "✅", "unclear": "❔"}
 _CODE = re.compile(r"(`[^`\n]+`)")
@@ -186,7 +186,7 @@ def _runs(report: Report) -> list[str]:
 def _undetermined(report: Report) -> list[str]:
     if not report.undetermined:
         return []
-    out = [f"<details><summary>Could not tell {count(report)}</summary>", ""]
+    out = [f"<details><summary>Could not tell {count(relevant(report))}</summary>", ""]
     out += [f"- {_prose(line)}" for line in lines(report)]
     return [*out, "", "</details>", ""]
 

@@ -9,8 +9,8 @@ from typing import Any
 from doctor.errors import DoctorError
 from doctor.model import Candidate, Matrix, MatrixRow, Reason
 
-from .formats import Style
 from .page import Page
+from .style import Style
 from .tables import told_reason
 
 Matrices = tuple[Matrix, ...]

@@ -6,7 +6,7 @@ import io
 import re
 import textwrap
 
-from .formats import Style
+from .style import Style
 
 #: What a line is, and how a terminal with colours shows it.
 LOOKS = {

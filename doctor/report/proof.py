@@ -6,8 +6,8 @@ from typing import Any
 
 from doctor.model import Verification, VerificationKind, VerificationStep
 
-from .formats import Style
 from .page import Page
+from .style import Style
 
 _WORDS = {True: ("ok", "yes"), False: ("error", "no"), None: ("unclear", "not proven")}
 _HEADS = {

@@ -13,8 +13,8 @@ from doctor.rulebook.rule import Rule
 from doctor.rulebook.schema import read_source
 
 from .fix_text import alternative_lines
-from .formats import Style
 from .page import Page
+from .style import Style
 
 TEXT, ITEMS, CODE = "text", "items", "code"
 _EXAMPLES = ("fires", "silent", "undetermined")  # one of each is enough to see where the border runs

@@ -9,8 +9,8 @@ from .page import Page
 _RUNS = {"healthy": "ok", "failed": "error", "inconclusive": "dim"}
 _CONFIRMED = {
     "confirmed": ("error", "confirmed by a run"),
-    "refuted": ("ok", "a run says otherwise"),
-    "inconclusive": ("dim", "a run told nothing"),
+    "refuted": ("ok", "refuted by a run"),
+    "inconclusive": ("dim", "run inconclusive"),
     "unpredicted": ("error", "seen in a run"),
 }
 #: Stages of the kernels' time that are told, and what people call them; most of it is the import of torch.
@@ -28,7 +28,7 @@ def confirmation_lines(page: Page, finding: Finding) -> None:
             lead=f"{words}:", look=look, indent=2, hang=4,
         )  # fmt: skip
     if finding.reproduction:
-        page.line("  to see it again, save as a file and run it:", "label")
+        page.line("  to reproduce, save as a file and run it:", "label")
         for line in finding.reproduction.rstrip("\n").split("\n"):
             page.line(f"    {line}", "command")
 

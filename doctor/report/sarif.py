@@ -10,9 +10,9 @@ from doctor.model import Case, Change, ChangeKind, Finding, Fix, Report
 
 from .cases import told
 from .fingerprint import fingerprint
-from .formats import Style
 from .locations import SourceLocation, place_of_fact, places_of
 from .markdown import rule_help
+from .style import Style
 from .text import finding_text
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

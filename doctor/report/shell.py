@@ -9,8 +9,8 @@ from doctor.model import ChangeKind, Fix, Report, Severity
 from doctor.solver.install_plan import InstallPlan
 
 from .fix_text import besides
-from .formats import Style
 from .page import printable
+from .style import Style
 
 _COMMAND = re.compile(r"(pip|pip3|uv|python|python3|ln|apt|apt-get|conda|export|unset)\s")
 _USED = re.compile(r"\$\{?(\w+)")

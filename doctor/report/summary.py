@@ -7,9 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from doctor.model import ABSENT, Case, Evidence, Facts, Finding, Prediction, Reason, Report, Severity
+from doctor.util.units import human_bytes
 
-#: Shown in the machine line where known: fact key → what people call it.
-_MACHINE = (
+from .undetermined import count, relevant
+
+#: Shown in the line of packages where known: fact key -> what people call it.
+_STACK = (
+    ("python.version", "Python"),
     ("torch.version", "torch"),
     ("transformer-engine.version", "TransformerEngine"),
     ("flash-attn.version", "flash-attn"),
@@ -22,54 +26,68 @@ _MACHINE = (
     ("sageattention.version", "SageAttention"),
     ("vllm.version", "vllm"),
     ("cudnn.version", "cuDNN"),
-    ("driver.version", "driver"),
 )
 _LIBRARIES = {"transformer_engine": "TransformerEngine", "torch": "torch SDPA"}
 
 
+FAIL, WARN, OK, INCOMPLETE = "FAIL", "WARN", "OK", "INCOMPLETE"
+
+
+def conclusion(report: Report) -> tuple[str, str, str]:
+    """Return the look, the verdict word and the sentence behind it, with the number of skipped checks for OK."""
+    look, word, sentence = verdict(report)
+    skipped = relevant(report)
+    if word == OK and skipped and not report.cases:
+        sentence += f" ({count(skipped)} skipped)"
+    return look, word, sentence
+
+
 def verdict(report: Report) -> tuple[str, str, str]:
-    """(look, word, sentence): what will happen to the job, or to the jobs of several cases."""
+    """Return (look, FAIL | WARN | OK | INCOMPLETE, sentence) for the workload, or for several cases."""
     settled = (*report.known, *report.ignored)
     if settled and not any(finding.severity != Severity.NOTE for finding in report.findings):
-        return "unclear", "nothing new" if report.known else "nothing else found", _as_before(report)
+        return "ok", OK, f"no new findings ({_suppressed(report)})"
     if report.cases:
         return _verdict_of_cases(report)
     errors = [finding for finding in report.findings if finding.severity == Severity.ERROR]
     warnings = [finding for finding in report.findings if finding.severity == Severity.WARNING]
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        return "error", "will fail", f"{errors[0].summary}{more}"
+        return "error", FAIL, f"{errors[0].summary}{more}"
     had = any(finding.severity == Severity.ERROR for finding in settled)  # what breaks the predictions is no news
     asked = () if had else report.predictions
     broken = next((reason for item in asked if (reason := certain_failure(item)) is not None), None)
     if broken is not None:
-        return "error", "will fail", broken.message
+        return "error", FAIL, broken.message
     none_left = next((item for item in asked if item.could_tell and item.selected is None), None)
     if none_left is not None:
-        return "error", "will fail", f"no attention backend of {library_title(none_left.library)} serves this job"
+        return "error", FAIL, f"no attention backend of {library_title(none_left.library)} serves this job"
     runs_on = ", ".join(title_of(item, item.selected) for item in asked if item.selected)
-    runs = f"; attention runs on {runs_on}" if runs_on else ""
+    runs = f"; attention uses {runs_on}" if runs_on else ""
     if warnings:
         more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
-        return "warning", "will run, but", f"{warnings[0].summary}{more}{runs}"
-    if report.undetermined:
-        count = len({rule for item in report.undetermined for rule in item.rules})
-        lack = "1 rule lacks" if count == 1 else f"{count} rules lack"
-        return "unclear", "nothing found", f"as far as could be told: {lack} facts{runs}"
+        return "warning", WARN, f"{warnings[0].summary}{more}{runs}"
+    if report.unread:
+        return (
+            "unclear",
+            INCOMPLETE,
+            f"{len(report.unread)} declared file{'s' if len(report.unread) > 1 else ''} not read",
+        )
+    unknown = next((item for item in asked if not item.could_tell), None)
+    if unknown is not None:
+        return "unclear", INCOMPLETE, f"cannot predict the attention backend of {library_title(unknown.library)}"
     if not any(key.startswith("workload.") for key in report.facts):
-        return "unclear", "nothing found", "in the environment; the job was not judged, as no workload was given"
-    return "ok", "healthy", f"no rule has anything against this{runs}"
+        return "ok", OK, "no known problems in this environment; no workload was given"
+    return "ok", OK, f"no known problems{runs}"
 
 
-def _as_before(report: Report) -> str:
-    """What the baseline has or the project ignores, in words."""
+def _suppressed(report: Report) -> str:
+    """Return what the baseline has or the project ignores, in words."""
     parts = []
     if report.known:
-        one = len(report.known) == 1
-        before = "1 finding of the baseline stands" if one else f"{len(report.known)} findings of the baseline stand"
-        parts.append(f"{before} as before")
+        parts.append(f"{len(report.known)} known finding{'s' if len(report.known) > 1 else ''} in the baseline")
     if report.ignored:
-        parts.append(f"the project ignores {', '.join(dict.fromkeys(item.rule for item in report.ignored))}")
+        parts.append(f"ignored by the project: {', '.join(dict.fromkeys(item.rule for item in report.ignored))}")
     return "; ".join(parts)
 
 
@@ -103,10 +121,10 @@ def _verdict_of_cases(report: Report) -> tuple[str, str, str]:
     if any(finding.severity == Severity.WARNING for finding in report.findings):  # of the project, not of a case
         return (
             "warning",
-            "will run, but",
+            WARN,
             next(item.summary for item in report.findings if item.severity == Severity.WARNING),
         )
-    return "ok", "healthy", f"no rule has anything against any of {len(every)} cases"
+    return "ok", OK, f"no known problems in any of {len(every)} cases"
 
 
 def certain_failure(prediction: Prediction) -> Reason | None:
@@ -127,27 +145,34 @@ def library_title(library: str) -> str:
     return _LIBRARIES.get(library, library)
 
 
+def target_line(report: Report) -> str:
+    """Return what was examined: the interpreter with its Python, or the files that state the facts."""
+    return report.target
+
+
 def machine_line(report: Report) -> str:
-    """GPU and the packages that matter."""
+    """Return GPU and driver."""
     facts = report.facts
-    parts = []
     gpu, sm = _known(facts, "gpu.name"), _known(facts, "gpu.sm")
     gpus = tuple(dict.fromkeys(case.gpu for case in report.cases if case.gpu))
+    driver = _known(facts, "driver.version")
     if len(gpus) > 1:
-        parts.append(" | ".join(gpus))
+        named = " | ".join(gpus)
     elif gpu or sm:
         count = facts.value("gpu.count")
         times = f"{count} × " if isinstance(count, int) and count > 1 else ""
-        parts.append(f"{times}{gpu} (sm {sm})" if gpu and sm else f"{times}{gpu or f'sm {sm}'}")
+        named = f"{times}{gpu} (sm {sm})" if gpu and sm else f"{times}{gpu or f'sm {sm}'}"
     elif facts.value("gpu.name") == ABSENT or facts.value("gpu.count") == 0:
-        parts.append("no GPU")
+        named = "no GPU"
     else:
-        parts.append("GPU unknown")
-    for key, name in _MACHINE:
-        version = _known(facts, key)
-        if version:
-            parts.append(f"{name} {version}")
-    return ", ".join(parts)
+        named = "GPU unknown (hint: `--gpu h100` checks for one)"
+    return f"{named}, driver {driver}" if driver else named
+
+
+def stack_line(report: Report) -> str:
+    """Return the versions that decide: Python, torch, attention libraries, cuDNN."""
+    found = [(name, _known(report.facts, key)) for key, name in _STACK]
+    return ", ".join(f"{name} {version}" for name, version in found if version)
 
 
 def job_line(report: Report) -> str:
@@ -161,7 +186,7 @@ def job_line(report: Report) -> str:
     job = {key: value for key, value in job.items() if value is not None and value != ABSENT}
     if not job:
         return "no workload given"
-    parts = [str(job[key]) for key in ("framework", "dtype", "mask", "qkv_layout") if key in job]
+    parts = [str(job[key]) for key in ("framework", "dtype", "mask") if key in job]
     if "head_dim_qk" in job:
         qk, v = job["head_dim_qk"], job.get("head_dim_v", job["head_dim_qk"])
         parts.append(f"head_dim {qk}" if qk == v else f"head_dim {qk}/{v}")
@@ -178,14 +203,16 @@ def job_line(report: Report) -> str:
     return ", ".join(parts) or ", ".join(f"{key} {shown(value)}" for key, value in list(job.items())[:6])
 
 
-def shown(value: Any) -> str:
-    """A value as people write it."""
+def shown(value: Any, key: str = "") -> str:
+    """Return a value as people write it; `key` decides the unit."""
     if value is None:
         return "unknown"
     if value == ABSENT:
-        return "nothing"
+        return "not set" if key.startswith("env.") else "not installed" if key.endswith(".version") else "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if key.endswith("_bytes") and isinstance(value, int):
+        return human_bytes(value)
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

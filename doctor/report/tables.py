@@ -20,7 +20,7 @@ def backend_lines(page: Page, prediction: Prediction, told: frozenset[str] = fro
         reason = candidate.reasons[0] if candidate.reasons else None
         more = f" (and {len(candidate.reasons) - 1} more)" if len(candidate.reasons) > 1 else ""
         page.say(
-            f"{'out' if candidate.available is False else 'could not tell'}: {told_reason(reason)}{more}",
+            f"{'unavailable' if candidate.available is False else 'unknown'}: {told_reason(reason)}{more}",
             lead=f"{candidate.backend}", look="dim", indent=2, hang=4,
         )  # fmt: skip
 
@@ -31,7 +31,7 @@ def backend_table(page: Page, prediction: Prediction) -> None:
     width = max((len(candidate.backend) for candidate in prediction.candidates), default=0)
     for candidate in prediction.candidates:
         word, look = _word(candidate, prediction)
-        page.say(candidate.title, lead=f"{candidate.backend:<{width}}  {word:<9}", look=look, indent=2)
+        page.say(candidate.title, lead=f"{candidate.backend:<{width}}  {word:<11}", look=look, indent=2)
         for reason in candidate.reasons:
             page.say(told_reason(reason), lead="-", look="dim", indent=6, hang=8)
             if reason.source:
@@ -49,7 +49,7 @@ def case_table(page: Page, report: Report) -> None:
     shown = [index for index in range(len(heads)) if any(line[index] for line in lines)]
     widths = {index: min(max(len(line[index]) for line in (heads, *lines)), _WIDEST) for index in shown}
     page.line(f"{len(report.cases)} cases:", "label")
-    page.line("  " + "  ".join(f"{heads[index]:<{widths[index]}}" for index in shown) + "  attention runs on", "dim")
+    page.line("  " + "  ".join(f"{heads[index]:<{widths[index]}}" for index in shown) + "  attention backend", "dim")
     for row, line in zip(made, lines, strict=True):
         told = "  ".join(f"{line[index]:<{widths[index]}}" for index in shown)
         page.line(f"  {told}  {row.backends or '-'}", row.look, lead=0)
@@ -61,12 +61,12 @@ def _headline(page: Page, prediction: Prediction, told: frozenset[str] = frozens
     if refusal is not None and refusal.holds:
         page.say(
             f"see {refusal.rule} above" if refusal.rule in told else told_reason(refusal),
-            lead=f"{library} refuses:",
+            lead=f"{library} does not import:",
             look="error",
         )
     elif not prediction.could_tell:
-        why = f", nor whether it starts at all: {told_reason(refusal)}" if refusal is not None else ""
-        page.say(f"could not tell which backend runs{why}", lead=f"{library}:", look="unclear")
+        why = f", and it may not start at all: {told_reason(refusal)}" if refusal is not None else ""
+        page.say(f"backend unknown{why}", lead=f"{library}:", look="unclear")
     elif prediction.selected is None:
         page.say("no attention backend is available", lead=f"{library}:", look="error")
     elif prediction.fails_at_run:
@@ -77,20 +77,20 @@ def _headline(page: Page, prediction: Prediction, told: frozenset[str] = frozens
             lead=f"{library}:", look="error",
         )  # fmt: skip
     else:
-        page.say(f"{title_of(prediction, prediction.selected)} runs", lead=f"{library}:", look="ok")
+        page.say(f"selects {title_of(prediction, prediction.selected)}", lead=f"{library}:", look="ok")
 
 
 def _word(candidate: Candidate, prediction: Prediction) -> tuple[str, str]:
     if candidate.backend == prediction.selected:
-        return ("fails", "error") if prediction.fails_at_run else ("runs", "ok")
+        return ("fails", "error") if prediction.fails_at_run else ("selected", "ok")
     if candidate.available is None:
-        return "unclear", "unclear"
-    return ("usable", "label") if candidate.available else ("out", "dim")
+        return "unknown", "unclear"
+    return ("usable", "label") if candidate.available else ("unavailable", "dim")
 
 
 def told_reason(reason: Reason | None) -> str:
     """A reason with its rule, and what it needs to know."""
     if reason is None:
-        return "no reason is on record"
-    missing = f"; needs to know {', '.join(f'`{key}`' for key in reason.missing)}" if reason.missing else ""
+        return "no reason on record"
+    missing = f"; missing: {', '.join(f'`{key}`' for key in reason.missing)}" if reason.missing else ""
     return f"{reason.message} [{reason.rule}]{missing}"

@@ -1,18 +1,19 @@
-"""The report for people: verdict first, then what was found, what to type, and what could not be told."""
+"""The text report: one screen by default, everything with `--verbose`."""
 
 from __future__ import annotations
 
-from doctor.model import SEVERITIES, ChangeKind, Evidence, Finding, Fix, Report, Severity
+from doctor.model import ChangeKind, Evidence, Finding, Fix, Report, Severity
 
+from .brief import brief, closing_line, headline, numbered_fixes
 from .cases import MOST_MESSAGES, messages, readings, where
-from .fix_text import alternative_lines, fix_lines
-from .formats import Style
+from .fix_text import alternative_lines
 from .page import Page
 from .proof import proof_lines
 from .runs import confirmation_lines, run_lines, timing_line
-from .summary import job_line, machine_line, needed, shown, verdict, why_not
+from .style import Style
+from .summary import job_line, machine_line, needed, shown, stack_line, why_not
 from .tables import backend_lines, backend_table, case_table
-from .undetermined import count, lines
+from .undetermined import count, lines, relevant
 
 #: Sources that read as half a sentence already.
 _SENTENCES = ("derived ", "assumed", "predicted ", "default")
@@ -21,9 +22,11 @@ _NO_WAY = "no release, variable or setting on record clears it without breaking 
 
 
 def diagnosis(report: Report, style: Style) -> str:
-    """The whole report."""
+    """Render the report on one screen, or with `style.verbose` everything that is known."""
+    if not style.verbose:
+        return brief(report, style)
     page = Page(style)
-    _verdict(page, report)
+    headline(page, report)
     for finding in report.findings:
         page.gap()
         _finding(page, finding, report)
@@ -47,6 +50,7 @@ def diagnosis(report: Report, style: Style) -> str:
         page.gap()
         _notes(page, report)
     page.gap()
+    closing_line(page, report)
     timing_line(page, report)
     return page.text()
 
@@ -55,15 +59,18 @@ def backends(report: Report, style: Style) -> str:
     """Every candidate with its verdict, reason and source."""
     page = Page(style)
     if not report.predictions:
-        page.say("no library that chooses an attention backend was recognised, or no workload was given",
-                 look="unclear", lead="could not tell:")  # fmt: skip
+        page.say(
+            "no library that selects an attention backend was found, or no workload was given",
+            look="unclear", lead="INCOMPLETE:",
+        )  # fmt: skip
         page.line("hint: name one with `--set workload.framework=…`, describe the job with `--workload` or `--model`")
     for prediction in report.predictions:
         page.gap()
         backend_table(page, prediction)
     page.gap()
-    page.say(machine_line(report), lead="on:", look="label", hang=4)
-    page.say(job_line(report), lead="job:", look="label", hang=5)
+    page.say(machine_line(report), lead="Machine:", look="label", hang=4)
+    page.say(stack_line(report), lead="Packages:", look="label", hang=4)
+    page.say(job_line(report), lead="Workload:", look="label", hang=4)
     _notes(page, report)
     return page.text()
 
@@ -74,7 +81,7 @@ def fixes(report: Report, style: Style) -> str:
     done = report.proof.kind if report.proof is not None else ""
     if done == "apply":
         page.line("before:", "label")
-    _verdict(page, report)
+    headline(page, report)
     page.gap()
     if report.proof is not None and done == "rollback":
         proof_lines(page, report.proof)
@@ -91,7 +98,7 @@ def fixes(report: Report, style: Style) -> str:
         elif finding.no_pin:
             page.say(finding.no_pin, lead=f"{finding.rule}:", look="label")
         if finding.myth:
-            page.say(finding.myth, lead=f"{finding.rule}, not this:", look="label")
+            page.say(finding.myth, lead=f"{finding.rule}, common wrong fix:", look="label")
     if report.proof is not None:
         page.gap()
         proof_lines(page, report.proof)
@@ -113,20 +120,6 @@ def details_text(report: Report, finding: Finding) -> str:
     return page.text()
 
 
-def _verdict(page: Page, report: Report) -> None:
-    look, word, text = verdict(report)
-    page.say(text, lead=f"{word}:", look=look)
-    page.say(machine_line(report), lead="on:", look="label", hang=4)
-    page.say(job_line(report), lead="job:", look="label", hang=5)
-    counts = [
-        f"{number} {severity}{'s' if number > 1 else ''}"
-        for severity in SEVERITIES
-        if (number := sum(finding.severity == severity for finding in report.findings))
-    ]
-    if len(report.findings) > 1:
-        page.say(", ".join(counts), lead="found:", look="label")
-
-
 def _finding(page: Page, finding: Finding, report: Report | None = None) -> None:
     page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity)
     if report is not None and finding.cases:
@@ -144,7 +137,7 @@ def _in_cases(page: Page, finding: Finding, report: Report) -> None:
         if text != finding.summary:
             page.say(text, lead=f"{where(report, numbers)}:" if len(said) > 1 else "", indent=2, hang=4)
     if len(said) > MOST_MESSAGES:
-        page.say(f"and {len(said) - MOST_MESSAGES} more alike (`--format json` lists them all)", indent=2, hang=4)
+        page.say(f"and {len(said) - MOST_MESSAGES} similar messages (`--format json` lists them all)", indent=2, hang=4)
 
 
 def _details(page: Page, finding: Finding, report: Report | None) -> None:
@@ -154,7 +147,7 @@ def _details(page: Page, finding: Finding, report: Report | None) -> None:
         if len(found) < 2:
             page.say(_evidence(evidence), indent=4, hang=6)
         else:
-            values = ", ".join(shown(fact.value) for fact, _ in found)
+            values = ", ".join(shown(fact.value, fact.key) for fact, _ in found)
             needs = f", needs {wanted}" if (wanted := needed(evidence)) else ""
             page.say(f"{evidence.key}: found {values}{needs}, from case to case", indent=4, hang=6)
     if finding.why:
@@ -162,9 +155,9 @@ def _details(page: Page, finding: Finding, report: Report | None) -> None:
     confirmation_lines(page, finding)
     _ways_out(page, finding)
     if finding.no_pin:
-        page.say(finding.no_pin, lead="no package version cures it:", look="label", indent=2, hang=4)
+        page.say(finding.no_pin, lead="No version change fixes this:", look="label", indent=2, hang=4)
     if finding.myth:
-        page.say(finding.myth, lead="not this:", look="label", indent=2, hang=4)
+        page.say(finding.myth, lead="Common wrong fix:", look="label", indent=2, hang=4)
     for number, source in enumerate(finding.references):
         lead = "sources:" if number == 0 else "        "
         page.line(f"  {lead} {source}", "dim")
@@ -175,12 +168,12 @@ def _evidence(evidence: Evidence) -> str:
     origin = source if source.startswith(_SENTENCES) else f"from {source}"
     wanted = needed(evidence)
     needs = f", needs {wanted}" if wanted else ""
-    return f"{evidence.key}: found {shown(evidence.fact.value)}{needs}, {origin}"
+    return f"{evidence.key}: found {shown(evidence.fact.value, evidence.key)}{needs}, {origin}"
 
 
 def _ways_out(page: Page, finding: Finding) -> None:
     for number, item in enumerate(finding.alternatives):
-        safe = "" if item.safe else " (with care: read the note)" if item.note else " (with care)"
+        safe = "" if item.safe else " (risky: see note)" if item.note else " (risky)"
         page.line(f"  {'fix' if number == 0 else 'or'}:{safe}", "label", lead=6 if number == 0 else 5)
         for line in alternative_lines(item):
             page.line(f"    {line}", "command")
@@ -189,27 +182,21 @@ def _ways_out(page: Page, finding: Finding) -> None:
 
 
 def _fixes(page: Page, report: Report) -> None:
-    for number, fix in enumerate(report.fixes):
-        lead = "what to do:" if number == 0 else "or:"
-        page.say(f"{fix.title}{_effect(fix)}", lead=lead, look="label")
-        for line in fix_lines(fix):
-            page.line(f"  {line}", "command")
+    numbered_fixes(page, report.fixes, commands_of_all=True)
+    for fix in report.fixes:
         _changes(page, fix, {finding.summary for finding in report.findings})
-        if fix.note:
-            page.say(fix.note, indent=4, hang=4)
-        for lead, told in (("costs:", fix.costs), ("loses:", fix.loses)):
-            if told:
-                page.say("; ".join(told), lead=lead, look="label", indent=4, hang=6)
+        if fix.loses:
+            page.say("; ".join(fix.loses), lead="no longer served:", look="label", indent=4, hang=6)
 
 
-def _changes(page: Page, fix: Fix, told: set[str]) -> None:
-    """What each change replaces, and why where the findings have not said it."""
+def _changes(page: Page, fix: Fix, known: set[str]) -> None:
+    """Write what each change replaces, and why where the findings have not said it."""
     plain = []
     for change in fix.changes:
         if change.kind == ChangeKind.CALL:
-            continue  # stands there as a line to paste
-        swap = f"`{change.name}` {change.before or 'nothing'} → {change.after or 'nothing'}"
-        new = change.why if not any(change.why.startswith(summary) for summary in told) else ""
+            continue  # shown as a line to paste
+        swap = f"`{change.name}` {change.before or 'none'} → {change.after or 'none'}"
+        new = change.why if not any(change.why.startswith(summary) for summary in known) else ""
         new = new or "; ".join(part for part in change.why.split("; ")[1:])
         if new:
             page.say(f"{swap}: {new}", indent=4, hang=6)
@@ -219,19 +206,8 @@ def _changes(page: Page, fix: Fix, told: set[str]) -> None:
         page.say(", ".join(plain), indent=4, hang=6)
 
 
-def _effect(fix: Fix) -> str:
-    parts = []
-    if fix.resolves:
-        parts.append(f"clears {', '.join(fix.resolves)}")
-    if fix.leaves:
-        parts.append(f"leaves {', '.join(fix.leaves)}")
-    if not fix.safe:
-        parts.append("read the note first")
-    return f" ({'; '.join(parts)})" if parts else ""
-
-
 def _undetermined(page: Page, report: Report) -> None:
-    page.say(f"{count(report)}, for want of facts", lead="could not tell:", look="unclear")
+    page.say(f"{count(relevant(report))} (missing information)", lead="Skipped:", look="unclear")
     for line in lines(report, most=_MOST_GAPS):
         page.say(line, indent=2, hang=4)
 
@@ -242,10 +218,10 @@ def _assumed(page: Page, report: Report) -> None:
     if not assumed:
         return
     page.gap()
-    page.line("assumed, as the workload does not say:", "label")
+    page.line("Assumptions (override with --set):", "label")
     for fact in assumed:
         why = fact.source.removeprefix("assumed:").strip()
-        page.say(f"{fact.key.removeprefix('workload.')} = {shown(fact.value)}: {why}", indent=2)
+        page.say(f"{fact.key.removeprefix('workload.')} = {shown(fact.value, fact.key)}: {why}", indent=2)
 
 
 def _notes(page: Page, report: Report) -> None:

@@ -1,16 +1,27 @@
-"""What could not be told, shortened as people read it: said once, for every format that they read."""
+"""Skipped checks: rules that could not be evaluated because facts are missing."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from doctor.model import Report, Undetermined
 
 _MOST_NAMES = 6  # rules by name in a line that is shortened
 
 
-def count(report: Report) -> str:
-    """`1 rule`, `26 rules`."""
-    number = len({rule for item in report.undetermined for rule in item.rules})
-    return f"{number} rule{'s' if number > 1 else ''}"
+def relevant(report: Report) -> tuple[Undetermined, ...]:
+    """Return the skipped rules, without those of libraries that are neither installed nor named."""
+    return tuple(item for item in report.undetermined if not _of_unnamed_library(item, report))
+
+
+def _of_unnamed_library(item: Undetermined, report: Report) -> bool:
+    return any(key.endswith(".version") and key not in report.facts for key in item.missing)
+
+
+def count(skipped: Sequence[Undetermined]) -> str:
+    """Return `1 check`, `26 checks`."""
+    number = len({rule for item in skipped for rule in item.rules})
+    return f"{number} check{'s' if number != 1 else ''}"
 
 
 def lines(report: Report, most: int | None = None) -> list[str]:
@@ -20,7 +31,7 @@ def lines(report: Report, most: int | None = None) -> list[str]:
     """
     without_job: list[Undetermined] = []
     others: list[Undetermined] = []
-    for item in report.undetermined:
+    for item in relevant(report):
         no_job = any(key.startswith("workload.") for key in item.missing) and "no workload" in item.problem
         (without_job if no_job else others).append(item)
     told = []

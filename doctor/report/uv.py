@@ -10,8 +10,8 @@ from doctor.model import ChangeKind, Fix, Report
 from doctor.solver.install_plan import InstallPlan, PinnedRequirement
 
 from .fix_text import EXTRAS
-from .formats import Style
 from .shell import flat, fragment
+from .style import Style
 
 
 def fixes(report: Report, style: Style) -> str:

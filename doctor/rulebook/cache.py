@@ -88,7 +88,7 @@ def load_bodies(extra: tuple[str, ...] = ()) -> tuple[str, list[Body]]:
         return stored
     version, bodies = _compile([Path(stamp[0]) for stamp in files])
     if cache is not None and all(max(stamp[1], stamp[2]) < started - _RACY for stamp in files):
-        _store(cache, {"key": key, "version": version, "bodies": [_without_tests(body) for body in bodies]})
+        _store(cache, key, version, bodies)
     return version, bodies
 
 
@@ -138,13 +138,14 @@ def _read(cache: Path, key: str) -> tuple[str, list[Body]] | None:
             status = os.fstat(stream.fileno())
             if not _trusted(status) or status.st_size > MAX_BYTES:
                 return None
-            content = json.loads(stream.read(MAX_BYTES))
-        if content["key"] != key:
+            head, _, content = stream.read(MAX_BYTES).partition(b"\n")
+        header = json.loads(head)
+        if header["key"] != key or header["digest"] != _digest(content):
             return None
         bodies: list[Body] = [
-            (str(kind), str(library), str(path), dict(body)) for kind, library, path, body in content["bodies"]
+            (str(kind), str(library), str(path), dict(body)) for kind, library, path, body in json.loads(content)
         ]
-        return str(content["version"]), bodies
+        return str(header["version"]), bodies
     except (OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
         return None
 
@@ -156,14 +157,20 @@ def _trusted(status: os.stat_result) -> bool:
     return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
 
 
-def _store(cache: Path, content: dict[str, Any]) -> None:
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _store(cache: Path, key: str, version: str, bodies: list[Body]) -> None:
     """Write the cache so that a reader sees all of it or none, whatever other process writes it at the same time."""
+    content = json.dumps([_without_tests(body) for body in bodies], separators=(",", ":")).encode("ascii")
+    header = json.dumps({"key": key, "version": version, "digest": _digest(content)}).encode("ascii")
     temporary = cache.with_name(f"{cache.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-            json.dump(content, stream, separators=(",", ":"))
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(header + b"\n" + content)
         temporary.replace(cache)
     except (OSError, ValueError):  # a read-only home or a full disk costs time, not the diagnosis
         with suppress(OSError, ValueError):

@@ -280,11 +280,13 @@ def observation(key: str, wanted: Any) -> Leaf:
         raise DoctorError(f"`{key}`: `{text}` does not compare with a number") from None
 
     def compare(value: Any) -> bool | None:
-        if isinstance(value, str) or not isinstance(value, (int, float)):
+        try:
+            number = float(value)  # JSON has no infinity: the protocol sends `inf` and `nan` as text
+        except (TypeError, ValueError):
             return None
-        if value != value:
+        if number != number:
             return all(operator in (">", ">=", "!=") for operator, _ in bounds)
-        return all(_COMPARE[operator](value, bound) for operator, bound in bounds)
+        return all(_COMPARE[operator](number, bound) for operator, bound in bounds)
 
     return Leaf(key, text, f"not {text}", compare)
 

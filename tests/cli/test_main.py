@@ -6,7 +6,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -84,16 +83,16 @@ class TestExitCodes:
             (["check", "--set", "gpu.smm=9.0"], "unknown fact key `gpu.smm`", "did you mean `gpu.sm`?"),
             (["check", "--timeout", "soon"], "needs a positive number of seconds, found `soon`", "--help"),
             (["check", "--timeout", "-1"], "needs a positive number of seconds, found `-1`", "--help"),
-            (["check", "--fail-on", "fatal"], "invalid choice: 'fatal'", "--help"),
-            (["check", "--facts", "a", "--python", "b"], "not allowed with", "--help"),
-            (["check", "--facts"], "expected one argument", "--help"),
+            (["check", "--fail-on", "fatal"], "'fatal' is not one of", "--help"),
+            (["check", "--facts", "a", "--python", "b"], "exclude each other", "name one environment"),
+            (["check", "--facts"], "requires an argument", "--help"),
             (["check", "stray"], "does not know what to do with `stray`", "--help"),
             (["check", "--fact", "x"], "has no option `--fact`", "did you mean `--facts`?"),
             (["check", "--gpu", "h1000"], "h1000", ""),
             (["backends", "--batch", "-", "--gpu", "h100"], "`--gpu` does not go with `--batch`", "every line"),
             (["rules", "lst"], "has no action `lst`", "did you mean `list`?"),
             (["rules", "show", "TE999x"], "there is no rule `TE999x`", ""),
-            (["rules", "show"], "the following arguments are required: ID", "--help"),
+            (["rules", "show"], "needs ID", "--help"),
             (["rules", "list", "--format", "sarif"], "format `sarif` cannot show rules", "text, json"),
         ],
     )
@@ -106,7 +105,7 @@ class TestExitCodes:
         assert hint in err
 
     def test_a_fault_of_ours_is_3_and_tells_how_to_report_it(self, run, monkeypatch):
-        from doctor.diagnosis import pipeline as session
+        from doctor.diagnosis import judge as session
 
         def broken(*arguments):
             raise ZeroDivisionError("division by zero\nsecond line")
@@ -127,14 +126,14 @@ class TestHelp:
     def test_without_a_command_it_says_what_there_is(self, run):
         code, out, _ = run()
         assert code == 2
-        assert all(f"  {name} " in out for name in cli.COMMANDS)
-        assert run("--help") == (0, out, "")
+        assert all(f" {name} " in out for name in cli.COMMANDS)
+        assert run("--help")[0] == 0 and run("--help")[1].strip() == out.strip()
 
     @pytest.mark.parametrize("name", cli.COMMANDS)
     def test_every_command_explains_itself(self, run, name):
         code, out, err = run(name, "--help")
         assert (code, err) == (0, "")
-        assert out.startswith(f"usage: attn-doctor {name}")
+        assert f"Usage: attn-doctor {name}" in out
 
     def test_version(self, run):
         assert run("--version") == (0, f"attn-doctor {__version__}\n", "")
@@ -279,25 +278,6 @@ class TestOtherCommands:
 
 
 class TestEnd:
-    @pytest.mark.parametrize(
-        ("before", "ordinary"),
-        [("", False), ("sys.setprofile(lambda *_: None)", True), ("sys.settrace(lambda *_: None)", True)],
-    )
-    def test_the_program_ends_at_once_unless_somebody_watches(self, before, ordinary):
-        script = (
-            "import atexit, os, sys\n"
-            "atexit.register(os.write, 2, b'ordinary end')\n"
-            f"from doctor import cli\n{before}\n"
-            f"sys.argv = ['attn-doctor', 'check', '--facts', {B[1]!r}, '--no-run', '--fail-on', 'note']\n"
-            "cli.main()\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        assert done.stdout.endswith("no kernel was run\n") and done.returncode in (0, 1)
-        assert done.stderr == ("ordinary end" if ordinary else "")
-
     def test_a_program_that_calls_it_goes_on(self):
         with pytest.raises(SystemExit) as ended:
             cli.main(["--version"])
@@ -330,12 +310,9 @@ class TestStreams:
             [sys.executable, "-m", "doctor", "check", "--no-run", "--facts", str(fifo)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
-        deadline = time.monotonic() + 30
-        # It waits in open(2) on the pipe; only then is it past its imports.
-        while "fifo" not in Path(f"/proc/{process.pid}/wchan").read_text() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
+        with fifo.open("w"):  # returns once the program has opened the other end: it is past its imports
+            process.send_signal(signal.SIGINT)
+            process.wait(timeout=30)
         out, err = process.communicate(timeout=30)
         assert (process.returncode, out) == (130, "")
         assert err == "error: interrupted\n"

@@ -9,14 +9,14 @@ import pytest
 from doctor.cli import main as cli
 from doctor.diagnosis.baseline import compare, read_baseline
 from doctor.errors import DoctorError
-from doctor.model import Case, Evidence, Fact, Facts, Finding
+from doctor.model import Case, Evidence, Fact, Facts, Finding, Severity, Verdict
 from doctor.report.fingerprint import fingerprint
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "examples" / "models"
 TORCH = Evidence("torch.version", "<2.7", ">=2.7", Fact("torch.version", "2.6.0", "a.txt:7"), True)
 GPU = Evidence("gpu.sm", ">=10", "<10", Fact("gpu.sm", "10.0", "--gpu b200"), True)
-FINDING = Finding("T001", "n", "error", "fires", "s", "found 2.6.0 among 3", "", (TORCH, GPU), ())
+FINDING = Finding("T001", "n", Severity.ERROR, Verdict.FIRES, "s", "found 2.6.0 among 3", "", (TORCH, GPU), ())
 
 
 @pytest.fixture
@@ -132,12 +132,12 @@ def test_a_fingerprint_outlives_wording_and_line_but_not_another_version():
 
 def test_worse_than_before_is_new(tmp_path):
     path = tmp_path / "base.json"
-    path.write_text(json.dumps(report_of(replace(FINDING, severity="warning"))))
+    path.write_text(json.dumps(report_of(replace(FINDING, severity=Severity.WARNING))))
     baseline = read_baseline(path)
     none = frozenset()
     assert compare(baseline, [FINDING], (), none, none).new == (FINDING,)
     path.write_text(json.dumps(report_of(FINDING)))
-    milder = replace(FINDING, severity="warning")
+    milder = replace(FINDING, severity=Severity.WARNING)
     assert compare(read_baseline(path), [milder], (), none, none).known == (milder,)
 
 

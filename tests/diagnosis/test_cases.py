@@ -15,7 +15,8 @@ from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.model import Fact, Facts
-from doctor.report.formats import Style, renderer
+from doctor.report.formats import renderer
+from doctor.report.style import Style
 from doctor.sources.project.config import Defaults
 
 ROOT = Path(__file__).parents[2]

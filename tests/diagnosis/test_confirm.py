@@ -4,9 +4,11 @@ import sys
 
 import pytest
 
-from doctor.diagnosis.confirm import Judged, confirm, job_of, matches, typed, verdict_of
+from doctor.diagnosis.confirm import Judged, confirm, job_of, typed, verdict_of
 from doctor.diagnosis.job_runs import job_requests
-from doctor.model import Candidate, Fact, Facts, Finding, Prediction, Reason
+from doctor.errors import DoctorError
+from doctor.model import Candidate, Fact, Facts, Finding, Prediction, Reason, Severity, Verdict
+from doctor.rulebook.conditions import Observations, observation, parse_conditions
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.batch import KernelRunner
 from doctor.runner.result import KernelResult
@@ -32,9 +34,9 @@ def bench(tmp_path):
     return Kernels(sys.executable, 20.0, tmp_path)
 
 
-def finding(kernel="demo", bad=({"wrong": "true"},), severity="error", request=None, rule="X001"):
+def finding(kernel="demo", bad=({"wrong": "true"},), severity=Severity.ERROR, request=None, rule="X001"):
     block = {"kernel": kernel, "request": request or {}, "bad_if_any": list(bad)}
-    return Finding(rule, "n", severity, "fires", "s", "m", "", (), (), confirm=block)
+    return Finding(rule, "n", severity, Verdict.FIRES, "s", "m", "", (), (), confirm=block)
 
 
 def known(**workload):
@@ -62,7 +64,7 @@ class TestFindings:
 
     def test_refuted_stays_as_a_note_behind_the_others(self, bench):
         bench.add("demo", "return {'wrong': False}")
-        plain = Finding("X002", "n", "warning", "fires", "s", "m", "", (), ())
+        plain = Finding("X002", "n", Severity.WARNING, Verdict.FIRES, "s", "m", "", (), ())
         settled = ask(bench, finding(), plain).findings
         assert [(item.rule, item.severity) for item in settled] == [("X002", "warning"), ("X001", "note")]
         assert settled[1].confirmation.verdict == "refuted"
@@ -240,7 +242,7 @@ class TestTheJobItself:
 
     def test_a_foreseen_failure_is_not_a_second_finding(self, bench):
         bench.add("sdpa", "raise RuntimeError('boom')")
-        expected = Finding("X002", "n", "error", "fires", "s", "m", "", (), ())
+        expected = Finding("X002", "n", Severity.ERROR, Verdict.FIRES, "s", "m", "", (), ())
         result = ask(bench, expected, framework="torch_sdpa", head_dim_qk=128)
         assert [item.rule for item in result.findings] == ["X002"]
         assert result.runs[0].verdict == "failed"
@@ -326,7 +328,7 @@ def foretelling(rule, *, at_import=False):
 class TestForecasts:
     """A finding that names no kernel, but says that the library fails, is held against the job's own run."""
 
-    FORECAST = Finding("X002", "n", "error", "fires", "s", "m", "", (), ())
+    FORECAST = Finding("X002", "n", Severity.ERROR, Verdict.FIRES, "s", "m", "", (), ())
 
     def ask(self, bench, body, *, at_import=False, reassess=None):
         bench.add("te_attention", body)
@@ -407,7 +409,13 @@ class TestForecasts:
     ],
 )  # fmt: skip
 def test_conditions_on_observations_are_three_valued(condition, observed, holds):
-    assert matches(condition, observed) is holds
+    assert parse_conditions(condition, observation).holds(Observations(observed)) is holds
+
+
+def test_a_range_that_fits_no_number_is_refused():
+    for wanted in ("~=1.2", ">x"):
+        with pytest.raises(DoctorError, match="`a`"):
+            parse_conditions({"a": wanted}, observation)
 
 
 @pytest.mark.parametrize(
@@ -442,7 +450,7 @@ def test_without_conditions_nothing_is_settled():
 )
 def test_a_rule_that_only_names_a_kernel_means_any_trouble(bench, body, verdict):
     bench.add("demo", body)
-    plain = Finding("X001", "n", "error", "fires", "s", "m", "", (), (), confirm={"kernel": "demo"})
+    plain = Finding("X001", "n", Severity.ERROR, Verdict.FIRES, "s", "m", "", (), (), confirm={"kernel": "demo"})
     assert ask(bench, plain).findings[0].confirmation.verdict == verdict
 
 

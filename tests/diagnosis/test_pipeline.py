@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from doctor.diagnosis.examine import examine
-from doctor.diagnosis.pipeline import Patient, diagnose
+from doctor.diagnosis.examine import DiagnosisInput, examine
+from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.model import Fact, Facts
-from doctor.report.formats import Style, renderer
+from doctor.report.formats import renderer
 from doctor.report.locations import place_of
+from doctor.report.style import Style
 from doctor.sources.project.config import read_defaults
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "incidents"
@@ -111,10 +112,10 @@ def test_a_machine_described_by_hand_is_not_asked(tmp_path):
 
 def test_findings_of_a_live_target_are_confirmed_in_its_interpreter(tmp_path, rules, monkeypatch):
     """The interpreter is real; that there is a GPU and an old acme is what we pretend."""
-    from doctor.diagnosis import pipeline as session
+    from doctor.diagnosis import single as session
 
     facts = Facts([Fact("acme.version", "1.0", "dist-info"), Fact("gpu.sm", "9.0", "NVML")])
-    monkeypatch.setattr(session, "examine", lambda *_: Patient(facts, sys.executable))
+    monkeypatch.setattr(session, "examine", lambda *_: DiagnosisInput(facts, sys.executable))
     report = diagnose(Request(rules=(rules,)))
     (finding,) = [finding for finding in report.findings if finding.rule == "ACME001"]
     assert finding.confirmation.kernel == "sdpa"
@@ -142,15 +143,13 @@ JOB = ("workload.head_dim_qk=64",)
 )
 def test_torch_is_imported_while_the_facts_are_read(rules, monkeypatch, changed, begun):
     """Where kernels will most likely be asked, their process is begun at once; where it was not needed, it is ended."""
-    from doctor.diagnosis import pipeline as session
+    from doctor.diagnosis import single as session
     from doctor.runner import batch as bench
 
     made = []
-    monkeypatch.setattr(
-        bench, "head_start", lambda python, start=bench.head_start: made.append(start(python)) or made[-1]
-    )
+    monkeypatch.setattr(bench, "prewarm", lambda python, start=bench.prewarm: made.append(start(python)) or made[-1])
     facts = Facts([Fact("acme.version", "1.0", "dist-info"), Fact("gpu.sm", "absent", "NVML")])
-    monkeypatch.setattr(session, "examine", lambda *_: Patient(facts, sys.executable))
+    monkeypatch.setattr(session, "examine", lambda *_: DiagnosisInput(facts, sys.executable))
     asked = {"rules": (rules,), "settings": JOB, **changed}
     monkeypatch.setattr(session, "_DRIVER", ("/no/driver",))
     diagnose(Request(**asked))
@@ -172,12 +171,12 @@ def test_torch_is_imported_while_the_facts_are_read(rules, monkeypatch, changed,
     ],
 )
 def test_kernels_are_asked_wherever_there_may_be_a_gpu(rules, monkeypatch, told, asked):
-    from doctor.diagnosis import pipeline as session
+    from doctor.diagnosis import single as session
 
     made = [Fact(key, value, "NVML", problem=None if value is not None else "the driver does not tell")
             for key, value in told.items()]  # fmt: skip
     facts = Facts([Fact("acme.version", "1.0", "dist-info"), *made])
-    monkeypatch.setattr(session, "examine", lambda *_: Patient(facts, sys.executable))
+    monkeypatch.setattr(session, "examine", lambda *_: DiagnosisInput(facts, sys.executable))
     report = diagnose(Request(rules=(rules,)))
     assert report.kernels_run is asked
     assert ("kernels.case" in report.timing) is asked
@@ -268,13 +267,13 @@ def test_a_bare_tree_is_examined_without_an_interpreter(tmp_path, rules):
 @pytest.mark.parametrize("fault", [None, "no such folder of rules"])
 def test_an_interpreter_is_asked_while_the_rules_are_read(rules, monkeypatch, fault):
     """It has been started when the rules are read, and is gone afterwards, whatever they hold."""
-    from doctor.diagnosis import pipeline as session
+    from doctor.diagnosis import single as session
     from doctor.sources.probes import interpreter as interrogate
 
     asked, read = [], []
-    started = interrogate.Question.__init__
+    started = interrogate.InterpreterQuery.__init__
     monkeypatch.setattr(
-        interrogate.Question, "__init__", lambda self, python: (asked.append(self), started(self, python))[1]
+        interrogate.InterpreterQuery, "__init__", lambda self, python: (asked.append(self), started(self, python))[1]
     )
     load = session.load_rulebook
     monkeypatch.setattr(session, "load_rulebook", lambda extra: (read.append(len(asked)), load(extra))[1])
@@ -292,5 +291,5 @@ def test_an_interpreter_is_asked_while_the_rules_are_read(rules, monkeypatch, fa
 def test_nobody_is_asked_where_nothing_runs(tmp_path, monkeypatch):
     from doctor.sources.probes import interpreter as interrogate
 
-    monkeypatch.setattr(interrogate, "Question", None)
+    monkeypatch.setattr(interrogate, "InterpreterQuery", None)
     assert diagnose(Request(facts=facts_file(tmp_path, "torch.version: '2.6.0'"), run=False)).facts

@@ -15,7 +15,10 @@ from doctor.model import (
     Reason,
     Remedy,
     Report,
+    RunVerdict,
+    Severity,
     Undetermined,
+    Verdict,
 )
 
 
@@ -26,8 +29,8 @@ def build_report(**changes):
     finding = Finding(
         rule="TE900",
         name="sample-flaw",
-        severity="error",
-        verdict="fires",
+        severity=Severity.ERROR,
+        verdict=Verdict.FIRES,
         summary="FusedAttention lacks a mask",
         message="FusedAttention needs cuDNN >= 9.3 for this mask (found 9.1.0)",
         why="All-gather turns the mask.",
@@ -115,7 +118,9 @@ def build_report(**changes):
         ),
         "timing": {"rules": 0.01, "kernels": 1.5, "total": 1.75},
         "kernels_run": True,
-        "runs": (Confirmation("failed", "te_attention", {}, "crashed", {}, "killed by SIGSEGV at step `run`", 2.0),),
+        "runs": (
+            Confirmation(RunVerdict.FAILED, "te_attention", {}, "crashed", {}, "killed by SIGSEGV at step `run`", 2.0),
+        ),
         "notes": ("CUDA901 is ignored by this project: known",),
     }
     return Report(**{**content, **changes})

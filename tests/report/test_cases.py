@@ -6,21 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from doctor.model import Case, Evidence, Fact, Facts, Finding
+from doctor.model import Case, Evidence, Fact, Facts, Finding, Severity, Verdict
 from doctor.report.cases import messages, name_of, readings, rows, told, where
-from doctor.report.formats import Style, renderer
+from doctor.report.formats import renderer
 from doctor.report.locations import place_of
+from doctor.report.style import Style
 from doctor.report.summary import verdict
 
 TORCH = Fact("torch.version", "2.6.0", "req.txt:3", raw="torch==2.6.0")
 
 
-def finding(rule, length, severity="error"):
+def finding(rule, length, severity=Severity.ERROR):
     evidence = (
         Evidence("torch.version", "<2.7", ">=2.7", TORCH, True),
         Evidence("workload.seq_len_q", ">1", "", Fact("workload.seq_len_q", length, f"job-{length}: seq_len_q"), True),
     )
-    return Finding(rule, "n", severity, "fires", f"{rule} in short", f"{length} tokens are too many", "", evidence, ())
+    return Finding(
+        rule, "n", severity, Verdict.FIRES, f"{rule} in short", f"{length} tokens are too many", "", evidence, ()
+    )
 
 
 @pytest.fixture

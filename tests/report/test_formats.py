@@ -8,7 +8,8 @@ import pytest
 from doctor.errors import DoctorError
 from doctor.model import Fact, Facts, Prediction, Reason, Remedy
 from doctor.report.fix_text import alternative_lines
-from doctor.report.formats import FORMATS, Style, renderer
+from doctor.report.formats import FORMATS, renderer
+from doctor.report.style import Style
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 

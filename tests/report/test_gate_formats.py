@@ -11,8 +11,9 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.model import Evidence, Fact, Facts, Fix
-from doctor.report.formats import Style, renderer
+from doctor.report.formats import renderer
 from doctor.report.locations import place_of
+from doctor.report.style import Style
 
 GATE = ("sarif", "junit", "github", "markdown", "gitlab")
 TELLS_ALL = GATE[:-1]  # GitLab shows findings, and has no place for what could not be told

@@ -6,8 +6,8 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.model import Candidate, Matrix, MatrixRow, Reason
-from doctor.report.formats import Style
 from doctor.report.matrix import renderer
+from doctor.report.style import Style
 
 NARROW = Reason("TE900", "needs equal head dims (found 192 and 128)", True)
 MISSING = Reason("TE901", "flash-attn-3 is not installed", True)

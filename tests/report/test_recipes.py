@@ -23,10 +23,11 @@ from packaging.requirements import Requirement
 from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact
-from doctor.model import Change, Facts, Finding, Fix, Remedy, Report
+from doctor.model import Change, Facts, Finding, Fix, Remedy, Report, Severity, Verdict
 from doctor.report.fix_text import alternative_lines, fix_lines
-from doctor.report.formats import Style, renderer
+from doctor.report.formats import renderer
 from doctor.report.requirements import render_pins
+from doctor.report.style import Style
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.solver.install_plan import install_plan, installing
@@ -52,7 +53,7 @@ CHANGES = (
 
 def show(name: str, *changes: Change, note: str | None = None) -> str:
     fixes = (Fix("Do it", changes, ("X001",), ("Y001",), note=note),) if changes else ()
-    finding = Finding("X001", "n", "error", "fires", "S", "M", "", (), ())
+    finding = Finding("X001", "n", Severity.ERROR, Verdict.FIRES, "S", "M", "", (), ())
     return renderer(name, "fixes")(Report("t", {}, Facts(), (finding,), (), fixes, (), {}), Style())
 
 

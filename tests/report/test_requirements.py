@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from doctor.facts.vocabulary import fact
-from doctor.model import Change, Facts, Finding, Fix, Report
+from doctor.model import Change, Facts, Finding, Fix, Report, Severity, Verdict
 from doctor.packages.index import load_index
 from doctor.report.requirements import render_pins
 from doctor.rulebook.evaluate import evaluate
@@ -190,7 +190,9 @@ def test_a_companion_that_no_installer_would_take_here_is_not_held():
 
 
 def test_where_no_pin_helps_the_file_says_so():
-    finding = Finding("X001", "n", "error", "fires", "Summary", "Message", "", (), (), no_pin="No release has it.")
+    finding = Finding(
+        "X001", "n", Severity.ERROR, Verdict.FIRES, "Summary", "Message", "", (), (), no_pin="No release has it."
+    )
     text = render_pins(Report("t", {}, facts_of(), (finding,), (), (), (), {}))
     assert "X001: No release has it." in text and required(text) == {}
 
@@ -200,7 +202,7 @@ def test_no_text_of_a_rule_breaks_out_of_its_comment():
     change = Change("package", "torch", "2.6.0", "2.7.1", evil, ("X001",))
     setting = Change("env", "A", None, evil, evil, ("X001",))
     fix = Fix(evil, (change, setting), ("X001",), note=evil)
-    finding = Finding("X001", "n", "error", "fires", "S", "M", "", (), (), no_pin=evil, myth=evil)
+    finding = Finding("X001", "n", Severity.ERROR, Verdict.FIRES, "S", "M", "", (), (), no_pin=evil, myth=evil)
     text = render_pins(Report("t", {}, facts_of(torch_version="2.6.0"), (finding,), (), (fix, fix), (), {}))
     assert required(text) == {"torch": "2.7.1"}
     assert not any(line.startswith("--") for line in text.splitlines())

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from doctor.cli.main import run
-from doctor.report.formats import Style
 from doctor.report.rule_page import as_markdown, as_text, escaped, page_of
+from doctor.report.style import Style
 from doctor.rulebook.rulebook import load_rulebook
 
 RULES = load_rulebook().rules

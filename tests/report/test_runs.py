@@ -3,10 +3,11 @@
 import json
 
 import pytest
-
 from doctor.cli.commands import exit_code
+
 from doctor.model import Confirmation, Finding
-from doctor.report.formats import Style, renderer
+from doctor.report.formats import renderer
+from doctor.report.style import Style
 
 SCRIPT = "# attn-doctor, kernel sdpa: the result is wrong\nimport torch\nwith sdpa_kernel(1):\n    out = `sdpa`(q)\n"
 

@@ -3,7 +3,8 @@
 import pytest
 
 from doctor.model import Undetermined
-from doctor.report.formats import Style, renderer
+from doctor.report.formats import renderer
+from doctor.report.style import Style
 from doctor.report.undetermined import count, lines
 
 NO_JOB = Undetermined(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import marshal
+import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +50,7 @@ def no_yaml(monkeypatch):
     def refuse(*_):
         raise AssertionError("parsed YAML although the cache is fresh")
 
-    monkeypatch.setattr("doctor.rulebook.schema.read_file", refuse)
+    monkeypatch.setattr(compiled, "read_file", refuse)
 
 
 def cache_files(tmp_path):
@@ -169,8 +169,8 @@ def test_several_writers_leave_one_whole_cache(rules, tmp_path, monkeypatch):
         results = list(pool.map(lambda _: summaries(), range(24)))
     assert all(result == {"T001": "first"} for result in results)
     (cache,) = cache_files(tmp_path)
-    header, _, bodies = marshal.loads(cache.read_bytes()[4:])
-    assert header["format"] == compiled.FORMAT and len(bodies) == 2
+    header, bodies = map(json.loads, cache.read_bytes().splitlines())
+    assert set(header) == {"key", "version", "digest"} and len(bodies) == 2
     no_yaml(monkeypatch)
     assert summaries() == {"T001": "first"}
 
@@ -209,3 +209,39 @@ def test_loading_the_built_in_rulebook_from_its_cache_is_quick():
         compiled.load_bodies()
         times.append(time.perf_counter() - start)
     assert min(times) < 0.1  # about 5 ms; a rulebook parsed from YAML takes half a second
+
+
+def planted(cache, make):
+    """Replace the cache by what `make` puts there; the content of the old one is passed to it."""
+    whole = cache.read_bytes()
+    cache.unlink()
+    make(cache, whole.replace(b"first", b"other"))
+
+
+@pytest.mark.parametrize("make", [
+    lambda cache, forged: os.mkfifo(cache),
+    lambda cache, forged: cache.symlink_to("/dev/zero"),
+    lambda cache, forged: (cache.with_name("x").write_bytes(forged), cache.symlink_to("x")),
+    lambda cache, forged: cache.mkdir(),
+    lambda cache, forged: (cache.write_bytes(forged), cache.chmod(0o666)),
+    lambda cache, forged: cache.write_bytes(forged),
+], ids=["pipe", "link to a device", "link", "folder", "writable by others", "forged"])  # fmt: skip
+def test_a_cache_that_is_not_ours_is_not_read(rules, tmp_path, make):
+    summaries()
+    (cache,) = cache_files(tmp_path)
+    planted(cache, make)
+    assert summaries() == {"T001": "first"}
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a file away")
+def test_a_cache_of_another_user_is_not_read(rules, tmp_path):
+    summaries()
+    (cache,) = cache_files(tmp_path)
+    header, bodies = map(json.loads, cache.read_bytes().splitlines())
+    next(body for body in bodies if body[0] == "rule")[3]["summary"] = "other"
+    content = json.dumps(bodies).encode()
+    header["digest"] = compiled._digest(content)
+    cache.write_bytes(json.dumps(header).encode() + b"\n" + content)
+    assert summaries() == {"T001": "other"}, "the forgery is good enough to be read if it is ours"
+    os.chown(cache, 65534, 65534)
+    assert summaries() == {"T001": "first"}

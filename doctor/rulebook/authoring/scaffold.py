@@ -1,8 +1,7 @@
-"""Starts a rule file: valid at once, and the lint tells its author what is still to be filled in."""
+"""Start a rule file: valid at once; the lint names what its author still has to fill in."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from pathlib import Path
@@ -34,20 +33,6 @@ fix:                       # alternatives, best first
 tests:                     # one that fires, and for each condition one that it alone keeps silent
   fires with {todo}: {{given: {{{key}: "0"}}, expect: fires}}
 """
-
-
-def add_options(made: argparse.ArgumentParser) -> None:
-    """The options of `rules new`."""
-    made.add_argument("library", metavar="LIBRARY", help="whose rule it is, such as transformer_engine")
-    made.add_argument("name", metavar="NAME", help="the flaw in kebab-case, such as bottom-right-needs-cudnn-9.3")
-    made.add_argument("--id", metavar="ID", help="such as TE103 (default: the library's next free one)")
-    made.add_argument("--folder", default="rules", metavar="DIR", help="where rules are kept (default: ./rules)")
-
-
-def create(options: argparse.Namespace) -> Path:
-    """The file that these options ask for."""
-    folder = Path(options.folder)
-    return new_rule(options.library, options.id or next_id(options.library, folder), options.name, folder)
 
 
 def new_rule(library: str, rule_id: str, name: str, folder: Path) -> Path:

@@ -1,37 +1,33 @@
-"""`fix --write` and `fix --diff`: the fix in the project's own files."""
+"""`fix --write` and `fix --diff`: write the fix into the project's own files."""
 
 from __future__ import annotations
 
-import argparse
+import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from doctor.diagnosis.request import Request
+from doctor.apply.edit.edits import edits_of
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
 from doctor.model import ChangeKind, Report, Severity
 from doctor.report.requirements import settings_of
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.solver.install_plan import pinnable
 
-if TYPE_CHECKING:
-    from .commands import Streams
 
-
-def edit(report: Report, options: argparse.Namespace, request: Request, streams: Streams) -> None:
-    """Show the edits as a diff that `patch` takes, words in front, and make them unless `--diff` is given."""
-    names = [name for name in options.write or () if name] or list(options.requirements)
+def edit(
+    report: Report, files: Sequence[str], requirements: Sequence[str], rules: Sequence[str], *, diff_only: bool
+) -> None:
+    """Show the edits as a diff that `patch` takes, notes in front, and make them unless `diff_only`."""
+    names = [name for name in files if name] or list(requirements)
     if not names:
         raise DoctorError("there is no file to edit", "name it: `--write FILE`, or `--requirements FILE`")
-    from doctor.apply.edit.edits import edits_of
-    from doctor.diagnosis.watch import watch_of
-    from doctor.rulebook.rulebook import load_rulebook
-
-    edits = edits_of(report, names, watch_of(load_rulebook((*request.defaults.rules, *request.rules))))
+    edits = edits_of(report, names, watch_of(load_rulebook(rules)))
     told = [*_head(report), *edits.notes] if edits.files else [_why_nothing(report, names), *edits.notes]
-    streams.stdout.write("".join(f"# {' '.join(text.split())}\n" for text in told))
-    streams.stdout.write(edits.diff)
-    if not options.diff:
+    sys.stdout.write("".join(f"# {' '.join(text.split())}\n" for text in told))
+    sys.stdout.write(edits.diff)
+    if not diff_only:
         for path, backup in edits.write():
-            streams.stdout.write(f"# edited `{path}`; as it was: `{backup}`\n")
+            sys.stdout.write(f"# edited `{path}`; as it was: `{backup}`\n")
 
 
 def _why_nothing(report: Report, names: Sequence[str]) -> str:

@@ -1,0 +1,117 @@
+"""`attn-doctor backends`: which attention backend will be selected, and why not the others."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from doctor.diagnosis.batch import answer
+from doctor.diagnosis.pipeline import diagnose
+from doctor.errors import DoctorError, reason_of
+from doctor.report.formats import renderer
+from doctor.rulebook.rulebook import load_rulebook
+
+from .options import (
+    Color,
+    FactFiles,
+    Formats,
+    Gpu,
+    Model,
+    Output,
+    Python,
+    Quiet,
+    Requirements,
+    Rules,
+    Settings,
+    SitePackages,
+    Verbose,
+    WorkloadFile,
+)
+from .output import Screen, deliver, destinations, require_all_read
+from .request import TargetOptions, request_of
+
+app = typer.Typer(rich_markup_mode="rich")
+
+
+@app.command("backends")
+def backends(
+    python: Python = None,
+    site_packages: SitePackages = None,
+    facts: FactFiles = None,
+    requirements: Requirements = None,
+    gpu: Gpu = None,
+    settings: Settings = None,
+    rules: Rules = None,
+    model: Model = None,
+    workload: WorkloadFile = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Many cases as JSON Lines, `-` for stdin; answers in the same order."),
+    ] = None,
+    formats: Formats = None,
+    output: Output = None,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    color: Color = "auto",
+) -> int:
+    """Show which attention backend will be selected for this workload, and why not the others."""
+    screen = Screen(verbose, quiet, color)
+    target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules, model, workload)
+    if batch is not None:
+        given = target.given()
+        if given:
+            raise DoctorError(
+                f"`{given[0]}` does not go with `--batch`", "every line brings its own facts and workload"
+            )
+        return _answer_lines(batch, output, target.rules)
+    outputs = [(renderer(item.format, "backends"), item) for item in destinations(formats, output)]
+    with screen.working() as tell:
+        report = diagnose(request_of(target), tell)
+    for render, item in outputs:
+        deliver(render, report, item.file, screen)
+    require_all_read(report.unread)
+    failing = (item.fails_at_run or (item.could_tell and not item.selected) for item in report.predictions)
+    return int(any(failing))
+
+
+def _answer_lines(batch: str, output: str | None, rules: tuple[str, ...]) -> int:
+    """Answer each JSON line when it comes; return 2 if any line was bad."""
+    rulebook = load_rulebook(rules)
+    bad = False
+    with _lines(batch) as lines, _sink(output) as sink:
+        for line in lines:
+            if not line.strip():
+                continue
+            result, good = answer(rulebook, line)
+            bad = bad or not good
+            sink.write(json.dumps(result) + "\n")
+            sink.flush()  # the other side may wait for this line before it sends the next
+    return 2 if bad else 0
+
+
+def _lines(name: str) -> AbstractContextManager[TextIO]:
+    """Return the text of a file or of stdin; a byte that is not UTF-8 spoils its line and no other."""
+    if name == "-":
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+        return nullcontext(sys.stdin)
+    try:
+        return contextlib.closing(Path(name).open(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError) as problem:
+        raise DoctorError(f"cannot read batch file `{name}`: {reason_of(problem)}") from None
+
+
+def _sink(name: str | None) -> AbstractContextManager[TextIO]:
+    if name is None or name == "-":
+        return nullcontext(sys.stdout)
+    try:
+        return contextlib.closing(Path(name).open("w", encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise DoctorError(f"cannot write `{name}`: {reason_of(problem)}") from None

@@ -1,0 +1,72 @@
+"""`attn-doctor check`: will this job's attention work here, and if not, why and what helps."""
+
+from __future__ import annotations
+
+import typer
+
+from doctor.diagnosis.pipeline import diagnose
+from doctor.report.formats import renderer
+
+from .options import (
+    KERNEL_TIMEOUT,
+    Baseline,
+    Color,
+    FactFiles,
+    FailOn,
+    Formats,
+    Gpu,
+    Model,
+    Output,
+    Python,
+    Quiet,
+    Requirements,
+    Rules,
+    RunKernels,
+    Settings,
+    SitePackages,
+    Timeout,
+    Verbose,
+    WorkloadFile,
+)
+from .output import Screen, deliver, destinations, exit_code
+from .request import TargetOptions, matrix_request_of
+
+app = typer.Typer(rich_markup_mode="rich")
+
+
+@app.command("check")
+def check(
+    python: Python = None,
+    site_packages: SitePackages = None,
+    facts: FactFiles = None,
+    requirements: Requirements = None,
+    gpu: Gpu = None,
+    settings: Settings = None,
+    rules: Rules = None,
+    model: Model = None,
+    workload: WorkloadFile = None,
+    run: RunKernels = True,
+    timeout: Timeout = KERNEL_TIMEOUT,
+    formats: Formats = None,
+    output: Output = None,
+    fail_on: FailOn = None,
+    baseline: Baseline = None,
+    verbose: Verbose = False,
+    quiet: Quiet = False,
+    color: Color = "auto",
+) -> int:
+    """Check whether the attention of this job works here; explain what does not, and how to fix it."""
+    screen = Screen(verbose, quiet, color)
+    outputs = [(renderer(item.format, "diagnosis"), item) for item in destinations(formats, output)]
+    target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules, model, workload)
+    request = matrix_request_of(target, run=run, timeout=timeout, baseline=baseline)
+    with screen.working() as tell:
+        report = diagnose(request, tell)
+    if any(item.format == "html" for _, item in outputs):  # the one format with room for heat maps
+        from doctor.rulebook.matrix import with_matrices
+        from doctor.rulebook.rulebook import load_rulebook
+
+        report = with_matrices(load_rulebook((*request.defaults.rules, *request.rules)), report)
+    for render, item in outputs:
+        deliver(render, report, item.file, screen)
+    return exit_code(report, fail_on or request.defaults.fail_on or "error")

@@ -1,0 +1,79 @@
+"""`attn-doctor keys`: the words for facts and workloads."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from doctor.errors import DoctorError
+from doctor.facts.vocabulary import TERMS, Term, nearest
+from doctor.sources.workload.files import SYNONYMS
+
+from .options import Output
+from .output import write
+
+app = typer.Typer(rich_markup_mode="rich")
+
+#: Families of keys that no list can name.
+_OPEN = (
+    ("<distribution>.version", "version", "any installed package, by its normalized name", "torch.version=2.6.0"),
+    ("env.<NAME>", "text", "an environment variable of the job", "env.NVTE_FLASH_ATTN=0"),
+)
+_EXAMPLES = {
+    "version": "12.4", "sm": "9.0", "integer": "128", "number": "0.1", "boolean": "true", "window": "[1024, 0]",
+    "list": "8.0 9.0", "text": "TEXT",
+}  # fmt: skip
+
+
+@app.command("keys")
+def keys(
+    word: Annotated[str | None, typer.Argument(metavar="WORD", help="Only keys that contain this word.")] = None,
+    formats: Annotated[str, typer.Option("--format", metavar="FORMAT", help="text or json.")] = "text",
+    output: Output = None,
+) -> int:
+    """List the words for facts and workloads: what --set, facts files and workload files accept."""
+    if formats not in ("text", "json"):
+        raise DoctorError(f"format `{formats}` cannot show keys", "formats for it are text, json")
+    rows = [_row(term) for term in TERMS.values() if not term.derived]
+    rows += [
+        {"key": key, "kind": kind, "meaning": meaning, "example": f"--set {example}"}
+        for key, kind, meaning, example in _OPEN
+    ]
+    wanted = (word or "").lower().replace("-", "_")
+    found = [row for row in rows if _matches(row, wanted)]
+    if not found:
+        known = [*TERMS, *SYNONYMS, *(key.removeprefix("workload.") for key in TERMS)]
+        raise DoctorError(f"no key contains `{word}`", nearest(wanted, known) or "`attn-doctor keys` lists them all")
+    write(json.dumps(found, indent=2) + "\n" if formats == "json" else _text(found), output)
+    return 0
+
+
+def _row(term: Term) -> dict[str, Any]:
+    example = term.values[0] if term.values else _EXAMPLES[term.kind]
+    also = [alias for alias, key in SYNONYMS.items() if f"workload.{key}" == term.key]
+    row: dict[str, Any] = {"key": term.key, "kind": term.kind, "meaning": term.meaning}
+    if term.values:
+        row["values"] = list(term.values)
+    if also:
+        row["also"] = also
+    return {**row, "example": f"--set '{term.key}={example}'" if " " in example else f"--set {term.key}={example}"}
+
+
+def _matches(row: dict[str, Any], wanted: str) -> bool:
+    texts = (row["key"], row["meaning"], *(row.get("also") or ()), *(row.get("values") or ()))
+    return any(wanted in str(text).lower().replace("-", "_") for text in texts)
+
+
+def _text(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        lines.append(f"{row['key']}  ({row['kind']})")
+        lines.append(f"    {row['meaning']}")
+        if "values" in row:
+            lines.append(f"    values: {', '.join(map(str, row['values']))}")
+        if "also" in row:
+            lines.append(f"    also written: {', '.join(map(str, row['also']))}")
+        lines.append(f"    example: {row['example']}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,219 @@
+"""The default text report: verdict, cause, backend and fix on one screen."""
+
+from __future__ import annotations
+
+from doctor.model import ChangeKind, Evidence, Finding, Fix, Prediction, Report, Severity
+
+from .cases import MOST_MESSAGES, messages, where
+from .fix_text import fix_lines
+from .page import Page
+from .runs import confirmation_lines, run_lines
+from .style import Style
+from .summary import (
+    conclusion,
+    job_line,
+    library_title,
+    machine_line,
+    needed,
+    shown,
+    stack_line,
+    target_line,
+    title_of,
+    why_not,
+)
+from .tables import case_table, told_reason
+from .undetermined import count, relevant
+
+_MOST_FINDINGS = 5  # shown with their evidence; further ones in a line each
+_MOST_EVIDENCE = 3
+_MOST_NOTES = 3
+_LABEL = 10  # columns of the labels at the left
+_SEVERITY_WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+
+
+def brief(report: Report, style: Style) -> str:
+    """Render the report on one screen; `--verbose` shows the rest."""
+    page = Page(style)
+    headline(page, report)
+    findings = [item for item in report.findings if not style.quiet or item.severity == Severity.ERROR]
+    for number, finding in enumerate(findings):
+        if number < _MOST_FINDINGS or finding.severity == Severity.ERROR:
+            if len(report.findings) > 1:
+                page.gap()
+            _finding(page, finding, report, titled=len(report.findings) > 1)
+        else:
+            page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity)
+    if style.quiet:
+        return page.text()
+    if report.cases:
+        page.gap()
+        case_table(page, report)
+    if report.predictions:
+        explained = frozenset(finding.rule for finding in report.findings)
+        for prediction in report.predictions:
+            attention_line(page, prediction, explained)
+    run_lines(page, report)
+    if report.fixes:
+        page.gap()
+        numbered_fixes(page, report.fixes)
+    else:
+        _no_fix(page, report)
+    for note in report.notes[:_MOST_NOTES]:
+        page.say(note, lead="note:", look="note")
+    page.gap()
+    closing_line(page, report)
+    return page.text()
+
+
+def headline(page: Page, report: Report) -> None:
+    """Write the verdict and what was examined."""
+    look, word, text = conclusion(report)
+    only = report.findings[0] if len(report.findings) == 1 else None
+    rule = f" {only.rule}" if only is not None and text.startswith(only.summary) else ""
+    page.say(text, lead=f"{word}{rule}:", look=look)
+    for name, text in (
+        ("Target", target_line(report)),
+        ("Machine", machine_line(report)),
+        ("Packages", stack_line(report)),
+        ("Workload", job_line(report)),
+    ):
+        if text:
+            page.say(text, lead=f"{name:<{_LABEL - 1}}", look="label", hang=_LABEL)
+
+
+def _finding(page: Page, finding: Finding, report: Report, *, titled: bool) -> None:
+    """Write the cause with the evidence that decides; without its title where the verdict line is the same."""
+    if titled or finding.severity == Severity.NOTE:
+        page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity, hang=2)
+    if finding.cases:
+        _in_cases(page, finding, report)
+    elif finding.message != finding.summary:
+        page.say(finding.message, indent=2, hang=2)
+    decisive = [item for item in finding.evidence if needed(item)]
+    for evidence in decisive[:_MOST_EVIDENCE]:
+        page.say(_evidence(evidence), indent=4, hang=6)
+    confirmation_lines(page, finding)
+
+
+def _in_cases(page: Page, finding: Finding, report: Report) -> None:
+    page.say(where(report, finding.cases), lead="in:", look="label", indent=2, hang=6)
+    texts = messages(report, finding)
+    for text, numbers in texts[:MOST_MESSAGES]:
+        if text != finding.summary:
+            page.say(text, lead=f"{where(report, numbers)}:" if len(texts) > 1 else "", indent=2, hang=4)
+    if len(texts) > MOST_MESSAGES:
+        page.say(f"and {len(texts) - MOST_MESSAGES} similar messages", indent=2, hang=4)
+
+
+def _evidence(evidence: Evidence) -> str:
+    found = shown(evidence.fact.value, evidence.key)
+    place = evidence.fact.source
+    where_from = f"  ({place})" if ":" in place and not evidence.fact.assumed else ""
+    return f"{evidence.key.removeprefix('workload.')}: found {found}, needs {needed(evidence)}{where_from}"
+
+
+def attention_line(page: Page, prediction: Prediction, explained: frozenset[str]) -> None:
+    """Write which backend one library will select; rules in `explained` were described above."""
+    library = library_title(prediction.library)
+    lead, look = f"{'Attention':<{_LABEL - 1}}", "label"
+    refusal, failure = prediction.import_error, prediction.fails_at_run
+    if refusal is not None and refusal.holds:
+        reason = refusal.rule if refusal.rule in explained else told_reason(refusal)
+        text = f"{library} does not import: {reason}"
+    elif not prediction.could_tell:
+        text = f"{library}: backend unknown ({_missing(prediction)})"
+    elif prediction.selected is None:
+        text = f"{library}: no backend available"
+    else:
+        text = f"{library} selects {title_of(prediction, prediction.selected)}"
+        if failure is not None:
+            reason = failure.rule if failure.rule in explained else told_reason(failure)
+            text += f": fails at run time ({reason})"
+    page.say(text, lead=lead, look=look, hang=_LABEL)
+
+
+def _missing(prediction: Prediction) -> str:
+    keys = {key for item in prediction.candidates for reason in item.reasons for key in reason.missing}
+    if not keys:
+        return "missing information"
+    named = sorted(keys)[:3]
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return f"missing: {', '.join(f'`{key}`' for key in named)}{more}"
+
+
+def numbered_fixes(page: Page, fixes: tuple[Fix, ...], *, commands_of_all: bool = False) -> None:
+    """Write the fixes, the first with its commands; the others with theirs where they are short."""
+    page.line("Fix" if len(fixes) == 1 else "Fix (pick one)", "label")
+    for number, fix in enumerate(fixes, 1):
+        risky = "" if fix.safe else " (risky: see note)"
+        title = fix.title if commands_of_all or len(fix.changes) < 4 else _short_title(fix)
+        page.say(f"{title}{_clears(fix, fixes)}{risky}", lead=f"  {number}", look="label", hang=4)
+        lines = fix_lines(fix)
+        if not commands_of_all:  # comments explain, and settings are in the title
+            lines = [line for line in lines if not line.startswith("#") and line not in fix.title]
+        if number == 1 or commands_of_all or len(lines) == 1:
+            for line in lines:
+                page.line(f"      {line}", "command")
+        texts = [*fix.costs]
+        if fix.note and (commands_of_all or not fix.safe):
+            texts.append(fix.note)
+        if (number == 1 or commands_of_all) and texts:
+            page.say("; ".join(texts), indent=6, hang=6)
+    if not commands_of_all and any(len(fix_lines(fix)) > 1 for fix in fixes[1:]):
+        page.say("`attn-doctor fix` shows all commands and costs", look="dim", indent=2)
+
+
+def _short_title(fix: Fix) -> str:
+    """Return what a fix of many changes changes, without the versions, which its commands show."""
+    names = [f"`{change.name}`" for change in fix.changes if change.kind != ChangeKind.CALL]
+    return f"Change {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else fix.title
+
+
+def _clears(fix: Fix, fixes: tuple[Fix, ...]) -> str:
+    """Say what a fix clears and leaves where the fixes differ in it."""
+    parts = []
+    if len({item.resolves for item in fixes}) > 1:
+        parts.append(f"fixes {', '.join(fix.resolves)}")
+    if fix.leaves:
+        parts.append(f"leaves {', '.join(fix.leaves)}")
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def _no_fix(page: Page, report: Report) -> None:
+    for finding in report.findings:
+        if finding.severity == Severity.ERROR and (reason := why_not(report, finding)):
+            page.gap()
+            page.say(reason, lead=f"No fix for {finding.rule}:", look="label")
+            return
+
+
+def closing_line(page: Page, report: Report) -> None:
+    """Write counts, skipped checks and the next command."""
+    counts = []
+    for severity, word in _SEVERITY_WORDS.items():
+        number = sum(finding.severity == severity for finding in report.findings)
+        if number:
+            counts.append(f"{number} {word}{'s' if number > 1 else ''}")
+    parts = [", ".join(counts) or "No findings"]
+    if report.known:
+        parts.append(f"{len(report.known)} known finding{'s' if len(report.known) > 1 else ''} in the baseline")
+    skipped = relevant(report)
+    if skipped:
+        parts.append(f"skipped {count(skipped)} ({_why_skipped(report)})")
+    errors = [finding.rule for finding in report.findings]
+    more = f"`attn-doctor rules show {errors[0]}`, " if errors else ""
+    page.say(f"{'; '.join(parts)}. More: {more}`--verbose`", look="dim")
+
+
+def _why_skipped(report: Report) -> str:
+    missing = [key for item in relevant(report) for key in item.missing]
+    words = []
+    if any(key.startswith("workload.") for key in missing) and not any(
+        key.startswith("workload.") for key in report.facts
+    ):
+        words.append("no workload")
+    if any(key.startswith("gpu.") for key in missing):
+        words.append("no GPU")
+    if any(key.startswith("driver.") for key in missing):
+        words.append("no driver")
+    return ", ".join(words) or "missing information"

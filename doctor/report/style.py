@@ -1,0 +1,15 @@
+"""How much room a renderer has, and what it may show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Style:
+    """How much room there is, and whether colour is wanted."""
+
+    color: bool = False
+    width: int = 100
+    verbose: bool = False  # all evidence, sources, unavailable backends, skipped checks by name
+    quiet: bool = False  # errors only
