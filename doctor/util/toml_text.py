@@ -1,4 +1,4 @@
-"""Parse TOML; name file and line of an error."""
+"""Parse TOML with file and line of errors, and find the lines of tables, keys and texts, which `tomllib` lacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from doctor.errors import DoctorError
 
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
-    """The document; DoctorError with the file's name and the line of what is wrong."""
+    """Return the document; DoctorError with the file's name and the line of the error."""
     try:
         content: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
@@ -29,7 +29,7 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
         raise DoctorError(f"{name}:{line}: not TOML: {re.sub(r' *[(]at .*', '', str(problem)).lower()}") from None
     except RecursionError:
         raise DoctorError(f"{name}: nested too deeply") from None
-    except ValueError:  # more digits than Python makes a number of
+    except ValueError:  # a number with more digits than Python accepts
         raise DoctorError(f"{name}: a number in it is too long") from None
     return content
 
@@ -44,7 +44,7 @@ _TEXT = re.compile(r"\"([^\"\\]*)\"|'([^']*)'")
 
 
 def load_toml(path: Path, text: str) -> dict[str, Any]:
-    """The document; DoctorError with the line of what is wrong."""
+    """Return the document; DoctorError with the line of the error."""
     return parse_toml(text, str(path))
 
 
@@ -57,7 +57,7 @@ class Tables:
         self._starts = [*starts, len(self.lines) + 1]
 
     def line_of(self, index: int, key: str) -> int:
-        """The line of `key = …` in the table of that number; the table's own where it is written otherwise."""
+        """Return the line of `key = …` in the table of that number, else the table's own line."""
         if index + 1 >= len(self._starts):
             return 1
         begin, end = self._starts[index], self._starts[index + 1]
@@ -66,12 +66,12 @@ class Tables:
         return next(found, begin)
 
     def text_of(self, line: int) -> str:
-        """A line as it stands."""
+        """Return a line."""
         return self.lines[line - 1].rstrip("\r")
 
 
 class Places:
-    """Where in a document keys and texts stand; `tomllib` does not say."""
+    """The lines of the keys and texts of a document."""
 
     def __init__(self, text: str) -> None:
         self.rows = text.split("\n")
@@ -83,16 +83,16 @@ class Places:
             if not stripped or stripped[0] == "#":
                 continue
             if header := _HEADER.match(stripped):
-                table = _plain(header[1])
+                table = _bare(header[1])
                 self._keys.setdefault((table, ""), number)
             elif key := _KEY.match(stripped):
-                self._keys.setdefault((table, _plain(key[1])), number)
+                self._keys.setdefault((table, _bare(key[1])), number)
             if '"' in stripped or "'" in stripped:
                 for found in _TEXT.finditer(stripped):
                     self._texts.setdefault(found[1] or found[2] or "", []).append(number)
 
     def key(self, table: str, key: str = "") -> int:
-        """The line of `key = …` in a table, of `[table.key]`, or of the table itself; 1 where it is none of these."""
+        """Return the line of `key = …` in a table, of `[table.key]`, or of the table itself; else 1."""
         for found in ((table, key), (f"{table}.{key}", ""), (table, "")):
             if found in self._keys:
                 return self._keys[found]
@@ -100,32 +100,32 @@ class Places:
         return self.key(parent, last) if parent else 1
 
     def text(self, text: str, after: int = 1) -> int:
-        """The first line from `after` on that holds this text in quotes; `after` itself where none does."""
+        """Return the first line from `after` on with this text in quotes, else `after`."""
         lines = self._texts.get(text, [])
         at = bisect_left(lines, after)
         return lines[at] if at < len(lines) else after
 
     def raw(self, line: int) -> str:
-        """A line as it stands."""
+        """Return a line."""
         return self.rows[line - 1].rstrip("\r") if 0 < line <= len(self.rows) else ""
 
 
-def _plain(name: str) -> str:
+def _bare(name: str) -> str:
     return re.sub(r"[\s\"']", "", name)
 
 
 def tables(path: Path, content: Any, key: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, table) of an array of tables; DoctorError if it is none."""
+    """Yield (number, table) of an array of tables; DoctorError for anything else."""
     found = content.get(key)
     if found is None:
         found = []
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
-        raise fault(path, None, f"`{key}` needs tables")
+        raise fault(path, None, f"`{key}` needs to be tables")
     yield from enumerate(found)
 
 
 def text_at(path: Path, line: int, table: dict[str, Any], key: str) -> str | None:
-    """A text of a table, None where it has none; DoctorError for anything else."""
+    """Return a text of a table, None where it is missing; DoctorError for another type."""
     value = table.get(key)
     if value is not None and not isinstance(value, str):
         raise fault(path, line, f"`{key}` needs a text")
