@@ -149,7 +149,7 @@ def test_pylock(read, values):
     [
         ("uv.lock", UV[:-30], "uv.lock:18", "not TOML"),
         ("uv.lock", "version = 1\n", "uv.lock", "nothing is locked"),
-        ("uv.lock", "package = 3\n", "uv.lock", "needs tables"),
+        ("uv.lock", "package = 3\n", "uv.lock", "needs to be tables"),
         ("uv.lock", "[[package]]\nname = 'x'\nversion = 'oops'\n", "uv.lock:3", "not a version"),
         ("uv.lock", "[[package]]\nversion = '1'\n", "uv.lock:2", "no `name`"),
         ("uv.lock", "[[package]]\nname = 'x'\nversion = 1\n", "uv.lock:3", "needs a text"),

@@ -120,7 +120,7 @@ def test_a_faulty_pyproject_is_told_and_kept(project, capsys):
 
 def test_an_empty_project_gets_a_section_to_fill_in(tmp_path, capsys):
     code, said = init(capsys, str(tmp_path))
-    assert code == 0 and "no file declares the attention stack" in said.out
+    assert code == 0 and "no file declares attention libraries" in said.out
     assert tomllib.loads((tmp_path / "pyproject.toml").read_text()) == {"tool": {"attn-doctor": {"fail-on": "error"}}}
 
 
