@@ -62,8 +62,12 @@ def with_capability(facts: Facts, gpus: Table) -> Facts:
 
 def newest_cuda(driver: str, cuda_drivers: Table) -> str | None:
     """Return the newest CUDA released with this driver or an older one; None for a driver older than the table."""
-    served = [cuda for cuda, entry in cuda_drivers.items() if Version(str(entry["driver"])) <= Version(driver)]
-    return max(served, key=_rank, default=None)
+    supported = [
+        cuda
+        for cuda, entry in cuda_drivers.items()
+        if "driver" in entry and Version(str(entry["driver"])) <= Version(driver)
+    ]
+    return max(supported, key=_rank, default=None)
 
 
 def _find(name: str, gpus: Table) -> tuple[str, Mapping[str, Any]]:

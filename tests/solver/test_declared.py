@@ -95,7 +95,7 @@ def test_every_way_to_write_a_range_binds(tmp_path: Path, spec, wanted, file):
     table = "tool.poetry.dependencies" if file == "pyproject.toml" else "packages"
     (tmp_path / file).write_text(f'[{table}]\ntorch = "2.6.0"\ntransformers = "{spec}"\n')
     if wanted is None:
-        with pytest.raises(Exception, match="no range of versions"):
+        with pytest.raises(Exception, match="is not a version range"):
             fixes(OTHER, tmp_path, file)
         return
     fix = fixes(OTHER, tmp_path, file)[0]

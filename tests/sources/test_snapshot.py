@@ -270,3 +270,9 @@ def test_a_real_machine_is_replayed() -> None:
     written = document(facts)
     for name in ("facts", "schema"):
         assert written[name] == json.loads(path.read_text("utf-8"))[name]
+
+
+def test_the_package_that_requires_another_survives_the_file() -> None:
+    facts = Facts([Fact("torch.version", "2.6.0", "a.txt:1", via="torchvision 0.21.0")])
+    again = parse_facts(json.dumps(document(facts)), "facts.json")
+    assert again["torch.version"] == facts["torch.version"]

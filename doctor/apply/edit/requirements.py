@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from doctor.errors import DoctorError, fault
 from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index
 from doctor.sources.manifests.formats.requirements import address_entry, project_top, split_marker
-from doctor.sources.manifests.markers import judge
+from doctor.sources.manifests.markers import applies
 
 from .changes import ChangeSet, PackageChange
 from .files import SourceFile
@@ -83,7 +83,7 @@ class RequirementsFile:
             return None
         name, marker = (parts.name, parts.marker) if parts else (bare.name, bare.marker)  # type: ignore[union-attr]
         if (
-            judge(DeclaredRequirement(name, str(self.source.path), line.number, marker=marker), goals.platforms)
+            applies(DeclaredRequirement(name, str(self.source.path), line.number, marker=marker), goals.platforms)
             is False
         ):
             self.elsewhere.add(name)

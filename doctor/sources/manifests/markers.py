@@ -43,7 +43,7 @@ def _admits(text: str, python: str) -> bool:
         return True  # a range of another syntax excludes nothing
 
 
-def judge(entry: DeclaredRequirement, likely: Sequence[Platform]) -> bool | None:
+def applies(entry: DeclaredRequirement, likely: Sequence[Platform]) -> bool | None:
     """Return whether the line counts on these machines; None where they differ, or the marker needs other facts."""
     if entry.marker is None:
         return True

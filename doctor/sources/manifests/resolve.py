@@ -12,7 +12,7 @@ from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.index import Platform, ReleaseIndex, admits, load_index, needs_of
 
 from .base import DeclaredRequirement, Manifest
-from .markers import judge, platforms
+from .markers import applies, platforms
 from .source_builds import LOOSE_FROM_SOURCE
 from .version_ranges import OpenRange, binding, fits, go_together
 
@@ -136,7 +136,7 @@ def _holding(
     """Return the entries that count here, and those for which that is unknown."""
     holding, unsure = [], []
     for entry in entries:
-        verdict = judge(entry, likely)
+        verdict = applies(entry, likely)
         if verdict is None:
             unsure.append(entry)
         elif verdict:

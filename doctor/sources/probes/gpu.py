@@ -118,7 +118,7 @@ def _gpus(nvml: Any) -> Iterator[Fact]:
     if True in migs:
         yield Fact("gpu.mig", True, source)
     elif None in migs:
-        yield Fact("gpu.mig", None, source, problem="the driver does not tell")
+        yield Fact("gpu.mig", None, source, problem="the driver does not report it")
     else:
         yield Fact("gpu.mig", False, source)
 
@@ -126,12 +126,12 @@ def _gpus(nvml: Any) -> Iterator[Fact]:
 def _one(
     key: str, seen: list[Device], values: list[Any], source: str, doubt: str | None, devices: list[Device]
 ) -> Fact:
-    """One value for all visible GPUs; of mixed ones the weakest counts, for the job must run on each."""
+    """Return one value for all visible GPUs; of mixed ones the weakest counts, as the job runs on each."""
     field = key.rpartition(".")[2]
     if doubt and len({getattr(gpu, field) for gpu in devices}) > 1:
         return Fact(key, None, source, problem=doubt)
     if None in values:
-        return Fact(key, None, source, problem="the driver does not tell")
+        return Fact(key, None, source, problem="the driver does not report it")
     if len(set(values)) == 1:
         return fact(key, values[0], source)
     weakest = min(seen, key=lambda gpu: (_rank(gpu.sm), gpu.memory_bytes or 0))

@@ -72,7 +72,7 @@ class InterpreterQuery:
             raise DoctorError(f"cannot start interpreter `{python}`: {reason}") from None
 
     def answer(self, timeout: float = TIMEOUT) -> InterpreterInfo:
-        """Return its answer; DoctorError where it is no Python, NoDiagnosis where it dies, hangs or prints nothing."""
+        """Return its answer; DoctorError where it is not Python, NoDiagnosis where it dies, hangs or prints nothing."""
         try:
             stdout, stderr, late = _read(self._process, timeout)
         finally:

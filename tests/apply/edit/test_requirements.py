@@ -63,7 +63,7 @@ WHEEL = (
 @pytest.mark.parametrize("end", [True, False])
 def test_a_line_says_the_new_version_and_keeps_the_rest(rewrite, before: str, after: str | None, newline: str, end):
     if after is None:
-        with pytest.raises(DoctorError, match="is no marker"):
+        with pytest.raises(DoctorError, match="is not a marker"):
             rewrite(before)
         return
     last = newline if end else ""

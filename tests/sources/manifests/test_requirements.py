@@ -205,3 +205,12 @@ def test_a_marker_behind_an_address_needs_one_space_only(read):
     lines = [wheel.format("win_amd64", "Windows"), wheel.format("linux_x86_64", "Linux")]
     found = read({"requirements.txt": "\n".join(lines)}).facts["flash-attn.version"]
     assert found.value == "2.7.4+torch2.6.0cxx11abiFALSE" and found.source.endswith(":2")
+
+
+def test_a_package_that_a_pin_requires_names_that_pin(read):
+    facts = read({"a.txt": "torchvision==0.21.0\nxformers==0.0.29.post3\n"}).facts
+    assert facts["torch.version"].value == "2.6.0"
+    assert facts["torch.version"].source.endswith("a.txt:1")
+    assert facts["torch.version"].via == "torchvision 0.21.0"
+    assert facts["torch.version"].origin.endswith("a.txt:1, required by torchvision 0.21.0")
+    assert facts["xformers.version"].via is None

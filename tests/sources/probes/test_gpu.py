@@ -194,8 +194,8 @@ def test_partitioned(machine: Any, mode: bool | None, mig: bool) -> None:
         ({"nvmlDeviceGetCount": "Unknown Error"}, ("gpu.sm", "gpu.count"), "Unknown Error"),
         ({"nvmlDeviceGetHandleByIndex": "GPU is lost"}, ("gpu.sm", "gpu.name"), "GPU is lost"),
         ({"nvmlSystemGetCudaDriverVersion": "Unknown Error"}, ("driver.cuda",), "Unknown Error"),
-        ({"nvmlDeviceGetMemoryInfo": "Not Supported"}, ("gpu.memory_bytes",), "does not tell"),
-        ({"nvmlDeviceGetMigMode": "Unknown Error"}, ("gpu.mig",), "does not tell"),
+        ({"nvmlDeviceGetMemoryInfo": "Not Supported"}, ("gpu.memory_bytes",), "does not report"),
+        ({"nvmlDeviceGetMigMode": "Unknown Error"}, ("gpu.mig",), "does not report"),
     ],
 )
 def test_each_failure_is_an_unknown_fact(machine: Any, fails: dict[str, str], keys: tuple[str, ...], said: str) -> None:

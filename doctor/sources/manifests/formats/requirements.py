@@ -179,7 +179,7 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Dec
 
 
 def _parsed(text: str, file: str, number: int) -> tuple[Requirement, str | None]:
-    """Return a requirement and its marker; an invalid marker is returned as written, for `markers.judge` to report."""
+    """Return a requirement and its marker; an invalid marker stays as written, for `markers` to report."""
     try:
         found = Requirement(text)
     except InvalidRequirement:
