@@ -262,6 +262,7 @@ class Prediction:
     candidates: tuple[Candidate, ...]
     fails_at_run: Reason | None = None
     import_error: Reason | None = None
+    prefill: str | None = None  # of the prompt, where the library chooses it apart; `selected` then decodes
 
 
 @dataclass(frozen=True)

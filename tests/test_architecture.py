@@ -16,11 +16,11 @@ NAMES = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuff
 
 #: Lowest first: a module imports only from layers below, or from its own.
 LAYERS = (
-    {"errors", "records", "model"},
+    {"errors", "records", "model", "job_terms"},
     {"vocabulary", "privacy", "requirement_lines", "yamltext", "plainyaml", "assets", "versions", "regexsafety",
      "wholefile", "tomlread"},
-    {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "ruleindex", "wording", "answer",
-     "lifeline", "process", "target", "release_index"},
+    {"derive", "known", "conditions", "shape", "schema", "compiled", "rulebook", "ruleindex", "decisions", "wording",
+     "answer", "lifeline", "process", "target", "release_index"},
     {"backends", "foretold", "evaluate", "ground", "ruletests", "rulenew", "rulelint", "probes", "workload",
      "facts_file", "solve", "pinset", "pins", "edit", "confirm", "jobruns", "bench", "reproduce", "config", "project",
      "batch", "matrix", "patient", "declared", "wheels", "building"},

@@ -17,23 +17,11 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from doctor.errors import DoctorError
-from doctor.model import ABSENT, Fact, TextEnum
+from doctor.model import ABSENT, Fact
 
-
-class FactKind(TextEnum):
-    """The kinds of values."""
-
-    VERSION = "version"
-    SM = "sm"
-    INTEGER = "integer"
-    NUMBER = "number"
-    TEXT = "text"
-    BOOLEAN = "boolean"
-    WINDOW = "window"
-    LIST = "list"
-
-
-VERSION, SM, INTEGER, NUMBER, TEXT, BOOLEAN, WINDOW, LIST = tuple(FactKind)
+from .kinds import BOOLEAN, INTEGER, LIST, NUMBER, SM, TEXT, VERSION, WINDOW, FactKind
+from .serving_terms import SERVING_ROWS
+from .workload_terms import JOB_TERMS
 
 
 @dataclass(frozen=True)
@@ -58,7 +46,7 @@ MASKS = (
 )  # fmt: skip
 FRAMEWORKS = (
     "transformer_engine", "torch_sdpa", "transformers", "flash_attn", "xformers", "sageattention", "megatron", "xtuner",
-    "vllm",
+    "vllm", "sglang",
 )  # fmt: skip
 
 TERMS: dict[str, Term] = _terms(
@@ -72,6 +60,10 @@ TERMS: dict[str, Term] = _terms(
     ("torch.arch_list", LIST, "SM architectures that torch has code for: 8.0, 9.0 …"),
     ("torch.git_version", TEXT, "commit of the torch build"),
     ("xformers.cuda", VERSION, "CUDA the xFormers build was made for; absent for a build without"),
+    ("toolkit.nvcc", VERSION, "the CUDA compiler that a build will find; absent where there is none"),
+    ("toolkit.cuda_home", TEXT, "the folder of that CUDA toolkit"),
+    ("toolkit.gcc", VERSION, "major release of the host C++ compiler"),
+    ("toolkit.ninja", BOOLEAN, "a ninja program is on the PATH or in the target's environment"),
     ("cudnn.version", VERSION, "the cuDNN the process will load"),
     ("cudnn.path", TEXT, "the file of the cuDNN the process will load"),
     ("cudnn.copies", LIST, "every cuDNN present, as `version path`"),
@@ -89,6 +81,7 @@ TERMS: dict[str, Term] = _terms(
     ("distributions.broken", LIST, "distributions whose metadata could not be read"),
     ("distributions.duplicates", LIST, "distributions installed more than once"),
     ("target.path", TEXT, "what was examined"),
+    ("target.manifest", TEXT, "kind of the file that declares the environment: requirements", ("requirements",)),
     ("ranks.nccl_differs", TEXT, "which NCCL which ranks of the job load, where they differ"),
     ("ranks.packages_differ", TEXT, "which ranks of the job have which release, where they differ"),
     ("ranks.environment_differs", TEXT, "which ranks of the job set which variable to what, where they differ"),
@@ -147,16 +140,26 @@ TERMS: dict[str, Term] = _terms(
     ("workload.fully_masked_rows", BOOLEAN, "some queries are masked from every key"),
     ("workload.zero_length_sequences", BOOLEAN, "a packed or nested batch may hold a sequence without queries"),
     ("workload.model_type", TEXT, "Hugging Face model_type", (), ABSENT),
+    *JOB_TERMS,
     ("workload.use_varlen_attn", BOOLEAN, "XTuner: packed sequences through varlen attention"),
     ("workload.pack_to_max_length", BOOLEAN, "XTuner: sequences are packed"),
     ("workload.layer_types", LIST, "attention kind per layer: full_attention, sliding_attention …", (), ABSENT),
+    *SERVING_ROWS,
 )  # fmt: skip
 
-_PACKAGE_VERSION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.version")
-_ENVIRONMENT = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
-_SELECTED = re.compile(r"[a-z][a-z0-9]*\.selected(_by_default)?")  # te.selected: a prediction
-_VARIANT = re.compile(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(variant|step_variant|step_refusal)")
-_AVAILABLE = re.compile(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(available|reached)")
+#: Open families of keys: (pattern, kind, meaning, derived); the first that fits counts.
+_FAMILIES: tuple[tuple[re.Pattern[str], FactKind, str, bool], ...] = tuple(
+    (re.compile(pattern), kind, meaning, derived)
+    for pattern, kind, meaning, derived in (
+        (r"env\.[A-Za-z_][A-Za-z0-9_]*", TEXT, "an environment variable; absent = unset", False),
+        (r"[a-z0-9]+(-[a-z0-9]+)*\.version", VERSION, "installed version of that distribution", False),
+        (r"[a-z0-9]+([-.][a-z0-9_]+)*\.given", BOOLEAN, "that fact or distribution was read, not inferred", True),
+        (r"[a-z0-9]+(-[a-z0-9]+)*\.wheel", TEXT, "the wheel file it was installed from, by its direct_url.json", False),
+        (r"[a-z][a-z0-9]*\.selected(_by_default)?", TEXT, "the backend that library will select; absent = none", True),
+        (r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(variant|step_variant|step_refusal)", TEXT, "its part that serves", True),
+        (r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(available|reached)", BOOLEAN, "that backend serves the workload", True),
+    )
+)  # fmt: skip
 
 
 def declare(term: Term) -> None:
@@ -172,18 +175,9 @@ def term(key: str) -> Term:
     found = TERMS.get(key)
     if found is not None:
         return found
-    if _ENVIRONMENT.fullmatch(key):
-        return Term(key, TEXT, "an environment variable; absent = unset")
-    if _PACKAGE_VERSION.fullmatch(key):
-        return Term(key, VERSION, "installed version of that distribution")
-    if _SELECTED.fullmatch(key):
-        return Term(key, TEXT, "the backend that the library will select; absent = none", derived=True)
-    if _VARIANT.fullmatch(key):
-        return Term(
-            key, TEXT, "the part of that backend that would serve the workload, or each of its steps", derived=True
-        )
-    if _AVAILABLE.fullmatch(key):
-        return Term(key, BOOLEAN, "that backend would serve the workload", derived=True)
+    for pattern, kind, meaning, derived in _FAMILIES:
+        if pattern.fullmatch(key):
+            return Term(key, kind, meaning, derived=derived)
     raise DoctorError(f"unknown fact key `{key}`", nearest(key, [f"{key.rpartition('.')[0]}.version", *TERMS]))
 
 

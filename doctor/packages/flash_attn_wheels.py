@@ -251,6 +251,8 @@ def _wheels(body: dict[str, Any], only: str | None) -> Iterator[Wheel]:
             doubt = body["doubtful"].get(version)
             for cuda, nvcc, torch, built_with, pythons, *abis in group["builds"]:
                 for python, abi in product(pythons.split(), "".join(abis or ["FALSE TRUE"]).split()):
+                    if abi == "FALSE" and body.get("other_abi", {}).get(version) == torch:
+                        continue  # it has the new ABI whatever its name says: no torch can import it
                     url = body["url"].format(
                         version=version, cuda=cuda, torch=torch, abi=abi, python=python, machine="x86_64"
                     )

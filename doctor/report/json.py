@@ -92,6 +92,7 @@ def prediction(item: Prediction) -> dict[str, Any]:
     return {
         "library": item.library,
         "selected": item.selected,
+        **({} if item.prefill is None else {"prefill": item.prefill}),
         "could_tell": item.could_tell,
         "candidates": [_candidate(candidate) for candidate in item.candidates],
         "fails_at_run": _reason(item.fails_at_run),

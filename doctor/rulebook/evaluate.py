@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from doctor.model import (
+    ABSENT,
     SEVERITIES,
     Candidate,
     Evidence,
@@ -13,13 +14,14 @@ from doctor.model import (
     Facts,
     Finding,
     Prediction,
+    Remedy,
     Severity,
     Undetermined,
     Verdict,
 )
 
 from .backends import Predictor, order_that_counts
-from .messages import interpolate, missing_keys
+from .messages import PLACEHOLDER, interpolate, missing_keys
 from .resolver import FactResolver
 from .rule import Rule, as_tuple
 from .rulebook import Rulebook
@@ -92,7 +94,11 @@ def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | No
     selected = known.value(f"{prefix}.selected")
     if selected is None:
         return None
-    return holds if selected in rule.fails_at_run else False
+    if selected in rule.fails_at_run:
+        return holds
+    library = rulebook.by_prefix.get(prefix)
+    prefill = known.value(library.choice["prefill"]) if library and "prefill" in library.choice else None
+    return holds if f"{prefix}.{prefill}" in rule.fails_at_run else False
 
 
 def _weight(rulebook: Rulebook, finding: Finding) -> int:
@@ -113,12 +119,25 @@ def finding_of(rule: Rule, known: FactResolver, severity: Severity, message: str
         why=str(rule.body.get("why", "")).strip(),
         evidence=with_needs(evidence, rule.body.get("needs") or {}),
         references=rule.references,
-        alternatives=rule.alternatives,
+        alternatives=filled_alternatives(rule, known),
         no_pin=rule.body.get("no_pin"),
         myth=rule.body.get("myth"),
         confirm=rule.body.get("confirm"),
         backends=rule.fails_at_run or rule.disables,
     )
+
+
+def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
+    """Return the rule's fixes with each `{fact.key}` of a range filled in; one that lacks a fact is left out."""
+    ways = []
+    for way in rule.alternatives:
+        keys = {key for text in way.require.values() for key in PLACEHOLDER.findall(text)}
+        if any(known.value(key) in (None, ABSENT) for key in keys):
+            continue
+        if keys:
+            way = replace(way, require={name: interpolate(text, known) for name, text in way.require.items()})
+        ways.append(way)
+    return tuple(ways)
 
 
 def with_needs(evidence: tuple[Evidence, ...], needs: Mapping[str, str]) -> tuple[Evidence, ...]:

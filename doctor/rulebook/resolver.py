@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from doctor.facts.derived.registry import DERIVATIONS
+from doctor.facts.vocabulary import TERMS, term
 from doctor.facts.vocabulary import fact as make_fact
-from doctor.facts.vocabulary import term
 from doctor.model import ABSENT, Fact, Facts
 
 from .conditions import Condition
@@ -76,6 +76,8 @@ class FactResolver:
     def _follow(self, key: str) -> Fact:
         if key == "workload.given":
             return Fact(key, self.has_workload, "the command line")
+        if key.endswith(".given"):
+            return Fact(key, self._is_given(key.removesuffix(".given")), "the facts themselves")
         derivation = DERIVATIONS.get(key)
         if derivation is None and self._predict is not None and (predicted := self._predict(self, key)) is not None:
             return predicted
@@ -105,6 +107,12 @@ class FactResolver:
                 return Fact(key, known_term.default, "default")
             problem = problem or ("not part of the workload" if self.has_workload else "no workload was given")
         return Fact(key, None, "nowhere", None, problem or "not given")
+
+    def _is_given(self, name: str) -> bool:
+        """Whether a fact, or the version of a distribution, was read and does not follow from another one."""
+        key = name if name in TERMS else f"{name}.version"
+        self.look_up(key)  # where it is held back, so is this
+        return self._given.value(key) not in (None, ABSENT)
 
     def _is_not_installed(self, key: str) -> bool:
         """Every distribution was read and this one was not among them: what a release would bring is not there."""

@@ -10,6 +10,7 @@ from typing import Any
 from doctor.model import Remedy, Severity
 
 from .conditions import Condition, parse_conditions
+from .decisions import DecisionList
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,18 @@ class Library:
     def stages(self) -> Mapping[str, int]:
         """Every stage any release has, with a rank."""
         return {name: rank for _, order in self.stage_orders for name, rank in order.items()}
+
+    @property
+    def choice(self) -> Mapping[str, str]:
+        """Phase → the fact that says which backend serves it, where decision lists choose: decode, prefill."""
+        return self.body.get("choice") or {}
+
+    @cached_property
+    def decisions(self) -> Mapping[str, DecisionList]:
+        """Fact key → the ordered cases that decide it."""
+        version_key = f"{self.distributions[0]}.version" if self.distributions else ""
+        lists = self.body.get("decisions") or {}
+        return {key: DecisionList(key, version_key, cases) for key, cases in lists.items()}
 
     @cached_property
     def implies(self) -> tuple[tuple[Condition, Mapping[str, Any]], ...]:

@@ -11,6 +11,7 @@ from doctor.rulebook.rule import Library, Rule
 
 from .cache import load_bodies
 from .conditions import Condition
+from .decisions import DecisionList
 from .index import RuleIndex
 from .resolver import Implications
 
@@ -43,7 +44,7 @@ class Rulebook:
         """The same with these rules alone to be judged; what backends are predicted by stays, and is shared."""
         kept = set(ids)
         made = Rulebook({name: rule for name, rule in self.rules.items() if name in kept}, self.libraries, self.version)
-        tables = ("implications", "support", "runtime", "by_prefix")  # dear to make, and the same
+        tables = ("implications", "support", "runtime", "by_prefix", "decisions")  # dear to make, and the same
         vars(made).update({name: getattr(self, name) for name in tables})
         return made
 
@@ -67,6 +68,11 @@ class Rulebook:
             name: RuleIndex(tuple(sorted(rules, key=lambda rule: -rule.weight)), self.libraries.get(name))
             for name, rules in grouped.items()
         }
+
+    @cached_property
+    def decisions(self) -> Mapping[str, DecisionList]:
+        """Return the decision list behind each fact key, for the libraries that have such lists."""
+        return {key: found for library in self.libraries.values() for key, found in library.decisions.items()}
 
     @cached_property
     def by_prefix(self) -> Mapping[str, Library]:

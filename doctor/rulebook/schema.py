@@ -22,6 +22,7 @@ EFFECTS = ("severity", "disables", "fails_at_run", "import_error")  # one at lea
 REMEDIES = ("require", "set_env", "unset_env", "config", "call", "note")  # one at least, else a fix does nothing
 EXPECTATIONS = ("fires", "silent", "undetermined")
 CERTAINTIES = ("published", "seen", "reported")  # by the publisher, in a running container, by others
+_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _DISTRIBUTION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
@@ -92,6 +93,12 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
     def specifier(text: Any, here: At) -> None:
         if text == ABSENT:  # the distribution is to be uninstalled
             return
+        keys = _PLACEHOLDER.findall(text) if isinstance(text, str) else []
+        for key in keys:
+            shape.fact_key(key, here)
+        if keys:
+            # a bound, ">={hf.model_since}", or a whole range, "{hf.wants_tokenizers}", that follows from a fact
+            text = "==0" if _PLACEHOLDER.fullmatch(text) else _PLACEHOLDER.sub("0", text)
         try:
             SpecifierSet(text)
         except (InvalidSpecifier, TypeError, AttributeError):
@@ -104,15 +111,12 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
         if not key.startswith("workload."):
             raise shape.fault(here, f"`config` sets `workload.…` keys, not `{key}`")
 
-    def outcome(text: Any, here: At) -> None:
-        if not isinstance(text, str) or not re.fullmatch(r"\{[^{}]+\}", text):
-            shape.fact_value(text, here)
-        else:
-            shape.fact_key(text[1:-1], here)  # {workload.head_dim_qk}: becomes equal to that fact
-
     def url(text: Any, here: At) -> None:
         if not isinstance(text, str) or not re.match(r"https?://\S+$", text):
             raise shape.fault(here, f"`index_url` needs a URL, found `{text}`")
+
+    def outcome(text: Any, here: At) -> None:
+        _outcome(shape, text, here)
 
     checks: dict[str, Check] = {
         "require": shape.values(lambda key, here: distribution(shape, key, here), specifier),
@@ -170,6 +174,13 @@ def check_library(shape: Shape, content: Any) -> None:
         if local != {}:
             shape.values(shape.fact_key, shape.fact_value)(local, at)
 
+    def decision(value: Any, at: At) -> None:
+        cases: dict[str, Check] = {
+            "when": shape.condition,
+            "value": lambda text, here: _outcome(shape, text, (*here, at[-2])),
+        }
+        shape.mapping(value, at, cases, ("value",))
+
     implied: dict[str, Check] = {"when": shape.condition, "facts": shape.values(shape.fact_key, shape.fact_value)}
     gpu: dict[str, Check] = {
         "sm": lambda value, at: shape.condition({"gpu.sm": value}, at),
@@ -197,6 +208,8 @@ def check_library(shape: Shape, content: Any) -> None:
         "distributions": lambda value, at: None if value == [] else names(value, at),
         "releases": shape.values(_anything, release), "applies": shape.condition, "stages": stages,
         "preference": order(known_backend), "variants": shape.values(known_backend, order(known_backend)),
+        "choice": shape.values(shape.choice(("decode", "prefill")), shape.fact_key),
+        "decisions": shape.values(shape.fact_key, shape.items(decision)),
         "implies": shape.items(lambda value, at: shape.mapping(value, at, implied, ("when", "facts"))),
         "gpus": shape.values(text, lambda value, at: shape.mapping(value, at, gpu, ("sm",))),
         "cuda_drivers": shape.values(_anything, lambda value, at: shape.mapping(value, at, driver)),
@@ -223,6 +236,14 @@ def _version(shape: Shape, value: Any, at: At) -> None:
         parse_version(value)
     except (InvalidVersion, TypeError):
         raise shape.fault(at, f"`{value}` is no version") from None
+
+
+def _outcome(shape: Shape, text: Any, here: At) -> None:
+    """A value, or `{workload.head_dim_qk}`: what that fact is."""
+    if not isinstance(text, str) or not re.fullmatch(r"\{[^{}]+\}", text):
+        shape.fact_value(text, here)
+    else:
+        shape.fact_key(text[1:-1], here)
 
 
 def _anything(value: Any, at: At) -> None:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doctor.errors import DoctorError
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, LIST, NUMBER, SM, TERMS, VERSION, WINDOW, fact
+from doctor.facts.kinds import BOOLEAN, INTEGER, LIST, NUMBER, SM, VERSION, WINDOW
+from doctor.facts.vocabulary import TERMS, fact
 from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.gpus import with_capability
 from doctor.rulebook.rulebook import load_rulebook

@@ -5,7 +5,7 @@ Source: context_parallel.py of every release from 2.3 on (attention.py before), 
 
 from __future__ import annotations
 
-from doctor.facts.vocabulary import BOOLEAN, LIST
+from doctor.facts.kinds import BOOLEAN, LIST
 from doctor.model import ABSENT
 
 from .registry import derived

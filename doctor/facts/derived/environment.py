@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from doctor.facts.vocabulary import BOOLEAN, TEXT, VERSION, Term, declare, parse_version
+from doctor.facts.kinds import BOOLEAN, TEXT, VERSION
+from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
 
 from .registry import derived
@@ -65,15 +66,21 @@ def _cuda_major(cuda: str) -> str:
     return ABSENT if cuda == ABSENT else str(parse_version(cuda).major)
 
 
+_VOLTA = 7
+
+
 @derived(
     "torch.serves_gpu",
     BOOLEAN,
     "torch has code that this GPU runs: same SM major, minor not above the GPU's",
     needs=("torch.arch_list", "gpu.sm"),
+    uses=("platform.system", "torch.arch_list.given"),
 )
-def _serves_gpu(archs: tuple[str, ...] | str, sm: str) -> bool | None:
+def _serves_gpu(archs: tuple[str, ...] | str, sm: str, system: str | None, given: bool | None) -> bool | None:
     if archs == ABSENT or sm == ABSENT:
         return None
+    if system == "Windows" and not given and int(sm.split(".")[0]) < _VOLTA:
+        return None  # the release table is of Linux; wheels for Windows keep older GPUs for longer
     major, minor = map(int, sm.split("."))
     for arch in archs:
         if arch.endswith("+PTX"):  # forward-compatible code: the driver compiles it
@@ -98,6 +105,10 @@ for _key, _kind, _meaning in (
     ("xformers.torch_pin", VERSION, "the torch release this xformers release was built for"),
     ("vllm.torch_pin", VERSION, "the torch release this vllm release requires"),
     ("torchvision.torch_pin", VERSION, "the torch release this torchvision release was built for"),
+    ("torchaudio.torch_pin", VERSION, "the torch release this torchaudio release was built for"),
+    ("sglang.torch_pin", VERSION, "the torch release this sglang release requires"),
+    ("sgl-kernel.torch_pin", VERSION, "the torch release this sgl-kernel wheel was built with"),
+    ("sglang-kernel.torch_pin", VERSION, "the torch release this sglang-kernel wheel was built with"),
 ):
     declare(Term(_key, _kind, _meaning, derived=True))
 
@@ -192,7 +203,10 @@ def _torch_pin_held(parts: int) -> Callable[[str, str, str | None], bool | None]
     return compute
 
 
-for _package, _parts in (("xformers", 3), ("vllm", 3), ("torchvision", 2)):
+for _package, _parts in (
+    ("xformers", 3), ("vllm", 3), ("torchvision", 2), ("torchaudio", 2), ("sglang-kernel", 2), ("sgl-kernel", 2),
+    ("sglang", 3),
+):  # fmt: skip
     derived(
         f"{_package}.torch_pin_held",
         BOOLEAN,
@@ -207,10 +221,56 @@ for _package, _parts in (("xformers", 3), ("vllm", 3), ("torchvision", 2)):
     TEXT,
     "the torch in the label of flash-attn's wheel: +cu12torch2.8cxx11abiTRUE → 2.8; absent without a label",
     needs=("flash-attn.version",),
+    uses=("flash-attn.wheel",),
 )
-def _wheel_torch(version: str) -> str:
-    named = re.search(r"torch(\d+\.\d+)", version.partition("+")[2])
+def _wheel_torch(version: str, wheel: str | None) -> str:
+    named = re.search(r"torch(\d+\.\d+)", _label(version, wheel))
     return named[1] if named else ABSENT
+
+
+@derived(
+    "flash-attn.wheel_abi",
+    BOOLEAN,
+    "the C++11 ABI that the label of flash-attn's wheel names; absent without a label",
+    needs=("flash-attn.version",),
+    uses=("flash-attn.wheel",),
+)
+def _wheel_abi(version: str, wheel: str | None) -> bool | str:
+    named = re.search(r"cxx11abi(true|false)", _label(version, wheel).lower())
+    return ABSENT if named is None else named[1] == "true"
+
+
+@derived(
+    "flash-attn.wheel_abi_held",
+    BOOLEAN,
+    "torch has the C++ ABI that flash-attn's wheel names; true for a wheel without a label",
+    needs=("flash-attn.wheel_abi",),
+    uses=("torch.cxx11_abi",),
+)
+def _wheel_abi_held(named: bool | str, abi: bool | str | None) -> bool | None:
+    if named == ABSENT:
+        return True
+    return None if abi in (None, ABSENT) else named == abi
+
+
+@derived(
+    "flash-attn.wheel_cuda_held",
+    BOOLEAN,
+    "torch is built for the major release of CUDA that flash-attn's wheel names; true for a wheel without a label",
+    needs=("flash-attn.version",),
+    uses=("flash-attn.wheel", "torch.cuda_major"),
+)
+def _wheel_cuda_held(version: str, wheel: str | None, major: str | None) -> bool | None:
+    named = re.search(r"cu(1[0-9])\d*torch", _label(version, wheel))
+    if named is None:
+        return True
+    return None if major in (None, ABSENT) else named[1] == major
+
+
+def _label(version: str, wheel: str | None) -> str:
+    """The local label of a version, or that of the wheel file that was installed."""
+    name = version if wheel in (None, ABSENT) else str(wheel).replace("%2B", "+")
+    return name.partition("+")[2]
 
 
 @derived(

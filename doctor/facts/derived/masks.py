@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from doctor.facts.vocabulary import BOOLEAN, LIST
+from doctor.facts.kinds import BOOLEAN, LIST
 from doctor.model import ABSENT
 
 from .registry import derived, shape

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from doctor.facts.vocabulary import BOOLEAN, TERMS, FactKind, Term, declare
+from doctor.facts.kinds import BOOLEAN, FactKind
+from doctor.facts.vocabulary import TERMS, Term, declare
 from doctor.model import ABSENT
 
 

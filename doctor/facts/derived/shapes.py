@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, TEXT
+from doctor.facts.kinds import BOOLEAN, INTEGER, TEXT
 from doctor.model import ABSENT, Facts
 
 from . import masks  # noqa: F401  (registers its derivations)

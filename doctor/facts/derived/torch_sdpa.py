@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, TEXT, Term, declare
+from doctor.facts.kinds import BOOLEAN, INTEGER, TEXT
+from doctor.facts.vocabulary import Term, declare
 from doctor.model import ABSENT
 
 from .registry import derived, multiple_of

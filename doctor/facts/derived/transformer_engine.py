@@ -10,7 +10,8 @@ from __future__ import annotations
 import operator
 from math import gcd
 
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, NUMBER, TEXT, Term, declare, parse_version
+from doctor.facts.kinds import BOOLEAN, INTEGER, NUMBER, TEXT
+from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
 
 from .registry import alias, computed, derived, multiple_of

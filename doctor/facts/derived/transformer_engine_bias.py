@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doctor.facts.vocabulary import BOOLEAN, TEXT
+from doctor.facts.kinds import BOOLEAN, TEXT
 from doctor.model import ABSENT
 
 from .registry import derived

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from doctor.facts.vocabulary import BOOLEAN, TEXT, Term, declare
+from doctor.facts.kinds import BOOLEAN, TEXT, VERSION
+from doctor.facts.vocabulary import Term, declare
 from doctor.model import ABSENT
 
 from .registry import derived
@@ -15,6 +16,21 @@ for _key, _kind, _meaning in (
     ("hf.model_flash3", BOOLEAN, "transformers lets this kind of model use FlashAttention 3"),
     ("hf.model_flex", BOOLEAN, "transformers lets this kind of model use flex attention"),
     ("hf.model_flash_kernel", TEXT, "the only flash kernel that this kind of model takes, where it does not take all"),
+    ("hf.knows_model", BOOLEAN, "this release of transformers knows the model_type"),
+    ("hf.model_since", VERSION, "the first transformers release that knows the model_type"),
+    ("hf.model_until", VERSION, "the last transformers release that knows the model_type"),
+    ("hf.hub_code", TEXT, "what the code in the model's repository imports that transformers removed"),
+    ("hf.hub_code_until", VERSION, "the last transformers release that runs the code in the model's repository"),
+    ("hf.hub_code_calls", TEXT, "what the code in the model's repository calls that transformers removed"),
+    ("hf.hub_code_calls_until", VERSION, "the last transformers release that the code in the model's repository fits"),
+    ("hf.ships_code", BOOLEAN, "repositories of this model_type bring code of their own (auto_map)"),
+    ("hf.wants_huggingface_hub", TEXT, "the huggingface-hub that this transformers release checks for at import"),
+    ("hf.wants_tokenizers", TEXT, "the tokenizers that this transformers release checks for at import"),
+    ("llf.wants_transformers", TEXT, "the transformers that this LLaMA-Factory release accepts"),
+    ("llf.wants_peft", TEXT, "the peft that this LLaMA-Factory release accepts"),
+    ("llf.wants_trl", TEXT, "the trl that this LLaMA-Factory release accepts"),
+    ("axolotl.wants_transformers", TEXT, "the transformers that this axolotl release pins"),
+    ("swift.wants_transformers", TEXT, "the transformers that this ms-swift release accepts"),
     ("hf.kernel_cached", BOOLEAN, "the attention kernel is in the Hub's cache on this machine"),
     ("hf.sdpa_writes_mask", BOOLEAN, "this release passes a mask tensor to SDPA even where is_causal is enough"),
     ("hf.sdpa_gqa", TEXT, "when SDPA gets enable_gqa=True: never, unmasked, unmasked_flash_dims"),

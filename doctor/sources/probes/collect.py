@@ -7,7 +7,18 @@ from collections.abc import Iterable, Mapping
 from doctor.model import Fact, Facts
 from doctor.sources.watch import Watch
 
-from . import cudnn, distributions, env_vars, gpu, platform, te_cudnn, torch_build, xformers_build
+from . import (
+    cudnn,
+    distributions,
+    env_vars,
+    gpu,
+    platform,
+    te_cudnn,
+    toolkit,
+    torch_build,
+    wheel_files,
+    xformers_build,
+)
 from .target import Probe, Target
 
 #: In their order: torch's own version file has the build label that its metadata lacks.
@@ -16,9 +27,11 @@ PROBES: Mapping[str, Probe] = {
     "distributions": distributions,
     "torch_build": torch_build,
     "xformers_build": xformers_build,
+    "wheel_files": wheel_files,
     "cudnn": cudnn,
     "te_cudnn": te_cudnn,
     "gpu": gpu,
+    "toolkit": toolkit,
     "env_vars": env_vars,
 }
 

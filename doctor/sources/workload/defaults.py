@@ -51,6 +51,9 @@ def complete_workload(facts: Facts) -> Facts:
             added.append(assumed_fact(key, value, why))
 
     assume("workload.batch_size", 1, "one sequence in a batch")
+    length = facts.get("workload.seq_len_q")
+    if length is not None and length.known and length.assumed:
+        assume("workload.seq_len_assumed", True, "no length was given")
     packed = facts.value("workload.use_varlen_attn") is True
     if packed:
         assume("workload.qkv_layout", "thd_thd_thd", "variable-length attention packs sequences")
@@ -88,9 +91,10 @@ def _enable_gqa(facts: Facts, framework: str | None) -> list[Fact]:
         return [
             assumed_fact(key, False, f"transformers before {_PASSES_GQA} or torch before {_TAKES_GQA} repeats heads")
         ]
-    mask, window = facts.value("workload.mask"), facts.value("workload.window")
-    if mask is None or None in old or ("workload.window" in facts and window is None):
+    mask = facts.value("workload.mask")
+    windows = [facts[name] for name in ("workload.window", "workload.sliding_window") if name in facts]
+    if mask is None or None in old or any(window.value is None for window in windows):
         return []
-    if mask not in ("causal", "no_mask") or window not in (None, ABSENT):
+    if mask not in ("causal", "no_mask") or any(window.value != ABSENT for window in windows):
         return [assumed_fact(key, False, "transformers repeats heads where it passes a mask tensor")]
     return [assumed_fact(key, True, f"transformers >= {_PASSES_GQA} passes no mask tensor and leaves heads grouped")]

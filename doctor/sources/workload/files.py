@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
-from doctor.facts.vocabulary import INTEGER, TERMS, WINDOW, nearest, parse, term
+from doctor.facts.kinds import INTEGER, WINDOW
+from doctor.facts.vocabulary import TERMS, nearest, parse, term
 from doctor.model import ABSENT, Fact, Facts
 from doctor.util.yaml_text import parse_yaml, read_text
 
@@ -19,7 +20,7 @@ NULL = "given as null"  # the problem of a plain null
 SYNONYMS: Mapping[str, str] = {
     "head_dim": "head_dim_qk", "heads": "num_heads", "kv_heads": "num_kv_heads", "num_attention_heads": "num_heads",
     "num_key_value_heads": "num_kv_heads", "num_gqa_groups": "num_kv_heads", "attn_mask_type": "mask",
-    "window_size": "window", "sliding_window": "window", "seq_len": "seq_len_q", "seq_length": "seq_len_q",
+    "window_size": "window", "seq_len": "seq_len_q", "seq_length": "seq_len_q",
     "max_seqlen_q": "seq_len_q", "max_seqlen_kv": "seq_len_kv", "context_parallel_size": "cp_size",
     "attention_dropout": "dropout", "is_training": "training", "torch_dtype": "dtype", "batch": "batch_size",
     "is_causal": "mask", "causal": "mask", "qkv_format": "qkv_layout", "micro_batch_size": "batch_size",

@@ -143,6 +143,10 @@ def _mask(config: Config) -> list[Fact]:
     facts = []
     if config.model_type:
         facts.append(Fact("workload.model_type", config.model_type, config.source("model_type")))
+    if isinstance(config.get("auto_map"), dict):
+        facts.append(Fact("hf.ships_code", True, config.source("auto_map")))
+    elif config.model_type:
+        facts.append(Fact("workload.remote_code", False, f"{config.name}: no auto_map"))
     architectures = config.texts("architectures")
     decoder = next((name for name in architectures if name.endswith(_DECODER_HEADS)), None)
     if decoder is not None and not config.flag("is_encoder_decoder"):

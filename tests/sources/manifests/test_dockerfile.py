@@ -138,6 +138,25 @@ def test_the_last_install_of_a_package_counts(docker):
     assert told(back, "torch.version") == ("2.6.0", 3)
 
 
+@pytest.mark.parametrize("again", ['"${FILE}"', "$(ls *.whl)", "./flash-attention"])
+def test_an_uninstalled_package_is_unknown_after_an_install_that_was_not_read(docker, again):
+    found = docker(f"FROM python:3.11\nRUN pip uninstall -y flash-attn\nRUN pip install {again}\n")
+    fact = found.facts["flash-attn.version"]
+    assert fact.value is None
+    assert "may install it again" in (fact.problem or "")
+
+
+def test_an_uninstalled_package_stays_away_where_only_others_are_installed(docker):
+    found = docker("FROM python:3.11\nRUN pip uninstall -y flash-attn\nRUN pip install einops==0.8.0\n")
+    assert told(found, "flash-attn.version") == ("absent", 2)
+
+
+def test_a_wheel_by_name_after_an_uninstall_is_what_is_installed(docker):
+    wheel = "./flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
+    found = docker(f"FROM python:3.11\nRUN pip uninstall -y flash-attn\nRUN pip install {wheel}\n")
+    assert told(found, "flash-attn.version") == ("2.7.4.post1+cu12torch2.6cxx11abiFALSE", 3)
+
+
 def test_what_a_branch_installs_is_not_certain(docker):
     found = docker(
         "FROM python:3.11\nARG GPU\nRUN pip install torch==2.6.0\n"

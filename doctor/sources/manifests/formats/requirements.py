@@ -47,6 +47,8 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
     """Return the file with those it includes."""
     reader = Reader(project_top(path))
     reader.file(path, text, (), constraint=False)
+    if reader.entries:
+        reader.facts.append(Fact("target.manifest", "requirements", str(path)))
     return reader.manifest()
 
 

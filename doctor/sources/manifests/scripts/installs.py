@@ -151,6 +151,7 @@ class Installs:
                 self.entries.setdefault(name, []).extend(found)
             else:
                 self.entries[name] = found
+                self.facts.pop(f"{name}.version", None)  # an earlier uninstall no longer holds
         self.facts.update({fact.key: fact for fact in facts})
 
     def remove(self, names: Iterable[str], line: int | None = None) -> None:
@@ -168,6 +169,13 @@ class Installs:
         self.entries.pop("triton", None)
         self.facts = {key: fact for key, fact in self.facts.items() if not key.startswith(_OF_TORCH)}
 
+    def _doubt_removals(self, word: str, line: int) -> None:
+        """Mark uninstalled packages as unknown: a command that was not read may install them again."""
+        for key, fact in self.facts.items():
+            if key.endswith(".version") and fact.value == ABSENT:
+                problem = f"uninstalled in {fact.source}; `{word}` in {self.path}:{line} may install it again"
+                self.facts[key] = Fact(key, None, fact.source, None, problem)
+
     def _word(self, word: str, line: int, reader: Reader) -> None:
         name = _NAME.match(word)
         if UNKNOWN in word:
@@ -176,6 +184,7 @@ class Installs:
             if name is None:
                 shown = word.replace(UNKNOWN, "…")[:60]
                 self.notes.append(f"{self.path}:{line}: `{shown}` was not read: only the build knows its value")
+                self._doubt_removals(shown, line)
                 return
             problem = f"`{word.replace(UNKNOWN, '…')[:60]}` in {self.path}:{line} depends on a value of the build"
             reader.entries.append(
@@ -193,6 +202,7 @@ class Installs:
         except DoctorError as problem:
             if name is None or "://" in word:
                 self.notes.append(f"{problem.message}: skipped")
+                self._doubt_removals(word[:60], line)
                 return
             why = problem.message.removeprefix(f"{self.path}:{line}: ")
             reader.entries.append(
@@ -210,6 +220,7 @@ class Installs:
         found = self.find("pyproject.toml") if folder.rstrip("/") in (".", "", "/workspace", "/app", "/src") else None
         if found is None:
             self.notes.append(f"{self.path}:{line}: the requirements of the project in `{folder[:60]}` were not read")
+            self._doubt_removals(folder[:60], line)
             return
 
         try:

@@ -1,0 +1,35 @@
+"""Terms of how a job trains or generates: packing, context parallelism, compilation, code of the repository.
+
+Rows of `vocabulary.TERMS`: key, kind, meaning, allowed texts, default.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from doctor.model import ABSENT
+
+from .kinds import BOOLEAN, TEXT
+
+JOB_TERMS: tuple[tuple[Any, ...], ...] = (
+    ("workload.seq_len_assumed", BOOLEAN, "seq_len_q is the longest the model takes, not what the job runs", (), False),
+    ("workload.remote_code", BOOLEAN, "the model runs code of its repository (trust_remote_code=True and auto_map)"),
+    ("workload.finetuning", TEXT, "full, lora, qlora, prefix_tuning, prompt_tuning …", (), ABSENT),
+    ("workload.packing", BOOLEAN, "several samples share a row and must not see each other", (), False),
+    ("workload.padding_free", BOOLEAN, "samples are flattened into one row without padding", (), False),
+    ("workload.packing_strategy", TEXT, "TRL: bfd, bfd_split, ffd or wrapped", (), ABSENT),
+    ("workload.left_padding", BOOLEAN, "the batch has rows that begin with padding", (), False),
+    ("workload.torch_compile", BOOLEAN, "the model runs under torch.compile", (), False),
+    ("workload.dynamic_shapes", BOOLEAN, "torch.compile sees lengths that change"),
+    ("workload.sdpa_backend", TEXT, "the SDPA backend that the job pins with sdpa_kernel",
+     ("flash", "efficient", "cudnn", "math"), ABSENT),
+    ("workload.attention_backend", TEXT, "Megatron: --attention-backend",
+     ("auto", "flash", "fused", "unfused", "local"), ABSENT),
+    ("workload.diffusers_backend", TEXT, "Diffusers: set_attention_backend(…): native, flash, sage, _flash_3_hub …",
+     (), ABSENT),
+    ("workload.vision_attn_implementation", TEXT, "attn_implementation of the vision tower, where it has its own",
+     (), ABSENT),
+    ("workload.text_attn_implementation", TEXT, "attn_implementation of the decoder, where it has its own",
+     (), ABSENT),
+    ("workload.sequence_parallel", TEXT, "how a long sequence is split over ranks: ulysses, ring …", (), ABSENT),
+)  # fmt: skip

@@ -1,0 +1,31 @@
+"""Public threads about installations: the rule that `docs/incidents.md` names for each fires on its facts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from doctor.rulebook.evaluate import evaluate
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.snapshot import parse_facts
+from doctor.sources.workload.defaults import complete_workload
+
+HERE = Path(__file__).parents[1]
+THREADS = [json.loads(line) for line in (HERE / "data" / "incident_threads.jsonl").read_text().splitlines()]
+LISTED = (HERE.parent / "docs" / "incidents.md").read_text()
+
+
+@pytest.mark.parametrize("thread", THREADS, ids=lambda thread: thread["url"].removeprefix("https://github.com/"))
+def test_the_rule_of_a_thread_fires_on_its_facts(thread: dict[str, Any]) -> None:
+    facts = parse_facts(json.dumps({"facts": thread["facts"]}), "the thread")
+    found = {item.rule for item in evaluate(load_rulebook(), complete_workload(facts)).findings}
+    assert thread["rule"] in found, found
+
+
+@pytest.mark.parametrize("thread", THREADS, ids=lambda thread: thread["url"].removeprefix("https://github.com/"))
+def test_the_list_names_that_rule(thread: dict[str, Any]) -> None:
+    row = next(line for line in LISTED.splitlines() if f"({thread['url']})" in line)
+    assert thread["rule"] in row
