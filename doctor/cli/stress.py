@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Annotated
@@ -17,12 +18,13 @@ import typer
 
 from doctor.errors import DoctorError, Interrupted
 from doctor.sources.probes.locate import find_target
+from doctor.sources.project.config import project_defaults
 from doctor.stress.compare_rules import compare_with_rules
 from doctor.stress.discovery import SweepOptions
 from doctor.stress.report import as_json, as_text
 from doctor.stress.sweep import SweepResult, sweep
 
-from .options import Output, Quiet, seconds
+from .options import Output, Quiet, Rules, seconds
 from .output import Screen, write
 
 MOST_PROCESSES = 64
@@ -69,6 +71,7 @@ def _bytes(text: str) -> int:
 @app.command("stress")
 def stress(
     python: Annotated[str | None, typer.Option(metavar="PATH", help="Interpreter of another environment.")] = None,
+    rules: Rules = None,
     backend: Annotated[
         list[str] | None,
         typer.Option(
@@ -161,12 +164,12 @@ def stress(
         raise Interrupted("interrupted", hint) from None
     finally:
         bar.end()
-    write(_rendered(outcome, formats, interpreter), output)
+    write(_rendered(outcome, formats, interpreter, (*project_defaults().rules, *(rules or ()))), output)
     return int(outcome.bad)
 
 
-def _rendered(outcome: SweepResult, form: str, python: str) -> str:
-    comparison = compare_with_rules(outcome, python)
+def _rendered(outcome: SweepResult, form: str, python: str, rules: Sequence[str]) -> str:
+    comparison = compare_with_rules(outcome, python, rules)
     if form == "text":
         return as_text(outcome, comparison)
 

@@ -10,11 +10,11 @@ from typing import Any
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse, term
 from doctor.model import ABSENT, Fact, Facts, Prediction, Reason
+from doctor.packages.gpus import with_capability
 from doctor.rulebook.backends import predict
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.rule import Library
 from doctor.rulebook.rulebook import Rulebook
-from doctor.sources.probes.gpu_table import with_capability
 
 
 def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
@@ -43,16 +43,12 @@ def read_case(case: Mapping[str, Any]) -> Facts:
     facts += [_fact(f"machine.{key}", value) for key, value in _section(case, "machine").items()]
     words = {**_section(case, "workload"), **_options(case)}
     facts += [_fact(f"workload.{key}", value) for key, value in words.items()]
-    read = Facts(facts)
-    if "gpu.name" not in read:
-        return read
-
-    return with_capability(read)
+    return Facts(facts)
 
 
 def predict_case(rulebook: Rulebook, facts: Facts) -> Prediction:
     """What the library that the workload's framework uses will choose."""
-    known, predictions = know(rulebook, facts)
+    known, predictions = know(rulebook, with_capability(facts, rulebook.gpus))
     library = library_of(rulebook, known.value("workload.framework"))
     if library.prefix not in predictions:
         predictions[library.prefix or library.name] = predict(rulebook, library, known)

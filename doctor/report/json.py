@@ -119,6 +119,8 @@ def _fact(fact: Fact) -> dict[str, Any]:
         content["raw"] = fact.raw
     if fact.problem is not None:
         content["problem"] = fact.problem
+    if fact.via is not None:
+        content["via"] = fact.via
     return content
 
 
@@ -165,7 +167,7 @@ def _told(item: Finding) -> dict[str, Any]:
                 "fact": evidence.key,
                 "found": _plain(evidence.fact.value),
                 "wanted": evidence.needs or None,
-                "source": evidence.fact.source,
+                "source": evidence.fact.origin,
                 "condition": evidence.condition,
             }
             for evidence in item.evidence

@@ -13,8 +13,9 @@ from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 from doctor.errors import DoctorError
+from doctor.facts.kinds import BOOLEAN, INTEGER, NUMBER, SM, VERSION, WINDOW
 from doctor.facts.versions import clause_holds, range_holds, split_clauses
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, NUMBER, SM, VERSION, WINDOW, parse, parse_version, term
+from doctor.facts.vocabulary import parse, parse_version, term
 from doctor.model import ABSENT, Evidence, Fact
 
 PRESENT = "present"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -97,6 +97,28 @@ class Rulebook:
     def watched_environment(self) -> tuple[str, ...]:
         """Every variable some library.yaml names."""
         return tuple(dict.fromkeys(name for library in self.libraries.values() for name in library.environment))
+
+    @cached_property
+    def gpus(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the GPUs of all libraries: name -> `sm`, `memory_gib`, `aliases`."""
+        return {name: row for table in self._tables("gpus") for name, row in table.items()}
+
+    @cached_property
+    def cuda_drivers(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the driver of each CUDA release, of all libraries."""
+        return {cuda: row for table in self._tables("cuda_drivers") for cuda, row in table.items()}
+
+    @cached_property
+    def images(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+        """Return the container images of all libraries: name -> release -> what it holds."""
+        images: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for table in self._tables("images"):
+            for name, releases in table.items():
+                images.setdefault(name, {}).update(releases)
+        return images
+
+    def _tables(self, key: str) -> Iterator[Mapping[str, Any]]:
+        return (library.body[key] for library in self.libraries.values() if library.body.get(key))
 
 
 def load_rulebook(extra: Iterable[str] = ()) -> Rulebook:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,11 +178,11 @@ def compare(records: Iterable[tuple[str, Mapping[str, Any], KernelResult]], pred
     return comparison
 
 
-def compare_with_rules(sweep: SweepResult, python: str) -> Comparison | None:
+def compare_with_rules(sweep: SweepResult, python: str, rules: Sequence[str] = ()) -> Comparison | None:
     """Compare a sweep of GPUs with the rules for this environment; failures get the rules that predict them."""
     if str(sweep.hello.get("device")) == "cpu":
         return None  # the rules cover kernels on GPUs
-    rulebook = load_rulebook()
+    rulebook = load_rulebook(rules)
     facts = environment_of(Request(python=python), rulebook).facts
     predictor = CasePredictor(rulebook, facts)
     for item in sweep.failures:

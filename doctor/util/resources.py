@@ -1,4 +1,4 @@
-"""Where the kernels and the rulebook lie, in a wheel, an editable install and a bare checkout alike."""
+"""Locate the kernels and the rulebook in a wheel, an editable install or a checkout."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def _directory(name: str) -> pathlib.Path:
     packaged = _PACKAGE / f"_{name}"  # a wheel
     if packaged.is_dir():
         return packaged
-    # A checkout, installed editable or not at all. The pyproject.toml beside it tells it from a site-packages
-    # directory, where another distribution may own a folder of that name.
+    # A checkout, installed editable or not at all. Its pyproject.toml distinguishes it from a site-packages folder,
+    # where another distribution may own a folder of that name.
     checkout = _PACKAGE.parent / name
     if checkout.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file():
         return checkout
@@ -39,5 +39,5 @@ def programs_dir() -> pathlib.Path:
 
 
 def rules_dir() -> pathlib.Path:
-    """The directory of the rulebook."""
+    """Return the directory of the rulebook."""
     return _directory("rules")

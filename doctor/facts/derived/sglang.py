@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from doctor.facts.derived.registry import derived
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, LIST, TEXT, Term, declare
+from doctor.facts.kinds import BOOLEAN, INTEGER, LIST, TEXT
+from doctor.facts.vocabulary import Term, declare
 from doctor.model import ABSENT
 
 for _key, _kind, _meaning in (

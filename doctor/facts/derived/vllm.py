@@ -5,9 +5,9 @@ Which release does what is in `rules/vllm/library.yaml` (`implies`); here is onl
 
 from __future__ import annotations
 
-from doctor.facts.derived.arithmetic import shape
-from doctor.facts.derived.registry import derived
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, TEXT, Term, declare
+from doctor.facts.derived.registry import derived, shape
+from doctor.facts.kinds import BOOLEAN, INTEGER, TEXT
+from doctor.facts.vocabulary import Term, declare
 from doctor.model import ABSENT
 
 for _key, _kind, _meaning in (

@@ -10,7 +10,8 @@ from typing import Any
 
 from doctor.facts.derived.registry import derived
 from doctor.facts.derived.vllm import wanted
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, TEXT, Term, declare
+from doctor.facts.kinds import BOOLEAN, INTEGER, TEXT
+from doctor.facts.vocabulary import Term, declare
 from doctor.model import ABSENT
 
 for _key, _kind, _meaning in (

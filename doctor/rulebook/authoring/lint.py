@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.kinds import VERSION
 from doctor.facts.versions import split_clauses
-from doctor.facts.vocabulary import VERSION, nearest, parse_version, term
+from doctor.facts.vocabulary import nearest, parse_version, term
 from doctor.rulebook.authoring.scaffold import ID, KEBAB
 from doctor.rulebook.conditions import All, AnyOf, Condition, Leaf, Not
 from doctor.rulebook.messages import PLACEHOLDER

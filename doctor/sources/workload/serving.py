@@ -28,17 +28,17 @@ def serving_facts(config: Config) -> list[Fact]:
 
 
 def _latent(config: Config) -> list[Fact]:
-    rank, source = config.integer("kv_lora_rank")
-    if rank is None or config.model_type not in _LATENT:
+    rank = config.integer("kv_lora_rank")
+    if rank.value is None or config.model_type not in _LATENT:
         return []
-    facts = [Fact("workload.mla", True, source), Fact("workload.kv_lora_rank", rank, source)]
+    facts = [Fact("workload.mla", True, rank.source), Fact("workload.kv_lora_rank", rank.value, rank.source)]
     for key in ("qk_nope_head_dim", "qk_rope_head_dim"):
-        width, source = config.integer(key, least=0)
-        if width is not None:
-            facts.append(Fact(f"workload.{key}", width, source))
-    topk, source = config.integer("index_topk")
-    if topk is not None:
-        facts += [Fact("workload.mla_sparse", True, source), Fact("workload.index_topk", topk, source)]
+        width = config.integer(key, least=0)
+        if width.value is not None:
+            facts.append(Fact(f"workload.{key}", width.value, width.source))
+    topk = config.integer("index_topk")
+    if topk.value is not None:
+        facts += [Fact("workload.mla_sparse", True, topk.source), Fact("workload.index_topk", topk.value, topk.source)]
     return facts
 
 
@@ -58,11 +58,10 @@ def _image_prefix(config: Config) -> list[Fact]:
 
 
 def _widths(config: Config) -> list[Fact]:
-    narrow, _ = config.integer("head_dim")
-    wide, source = config.integer("global_head_dim")
-    if narrow is None or wide is None or narrow == wide:
+    narrow, wide = config.integer("head_dim"), config.integer("global_head_dim")
+    if narrow.value is None or wide.value is None or narrow.value == wide.value:
         return []
-    return [Fact("workload.head_dims_of_layers", (str(narrow), str(wide)), f"{source}, head_dim")]
+    return [Fact("workload.head_dims_of_layers", (str(narrow.value), str(wide.value)), f"{wide.source}, head_dim")]
 
 
 def _attention_type(config: Config) -> list[Fact]:
