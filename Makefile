@@ -24,7 +24,7 @@ bench: $(VENV)/.ready
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/make_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/release/make_docs.py
 
 install: $(VENV)/.ready
 
