@@ -72,8 +72,8 @@ def main() -> int:
     head = [
         "# Output, before and after", "",
         "What the default report of `check` prints. *Before* is the report with every section; `--verbose` shows the "
-        "same details today.", "Both programs got the same files and 100 columns. *Fix* is the first line that shows the "
-        "recommended fix.", "Written by `scripts/release/output_page.py`.", "",
+        "same details today.", "Both programs got the same files and 100 columns. *Fix* is the first line that shows "
+        "the recommended fix.", "Written by `scripts/release/output_page.py`.", "",
         "| | lines before | lines after | words before | words after | fix before | fix after |",
         "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
