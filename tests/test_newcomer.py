@@ -220,6 +220,9 @@ def test_a_lock_file_format(original: Path, tmp_path: Path) -> None:
 def test_a_probe(original: Path, tmp_path: Path) -> None:
     copy = add(original, "b")
     (tmp_path / "acme.mode").write_text("fast\n")
+    info = tmp_path / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
     done = doctor(copy, "snapshot", "--site-packages", tmp_path, "--output", "-")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["facts"]["acme.mode"]["value"] == "fast"
@@ -236,8 +239,8 @@ def test_an_output_format(original: Path, tmp_path: Path) -> None:
 
 def test_a_derived_fact(original: Path, tmp_path: Path) -> None:
     copy = add(original, "d")
-    rule = tmp_path / "acme" / "ACME001.yaml"
-    rule.parent.mkdir()
+    rule = tmp_path / "rules" / "acme" / "ACME001.yaml"
+    rule.parent.mkdir(parents=True)
     rule.write_text(
         "{id: ACME001, name: odd-heads, severity: error, summary: Acme has no odd number of heads, why: w, "
         "references: [r], when: {workload.acme_heads: true}}"
@@ -245,7 +248,7 @@ def test_a_derived_fact(original: Path, tmp_path: Path) -> None:
     for heads, code in ((3, 1), (4, 0)):
         facts = tmp_path / f"{heads}.yaml"
         facts.write_text(f"{FACTS}workload: {{num_heads: {heads}}}\n")
-        done = doctor(copy, "check", "--no-run", "--facts", facts, "--rules", tmp_path, "--format", "json")
+        done = doctor(copy, "check", "--no-run", "--facts", facts, "--rules", tmp_path / "rules", "--format", "json")
         assert done.returncode == code, done.stdout + done.stderr
 
 
