@@ -50,23 +50,23 @@ WORDS = {
 }
 #: What was left when this test was written. Lower a number when a word goes; never raise one.
 KEPT: dict[str, int] = {
-    "patients?": 98,
-    "could not tell|could not be told": 49,
-    "for want of": 7,
+    "patients?": 97,
+    "could not tell|could not be told": 44,
+    "for want of": 6,
     "foretold|foretell": 25,
-    "mend(s|ed|ing)?": 11,
-    "cure[sd]?": 46,
-    "ways? out": 14,
-    "strikes?": 32,
-    "anew": 22,
-    "nobody|whoever": 37,
+    "mend(s|ed|ing)?": 9,
+    "cure[sd]?": 41,
+    "ways? out": 13,
+    "strikes?": 30,
+    "anew": 21,
+    "nobody|whoever": 35,
     "settled": 37,
     "told again": 3,
-    "told|tells?": 546,
+    "told|tells?": 540,
     "asks?|asked|asking": 414,
-    "beside": 115,
+    "beside": 114,
     "stands?": 67,
-    "lies?|lying": 30,
+    "lies?|lying": 29,
     "grades?": 4,
     "wards?": 29,
 }
@@ -98,3 +98,19 @@ def test_private_words_get_fewer(word: str) -> None:
 def test_the_search_finds_words() -> None:
     assert occurrences("mend(s|ed|ing)?", "Mended in 2.9.\nAn amended mend mends.") == [1, 2, 2]
     assert len(files()) > 200
+
+
+#: Superseded decisions and lists of other projects' files name what is not here.
+OTHER_FILES = ("0004-", "0005-", "0015-", "projects.md", "stress.md")
+
+
+def test_documents_name_files_that_exist() -> None:
+    wrong = []
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+        if path.name.startswith(OTHER_FILES):
+            continue
+        for name in re.findall(r"`((?:doctor|tests|scripts|bench|kernels|rules|examples)/[\w/.-]+)`", path.read_text()):
+            planned = name.startswith("kernels/programs/")  # the layout that is being merged
+            if not (ROOT / name).exists() and not re.search(r"NAME|COMMAND", name) and not planned:
+                wrong.append(f"{path.relative_to(ROOT)}: {name}")
+    assert not wrong, "\n".join(wrong)
