@@ -1,10 +1,10 @@
 """Bring the embedded release index up to date from the package index that pip is configured for.
 
-    python scripts/refresh_index.py [--add NAME …] [--only NAME …] [--since DATE] [--dry-run]
+    python scripts/release/refresh_index.py [--add NAME …] [--only NAME …] [--since DATE] [--dry-run]
 
 Every package in `rules/index/releases.json.gz` is looked up (simple JSON API); only releases that are not on
 record yet cost a second request, for their metadata. flash-attn's wheels (`rules/index/flash_attn_wheels.json`) lie
-on the project's own release pages and in no package index: `scripts/refresh_wheels.py` renews that table.
+on the project's own release pages and in no package index: `scripts/release/refresh_wheels.py` renews that table.
 A source-only release without static metadata keeps what
 is on record, or is told and left out.
 """
@@ -32,7 +32,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-INDEX = Path(__file__).resolve().parent.parent / "rules" / "index" / "releases.json.gz"
+INDEX = Path(__file__).resolve().parents[2] / "rules" / "index" / "releases.json.gz"
 #: Extras that decide which binary parts come along; all others never matter to a conflict.
 EXTRAS = {"transformer-engine": ("pytorch", "core", "core-cu12", "core-cu13")}
 

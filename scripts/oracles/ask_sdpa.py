@@ -3,9 +3,9 @@
 
 For each workload: `torch._fused_sdp_choice` (the default's own choice), the kernel that really ran by
 default (profiler), and a forced run of each backend, forward and, in training, backward.
-One JSON line per workload in the form that `scripts/score_backends.py` reads.
+One JSON line per workload in the form that `scripts/oracles/score_backends.py` reads.
 
-    python scripts/ask_sdpa.py --count 400 --seed 1 --output answers.jsonl
+    python scripts/oracles/ask_sdpa.py --count 400 --seed 1 --output answers.jsonl
 """
 
 import argparse

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How near healthy kernels come to the sweep's bounds, and whether three times their error is caught.
 
-    python scripts/stress_margins.py sweep1.jsonl sweep2.jsonl ...     journals that `attn-doctor stress` wrote
+    python scripts/gpu/stress_margins.py sweep1.jsonl sweep2.jsonl ...     journals that `attn-doctor stress` wrote
 
 For each dtype and tensor: cases, the median, the 99th percentile and the largest of error over bound among right
 answers; then the share of cases that fail once that tensor's error is three times what it was, and once it is three

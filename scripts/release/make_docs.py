@@ -1,7 +1,7 @@
 """Puts the documentation together: hand-written pages, one page per rule, all options and fact keys, then mkdocs.
 
-python scripts/make_docs.py            # writes build/docs and builds build/site, without a warning or not at all
-python scripts/make_docs.py --pages    # only the pages
+python scripts/release/make_docs.py            # writes build/docs and builds build/site; a warning fails the build
+python scripts/release/make_docs.py --pages    # only the pages
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+import typer  # noqa: E402
+
+from doctor.cli import rules  # noqa: E402
 from doctor.cli.main import COMMANDS, run  # noqa: E402
-from doctor.cli.rules import ACTIONS  # noqa: E402
 from doctor.facts.vocabulary import TERMS  # noqa: E402
 from doctor.report.rule_page import as_markdown, escaped, kind_of, page_of  # noqa: E402
 from doctor.rulebook.rulebook import Rulebook, load_rulebook  # noqa: E402
@@ -85,7 +87,8 @@ def _relinked(text: str, name: str) -> str:
 
 def _options() -> str:
     parts = ["# All options", "", "As `attn-doctor COMMAND --help` prints them.", ""]
-    commands = [[name] for name in COMMANDS if name != "rules"] + [["rules", action] for action in ACTIONS]
+    actions = typer.main.get_command(rules.app).commands  # type: ignore[attr-defined]
+    commands = [[name] for name in COMMANDS if name != "rules"] + [["rules", action] for action in actions]
     for command in commands:
         text = StringIO()
         with redirect_stdout(text):

@@ -2,7 +2,7 @@
 """Make the table of flash-attn's wheels from the release workflow at each tag of a local clone.
 
     git clone --bare <flash-attention> fa.git
-    python scripts/refresh_wheels.py fa.git [--check]
+    python scripts/release/refresh_wheels.py fa.git [--check]
 
 `rules/index/flash_attn_wheels.json` says which wheels are *expected*: the matrix of `.github/workflows/publish.yml`
 (Python × torch × CUDA × C++ ABI, less what it excludes), one per tag. Whether a job failed no workflow tells. A release
@@ -26,7 +26,7 @@ from typing import Any
 import yaml
 from packaging.version import Version
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from doctor.packages.index import load_index  # noqa: E402 (the script runs from anywhere)

@@ -21,6 +21,6 @@ for wheel in work.glob("*.whl"):
                 archive.extract(name, work / "sources")
     wheel.unlink()
 EOF
-"$2" scripts/ask_vllm.py --sources "$work/sources" --random "${CASES:-200}" --machines "${MACHINES:-20}" \
+"$2" scripts/oracles/ask_vllm.py --sources "$work/sources" --random "${CASES:-200}" --machines "${MACHINES:-20}" \
     --output "$work/answers.jsonl"
-"$3" scripts/score_vllm.py "$work/answers.jsonl" --candidates
+"$3" scripts/oracles/score_vllm.py "$work/answers.jsonl" --candidates

@@ -5,8 +5,8 @@ The Python code of the release decides, unchanged: engine choice, configuration 
 layer's implementation. Only its surroundings are replaced: the GPU's capability, packages that are present or absent,
 and compiled modules (present as the wheel's RECORD lists them, less those that a case names as missing).
 
-    python scripts/ask_vllm.py --sources vllm-0.33.0/ --random 300 --seed 1 --output answers.jsonl
-    python scripts/ask_vllm.py --sources vllm-0.33.0/ --cases cases.jsonl --output answers.jsonl
+    python scripts/oracles/ask_vllm.py --sources vllm-0.33.0/ --random 300 --seed 1 --output answers.jsonl
+    python scripts/oracles/ask_vllm.py --sources vllm-0.33.0/ --cases cases.jsonl --output answers.jsonl
 
 `--sources` is a folder with `vllm/` and `vllm-VERSION.dist-info/`, as `unzip` leaves them. The interpreter needs torch
 and the pure Python requirements of the release. A line of the output holds facts, machine, workload and `expected`.

@@ -1,6 +1,6 @@
 """Exercise every kernel program on a machine with a GPU and write down what happened.
 
-    python scripts/gpu_kernels.py [--output DIR] [--only facts,sdpa,...]
+    python scripts/gpu/gpu_kernels.py [--output DIR] [--only facts,sdpa,...]
 
 Runs from a checkout, installed or not, with the interpreter that starts it as the patient. Prints tables; writes
 `DIR/kernels.json` with every answer in full.
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from doctor.runner.result import KernelResult
 from doctor.runner.run import run_program, run_snippet

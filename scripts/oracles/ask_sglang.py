@@ -7,7 +7,7 @@ replaced, compiled modules and other missing requirements of the wheel are stubs
 the transformers that the release pins.
 
     pip download --no-deps -d wheels sglang==0.5.23 && unzip -q wheels/sglang-0.5.23-*.whl -d sglang-0.5.23
-    python scripts/ask_sglang.py sglang-0.5.23 --count 400 --seed 1 --output answers.jsonl
+    python scripts/oracles/ask_sglang.py sglang-0.5.23 --count 400 --seed 1 --output answers.jsonl
 
 Each line holds facts, options and workload, in the form that `attn-doctor backends --batch` reads, and SGLang's answer:
 `attention_backend`, `prefill`, `decode`, `error` with `error_at`, and `creator_refuses`.

@@ -1,6 +1,6 @@
 """Compare predictions for SGLang with its own answers: `score_sglang.py ANSWERS.jsonl ...`.
 
-Each line is as `scripts/ask_sglang.py` writes it. Prints what disagrees and the agreement: the decode backend, the
+Each line is as `scripts/oracles/ask_sglang.py` writes it. Prints what disagrees and the agreement: the decode backend, the
 prefill backend, and whether a creator refuses. Exit code 1 if the decode or prefill backend agrees in less than 99 %.
 """
 
@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from doctor.diagnosis.batch import answer
 from doctor.rulebook.rulebook import load_rulebook

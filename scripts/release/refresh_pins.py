@@ -1,10 +1,10 @@
 """Renew the tables of what releases pin, from the metadata in the package index that pip is configured for.
 
-    python scripts/refresh_pins.py [--dry-run]
+    python scripts/release/refresh_pins.py [--dry-run]
 
 Rewrites the `releases:` rows of `rules/torchaudio`, `rules/sgl_kernel` and `rules/sglang_kernel`, and the pin of
 flashinfer-python in `rules/vllm`; everything else in these files stays as it is. Releases are read like
-`scripts/refresh_index.py` does, in memory and without the embedded index.
+`scripts/release/refresh_index.py` does, in memory and without the embedded index.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import refresh_index
 
-RULES = Path(__file__).resolve().parent.parent / "rules"
+RULES = Path(__file__).resolve().parents[2] / "rules"
 
 
 def pin_of(requires: list[str], package: str) -> str | None:

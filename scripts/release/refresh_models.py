@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write `rules/transformers_models/library.yaml`: the first and last transformers release that knows a model_type.
 
-    python scripts/refresh_models.py --wheels FOLDER [--since 4.31.0] [--dry-run]
+    python scripts/release/refresh_models.py --wheels FOLDER [--since 4.31.0] [--dry-run]
 
 FOLDER keeps the wheels. Releases that are missing there are downloaded with pip, about 10 MB each. A release knows a
 model_type if a `models/*/configuration_*.py` declares it or the table of `AutoConfig` names it.
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-TARGET = Path(__file__).resolve().parent.parent / "rules" / "transformers_models" / "library.yaml"
+TARGET = Path(__file__).resolve().parents[2] / "rules" / "transformers_models" / "library.yaml"
 _DECLARED = re.compile(r'^\s+model_type(?:\s*:\s*\w+)?\s*=\s*"([^"]+)"', re.MULTILINE)
 _IN_TABLE = re.compile(r'\(\s*"([\w.-]+)",\s*"\w*Config\w*"')
 _CONFIGURATION = re.compile(r"transformers/models/(?!auto/).*/configuration_\w+\.py")
@@ -33,7 +33,7 @@ HEAD = """\
 name: transformers_models
 title: model types of transformers
 distributions: []
-# Written by scripts/refresh_models.py from the wheels of every release since {since}; newest: {newest}.
+# Written by scripts/release/refresh_models.py from the wheels of every release since {since}; newest: {newest}.
 references:
   - https://github.com/huggingface/transformers/blob/v{newest}/src/transformers/models/auto/configuration_auto.py
 """

@@ -10,7 +10,7 @@ the files in it that declare the environment; without files, what attn-doctor fi
 Each goes through the real program. What is printed is a Markdown table: how many requirements were read, which files
 or lines were not, which findings came, in how many seconds. `--json` keeps the messages, to be judged by hand.
 
-    python scripts/ask_projects.py projects.lst --json answers.json
+    python scripts/oracles/ask_projects.py projects.lst --json answers.json
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NO_DIAGNOSIS = 3  # exit code: among others where nothing of the stack is declared
 sys.path.insert(0, str(ROOT))
 

@@ -5,7 +5,7 @@ Every model is built on the meta device with one layer, once per request; what i
 the error, is the answer. A GPU and packages that are only looked for (flash-attn, flash-attn-3, flash-attn-4,
 kernels) can be pretended, so that the real code of many releases can be asked on any machine:
 
-    python scripts/ask_transformers.py --pretend-gpu 9.0 --pretend flash-attn=2.8.3 --output answers.jsonl
+    python scripts/oracles/ask_transformers.py --pretend-gpu 9.0 --pretend flash-attn=2.8.3 --output answers.jsonl
 """
 
 import argparse

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """How long `check --run` takes on this machine, and what the time goes to.
 
-    python3 scripts/time_check_run.py [--python PATH] [--job NAME ...] [--repeat N] [--json FILE] [--trace] [--limit S]
+    python3 scripts/gpu/time_check_run.py [--python PATH] [--job NAME ...] [--repeat N] [--json FILE] [--trace]
+                                          [--limit S]
 
 First the floor, each in a process of its own: starting the interpreter, importing torch, making the context, importing
 the libraries. Then `attn-doctor check` for the jobs whose library is installed. The promise: all that is neither the
@@ -24,7 +25,7 @@ from unittest import mock
 from doctor.runner import run as run_module
 from doctor.runner.process import KernelProcess
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 MODELS = ROOT / "examples" / "models"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Ask an installed TransformerEngine which backend it takes for many random workloads, on a real GPU.
 
-Writes one JSON line per workload in the form that `scripts/score_backends.py` reads, so that predictions
+Writes one JSON line per workload in the form that `scripts/oracles/score_backends.py` reads, so that predictions
 can be compared later and elsewhere. Each workload goes through `DotProductAttention.forward` itself (its own
 normalisation of window, lengths and layout); the call is stopped right after the selection.
 A crash of the library costs the workload it happened in: the parent restarts behind it.
 
-    python scripts/ask_te.py --count 600 --seed 1 --output answers.jsonl
+    python scripts/oracles/ask_te.py --count 600 --seed 1 --output answers.jsonl
 """
 
 import argparse

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Write docs/h200.md anew: run its commands on a machine with a GPU, and put down what they print.
 
-    python3 scripts/capture_session.py [--python PATH] [--te DIR] [--session FILE] [--output FILE|-]
+    python3 scripts/gpu/capture_session.py [--python PATH] [--te DIR] [--session FILE] [--output FILE|-]
 
-`scripts/h200_session.yaml` holds the text, the commands, and the environment of each. `--te` is a folder with an
+`scripts/gpu/h200_session.yaml` holds the text, the commands, and the environment of each. `--te` is a folder with an
 unpacked TransformerEngine; without it the sections that need one cannot be made, and nothing is written unless
 `--without-te` leaves them out. Folders of this machine are replaced by `~/venv`, `<site-packages>`, `~/te` and the
 like; if one is left over, nothing is written either. Needs what attn-doctor needs, and Python 3.10.
@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 #: (arguments behind `attn-doctor`, variables) → (what it printed, exit code)
@@ -177,7 +177,7 @@ def main() -> int:
     made.add_argument("--python", default=sys.executable, help="the interpreter that has torch")
     made.add_argument("--te", help="a folder with an unpacked TransformerEngine")
     made.add_argument("--without-te", action="store_true", help="leave out what needs a TransformerEngine")
-    made.add_argument("--session", type=pathlib.Path, default=ROOT / "scripts" / "h200_session.yaml")
+    made.add_argument("--session", type=pathlib.Path, default=ROOT / "scripts" / "gpu" / "h200_session.yaml")
     made.add_argument("--output", help="the page, `-` for standard output (default: what the session says)")
     made.add_argument("--timeout", type=float, default=300.0, help="seconds for one command")
     options = made.parse_args()
