@@ -31,7 +31,7 @@ def text(matrices: Matrices, style: Style) -> str:
         page.gap()
         _table(page, matrix)
     page.gap()
-    page.say("* runs; yes: could run; no: ruled out; ?: could not tell; fails: runs and dies in a step", look="dim")
+    page.say("* selected; yes: available; no: unavailable; ?: unknown; fails: selected, but crashes at run time", look="dim")
     return page.text()
 
 
@@ -43,9 +43,9 @@ def _table(page: Page, matrix: Matrix) -> None:
         return
     barred = _out_in_every_row(matrix)
     for backend, reason in barred.items():
-        page.say(told_reason(reason), lead=f"{backend} never:", look="dim", indent=2)
+        page.say(told_reason(reason), lead=f"{backend} unavailable for every feature:", look="dim", indent=2)
     if len(barred) == len(matrix.backends):
-        page.say("no feature brings a backend back", look="label", indent=2)
+        page.say("backend unavailable for every feature" if len(barred) == 1 else "no backend is available for any feature", look="label", indent=2)
         return
     notes: dict[str, tuple[int, Reason]] = {}
     lines = [
