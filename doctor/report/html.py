@@ -32,7 +32,19 @@ from .fix_text import alternative_lines, fix_lines
 from .locations import place_of
 from .page import printable
 from .style import Style
-from .summary import alone, conclusion, job_line, library_title, machine_line, needed, shown, stack_line, target_line, title_of, verdict
+from .summary import (
+    alone,
+    conclusion,
+    job_line,
+    library_title,
+    machine_line,
+    needed,
+    shown,
+    stack_line,
+    target_line,
+    title_of,
+    verdict,
+)
 from .tables import told_reason
 from .undetermined import lines
 

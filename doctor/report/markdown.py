@@ -13,7 +13,18 @@ from .locations import place_of
 from .page import printable
 from .proof import proof_text
 from .style import Style
-from .summary import conclusion, job_line, library_title, machine_line, needed, shown, stack_line, target_line, title_of, why_not
+from .summary import (
+    conclusion,
+    job_line,
+    library_title,
+    machine_line,
+    needed,
+    shown,
+    stack_line,
+    target_line,
+    title_of,
+    why_not,
+)
 from .tables import told_reason
 from .undetermined import count, lines, relevant
 

@@ -12,7 +12,7 @@ _WIDEST = 40  # a cell that is wider pushes its line and no other
 
 
 def backend_lines(page: Page, prediction: Prediction, told: frozenset[str] = frozenset()) -> None:
-    """Write which backend is selected, and in a line each why the others are not; rules in `told` were explained above."""
+    """Write which backend is selected, and why the others are not; rules in `told` were explained above."""
     _headline(page, prediction, told)
     for candidate in prediction.candidates:
         if candidate.available is True:

@@ -42,8 +42,8 @@ class TestOneCase:
         (project / "requirements.txt").write_text("# a line more\n# and another\n" + text)  # every line moves
         code, said = check(capsys, "--gpu", "h100", *JOB, "--baseline", "base.json")
         assert code == 0
-        assert said.out.startswith("nothing new: 1 finding of the baseline stands as before")
-        assert "1 finding of the baseline `base.json` not told again: TE103" in " ".join(said.out.split())
+        assert said.out.startswith("OK: no new findings (1 known finding in the baseline)")
+        assert "1 baseline finding suppressed (`base.json`): TE103" in " ".join(said.out.split())
         assert "error TE103" not in said.out
 
     @pytest.mark.parametrize("form", ["sarif", "junit", "github", "markdown"])
@@ -72,7 +72,7 @@ class TestOneCase:
         (project / "requirements.txt").write_text("transformer-engine[pytorch]==2.3.0\n")  # which cuDNN, nobody knows
         _, said = check(capsys, "--gpu", "h100", *JOB, "--baseline", "base.json", "--format", "json")
         notes = json.loads(said.out)["notes"]
-        assert "TE103 of the baseline could not be told this time" in notes
+        assert "TE103 of the baseline was skipped this time (missing information)" in notes
         assert not any(note.startswith("fixed") for note in notes)
 
     def test_no_fix_is_offered_for_what_is_known(self, project, capsys):
@@ -115,7 +115,7 @@ def test_a_baseline_written_with_a_baseline_has_what_that_one_had(project, capsy
     check(capsys, "--gpu", "h100", *JOB, "--format", "json", "--output", "base.json")
     check(capsys, "--gpu", "h100", *JOB, "--baseline", "base.json", "--format", "json", "--output", "next.json")
     code, said = check(capsys, "--gpu", "h100", *JOB, "--baseline", "next.json")
-    assert code == 0 and said.out.startswith("nothing new")
+    assert code == 0 and said.out.startswith("OK: no new findings")
 
 
 def test_a_fingerprint_outlives_wording_and_line_but_not_another_version():
