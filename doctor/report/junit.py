@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from xml.sax.saxutils import escape, quoteattr
 
-from doctor.model import Finding, Report, Severity
+from doctor.model import Finding, Report, Severity, Undetermined
 
 from .cases import name_of
 from .locations import place_of
@@ -46,7 +46,7 @@ def _suite(report: Report, number: int, name: str) -> list[str]:
     cases = [_case("verdict", f"{word}: {sentence}", body)]
     cases += [_finding(report, finding) for finding in report.findings]
     cases += [
-        _case(rule, "skipped (missing information)", f"<skipped>{_text(item.problem or ', '.join(item.missing))}</skipped>")
+        _case(rule, "skipped: missing information", f"<skipped>{_text(_missing(item))}</skipped>")
         for item in relevant(report)
         for rule in item.rules
     ]
@@ -71,6 +71,10 @@ def _suite(report: Report, number: int, name: str) -> list[str]:
         "    <system-err/>",
         "  </testsuite>",
     ]
+
+
+def _missing(item: Undetermined) -> str:
+    return item.problem or ", ".join(item.missing)
 
 
 def _now() -> str:

@@ -65,7 +65,8 @@ def fixes(report: Report, style: Style) -> str:
     look, word, sentence = conclusion(report)
     out = [f"## {_SIGNS[look]} {_prose(word)}: {_prose(sentence)}", "", *_fixes(report)]
     for finding in report.findings:
-        told = [text for text in (why_not(report, finding), finding.myth and f"common wrong fix: {finding.myth}") if text]
+        myth = finding.myth and f"common wrong fix: {finding.myth}"
+        told = [text for text in (why_not(report, finding), myth) if text]
         out += [f"- {finding.rule}: {_prose(text)}" for text in told]
     if report.proof is not None:
         out += ["```", proof_text(report.proof).rstrip(), "```", ""]
@@ -216,7 +217,8 @@ def _assumed(report: Report) -> list[str]:
     if not assumed:
         return []
     told = "; ".join(
-        f"{_code(fact.key.removeprefix('workload.'))} = {_prose(shown(fact.value, fact.key))}: {_prose(fact.source[8:].strip())}"
+        f"{_code(fact.key.removeprefix('workload.'))} = {_prose(shown(fact.value, fact.key))}: "
+        + _prose(fact.source.removeprefix("assumed:").strip())
         for fact in assumed
     )
     return [f"Assumptions (override with `--set`): {told}", ""]

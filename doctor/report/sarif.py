@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -137,10 +137,8 @@ def _path_uri(path: str) -> str:
 
 def _within_folder(path: str) -> str:
     """Return a path below the current folder as relative: code scanning knows the repository's files by it."""
-    if not os.path.isabs(path):
-        return path
-    folder = os.path.join(os.getcwd(), "")
-    return path.removeprefix(folder)
+    given, folder = Path(path), Path.cwd()
+    return given.relative_to(folder).as_posix() if given.is_absolute() and given.is_relative_to(folder) else path
 
 
 def _uri(link: str) -> str:
@@ -186,7 +184,6 @@ def fact_tail(place: SourceLocation) -> str:
 def _notifications(report: Report) -> list[dict[str, Any]]:
     texts = list(report.notes)
     texts += [
-        f"skipped {', '.join(item.rules)}: {item.problem or ', '.join(item.missing)}"
-        for item in relevant(report)
+        f"skipped {', '.join(item.rules)}: {item.problem or ', '.join(item.missing)}" for item in relevant(report)
     ]
     return [{"level": "note", "message": {"text": text}} for text in texts]

@@ -38,7 +38,8 @@ def conclusion(report: Report) -> tuple[str, str, str]:
     look, word, sentence = verdict(report)
     skipped = relevant(report)
     if word == OK and skipped and not report.cases:
-        sentence += f" ({count(skipped)} skipped)"
+        more = f"{count(skipped)} skipped"
+        sentence = f"{sentence[:-1]}; {more})" if sentence.endswith(")") else f"{sentence} ({more})"
     return look, word, sentence
 
 

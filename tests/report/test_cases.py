@@ -113,7 +113,7 @@ def test_every_format_says_where(name, several):
 
 @pytest.mark.parametrize("name", ["text", "markdown"])
 def test_the_table_is_for_people(name, several):
-    text = show(name, several)
+    text = renderer(name)(several, Style(verbose=True))
     assert "4 cases" in text
     for part in ("1024 tokens are too many", "2048 tokens are too many", "1024, 2048"):
         assert part in text

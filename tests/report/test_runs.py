@@ -5,7 +5,7 @@ import json
 import pytest
 from doctor.cli.output import exit_code
 
-from doctor.model import Confirmation, Finding
+from doctor.model import Confirmation, Finding, Severity
 from doctor.report.formats import renderer
 from doctor.report.style import Style
 
@@ -23,7 +23,7 @@ def found(verdict, severity, **more):
 
 @pytest.fixture
 def surprise(make_report):
-    return make_report(findings=(found("unpredicted", "error", reproduction=SCRIPT),), fixes=())
+    return make_report(findings=(found("unpredicted", Severity.ERROR, reproduction=SCRIPT),), fixes=())
 
 
 def test_text_shows_the_script_line_by_line(surprise):
@@ -66,7 +66,7 @@ def test_the_time_of_kernels_is_split(make_report):
 
 @pytest.mark.parametrize(("verdict", "severity", "code"), [("unpredicted", "error", 1), ("refuted", "note", 0)])
 def test_what_a_run_refuted_fails_no_check_and_a_surprise_does(make_report, verdict, severity, code):
-    report = make_report(findings=(found(verdict, severity),), predictions=(), fixes=(), undetermined=())
+    report = make_report(findings=(found(verdict, Severity(severity)),), predictions=(), fixes=(), undetermined=())
     assert exit_code(report, "error") == code
     words = {"unpredicted": "seen in a run:", "refuted": "refuted by a run:"}[verdict]
     assert words in show("text", report), "still visible"
