@@ -64,7 +64,6 @@ def brief(report: Report, style: Style) -> str:
         _no_fix(page, report)
     for note in report.notes[:_MOST_NOTES]:
         page.say(note, lead="note:", look="note")
-    page.gap()
     closing_line(page, report)
     return page.text()
 
@@ -106,7 +105,7 @@ def _own_fix(page: Page, finding: Finding, report: Report) -> None:
         return
     best = finding.alternatives[0]
     lines = alternative_lines(best)
-    risky = "" if best.safe else " (risky: see `--verbose`)"
+    risky = "" if best.safe else " (risky: see `-v`)"
     if len(lines) == 1:
         page.line(f"  fix:{risky} {lines[0]}", "command")
     elif lines:
@@ -147,8 +146,9 @@ def _evidence(report: Report, finding: Finding, evidence: Evidence) -> str:
     values = [fact.value for fact, _ in readings(report, finding, evidence)]
     found = ", ".join(shown(value, evidence.key) for value in values)
     place = evidence.fact.source
-    where_from = f"  ({place})" if ":" in place and not evidence.fact.assumed else ""
-    return f"{evidence.key.removeprefix('workload.')}: found {found}, needs {needed(evidence)}{where_from}"
+    key = evidence.key.removeprefix("workload.")
+    where_from = f"  ({place.removesuffix(f': {key}')})" if ":" in place and not evidence.fact.assumed else ""
+    return f"{key}: found {found}, needs {needed(evidence)}{where_from}"
 
 
 def attention_line(page: Page, prediction: Prediction, explained: frozenset[str]) -> None:
@@ -167,7 +167,7 @@ def attention_line(page: Page, prediction: Prediction, explained: frozenset[str]
         text = f"{library} selects {title_of(prediction, prediction.selected)}"
         if failure is not None:
             reason = failure.rule if failure.rule in explained else told_reason(failure)
-            text += f": fails at run time ({reason})"
+            text += f": fails at run time ({reason})" if reason != failure.rule else f": fails ({reason})"
     page.say(text, lead=lead, look=look, hang=_LABEL)
 
 
@@ -182,24 +182,32 @@ def _missing(prediction: Prediction) -> str:
 
 def numbered_fixes(page: Page, fixes: tuple[Fix, ...], *, commands_of_all: bool = False) -> None:
     """Write the fixes, the first with its commands; the others with theirs where they are short."""
-    page.line("Fix" if len(fixes) == 1 else "Fix (pick one)", "label")
+    hidden = not commands_of_all and any(_hides_commands(fix) for fix in fixes[1:])
+    more = "pick one; `attn-doctor fix` shows the commands of all" if hidden else "pick one"
+    page.line("Fix" if len(fixes) == 1 else f"Fix ({more})", "label", lead=len("Fix"))
     for number, fix in enumerate(fixes, 1):
         risky = "" if fix.safe else " (risky: see note)"
         title = fix.title if commands_of_all or len(fix.changes) < 4 else _short_title(fix)
-        page.say(f"{title}{_clears(fix, fixes)}{risky}", lead=f"  {number}", look="label", hang=4)
-        lines = fix_lines(fix)
-        if not commands_of_all:  # comments explain, and settings are in the title
-            lines = [line for line in lines if not line.startswith("#") and line not in fix.title]
-        if number == 1 or commands_of_all or len(lines) == 1:
-            for line in lines:
-                page.line(f"      {line}", "command")
         texts = [*fix.costs]
         if fix.note and (commands_of_all or not fix.safe):
             texts.append(fix.note)
+        headed = f"{title}{_clears(fix, fixes)}{risky}"
+        if number == 1 and texts and len(whole := f"{headed} ({'; '.join(texts)})") <= page.style.width - 4:
+            headed, texts = whole, []
+        page.say(headed, lead=f"  {number}", look="label", hang=4)
+        lines = fix_lines(fix)
+        if not commands_of_all:  # comments explain, and settings are in the title
+            lines = [line for line in lines if not line.startswith("#") and line not in fix.title]
+        if number == 1 or commands_of_all or (len(lines) == 1 and title != fix.title):
+            for line in lines:
+                page.line(f"      {line}", "command")
         if (number == 1 or commands_of_all) and texts:
             page.say("; ".join(texts), indent=6, hang=6)
-    if not commands_of_all and any(len(fix_lines(fix)) > 1 for fix in fixes[1:]):
-        page.say("`attn-doctor fix` shows all commands and costs", look="dim", indent=2)
+
+
+def _hides_commands(fix: Fix) -> bool:
+    """Return whether the brief report leaves out commands of an alternative that its title does not imply."""
+    return any(change.kind == ChangeKind.PACKAGE for change in fix.changes)
 
 
 def _short_title(fix: Fix) -> str:
@@ -238,10 +246,11 @@ def closing_line(page: Page, report: Report) -> None:
         parts.append(f"{len(report.known)} known finding{'s' if len(report.known) > 1 else ''} in the baseline")
     skipped = relevant(report)
     if skipped:
-        parts.append(f"skipped {count(skipped)} ({_why_skipped(report)})")
+        why = _why_skipped(report)
+        parts.append(f"{count(skipped)} skipped" + (f" ({why})" if why else ""))
     errors = [finding.rule for finding in report.findings]
     more = f"`attn-doctor rules show {errors[0]}`, " if errors else ""
-    page.say(f"{'; '.join(parts)}. More: {more}`--verbose`", look="dim")
+    page.say(f"{'; '.join(parts)}. More: {more}`-v`", look="dim")
 
 
 def _why_skipped(report: Report) -> str:
@@ -255,4 +264,4 @@ def _why_skipped(report: Report) -> str:
         words.append("no GPU")
     if any(key.startswith("driver.") for key in missing):
         words.append("no driver")
-    return ", ".join(words) or "missing information"
+    return ", ".join(words)

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from doctor.cli.output import exit_code
 
+from doctor.cli.output import exit_code
 from doctor.model import Confirmation, Finding, Severity
 from doctor.report.formats import renderer
 from doctor.report.style import Style

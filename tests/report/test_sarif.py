@@ -133,8 +133,11 @@ def test_the_files_of_a_request_are_those_that_exist(at_home):
     assert input_files(Request(defaults=defaults)) == (InputFile("declared", "req.txt"), project)
     request = Request(facts=("f.yaml",), model="model", workload="job.yaml", defaults=defaults)
     assert input_files(request) == (
-        InputFile("model", "model/config.json"), InputFile("workload", "job.yaml"), project, InputFile("facts", "f.yaml"),
-    )  # fmt: skip
+        InputFile("model", "model/config.json"),
+        InputFile("workload", "job.yaml"),
+        project,
+        InputFile("facts", "f.yaml"),
+    )
 
 
 class TestNoDiagnosis:
