@@ -21,7 +21,7 @@ def backend_lines(page: Page, prediction: Prediction, told: frozenset[str] = fro
         more = f" (and {len(candidate.reasons) - 1} more)" if len(candidate.reasons) > 1 else ""
         page.say(
             f"{'unavailable' if candidate.available is False else 'unknown'}: {told_reason(reason)}{more}",
-            lead=f"{candidate.backend}", look="dim", indent=2, hang=4,
+            lead=f"{candidate.backend}:", look="dim", indent=2, hang=4,
         )  # fmt: skip
 
 

@@ -189,10 +189,10 @@ def test_only_the_command_that_is_called_is_imported(arguments, modules):
     ("bash", "complete "), ("zsh", "#compdef attn-doctor"), ("fish", "complete --command attn-doctor"),
 ])  # fmt: skip
 def test_the_completion_script_of_a_shell_is_printed(shell, mark):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "_ATTN_DOCTOR_COMPLETE": f"source_{shell}"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     helped = subprocess.run(
         [sys.executable, "-m", "doctor", "--help"], capture_output=True, text=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment,
     )  # fmt: skip
     if "--show-completion" not in helped.stdout:
         pytest.skip("typer offers no `--show-completion` in this program")

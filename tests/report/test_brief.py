@@ -41,7 +41,8 @@ def test_an_incident_fits_one_screen_with_cause_rules_and_fix(letter):
     first = report.findings[0]
     assert " ".join(first.message.split()) in " ".join(text.split())
     assert all(f"  {number} " in text for number in range(1, len(report.fixes) + 1))
-    assert all(line in text for line in report.fixes[0].installs)
+    commands = [line for line in first_fix.installs if not line.startswith("#")]
+    assert all(line in text for line in commands)
     assert f"attn-doctor rules show {first.rule}" in text.replace("\n  ", " ")
 
 
