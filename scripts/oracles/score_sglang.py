@@ -1,6 +1,6 @@
 """Compare predictions for SGLang with its own answers: `score_sglang.py ANSWERS.jsonl ...`.
 
-Each line is as `scripts/oracles/ask_sglang.py` writes it. Prints what disagrees and the agreement: the decode backend, the
+Each line is as `scripts/oracles/ask_sglang.py` writes it. Prints what disagrees and the agreement:
 prefill backend, and whether a creator refuses. Exit code 1 if the decode or prefill backend agrees in less than 99 %.
 """
 
