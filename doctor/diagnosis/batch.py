@@ -115,8 +115,6 @@ def _options(case: Mapping[str, Any]) -> Mapping[str, Any]:
         raise DoctorError("`options` needs a JSON list of arguments")
     if not arguments:
         return {}
-    from doctor.sources.workload.sglang_options import read_options
-
     return read_options(arguments)
 
 
