@@ -24,6 +24,7 @@ from .frames import Call, Frame, Sink, Violation
 from .program import Program
 from .signatures import Signature, misfits
 from .state import State
+from .trees import walk
 from .values import (
     NONE,
     UNKNOWN,
@@ -34,6 +35,7 @@ from .values import (
     Const,
     External,
     Function,
+    Imported,
     Instance,
     Mapping,
     ModuleValue,
@@ -62,6 +64,7 @@ class Checker:
         self.signatures: dict[tuple[str, str, int], Signature | None] = {}
         self.lengths: dict[tuple[str, str, int], frozenset[int]] = {}
         self.reading: set[int] = set()
+        self.patches: list[tuple[ClassInfo, str, Function]] = []
 
     def foreign(self, frame: Frame, module: str) -> bool:
         """Tell whether a module belongs to another package than the code that is run."""
@@ -233,6 +236,8 @@ class Checker:
         elif isinstance(base, ClassValue):
             if self.foreign(frame, base.info.module):
                 base.info.patched.add(name)
+                if isinstance(value, Function) and not state.unknown:
+                    self.patches.append((base.info, name, value))
             else:
                 old = base.info.attributes.get(name)
                 sure = old is None or not state.facts
@@ -277,6 +282,8 @@ class Checker:
         for violation in violations:
             self.fail(frame, node, state, violation)
         module = _module_of(function)
+        if not violations and target is not None:
+            self.sink.fits(frame, node, target.symbol)
         if module and self.foreign(frame, module):
             self.sink.use(frame, node, module, self.signature(function) is not None)
         return result
@@ -365,7 +372,7 @@ class Checker:
         if missing:
             self.fail(frame, node, state, self._no_module(module, missing))
             return UNKNOWN
-        found = self.program.member(module, name)
+        found = self.program.provides(module, name)
         self.sink.use(frame, node, module, found is not None and not isinstance(found, (Unknown, Choice)))
         if found is None:
             violation = Violation(
@@ -373,7 +380,7 @@ class Checker:
             )
             self.fail(frame, node, state, violation)
             return UNKNOWN
-        return self.program.force(found)
+        return found if isinstance(found, Imported) else self.program.force(found)
 
     def import_module(self, frame: Frame, module: str, node: ast.AST, state: State) -> Value:
         """Return a module of another package; fails where it is missing."""
@@ -426,7 +433,7 @@ def _module_of(function: Value) -> str:
 
 def names_in(node: ast.AST) -> frozenset[str]:
     """Return the identifiers that a piece of code reads."""
-    return frozenset(child.id for child in ast.walk(node) if isinstance(child, ast.Name))
+    return frozenset(child.id for child in walk(node) if isinstance(child, ast.Name))
 
 
 def root_of(node: ast.AST) -> str:

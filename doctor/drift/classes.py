@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from .program import Program
 from .signatures import Signature, from_fields, signature_of
+from .trees import walk
 from .values import UNKNOWN, Bound, ClassInfo, ClassValue, External, Function, Value, alternatives
 
 #: `dir(torch.nn.Module())`, the names that have no leading underscore and those that subclasses use.
@@ -93,7 +94,7 @@ def _mentioned(node: ast.ClassDef, instance: bool) -> frozenset[str]:
     if known is None or known[0] is not node:
         stored: set[str] = set()
         spelled: set[str] = set()
-        for child in ast.walk(node):
+        for child in walk(node):
             if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store):
                 stored.add(child.attr)
             elif isinstance(child, ast.Constant) and isinstance(child.value, str) and child.value.isidentifier():
@@ -178,13 +179,13 @@ def _taken_by(value: Value, decorator: ast.expr, rest: str) -> set[str] | None:
     if not isinstance(value, Function) or rest or isinstance(value.node, ast.Lambda):
         return None
     mentioned = _strings(value.node) | _strings(decorator)
-    for inner in ast.walk(value.node):
+    for inner in walk(value.node):
         if isinstance(inner, ast.FunctionDef) and inner is not value.node:
             if inner.args.vararg is not None and inner.args.kwarg is not None:
                 named = {item.arg for item in [*inner.args.args, *inner.args.kwonlyargs]}
                 return mentioned | (named - {"self", "func", "fn", "function", "cls"})
     returned = {
-        node.value.id for node in ast.walk(value.node) if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
+        node.value.id for node in walk(value.node) if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
     }
     first = value.node.args.args[0].arg if value.node.args.args else ""
     if first in returned or _returns_identity(value.node):
@@ -194,10 +195,10 @@ def _taken_by(value: Value, decorator: ast.expr, rest: str) -> set[str] | None:
 
 def _returns_identity(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Tell whether a decorator factory has an inner function that returns its only argument."""
-    for inner in ast.walk(node):
+    for inner in walk(node):
         if isinstance(inner, ast.FunctionDef) and inner is not node and len(inner.args.args) == 1:
             name = inner.args.args[0].arg
-            for child in ast.walk(inner):
+            for child in walk(inner):
                 if isinstance(child, ast.Return) and isinstance(child.value, ast.Name) and child.value.id == name:
                     return True
     return False
@@ -205,7 +206,7 @@ def _returns_identity(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def _strings(node: ast.AST) -> set[str]:
     return {
-        child.value for child in ast.walk(node)
+        child.value for child in walk(node)
         if isinstance(child, ast.Constant) and isinstance(child.value, str) and child.value.isidentifier()
     }  # fmt: skip
 
@@ -294,7 +295,7 @@ def _lengths(node: ast.expr | None, function: ast.AST) -> set[int]:
 
 def _binds(node: ast.Assign | ast.AugAssign | ast.AnnAssign, name: str) -> bool:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return any(isinstance(child, ast.Name) and child.id == name for target in targets for child in ast.walk(target))
+    return any(isinstance(child, ast.Name) and child.id == name for target in targets for child in walk(target))
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:

@@ -41,14 +41,16 @@ class Reach(Enum):
     IMPORT = "import"
     CONSTRUCTION = "construction"
     COMMON = "common"
+    ON_DEMAND = "on_demand"
     CONTEXT_PARALLEL = "context_parallel"
     FEATURE = "feature"
 
 
 class Certainty(Enum):
-    """Whether the analysis could evaluate every guard of the use."""
+    """How sure a finding is: on every path, on some paths only, or behind a guard that could not be evaluated."""
 
     DEFINITE = "definite"
+    POSSIBLE = "possible"
     UNKNOWN = "unknown"
 
 

@@ -32,6 +32,8 @@ class Frame:
     closure: MappingType[str, Value] | None = None
     is_module: bool = False
     is_class_body: bool = False
+    context: str = ""
+    """The functions that led here, outermost first."""
     declared_global: set[str] = field(default_factory=set)
 
 
@@ -54,6 +56,9 @@ class Sink(Protocol):
 
     def violation(self, frame: Frame, node: ast.AST, state: State, violation: Violation) -> None:
         """Record a use that fails."""
+
+    def fits(self, frame: Frame, node: ast.AST, symbol: str) -> None:
+        """Note a path on which a call fits its target."""
 
     def use(self, frame: Frame, node: ast.AST, module: str, known: bool) -> None:
         """Count a use of something of `module`; `known` tells whether it could be checked."""

@@ -24,6 +24,7 @@ from .values import (
     Const,
     External,
     Function,
+    Imported,
     Instance,
     Mapping,
     ModuleValue,
@@ -238,7 +239,7 @@ def _version_of(context: Context, call: Call) -> Value:
     version = context.program.environment.version_of(name.value)
     if version:
         return Const(version, name.value)
-    if context.program.is_absent(name.value.replace("-", "_")):
+    if context.program.is_distribution_absent(name.value):
         context.raise_if_caught("PackageNotFoundError")
     return Unknown(f"version of {name.value}", True)
 
@@ -296,6 +297,9 @@ def builtin_call(context: Context, name: str, call: Call, node: ast.Call, state:
         return UNKNOWN
     if last.startswith("is_") and last.endswith("_available"):
         return Unknown("availability", True)
+    texts = [item.value for item in call.positional if isinstance(item, Const) and isinstance(item.value, str)]
+    if "Lazy" in last and len(texts) == 2 and context.program.environment.find(texts[0]) is not None:
+        return Imported(texts[0], texts[1])  # an object that imports a name on first use
     return UNKNOWN
 
 

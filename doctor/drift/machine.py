@@ -14,6 +14,7 @@ from .intrinsics import truth
 from .program import Program, Record
 from .signatures import Signature
 from .state import BudgetExceeded, Raised, State, join_all, merge
+from .trees import walk
 from .values import (
     FALSE,
     NONE,
@@ -36,8 +37,8 @@ from .values import (
 )
 
 CALL_DEPTH = 8
-#: A function of the caller that is larger is followed only when it receives something of the other package.
-GUARD_SIZE = 400
+#: A function of more lines is followed only when it receives something of the other package.
+GUARD_SIZE = 60
 UNROLLED = 6
 ACCEPTED_CLASS_DECORATORS = frozenset({"dataclass", "auto_docstring", "add_start_docstrings", "final", "requires",
                                        "total_ordering", "runtime_checkable", "unique", "no_type_check"})  # fmt: skip
@@ -58,6 +59,15 @@ class Flow:
         self.returned += other.returned
         self.raised += other.raised
         self.left += other.left
+
+
+@dataclass(frozen=True)
+class OwnImport:
+    """An import of one module of a package by another, on a path that is run."""
+
+    importer: str
+    at_module_level: bool
+    guarded: bool
 
 
 class Caught(Raised):
@@ -81,6 +91,7 @@ class Machine(Evaluator):
         self.memo: dict[object, Value] = {}
         self.functions: dict[str, list[Function]] = {}
         self.nested: list[Function] = []
+        self.imports: dict[str, list[OwnImport]] = {}
         program.execute = self.run_module
 
     # Reports
@@ -149,11 +160,23 @@ class Machine(Evaluator):
                     record.open = record.open or not isinstance(statement, ast.Raise)
                     break
                 states = merge(flow.normal, "")
-        except BudgetExceeded:
+        except (BudgetExceeded, RecursionError):
             record.open = True
         finally:
             record.namespace = _namespace(states)
             self.handlers, self.running = handlers, running
+            if outer is not None:
+                self.frame = outer
+
+    def evaluate_in(self, record: Record, node: ast.expr) -> Value:
+        """Return the value of an expression at the end of a module."""
+        outer = getattr(self, "frame", None)
+        self.frame = Frame(record, "evaluate")
+        try:
+            return self.eval(node, State())
+        except Raised:
+            return UNKNOWN
+        finally:
             if outer is not None:
                 self.frame = outer
 
@@ -170,8 +193,8 @@ class Machine(Evaluator):
                 flow = self.run_statement(statement, state)
                 following += flow.normal
                 result.take_ends(flow)
-            before = states[0].unknown
-            states = merge(following, before) if len(following) > 1 else following
+            before = "" if any(not state.unknown for state in states) else states[0].unknown
+            states = merge(following, before)
         result.normal = states
         return result
 
@@ -264,7 +287,10 @@ class Machine(Evaluator):
         value = self.eval(node.test, state)
         if truth(value) is False and isinstance(value, Const) and value.of_version:
             self._refuse(node, node.test, value.of_version, state)
+        known = set(state.facts)
         yes, _ = self.branch(state, node.test)
+        for item in yes:
+            item.asserted |= frozenset(item.facts.keys() - known)
         return Flow(yes) if yes else Flow(raised=[(state, Raised("AssertionError"))])
 
     def _refuse(self, node: ast.stmt, test: ast.expr, distribution: str, state: State) -> None:
@@ -275,7 +301,7 @@ class Machine(Evaluator):
             (item for item in environment.packages.values() if environment.release_of(distribution) == item.release), None
         )
         construction = self.frame.scope.endswith("__init__") or self.frame.is_module
-        if package is None or not construction or state.facts or state.unknown:
+        if package is None or not construction or state.conditions() or state.unknown:
             return
         text = ast.unparse(test)
         message = f"the caller refuses `{package.release}`: `{text}` does not hold"
@@ -291,10 +317,7 @@ class Machine(Evaluator):
         result = self.run_block(node.body, yes)
         other = self.run_block(node.orelse, no)
         result.take_ends(other)
-        ended = bool(result.returned or result.raised) and not (result.normal and other.normal)
         result.normal = merge([*result.normal, *other.normal], before)
-        if len(result.normal) == 1 and yes and no and not ended:
-            result.normal[0].unknown = before
         return result
 
     def _while(self, node: ast.While, state: State) -> Flow:
@@ -400,7 +423,7 @@ class Machine(Evaluator):
         result = Flow()
         for case in node.cases:
             branch = state.fork()
-            for child in ast.walk(case.pattern):
+            for child in walk(case.pattern):
                 name = getattr(child, "name", None)
                 if isinstance(name, str):
                     branch.bind(name, UNKNOWN)
@@ -441,11 +464,17 @@ class Machine(Evaluator):
                     value = FALSE
             elif package is record.package:
                 value = Imported(module, alias.name)
+                self.imports.setdefault(module, []).append(self._own_import())
+                self.imports.setdefault(f"{module}.{alias.name}", []).append(self._own_import())
             else:
-                found = self.checker.import_name(self.frame, module, alias.name, alias, state)
+                found = self.checker.import_name(self.frame, module, alias.name, node, state)
                 value = found if found is not None else UNKNOWN
             self._set(ast.Name(name, ast.Store()), value, state, None)
         return Flow([state])
+
+    def _own_import(self) -> OwnImport:
+        guarded = any(catches(names, "ImportError") for group in self.handlers for names in group)
+        return OwnImport(self.frame.record.name, self.frame.is_module, guarded)
 
     def _star(self, module: str, state: State) -> None:
         record = self.program.record(module)
@@ -554,7 +583,8 @@ class Machine(Evaluator):
         if seed is not None:
             state.variables |= seed.variables
             state.facts |= seed.facts
-        self.frame = Frame(record, function.qualname, function.owner, function.closure)
+        context = f"{outer.context} {function.qualname}" if outer is not None and self.running else function.qualname
+        self.frame = Frame(record, function.qualname, function.owner, function.closure, context=context)
         self.running.append(function)
         try:
             if isinstance(function.node, ast.Lambda):
@@ -570,6 +600,15 @@ class Machine(Evaluator):
                 raise flow.raised[0][1]
             return []
         return ends
+
+    def run_imports(self, record: Record, function: Function, nodes: list[ast.Import | ast.ImportFrom]) -> None:
+        """Check imports inside a function without running the rest of it."""
+        outer = getattr(self, "frame", None)
+        self.frame = Frame(record, function.qualname, function.owner)
+        for node in nodes:
+            self.run_statement(node, State())
+        if outer is not None:
+            self.frame = outer
 
     def _bind_parameters(
         self, function: Function, receiver: Value | None, call: Call | None, state: State, record: Record
@@ -655,24 +694,20 @@ def _follows(value: Value) -> bool:
     return isinstance(value, Sequence) and any(_follows(item) for item in value.items)
 
 
-_SIZES: dict[int, tuple[ast.AST, int, bool]] = {}
-
-
-def _measure(function: Function) -> tuple[ast.AST, int, bool]:
-    known = _SIZES.get(id(function.node))
-    if known is None or known[0] is not function.node:
-        nodes = list(ast.walk(function.node))
-        known = (function.node, len(nodes), any(isinstance(item, (ast.Yield, ast.YieldFrom)) for item in nodes))
-        _SIZES[id(function.node)] = known
-    return known
-
-
 def _size(function: Function) -> int:
-    return _measure(function)[1]
+    node = function.node
+    return (node.end_lineno or node.lineno) - node.lineno
+
+
+_GENERATORS: dict[int, tuple[ast.AST, bool]] = {}
 
 
 def _is_generator(function: Function) -> bool:
-    return _measure(function)[2]
+    known = _GENERATORS.get(id(function.node))
+    if known is None or known[0] is not function.node:
+        known = (function.node, any(isinstance(item, (ast.Yield, ast.YieldFrom)) for item in walk(function.node)))
+        _GENERATORS[id(function.node)] = known
+    return known[1]
 
 
 _STATEMENTS = {

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from .sources import Environment, Package, SourceFile
+from .sources import Environment, Package, SourceFile, normalized
+from .trees import walk
 from .values import UNKNOWN, Choice, ClassInfo, External, Imported, ModuleValue, Unknown, Value, alternatives, choice
 
 #: A chain of re-exports longer than this is a circle.
 HOPS = 40
 STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
 #: A package with this many sibling folders is a family (one folder per model): a missing member is a missing feature.
-FAMILY = 15
+FAMILY = 30
 #: Present in every stack: where its files are not found, its version is unknown, but it is not absent.
 ASSUMED_PRESENT = frozenset(
     {"torch", "numpy", "packaging", "einops", "triton", "typing_extensions", "importlib_metadata", "setuptools",
@@ -39,8 +40,9 @@ class Record:
     lazy: bool = False
     """The module replaces itself by an object that imports on first use."""
     bound: frozenset[str] | None = None
-    exports: dict[str, str] | None = None
+    exports: dict[str, Value] | None = None
     listed: dict[str, str] | None = None
+    texts: frozenset[str] | None = None
     patched: set[str] = field(default_factory=set)
     global_names: frozenset[str] | None = None
     global_imports: dict[str, Imported] = field(default_factory=dict)
@@ -68,6 +70,8 @@ class Program:
         self.environment = environment
         self.readable = readable
         self.records: dict[str, Record | None] = {}
+        self.texts: dict[str, bytes | None] = {}
+        self.families: dict[str, bool] = {}
         self.execute: Callable[[Record], None] = _not_connected
 
     def package(self, module: str) -> Package | None:
@@ -85,6 +89,10 @@ class Program:
             top.startswith(f"{name}_") and self.readable(package)
             for name, package in self.environment.packages.items()
         )
+
+    def is_distribution_absent(self, name: str) -> bool:
+        """Tell whether a distribution is surely not installed."""
+        return self.environment.release_of(name) is None and normalized(name).replace("-", "_") not in ASSUMED_PRESENT
 
     def record(self, module: str) -> Record | None:
         """Return a module of a readable package, run; None where there is no such file."""
@@ -105,11 +113,13 @@ class Program:
         if record.source.compiled or path.is_dir():
             record.open = record.source.compiled
         else:
-            record.tree = self.environment.parse(path, self.environment.display(record.package, path))
-            if record.tree is None:
+            parsed = self.environment.parse(path, self.environment.display(record.package, path))
+            if parsed is None:
                 record.open = True
             else:
-                self._scan_globals(record)
+                record.tree = parsed.tree
+                if parsed.assigns_globals:
+                    self._scan_globals(record)
                 self.execute(record)
         record.status = "done"
 
@@ -117,13 +127,13 @@ class Program:
         """Collect names that functions assign through `global`, and imports made that way."""
         assert record.tree is not None
         names: set[str] = set()
-        for function in ast.walk(record.tree):
+        for function in walk(record.tree):
             if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 continue
-            declared = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
+            declared = {name for node in walk(function) if isinstance(node, ast.Global) for name in node.names}
             if not declared:
                 continue
-            for node in ast.walk(function):
+            for node in walk(function):
                 if isinstance(node, ast.Assign):
                     for target in node.targets:
                         if isinstance(target, ast.Name) and target.id in declared:
@@ -176,6 +186,29 @@ class Program:
             return UNKNOWN
         return None
 
+    def provides(self, module: str, name: str) -> Value | None:
+        """Return what `from module import name` binds, without running the module where its text shows the name.
+
+        None where the name is surely missing.
+        """
+        known = self.records.get(module)
+        if known is not None and name in known.patched:
+            return UNKNOWN
+        text = self._text(module)
+        if text is not None and re.search(_DEFINED % name.encode(), text, re.M) is not None:
+            return Imported(module, name)
+        record = self.record(module)
+        if record is not None and record.lazy and name in self._lazy_imports(record):
+            return Imported(module, name)
+        return self.member(module, name)
+
+    def _text(self, module: str) -> bytes | None:
+        if module not in self.texts:
+            source = self.environment.find(module)
+            readable = source is not None and not source.compiled and source.path.is_file()
+            self.texts[module] = self.environment.read(source.path, module) if source is not None and readable else None
+        return self.texts[module]
+
     def force(self, value: Value, hops: int = 0) -> Value:
         """Resolve an imported name to what it is; unknown where it cannot be."""
         while isinstance(value, Imported):
@@ -217,14 +250,39 @@ class Program:
         """Tell whether a missing module is one of a family: `transformers.models.new_model`."""
         parent, _, _ = module.rpartition(".")
         while parent:
-            source = self.environment.find(parent)
-            if source is not None:
-                folder = source.path.parent if source.path.name == "__init__.py" else source.path
-                if not folder.is_dir():
-                    return False
-                return sum(1 for item in folder.iterdir() if (item / "__init__.py").is_file()) >= FAMILY
+            if self.environment.find(parent) is not None:
+                return self._is_family(parent)
             parent, _, _ = parent.rpartition(".")
         return False
+
+    def in_family(self, module: str) -> bool:
+        """Tell whether a module lies in one member of a family: `transformers.models.llama.modeling_llama`."""
+        parts = module.split(".")
+        return any(self._is_family(".".join(parts[:index])) for index in range(1, len(parts)))
+
+    def _is_family(self, module: str) -> bool:
+        if module not in self.families:
+            source = self.environment.find(module)
+            folder = source.path.parent if source is not None else None
+            members = sum(1 for item in folder.glob("*/__init__.py")) if folder is not None and source is not None and (
+                source.is_package) else 0
+            self.families[module] = members >= FAMILY
+        return self.families[module]
+
+    def is_family_name(self, module: str, name: str) -> bool:
+        """Tell whether a missing name is a class of a model that the package lacks altogether.
+
+        The package must list many classes with the same ending, and none that starts like this one.
+        """
+        match = _MODEL_CLASS.fullmatch(name)
+        record = self.record(module)
+        if match is None or record is None or not record.lazy or record.tree is None:
+            return False
+        listed = self._lazy_exports(record)
+        stem, ending = match.group(1), match.group(2)
+        if stem == "Auto" or any(other.startswith(stem) for other in listed):
+            return False
+        return sum(1 for other in listed if other.endswith(ending)) >= FAMILY
 
     def _aliased(self, module: str) -> bool:
         """Tell whether a package mentions a module that has no file, as packages do that register aliases."""
@@ -234,12 +292,19 @@ class Program:
             if record is None or record.tree is None:
                 continue
             rest = ".".join(parts[index:])
-            for node in ast.walk(record.tree):
-                if isinstance(node, ast.Constant) and node.value in (module, rest, f".{rest}"):
-                    return True
-                if isinstance(node, ast.JoinedStr) and rest in ast.unparse(node):
-                    return True
+            if not self._spelled(record).isdisjoint((module, rest, f".{rest}")):
+                return True
         return False
+
+    def _spelled(self, record: Record) -> frozenset[str]:
+        """Return the text constants of a module."""
+        if record.texts is None:
+            found = set()
+            for node in walk(record.tree) if record.tree is not None else ():
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.add(node.value)
+            record.texts = frozenset(found)
+        return record.texts
 
     def _bound(self, record: Record) -> frozenset[str]:
         """Return every name that module-level code binds under any condition."""
@@ -250,20 +315,21 @@ class Program:
     def _lazy_imports(self, record: Record) -> dict[str, Value]:
         """Return what a lazy module imports for type checkers: the same names that it gives at run time."""
         if record.exports is None:
-            self._scan_lazy(record)
-        return {name: _split(target) for name, target in (record.exports or {}).items()}
+            record.exports = self._scan_lazy(record)
+        return record.exports
 
-    def _scan_lazy(self, record: Record) -> None:
+    def _scan_lazy(self, record: Record) -> dict[str, Value]:
         assert record.tree is not None
-        record.exports = {}
-        for node in ast.walk(record.tree):
+        exports: dict[str, Value] = {}
+        for node in walk(record.tree):
             if isinstance(node, ast.ImportFrom):
                 module = record.absolute(node.module, node.level)
                 if self.environment.package_of(module) is not record.package:
                     continue
                 for alias in node.names:
                     if alias.name != "*":
-                        record.exports.setdefault(alias.asname or alias.name, f"{module}:{alias.name}")
+                        exports.setdefault(alias.asname or alias.name, Imported(module, alias.name))
+        return exports
 
     def _lazy_exports(self, record: Record) -> dict[str, str]:
         """Return the names that the files below a lazy package list in `__all__`, and the module of each.
@@ -273,10 +339,7 @@ class Program:
         if record.listed is not None:
             return record.listed
         assert record.tree is not None
-        found = {
-            node.value: "" for node in ast.walk(record.tree)
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier()
-        }  # fmt: skip
+        found = {text: "" for text in self._spelled(record) if text.isidentifier()}
         folder = record.source.path.parent
         for path in self.environment.files(record.package):
             if folder not in path.parents:
@@ -295,14 +358,14 @@ class Program:
         return found
 
 
+#: A definition at the left margin, which no condition encloses.
+_DEFINED = rb"^(?:(?:async\s+)?def|class)\s+%b\b"
 _ALL = re.compile(rb"^__all__\s*(?::[^=\n]*)?\+?=\s*[\[(](.*?)[\])]", re.S | re.M)
+_MODEL_CLASS = re.compile(
+    r"([A-Z]\w+?)(Config|Model|PreTrainedModel|For[A-Z]\w+|Tokenizer|TokenizerFast|Processor|ImageProcessor)"
+)
 _QUOTED = re.compile(rb"[\"']([A-Za-z_]\w*)[\"']")
 _EXPORT = re.compile(rb"^@(?:export|requires)\b.*\n(?:@.*\n)*(?:class|def)\s+([A-Za-z_]\w*)", re.M)
-
-
-def _split(target: str) -> Value:
-    module, _, name = target.partition(":")
-    return Imported(module, name)
 
 
 def _not_connected(record: Record) -> None:

@@ -41,6 +41,14 @@ class SourceFile:
     compiled: bool = False
 
 
+@dataclass(frozen=True)
+class Parsed:
+    """A syntax tree; `assigns_globals` tells whether a function may assign variables of the module."""
+
+    tree: ast.Module
+    assigns_globals: bool
+
+
 @dataclass
 class Package:
     """An importable top-level package or module, and the distribution that installed it."""
@@ -215,7 +223,7 @@ class Environment:
             self.notices.append(Notice(subject, f"skipped: {error.strerror or error}"))
             return None
 
-    def parse(self, path: Path, subject: str) -> ast.Module | None:
+    def parse(self, path: Path, subject: str) -> Parsed | None:
         """Return the syntax tree of a file; None, with a notice, where there is none."""
         data = self.read(path, subject)
         if data is None:
@@ -235,10 +243,7 @@ class Environment:
         except (RecursionError, MemoryError):
             self.notices.append(Notice(subject, "skipped: nested too deeply"))
             return None
-        if _tree_depth_exceeds(tree, DEPTH_LIMIT):
-            self.notices.append(Notice(subject, f"skipped: nested deeper than {DEPTH_LIMIT}"))
-            return None
-        return tree
+        return Parsed(tree, b"global " in data)
 
 
 def _name_of(entry: os.DirEntry[str]) -> str:
@@ -255,15 +260,6 @@ def _too_deep(data: bytes) -> bool:
         if depth > DEPTH_LIMIT:
             return True
     return False
-
-
-def _tree_depth_exceeds(tree: ast.AST, limit: int) -> bool:
-    level: list[ast.AST] = [tree]
-    for _ in range(limit):
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
-        if not level:
-            return False
-    return True
 
 
 def _release_of(information: Path) -> Release | None:

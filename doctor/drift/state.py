@@ -38,10 +38,12 @@ class State:
     facts: dict[str, bool] = field(default_factory=dict)
     unknown: str = ""
     """A guard of the installation that could not be evaluated; findings on this path are uncertain."""
+    asserted: frozenset[str] = frozenset()
+    """Conditions that hold because the code asserts them: no choice of the workload."""
 
     def fork(self) -> State:
         """Return a copy that changes independently."""
-        return State(dict(self.variables), dict(self.facts), self.unknown)
+        return State(dict(self.variables), dict(self.facts), self.unknown, self.asserted)
 
     def bind(self, name: str, value: Value) -> None:
         """Assign a variable or dotted path, and forget what was assumed about the old value."""
@@ -56,6 +58,10 @@ class State:
         for text in stale:
             del self.facts[text]
         self.variables[name] = value
+
+    def conditions(self) -> list[str]:
+        """Return the conditions that the workload chooses, as the code writes them."""
+        return [text if truth else f"not ({text})" for text, truth in self.facts.items() if text not in self.asserted]
 
     def alias(self, name: str, source: str) -> None:
         """Repeat what is assumed about `source` for `name`, after `name = source`."""
@@ -72,7 +78,7 @@ def _identity(state: State) -> frozenset[tuple[str, Value]]:
 def _joined(states: list[State], unknown: str) -> State:
     """Join paths that agree in all values of interest."""
     first = states[0]
-    result = State({}, {}, unknown)
+    result = State({}, {}, unknown, first.asserted)
     for name, value in first.variables.items():
         others = [state.variables.get(name) for state in states[1:]]
         if all(other == value for other in others):
@@ -105,7 +111,7 @@ def merge(states: list[State], before: str) -> list[State]:
 
 def join_all(states: list[State], before: str) -> State:
     """Join states whatever they differ in: dicts keep the keys of all, other values become alternatives."""
-    result = State({}, {}, before)
+    result = State({}, {}, before, states[0].asserted)
     names = dict.fromkeys(name for state in states for name in state.variables)
     for name in names:
         values = [state.variables[name] for state in states if name in state.variables]
