@@ -17,6 +17,7 @@ COMMANDS = {
     "fix": "the smallest change that clears the findings",
     "wheels": "the official flash-attn wheel that fits, or the nearest, or how to build it",
     "stress": "is every attention here right? the whole sweep on the GPUs, minutes",
+    "drift": "which calls between installed packages the installed callee does not answer",
     "snapshot": "the facts of this machine as a file that every command takes back",
     "init": "write the project's GPUs, jobs and files into pyproject.toml, for `check` in CI",
     "rules": "list, show, test and start rules",

@@ -172,6 +172,13 @@ def stress(arguments: Sequence[str], streams: Streams) -> int:
     return run(arguments, streams)
 
 
+def drift(arguments: Sequence[str], streams: Streams) -> int:
+    """Compare calls with their targets."""
+    from .drift_command import run
+
+    return run(arguments, streams)
+
+
 def wheels(arguments: Sequence[str], streams: Streams) -> int:
     """Look up."""
     from .wheel_commands import run

@@ -7,17 +7,28 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from .classes import dotted, lineage
+from .classes import lineage
 from .collector import Collector
 from .dispatch import typed_functions
 from .findings import Finding, Notice, Pair
 from .machine import Machine
 from .overrides import check_overrides
 from .program import Program, Record
-from .sources import Environment, Package, normalized
+from .sources import FILE_LIMIT, Environment, Package, normalized
 from .state import BudgetExceeded, Raised, State
 from .trees import walk
-from .values import ClassInfo, ClassValue, Function, Imported, Instance, ModuleValue, Partial, Value, VersionValue, alternatives
+from .values import (
+    ClassInfo,
+    ClassValue,
+    Function,
+    Imported,
+    Instance,
+    ModuleValue,
+    Partial,
+    Value,
+    VersionValue,
+    alternatives,
+)
 
 #: Steps for one function with all its paths, and for one package; about a microsecond each.
 FUNCTION_STEPS = 150_000
@@ -26,11 +37,7 @@ PACKAGE_STEPS = 6_000_000
 IMPORTERS = 60
 #: Distributions of the attention stack: who calls, and who is called.
 STACK = frozenset(
-    "accelerate apex axolotl colossalai deepspeed diffusers flash-attn flash-attn-3 flash-attn-4 flash-linear-attention "
-    "flashinfer-python fla-core kernels liger-kernel llamafactory llmtuner lmdeploy mbridge megatron-bridge megatron-core megatron-fsdp "
-    "ms-swift nanotron nemo-toolkit optimum peft ring-flash-attn sageattention sglang torchtitan transformer-engine "
-    "transformer-engine-torch transformer-engine-cu12 transformers trl unsloth unsloth-zoo verl vllm vllm-flash-attn xformers xtuner yunchang "
-    "openrlhf swift nvidia-modelopt mamba-ssm causal-conv1d sentence-transformers open-clip-torch timm".split()
+    ["accelerate", "apex", "axolotl", "colossalai", "deepspeed", "diffusers", "flash-attn", "flash-attn-3", "flash-attn-4", "flash-linear-attention", "flashinfer-python", "fla-core", "kernels", "liger-kernel", "llamafactory", "llmtuner", "lmdeploy", "mbridge", "megatron-bridge", "megatron-core", "megatron-fsdp", "ms-swift", "nanotron", "nemo-toolkit", "optimum", "peft", "ring-flash-attn", "sageattention", "sglang", "torchtitan", "transformer-engine", "transformer-engine-torch", "transformer-engine-cu12", "transformers", "trl", "unsloth", "unsloth-zoo", "verl", "vllm", "vllm-flash-attn", "xformers", "xtuner", "yunchang", "openrlhf", "swift", "nvidia-modelopt", "mamba-ssm", "causal-conv1d", "sentence-transformers", "open-clip-torch", "timm"]
 )
 
 
@@ -72,6 +79,11 @@ def analyze_caller(environment: Environment, caller: Package, callees: Sequence[
     return CallerResult(tuple(findings), tuple(pairs), tuple(dict.fromkeys(notices)), tuple(files))
 
 
+#: `module.name = …` and `setattr(module, "name", …)`.
+_ASSIGNED = re.compile(rb"^[ \t]*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)[ \t]*=(?!=)", re.M)
+_SET = re.compile(rb"\bsetattr\(\s*([A-Za-z_][\w.]*)\s*,\s*[\"']([A-Za-z_]\w*)[\"']")
+
+
 class _Run:
     """The state of one analysis."""
 
@@ -85,19 +97,24 @@ class _Run:
         self.distributions = frozenset(item.release.name for item in self.callees)
         self.notices: list[Notice] = []
         self.records: list[Record] = []
-        self.reads: dict[int, frozenset[str]] = {}
+        self.lines: dict[str, list[bytes]] = {}
 
     def modules(self) -> None:
         """Run every module of the caller that mentions a callee."""
         if not self.callees:
             return
         pattern = mentions(self.tops)
+        plain = [name.encode() for name in self.tops]
         chosen = []
         for path in self.environment.files(self.caller):
             try:
-                if path.stat().st_size > 50 * 2**20 or not pattern.search(path.read_bytes()):
+                if path.stat().st_size > FILE_LIMIT:
+                    self.notices.append(Notice(str(path), f"skipped: larger than {FILE_LIMIT // 2**20} MiB"))
                     continue
+                data = path.read_bytes()
             except OSError:
+                continue
+            if not any(name in data for name in plain) or not pattern.search(data):
                 continue
             chosen.append(self.environment.module_name(self.caller, path))
         self.mentioning = frozenset(chosen)
@@ -115,16 +132,16 @@ class _Run:
         for record in self.records:
             if record.tree is None:
                 continue
-            interesting = self._interesting(record)
+            interesting = mentions(self._interesting(record))
             functions = self.machine.functions.get(record.name, [])
             relevant_classes = {
-                id(item.owner) for item in functions if item.owner is not None and self._uses(item.node, interesting)
+                id(item.owner) for item in functions if item.owner is not None and self._uses(record, item.node, interesting)
             }
             seeds: dict[int, State] = {}
             for function in sorted(functions, key=_forward_first):
                 owner = function.owner
                 if not (
-                    self._uses(function.node, interesting)
+                    self._uses(record, function.node, interesting)
                     or (owner is not None and (id(owner) in relevant_classes or self._derived(owner)))
                 ):
                     continue
@@ -143,31 +160,31 @@ class _Run:
     def _patches(self) -> None:
         """Note what the caller assigns to the modules and classes of others: that is not checked as they wrote it."""
         for record in self.records:
-            for node in walk(record.tree) if record.tree is not None else ():
-                if not isinstance(node, ast.Assign):
-                    continue
-                for target in node.targets:
-                    if isinstance(target, ast.Attribute) and not (
-                        isinstance(target.value, ast.Name) and target.value.id in ("self", "cls", "ctx")
-                    ):
-                        self._patch(record, target)
+            text = self.program.text(record.name) or b""
+            for match in [*_ASSIGNED.finditer(text), *_SET.finditer(text)]:
+                path, name = match.group(1).decode(), match.group(2).decode()
+                if path.partition(".")[0] not in ("self", "cls", "ctx"):
+                    self._patch(record, path, name)
 
-    def _patch(self, record: Record, target: ast.Attribute) -> None:
-        path = dotted(target.value)
-        if path is None:
-            return
-        value = self.machine.evaluate_in(record, target.value)
-        if isinstance(value, ModuleValue):
+    def _patch(self, record: Record, path: str, name: str) -> None:
+        root = record.namespace.get(path.partition(".")[0])
+        value: Value | None = None
+        if root is not None and self._may_be_foreign(root):
+            value = self.machine.evaluate_in(record, ast.parse(path, mode="eval").body)
+        elif path.partition(".")[0] in self.tops:
+            value = self.program.module_value(path)
+        if isinstance(value, ModuleValue) and self._is_foreign(value):
             other = self.program.record(value.name)
-        elif path.partition(".")[0] in self.tops and self.environment.find(path) is not None:
-            other = self.program.record(path)
-        else:
-            other = None
-        if other is not None and other.package is not record.package:
-            other.patched.add(target.attr)
-            other.namespace.pop(target.attr, None)
-        if isinstance(value, ClassValue) and self._is_foreign(value):
-            value.info.patched.add(target.attr)
+            if other is not None:
+                other.patched.add(name)
+                other.namespace.pop(name, None)
+        elif isinstance(value, ClassValue) and self._is_foreign(value):
+            value.info.patched.add(name)
+
+    def _may_be_foreign(self, value: Value) -> bool:
+        if isinstance(value, Imported):
+            return value.module.partition(".")[0] in self.tops
+        return any(self._is_foreign(item) for item in alternatives(value))
 
     def _run(self, function: Function, receiver: Value | None, seeds: dict[int, State]) -> None:
         machine = self.machine
@@ -234,17 +251,13 @@ class _Run:
             return value.info.module.partition(".")[0] in self.tops
         return False
 
-    def _uses(self, node: ast.AST, interesting: frozenset[str]) -> bool:
-        read = self.reads.get(id(node))
-        if read is None:
-            names = {child.id for child in walk(node) if isinstance(child, ast.Name)}
-            for child in walk(node):
-                if isinstance(child, ast.Import):
-                    names |= {item.name.partition(".")[0] for item in child.names}
-                elif isinstance(child, ast.ImportFrom) and child.module and not child.level:
-                    names.add(child.module.partition(".")[0])
-            read = self.reads[id(node)] = frozenset(names)
-        return not interesting.isdisjoint(read)
+    def _uses(self, record: Record, node: ast.AST, interesting: re.Pattern[bytes]) -> bool:
+        """Tell whether the text of a function has one of these words."""
+        lines = self.lines.get(record.name)
+        if lines is None:
+            lines = self.lines[record.name] = (self.program.text(record.name) or b"").split(b"\n")
+        first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1)
+        return interesting.search(b"\n".join(lines[first - 1 : last])) is not None
 
     def _derived(self, info: ClassInfo) -> bool:
         """Tell whether a class inherits from one of another package."""

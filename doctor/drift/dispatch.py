@@ -36,7 +36,8 @@ def typed_functions(
             continue
         refused.read(record)
         wanted += _from_tables(machine, record)
-        wanted += _from_tests(machine, record)
+        if b"MethodType" in (machine.program.text(record.name) or b""):
+            wanted += _from_tests(machine, record)
     found: list[tuple[Function, ClassInfo]] = []
     index = ClassIndex(machine, callees, {name for _, name in wanted})
     for function, name in wanted:

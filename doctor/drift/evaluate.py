@@ -9,7 +9,15 @@ from .checks import Checker
 from .classes import dotted
 from .frames import Call, Frame, function_value
 from .intrinsics import (
-    CONTAINER, arithmetic, builtin_call, compare, constant_method, external_value, mutated, truth, version_attribute,
+    CONTAINER,
+    arithmetic,
+    builtin_call,
+    compare,
+    constant_method,
+    external_value,
+    mutated,
+    truth,
+    version_attribute,
 )
 from .program import Program
 from .state import BudgetExceeded, State, merge
@@ -31,11 +39,10 @@ from .values import (
     Unknown,
     Value,
     VersionValue,
-    alternatives,
     choice,
 )
 
-MUTATORS = frozenset("append extend insert update pop setdefault clear remove".split())
+MUTATORS = frozenset(["append", "extend", "insert", "update", "pop", "setdefault", "clear", "remove"])
 
 
 class Evaluator:

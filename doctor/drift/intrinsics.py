@@ -60,8 +60,7 @@ DEVICE_CALLS: dict[str, Value] = {
 PARSERS = frozenset({"parse", "Version", "PkgVersion", "LooseVersion", "StrictVersion", "digit_version", "parse_version",
                      "LegacyVersion", "TorchVersion"})  # fmt: skip
 STRING_METHODS = frozenset(
-    "split rsplit strip lstrip rstrip lower upper startswith endswith partition rpartition replace isdigit join "
-    "removeprefix removesuffix title capitalize format count find".split()
+    ["split", "rsplit", "strip", "lstrip", "rstrip", "lower", "upper", "startswith", "endswith", "partition", "rpartition", "replace", "isdigit", "join", "removeprefix", "removesuffix", "title", "capitalize", "format", "count", "find"]
 )
 _METADATA = ("importlib.metadata.", "importlib_metadata.", "pkg_resources.")
 
@@ -117,7 +116,7 @@ def is_none(value: Value) -> bool | None:
     """Tell whether a value is None."""
     if isinstance(value, Const):
         return value.value is None
-    return None if isinstance(value, (Unknown, Result)) or truth(value) is None and not _object(value) else False
+    return None if isinstance(value, (Unknown, Result)) or (truth(value) is None and not _object(value)) else False
 
 
 def _object(value: Value) -> bool:

@@ -479,9 +479,7 @@ class Machine(Evaluator):
     def _star(self, module: str, state: State) -> None:
         record = self.program.record(module)
         if record is None or record.status == "running":
-            if self.frame.is_module and self.program.package(module) is not None or not module:
-                self.frame.record.open = True
-            elif self.frame.is_module and not module.startswith(("typing", "collections", "abc", "types")):
+            if (self.frame.is_module and self.program.package(module) is not None) or not module or (self.frame.is_module and not module.startswith(("typing", "collections", "abc", "types"))):
                 self.frame.record.open = True
             return
         listed = record.namespace.get("__all__")

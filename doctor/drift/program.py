@@ -194,7 +194,7 @@ class Program:
         known = self.records.get(module)
         if known is not None and name in known.patched:
             return UNKNOWN
-        text = self._text(module)
+        text = self.text(module)
         if text is not None and re.search(_DEFINED % name.encode(), text, re.M) is not None:
             return Imported(module, name)
         record = self.record(module)
@@ -202,7 +202,8 @@ class Program:
             return Imported(module, name)
         return self.member(module, name)
 
-    def _text(self, module: str) -> bytes | None:
+    def text(self, module: str) -> bytes | None:
+        """Return the source of a readable module; None where there is none."""
         if module not in self.texts:
             source = self.environment.find(module)
             readable = source is not None and not source.compiled and source.path.is_file()
