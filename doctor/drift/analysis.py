@@ -103,8 +103,9 @@ class _Run:
         """Run every module of the caller that mentions a callee."""
         if not self.callees:
             return
-        pattern = mentions(self.tops)
-        plain = [name.encode() for name in self.tops]
+        names = self.tops | self.distributions
+        pattern = mentions(names)
+        plain = [name.encode() for name in names]
         chosen = []
         for path in self.environment.files(self.caller):
             try:

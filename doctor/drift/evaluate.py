@@ -486,6 +486,9 @@ class Evaluator:
                 return changed
         if isinstance(node.func, ast.Name) and node.func.id == "super":
             return UNKNOWN
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+            if dotted(node.func.value) == "globals" and node.func.attr in ("update", "setdefault", "__setitem__"):
+                self.frame.record.open = True
         function = self.eval(node.func, state)
         call = self.evaluate_call(node, state)
         return self.call(function, call, node, state)

@@ -345,7 +345,7 @@ def _builtin(context: Context, name: str, call: Call, node: ast.Call, state: Sta
         return NONE
     if name == "__import__" and isinstance(first, Const):
         return context.import_module(str(first.value).partition(".")[0], node, state)
-    if name in ("globals", "exec", "vars"):
+    if name == "exec":
         context.open_namespace()
         return UNKNOWN
     if name == "dict":

@@ -85,7 +85,7 @@ class Program:
         if top in self.environment.packages or top in ASSUMED_PRESENT or top in STANDARD_LIBRARY:
             return False
         # A compiled part of an installed package: `flash_attn_2_cuda` of `flash_attn`, absent from a source archive.
-        return not any(
+        return _COMPILED_PART.search(top) is None or not any(
             top.startswith(f"{name}_") and self.readable(package)
             for name, package in self.environment.packages.items()
         )
@@ -362,6 +362,7 @@ class Program:
 #: A definition at the left margin, which no condition encloses.
 _DEFINED = rb"^(?:(?:async\s+)?def|class)\s+%b\b"
 _ALL = re.compile(rb"^__all__\s*(?::[^=\n]*)?\+?=\s*[\[(](.*?)[\])]", re.S | re.M)
+_COMPILED_PART = re.compile(r"(?:cuda|torch|extensions?|ext|_C|cpp|gpu|lib)$")
 _MODEL_CLASS = re.compile(
     r"([A-Z]\w+?)(Config|Model|PreTrainedModel|For[A-Z]\w+|Tokenizer|TokenizerFast|Processor|ImageProcessor)"
 )

@@ -185,7 +185,7 @@ class Environment:
                     virtual = package.is_code and (Path(entry.path) / "pyvenv.cfg").is_file()
                     if depth < FOLDER_DEPTH and not virtual:
                         waiting.append((Path(entry.path), depth + 1))
-                elif entry.name.endswith(".py") and entry.is_file():
+                elif entry.name.endswith(".py") and Path(entry.path).is_file():
                     count += 1
                     if count > FILES_LIMIT:
                         self.notices.append(Notice(package.name, f"only the first {FILES_LIMIT} files were read"))
