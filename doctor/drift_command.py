@@ -28,13 +28,19 @@ def run(arguments: Sequence[str], streams: Streams) -> int:
     target = made.add_argument_group("what is examined")
     target.add_argument("--python", metavar="PATH", help="interpreter of another environment")
     target.add_argument("--site-packages", metavar="DIR", help="an unpacked tree of packages")
-    target.add_argument("--code", action="append", default=[], metavar="DIR", help="a folder of your own code; repeatable")
-    target.add_argument("--model", metavar="FILE", help="a model's config.json: the Python files next to it are examined")
+    target.add_argument(
+        "--code", action="append", default=[], metavar="DIR", help="a folder of your own code; repeatable"
+    )
+    target.add_argument(
+        "--model", metavar="FILE", help="a model's config.json: the Python files next to it are examined"
+    )
     target.add_argument("--against", action="append", default=[], metavar="NAME==VERSION",
                         help="examine this release instead of the installed one; repeatable")  # fmt: skip
     target.add_argument("--caller", action="append", default=[], metavar="NAME", help="only this caller; repeatable")
     target.add_argument("--callee", action="append", default=[], metavar="NAME", help="only this callee; repeatable")
-    target.add_argument("--context-parallel", choices=("yes", "no"), help="whether the workload uses context parallelism")
+    target.add_argument(
+        "--context-parallel", choices=("yes", "no"), help="whether the workload uses context parallelism"
+    )
     how = made.add_argument_group("how it runs")
     how.add_argument("--jobs", type=int, default=1, metavar="N", help="processes; each needs up to 600 MB (default: 1)")
     how.add_argument("--no-cache", action="store_true", help="read all sources again")
@@ -142,7 +148,9 @@ def as_text(report: DriftReport, everything: bool) -> str:
     if not report.pairs:
         lines.append("no package of the attention stack calls another here")
     if hidden:
-        lines.append(f"{hidden} notes not shown: missing models, workload-dependent or uncertain uses (`--all` lists them)")
+        lines.append(
+            f"{hidden} notes not shown: missing models, workload-dependent or uncertain uses (`--all` lists them)"
+        )
     for notice in report.notices[: None if everything else 5]:
         lines.append(f"note: {notice.subject}: {notice.reason}")
     if len(report.notices) > 5 and not everything:
@@ -152,7 +160,10 @@ def as_text(report: DriftReport, everything: bool) -> str:
 
 def _lines(item: Finding) -> list[str]:
     scope = f" in `{item.scope}`" if item.scope else ""
-    lines = [f"{item.severity.value}[{item.code}] {item.caller} -> {item.callee}: {item.message}", f"  at {item.site}{scope}"]
+    lines = [
+        f"{item.severity.value}[{item.code}] {item.caller} -> {item.callee}: {item.message}",
+        f"  at {item.site}{scope}",
+    ]
     if item.definition is not None:
         signature = f": `{_short(item.signature)}`" if item.signature else ""
         lines.append(f"  defined at {item.definition}{signature}")

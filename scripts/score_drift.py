@@ -142,11 +142,15 @@ def main() -> int:
                 if not symbol:
                     print(f"SYMBOL  {pair}: wanted {row['kind']} {row['symbol']} at {row['site']}")
             if wrong:
-                print(f"{'MISSED' if truth == 'broken' else 'FALSE'}  {pair}: {row['kind']} {row['symbol']} {row['site']}")
+                print(
+                    f"{'MISSED' if truth == 'broken' else 'FALSE'}  {pair}: {row['kind']} {row['symbol']} {row['site']}"
+                )
             if options.show or (wrong and truth == "ok"):
                 for item in findings[:60]:
-                    print(f"    {item.severity.value} {item.certainty.value} {item.reach.value} {item.code} {item.site} "
-                          f"[{item.scope}] {item.message} ({'; '.join(item.conditions)}) {item.unknown}")
+                    print(
+                        f"    {item.severity.value} {item.certainty.value} {item.reach.value} {item.code} {item.site} "
+                        f"[{item.scope}] {item.message} ({'; '.join(item.conditions)}) {item.unknown}"
+                    )
     hits, missed = counts["broken, reported broken"], counts["broken, reported ok"] + counts["broken, reported unknown"]
     false = counts["ok, reported broken"]
     for name, count in sorted(counts.items()):

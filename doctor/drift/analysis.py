@@ -37,7 +37,59 @@ PACKAGE_STEPS = 6_000_000
 IMPORTERS = 60
 #: Distributions of the attention stack: who calls, and who is called.
 STACK = frozenset(
-    ["accelerate", "apex", "axolotl", "colossalai", "deepspeed", "diffusers", "flash-attn", "flash-attn-3", "flash-attn-4", "flash-linear-attention", "flashinfer-python", "fla-core", "kernels", "liger-kernel", "llamafactory", "llmtuner", "lmdeploy", "mbridge", "megatron-bridge", "megatron-core", "megatron-fsdp", "ms-swift", "nanotron", "nemo-toolkit", "optimum", "peft", "ring-flash-attn", "sageattention", "sglang", "torchtitan", "transformer-engine", "transformer-engine-torch", "transformer-engine-cu12", "transformers", "trl", "unsloth", "unsloth-zoo", "verl", "vllm", "vllm-flash-attn", "xformers", "xtuner", "yunchang", "openrlhf", "swift", "nvidia-modelopt", "mamba-ssm", "causal-conv1d", "sentence-transformers", "open-clip-torch", "timm"]
+    [
+        "accelerate",
+        "apex",
+        "axolotl",
+        "colossalai",
+        "deepspeed",
+        "diffusers",
+        "flash-attn",
+        "flash-attn-3",
+        "flash-attn-4",
+        "flash-linear-attention",
+        "flashinfer-python",
+        "fla-core",
+        "kernels",
+        "liger-kernel",
+        "llamafactory",
+        "llmtuner",
+        "lmdeploy",
+        "mbridge",
+        "megatron-bridge",
+        "megatron-core",
+        "megatron-fsdp",
+        "ms-swift",
+        "nanotron",
+        "nemo-toolkit",
+        "optimum",
+        "peft",
+        "ring-flash-attn",
+        "sageattention",
+        "sglang",
+        "torchtitan",
+        "transformer-engine",
+        "transformer-engine-torch",
+        "transformer-engine-cu12",
+        "transformers",
+        "trl",
+        "unsloth",
+        "unsloth-zoo",
+        "verl",
+        "vllm",
+        "vllm-flash-attn",
+        "xformers",
+        "xtuner",
+        "yunchang",
+        "openrlhf",
+        "swift",
+        "nvidia-modelopt",
+        "mamba-ssm",
+        "causal-conv1d",
+        "sentence-transformers",
+        "open-clip-torch",
+        "timm",
+    ]
 )
 
 
@@ -136,7 +188,9 @@ class _Run:
             interesting = mentions(self._interesting(record))
             functions = self.machine.functions.get(record.name, [])
             relevant_classes = {
-                id(item.owner) for item in functions if item.owner is not None and self._uses(record, item.node, interesting)
+                id(item.owner)
+                for item in functions
+                if item.owner is not None and self._uses(record, item.node, interesting)
             }
             seeds: dict[int, State] = {}
             for function in sorted(functions, key=_forward_first):
@@ -299,7 +353,9 @@ class _Run:
     def _importers(self, module: str) -> list[bool]:
         """Return for each import of a module in the caller whether it may run unguarded."""
         last = module.rpartition(".")[2]
-        pattern = re.compile(rf"(?:import|from)\b[^\n]*(?<!\w){re.escape(last)}(?!\w)|^\s+{re.escape(last)},?$".encode(), re.M)
+        pattern = re.compile(
+            rf"(?:import|from)\b[^\n]*(?<!\w){re.escape(last)}(?!\w)|^\s+{re.escape(last)},?$".encode(), re.M
+        )
         candidates = []
         for path in self.environment.files(self.caller):
             name = self.environment.module_name(self.caller, path)

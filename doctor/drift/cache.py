@@ -28,7 +28,9 @@ class ResultCache:
         self.folder = folder
         self.environment = environment
         self.hashes: dict[str, str] = {}
-        readable = sorted(str(item.release) + str(item.root) for item in environment.packages.values() if is_readable(item))
+        readable = sorted(
+            str(item.release) + str(item.root) for item in environment.packages.values() if is_readable(item)
+        )
         others = sorted(f"{item.name} {item.version}" for item in environment.releases.values())
         tops = sorted(environment.packages)
         self.stack = _digest(json.dumps([SCHEMA, _own_code(), readable, others, tops]).encode())

@@ -255,19 +255,22 @@ class Checker:
 
     def call_any(self, frame: Frame, function: Choice, call: Call, node: ast.Call, state: State) -> Value:
         """Check a call to one of several values: it fails only where each of them refuses it."""
-        found: list[tuple[Violation, Value]] = []
+        refused: list[Violation] = []
         results: list[Value] = []
+        fits = False
         for item in function.values:
             if isinstance(item, Const):
                 continue
             violations, result = self.examine(frame, item, call)
             results.append(result)
+            refused += violations[:1]
+            target, _ = _target(item)
             if not violations:
-                found = []
-                break
-            found.append((violations[0], result))
-        if found and len(found) == len([item for item in function.values if not isinstance(item, Const)]):
-            self.fail(frame, node, state, found[0][0])
+                fits = True
+                if target is not None:
+                    self.sink.fits(frame, node, target.symbol)
+        if refused and not fits:
+            self.fail(frame, node, state, refused[0])
         return choice(results) if results else UNKNOWN
 
     def call(self, frame: Frame, function: Value, call: Call, node: ast.Call, state: State) -> Value:
@@ -302,7 +305,9 @@ class Checker:
             signature = self.function_signature(target)
             if signature is not None and receiver is not None:
                 signature = signature.without_first()
-            return self._violations(frame, signature, call, target.symbol, target.module, target.line), self.result(target)
+            return self._violations(frame, signature, call, target.symbol, target.module, target.line), self.result(
+                target
+            )
         if isinstance(function, ClassValue):
             target, signature = constructor(self.program, function.info)
             line = target.line if target is not None else function.info.line

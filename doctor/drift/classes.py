@@ -12,12 +12,116 @@ from .values import UNKNOWN, Bound, ClassInfo, ClassValue, External, Function, V
 
 #: `dir(torch.nn.Module())`, the names that have no leading underscore and those that subclasses use.
 TORCH_MODULE = frozenset(
-    ["T_destination", "add_module", "apply", "bfloat16", "buffers", "call_super_init", "children", "compile", "cpu", "cuda", "double", "dump_patches", "eval", "extra_repr", "float", "forward", "get_buffer", "get_extra_state", "get_parameter", "get_submodule", "half", "ipu", "load_state_dict", "modules", "mtia", "named_buffers", "named_children", "named_modules", "named_parameters", "parameters", "register_backward_hook", "register_buffer", "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_full_backward_pre_hook", "register_load_state_dict_post_hook", "register_load_state_dict_pre_hook", "register_module", "register_parameter", "register_state_dict_post_hook", "register_state_dict_pre_hook", "requires_grad_", "set_extra_state", "set_submodule", "share_memory", "state_dict", "to", "to_empty", "train", "training", "type", "xpu", "zero_grad", "_apply", "_backward_hooks", "_buffers", "_call_impl", "_forward_hooks", "_forward_pre_hooks", "_get_name", "_load_from_state_dict", "_modules", "_named_members", "_non_persistent_buffers_set", "_parameters", "_register_load_state_dict_pre_hook", "_register_state_dict_hook", "_save_to_state_dict", "_version"]
+    [
+        "T_destination",
+        "add_module",
+        "apply",
+        "bfloat16",
+        "buffers",
+        "call_super_init",
+        "children",
+        "compile",
+        "cpu",
+        "cuda",
+        "double",
+        "dump_patches",
+        "eval",
+        "extra_repr",
+        "float",
+        "forward",
+        "get_buffer",
+        "get_extra_state",
+        "get_parameter",
+        "get_submodule",
+        "half",
+        "ipu",
+        "load_state_dict",
+        "modules",
+        "mtia",
+        "named_buffers",
+        "named_children",
+        "named_modules",
+        "named_parameters",
+        "parameters",
+        "register_backward_hook",
+        "register_buffer",
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_full_backward_hook",
+        "register_full_backward_pre_hook",
+        "register_load_state_dict_post_hook",
+        "register_load_state_dict_pre_hook",
+        "register_module",
+        "register_parameter",
+        "register_state_dict_post_hook",
+        "register_state_dict_pre_hook",
+        "requires_grad_",
+        "set_extra_state",
+        "set_submodule",
+        "share_memory",
+        "state_dict",
+        "to",
+        "to_empty",
+        "train",
+        "training",
+        "type",
+        "xpu",
+        "zero_grad",
+        "_apply",
+        "_backward_hooks",
+        "_buffers",
+        "_call_impl",
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_get_name",
+        "_load_from_state_dict",
+        "_modules",
+        "_named_members",
+        "_non_persistent_buffers_set",
+        "_parameters",
+        "_register_load_state_dict_pre_hook",
+        "_register_state_dict_hook",
+        "_save_to_state_dict",
+        "_version",
+    ]
 )
 CLOSED_EXTERNALS = {"torch.nn.Module", "torch.nn.modules.module.Module", "builtins.object", "abc.ABC", "typing.Generic"}
 #: Decorators that keep the signature.
 PRESERVING = frozenset(
-    ["staticmethod", "classmethod", "abstractmethod", "overload", "override", "wraps", "lru_cache", "cache", "cached_property", "no_grad", "inference_mode", "enable_grad", "contextmanager", "asynccontextmanager", "final", "custom_op", "disable", "ignore", "unused", "export", "compile", "script", "custom_fwd", "custom_bwd", "allow_in_graph", "jit_fuser", "no_torch_dynamo", "compiler_disable", "requires", "requires_backends", "torch_compiler_disable", "typechecked"]
+    [
+        "staticmethod",
+        "classmethod",
+        "abstractmethod",
+        "overload",
+        "override",
+        "wraps",
+        "lru_cache",
+        "cache",
+        "cached_property",
+        "no_grad",
+        "inference_mode",
+        "enable_grad",
+        "contextmanager",
+        "asynccontextmanager",
+        "final",
+        "custom_op",
+        "disable",
+        "ignore",
+        "unused",
+        "export",
+        "compile",
+        "script",
+        "custom_fwd",
+        "custom_bwd",
+        "allow_in_graph",
+        "jit_fuser",
+        "no_torch_dynamo",
+        "compiler_disable",
+        "requires",
+        "requires_backends",
+        "torch_compiler_disable",
+        "typechecked",
+    ]
 )
 PROPERTIES = frozenset({"property", "cached_property", "lazyproperty"})
 
@@ -200,7 +304,7 @@ def _strings(node: ast.AST) -> set[str]:
     }  # fmt: skip
 
 
-def constructor(program: Program, info: ClassInfo) -> tuple[Function, Signature] | tuple[None, Signature | None]:
+def constructor(program: Program, info: ClassInfo) -> tuple[Function | None, Signature | None]:
     """Return what `Class(...)` calls and its signature without `self`; the signature is None where it is unknown."""
     order, closed, _ = lineage(program, info)
     for item in order:

@@ -102,7 +102,9 @@ class Collector:
             if live.get(item.frame_module) is False:
                 continue
             found.append(self._finding(item, item.frame_module in reached))
-        return sorted(found, key=lambda item: (_RANK[item.severity], item.site.path, item.site.line, item.code, item.name))
+        return sorted(
+            found, key=lambda item: (_RANK[item.severity], item.site.path, item.site.line, item.code, item.name)
+        )
 
     def _finding(self, item: Seen, reached: bool) -> Finding:
         violation = item.violation
@@ -180,4 +182,3 @@ def severity_of(kind: Kind, certainty: Certainty, reach: Reach) -> Severity:
     if kind is Kind.INCOMPATIBLE_OVERRIDE or reach in (Reach.CONTEXT_PARALLEL, Reach.ON_DEMAND):
         return Severity.WARNING
     return Severity.ERROR
-

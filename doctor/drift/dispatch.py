@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from .checks import names_in
 from .classes import dotted
-from .intrinsics import truth
+from .containers import truth
 from .machine import Machine
 from .program import Record
 from .sources import Package
@@ -79,9 +79,7 @@ def _from_tables(machine: Machine, record: Record) -> list[tuple[Function, str]]
     ]  # fmt: skip
 
 
-def _conditions_of_tables(
-    machine: Machine, record: Record, tables: set[str]
-) -> tuple[dict[str, set[str]], set[str]]:
+def _conditions_of_tables(machine: Machine, record: Record, tables: set[str]) -> tuple[dict[str, set[str]], set[str]]:
     """Return which tables take precedence over which others, and which are never used with these versions."""
     overridden: dict[str, set[str]] = {}
     uses: dict[str, list[bool]] = {}
@@ -108,7 +106,11 @@ def _conditions_of_tables(
 def _tested_table(test: ast.expr, tables: set[str]) -> str | None:
     """Return the table that a condition looks a name up in."""
     for node in walk(test):
-        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In) and isinstance(node.comparators[0], ast.Name):
+        if (
+            isinstance(node, ast.Compare)
+            and isinstance(node.ops[0], ast.In)
+            and isinstance(node.comparators[0], ast.Name)
+        ):
             if node.comparators[0].id in tables:
                 return node.comparators[0].id
     return None
@@ -133,7 +135,11 @@ def _from_tests(machine: Machine, record: Record) -> list[tuple[Function, str]]:
             continue
         for statement in node.body:
             for call in walk(statement):
-                if not isinstance(call, ast.Call) or not (dotted(call.func) or "").endswith("MethodType") or not call.args:
+                if (
+                    not isinstance(call, ast.Call)
+                    or not (dotted(call.func) or "").endswith("MethodType")
+                    or not call.args
+                ):
                     continue
                 value = machine.evaluate_in(record, call.args[0])
                 if isinstance(value, Function):
@@ -179,7 +185,9 @@ class ClassIndex:
         self.modules: dict[str, list[str]] = {}
         if not names:
             return
-        pattern = re.compile(rb"^class (" + b"|".join(sorted(map(re.escape, (n.encode() for n in names)))) + rb")\b", re.M)
+        pattern = re.compile(
+            rb"^class (" + b"|".join(sorted(map(re.escape, (n.encode() for n in names)))) + rb")\b", re.M
+        )
         environment = machine.program.environment
         for callee in callees:
             for path in environment.files(callee):
@@ -201,4 +209,3 @@ class ClassIndex:
         value = self.machine.program.member(modules[0], name)
         value = self.machine.program.force(value) if value is not None else None
         return value.info if isinstance(value, ClassValue) else None
-

@@ -55,7 +55,11 @@ def fetch_release(name: str, version: str, into: Path, python: str = sys.executa
         work = Path(scratch)
         made = work / "site"
         made.mkdir()
-        error = _from_wheel(name, version, work, made, python) and _from_sdist(name, version, work, made, python)
+        error = (
+            _from_wheel(name, version, work, made, python, [[]])
+            and _from_sdist(name, version, work, made, python)
+            and _from_wheel(name, version, work, made, python, _OTHER_MACHINES)
+        )
         if error:
             raise DoctorError(f"pip found no sources of `{name}=={version}`", error)
         (made / ".complete").write_text("")
@@ -64,13 +68,15 @@ def fetch_release(name: str, version: str, into: Path, python: str = sys.executa
     return place
 
 
-def _from_wheel(name: str, version: str, work: Path, made: Path, python: str) -> str:
+_OTHER_MACHINES = [
+    [item for platform in PLATFORMS for item in ("--platform", platform)] + ["--python-version", minor]
+    for minor in ("3.12", "3.10", "3.8")
+]
+
+
+def _from_wheel(name: str, version: str, work: Path, made: Path, python: str, options: list[list[str]]) -> str:
     wheels = work / "wheels"
-    options: list[list[str]] = [[]]
-    options += [
-        [item for platform in PLATFORMS for item in ("--platform", platform)] + ["--python-version", minor]
-        for minor in ("3.12", "3.10", "3.8")
-    ]
+    error = ""
     for extra in options:
         error = _pip(python, ["--only-binary", ":all:", *extra, "-d", str(wheels), f"{name}=={version}"], work)
         found = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
@@ -167,13 +173,17 @@ def _unpack_tar(archive: Path, into: Path) -> None:
 
 def layout_sources(unpacked: Path, made: Path, name: str, version: str) -> None:
     """Copy the importable packages of an unpacked source tree to `made`, with metadata that names the release."""
-    base = unpacked / "src" if (unpacked / "src").is_dir() and not (unpacked / "src" / "__init__.py").is_file() else None
+    base = (
+        unpacked / "src" if (unpacked / "src").is_dir() and not (unpacked / "src" / "__init__.py").is_file() else None
+    )
     for root in [base or unpacked] + ([unpacked] if base is not None and not any(base.glob("*/*.py")) else []):
         for path in sorted(root.iterdir()):
             if path.is_dir() and path.name not in NOT_INSTALLED and path.name.isidentifier():
                 if any(path.glob("*.py")) or any(path.glob("*/__init__.py")):
                     _copy_python(path, made / path.name)
-            elif path.suffix == ".py" and path.stem not in ("setup", "conftest", "version") and path.stem.isidentifier():
+            elif (
+                path.suffix == ".py" and path.stem not in ("setup", "conftest", "version") and path.stem.isidentifier()
+            ):
                 shutil.copyfile(path, made / path.name)
     information = made / f"{canonicalize_name(name).replace('-', '_')}-{version}.dist-info"
     information.mkdir(exist_ok=True)

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Callable
 
 from .checks import Checker
 from .classes import dotted
+from .containers import CONTAINER, arithmetic, compare, constant_method, mutated, truth, version_attribute
 from .frames import Call, Frame, function_value
-from .intrinsics import (
-    CONTAINER,
-    arithmetic,
-    builtin_call,
-    compare,
-    constant_method,
-    external_value,
-    mutated,
-    truth,
-    version_attribute,
-)
+from .intrinsics import Context, builtin_call, external_value
 from .program import Program
 from .state import BudgetExceeded, State, merge
 from .values import (
@@ -55,6 +47,7 @@ class Evaluator:
         self.budget = budget
         self.steps = 0
         self.frame: Frame
+        self.context: Context
 
     def tick(self, steps: int = 1) -> None:
         """Count steps; raise BudgetExceeded when they are used up."""
@@ -91,7 +84,7 @@ class Evaluator:
                 if isinstance(child, ast.expr):
                     self.eval(child, state)
             return UNKNOWN
-        return method(self, node, state)  # type: ignore[no-any-return]
+        return method(self, node, state)
 
     def _constant(self, node: ast.Constant, state: State) -> Value:
         return Const(node.value)
@@ -177,7 +170,9 @@ class Evaluator:
     def _subscript(self, node: ast.Subscript, state: State) -> Value:
         path = dotted(node.value)
         base = self.eval(node.value, state)
-        index = self.eval(node.slice, state) if not isinstance(node.slice, ast.Slice) else self._slice(node.slice, state)
+        index = (
+            self.eval(node.slice, state) if not isinstance(node.slice, ast.Slice) else self._slice(node.slice, state)
+        )
         if isinstance(base, Mapping) and isinstance(index, Const) and isinstance(index.value, str):
             return self.program.force(base.get(index.value) or UNKNOWN)
         if isinstance(base, Sequence):
@@ -188,7 +183,7 @@ class Evaluator:
                 return Sequence(base.items[index.start : index.stop], base.is_list)
         if isinstance(base, Const) and isinstance(base.value, (str, tuple)) and isinstance(index, Const):
             try:
-                return Const(base.value[index.value])  # type: ignore[index]
+                return Const(base.value[index.value])  # type: ignore[index, call-overload]
             except (IndexError, TypeError):
                 return UNKNOWN
         if isinstance(base, Result) and isinstance(index, Const) and type(index.value) is int:
@@ -406,7 +401,11 @@ class Evaluator:
             else:
                 state.bind(path, Mapping(base.entries, base.optional, True))
         elif isinstance(base, Sequence):
-            if isinstance(key, Const) and isinstance(key.value, int) and -len(base.items) <= key.value < len(base.items):
+            if (
+                isinstance(key, Const)
+                and isinstance(key.value, int)
+                and -len(base.items) <= key.value < len(base.items)
+            ):
                 items = list(base.items)
                 items[key.value] = value
                 state.bind(path, Sequence(tuple(items), base.is_list))
@@ -438,14 +437,14 @@ class Evaluator:
         text, positive = _condition(test)
         if text in state.facts:
             return ([state], []) if state.facts[text] is positive else ([], [state])
-        yes, no = state.fork(), state.fork()
-        yes.facts[text], no.facts[text] = positive, not positive
+        holds, fails = state.fork(), state.fork()
+        holds.facts[text], fails.facts[text] = positive, not positive
         if isinstance(value, Unknown) and value.environment:
-            yes.unknown = no.unknown = state.unknown or f"`{text[:100]}` depends on what is not known"
-        self._narrow(test, yes if positive else no, state)
-        return [yes], [no]
+            holds.unknown = fails.unknown = state.unknown or f"`{text[:100]}` depends on what is not known"
+        self._narrow(test, holds if positive else fails)
+        return [holds], [fails]
 
-    def _narrow(self, test: ast.expr, state: State, before: State) -> None:
+    def _narrow(self, test: ast.expr, state: State) -> None:
         """Note the value of a variable that was compared with a constant."""
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Eq, ast.NotEq)):
             right = test.comparators[0]
@@ -504,7 +503,7 @@ class Evaluator:
             joined.star, joined.keywords = call.star, function.keywords.updated(call.keywords)
             return self.call(function.target, joined, node, state)
         if isinstance(function, External):
-            return builtin_call(self, function.name, call, node, state)
+            return builtin_call(self.context, function.name, call, node, state)
         if isinstance(function, Unknown):
             owner = self._method_of_known(node, call, state)
             return owner if owner is not None else Unknown(environment=function.environment)
@@ -549,7 +548,7 @@ def _condition(test: ast.expr) -> tuple[str, bool]:
     return ast.unparse(test), True
 
 
-_DISPATCH = {
+_DISPATCH: dict[type[ast.expr], Callable[..., Value]] = {
     ast.Constant: Evaluator._constant,
     ast.Name: Evaluator._name,
     ast.JoinedStr: Evaluator._joined,

@@ -78,7 +78,6 @@ class Call:
         return Arguments(len(self.positional), self.star, names, self.keywords.optional, self.keywords.open)
 
 
-
 def catches(handler: frozenset[str], exception: str) -> bool:
     """Tell whether an `except` clause with these names catches an exception."""
     for name in handler:

@@ -40,14 +40,18 @@ def _check(machine: Machine, record: Record, info: ClassInfo, name: str, method:
     if mine is None or theirs is None or mine.text == theirs.text:
         return
     bound, inherited_bound = mine.without_first(), theirs.without_first()
-    for call in _calls(order[1:], name, {item.module for item in order if program.package(item.module) is record.package}):
+    for call in _calls(
+        order[1:], name, {item.module for item in order if program.package(item.module) is record.package}
+    ):
         shape = _shape(call)
         if misfits(inherited_bound, shape):
             continue
         found = misfits(bound, shape)
         if found:
             symbol = f"{base.symbol}.{name}"
-            message = f"`{base.qualname}` calls `self.{name}(...)` so that the override does not bind: {found[0].message}"
+            message = (
+                f"`{base.qualname}` calls `self.{name}(...)` so that the override does not bind: {found[0].message}"
+            )
             violation = Violation(
                 Kind.INCOMPATIBLE_OVERRIDE, symbol, found[0].name, message, base.module, inherited.line, theirs.text
             )

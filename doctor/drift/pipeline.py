@@ -61,7 +61,9 @@ def analyze(request: DriftRequest, tell: Callable[[str], None] = lambda text: No
             cache.write(caller, callees, result)
         results.append(result)
     history = ApiHistory.load()
-    findings = [_for_workload(history.explain(item), request.context_parallel) for each in results for item in each.findings]
+    findings = [
+        _for_workload(history.explain(item), request.context_parallel) for each in results for item in each.findings
+    ]
     order = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
     findings.sort(key=lambda item: (order[item.severity], item.caller.name, item.site, item.code, item.name))
     pairs: list[Pair] = sorted((pair for each in results for pair in each.pairs), key=_names)

@@ -86,8 +86,7 @@ class Program:
             return False
         # A compiled part of an installed package: `flash_attn_2_cuda` of `flash_attn`, absent from a source archive.
         return _COMPILED_PART.search(top) is None or not any(
-            top.startswith(f"{name}_") and self.readable(package)
-            for name, package in self.environment.packages.items()
+            top.startswith(f"{name}_") and self.readable(package) for name, package in self.environment.packages.items()
         )
 
     def is_distribution_absent(self, name: str) -> bool:
@@ -265,8 +264,11 @@ class Program:
         if module not in self.families:
             source = self.environment.find(module)
             folder = source.path.parent if source is not None else None
-            members = sum(1 for item in folder.glob("*/__init__.py")) if folder is not None and source is not None and (
-                source.is_package) else 0
+            members = (
+                sum(1 for item in folder.glob("*/__init__.py"))
+                if folder is not None and source is not None and (source.is_package)
+                else 0
+            )
             self.families[module] = members >= FAMILY
         return self.families[module]
 
