@@ -51,6 +51,10 @@ sys.path[:0] = [caller, callee, packaging]
 POLICY = [0, 0]
 LOG, REACHED = {}, set()
 
+class Base:
+    @classmethod
+    def apply(cls, *a): return Anything()
+
 class Anything:
     def __init__(self, *a, **k): pass
     def __getattr__(self, name):
@@ -59,7 +63,7 @@ class Anything:
     def __call__(self, *a, **k):
         if len(a) == 1 and not k and (inspect.isfunction(a[0]) or inspect.isclass(a[0])): return a[0]
         return Anything()
-    def __mro_entries__(self, bases): return (object,)
+    def __mro_entries__(self, bases): return (Base,)
     def __bool__(self):
         POLICY[1] += 1
         return POLICY[1] % 2 == 0 if POLICY[0] == 2 else bool(POLICY[0])
@@ -138,7 +142,7 @@ for short in ("flash_attn_interface", "bert_padding"):
     try:
         module = importlib.import_module(name)
     except Exception as error:
-        LOG[("", name)] = ("callee", repr(error)); continue
+        sys.stderr.write(f"{name} did not import: {error!r}\n"); sys.exit(1)
     for attribute, value in list(vars(module).items()):
         if inspect.isfunction(value) and value.__module__ == name:
             wrapped = record(name, attribute, value)

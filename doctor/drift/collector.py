@@ -154,7 +154,7 @@ class Collector:
                 continue
             if any(breaks(item) for item in mine):
                 verdict = PairVerdict.BROKEN
-            elif any(item.certainty is not Certainty.DEFINITE and item.reach is not Reach.FEATURE for item in mine):
+            elif any(item.certainty is Certainty.UNKNOWN and item.reach is not Reach.FEATURE for item in mine):
                 verdict = PairVerdict.UNKNOWN
             else:
                 verdict = PairVerdict.OK
