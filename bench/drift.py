@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT))
 from doctor.drift.download import fetch_release  # noqa: E402
 
 STACK = (
-    ("transformers", "4.53.3"), ("flash-attn", "2.7.4.post1"), ("transformer-engine", "2.5"), ("megatron-core", "0.12.0"),
-    ("deepspeed", "0.17.6"), ("peft", "0.16.0"), ("trl", "0.19.1"), ("xtuner", "0.1.23"),
+    ("transformers", "4.53.3"), ("flash-attn", "2.7.4.post1"), ("transformer-engine", "2.5"),
+    ("megatron-core", "0.12.0"), ("deepspeed", "0.17.6"), ("peft", "0.16.0"), ("trl", "0.19.1"), ("xtuner", "0.1.23"),
 )  # fmt: skip
 COLD, CACHED, MEGABYTES = 12.0, 0.5, 600
 

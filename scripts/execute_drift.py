@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from doctor.drift.download import fetch_release
-from doctor.errors import DoctorError
+from doctor.drift.download import fetch_release  # noqa: E402
+from doctor.errors import DoctorError  # noqa: E402
 
 FLASH = (
     "2.2.5",
@@ -86,7 +86,8 @@ class Anything:
     def __delitem__(self, key): pass
     def __contains__(self, key): return bool(self)
 def _op(self, *a): return Anything()
-for _n in ("add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul neg pos abs and rand or ror xor "
+for _n in ("add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul neg pos abs and "
+           "rand or ror xor "
            "invert lshift rshift lt le gt ge eq ne iadd isub imul itruediv ior iand").split():
     setattr(Anything, f"__{_n}__", _op)
 
@@ -118,7 +119,8 @@ def site():
     return f"{os.path.relpath(frame.f_code.co_filename, caller)}:{frame.f_lineno}" if frame else ""
 def lengths(function):
     tree = ast.parse(__import__("textwrap").dedent(inspect.getsource(function)))
-    return {len(n.value.elts) if isinstance(n.value, ast.Tuple) else 0 for n in ast.walk(tree) if isinstance(n, ast.Return)}
+    returns = [n.value for n in ast.walk(tree) if isinstance(n, ast.Return)]
+    return {len(value.elts) if isinstance(value, ast.Tuple) else 0 for value in returns}
 def record(module, name, function):
     signature, counts = inspect.signature(function), lengths(function)
     @functools.wraps(function)
@@ -164,8 +166,9 @@ def attempt(function, *args):
             text = str(error)
             trace = error.__traceback__
             while trace.tb_next: trace = trace.tb_next
-            if ("values to unpack" in text or "index out of range" in text) and trace.tb_frame.f_code.co_filename.startswith(caller):
-                where = f"{os.path.relpath(trace.tb_frame.f_code.co_filename, caller)}:{trace.tb_lineno}"
+            file = trace.tb_frame.f_code.co_filename
+            if ("values to unpack" in text or "index out of range" in text) and file.startswith(caller):
+                where = f"{os.path.relpath(file, caller)}:{trace.tb_lineno}"
                 LOG.setdefault((where, LAST[0]), ("unpack", text))
         except BaseException: pass
         finally: signal.setitimer(signal.ITIMER_REAL, 0)

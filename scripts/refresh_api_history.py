@@ -21,14 +21,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from packaging.version import Version
+from packaging.version import Version  # noqa: E402
 
-from doctor.drift.classes import return_lengths
-from doctor.drift.download import fetch_release
-from doctor.drift.signatures import signature_of
-from doctor.drift.sources import Environment
-from doctor.drift.values import Function
-from doctor.errors import DoctorError
+from doctor.drift.classes import return_lengths  # noqa: E402
+from doctor.drift.download import fetch_release  # noqa: E402
+from doctor.drift.signatures import signature_of  # noqa: E402
+from doctor.drift.sources import Environment  # noqa: E402
+from doctor.drift.values import Function  # noqa: E402
+from doctor.errors import DoctorError  # noqa: E402
 
 #: Callee, its first release of interest, and the modules whose names are kept.
 CALLEES: dict[str, tuple[str, re.Pattern[str]]] = {
@@ -103,7 +103,7 @@ def timelines(history: list[tuple[str, dict[str, Any]]]) -> dict[str, list[list[
             shape = symbols.get(name)
             if not changes or changes[-1][1] != shape:
                 changes.append([release, shape])
-        if len(changes) > 1 or changes[0][1] is not None and changes[0][1][0] is not None:
+        if len(changes) > 1 or (changes[0][1] is not None and changes[0][1][0] is not None):
             result[name] = changes
     return result
 

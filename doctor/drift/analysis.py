@@ -115,6 +115,18 @@ def mentions(names: Iterable[str]) -> re.Pattern[bytes]:
     return re.compile(rb"(?<!\w)(?:" + joined + rb")(?!\w)")
 
 
+def imports(tops: Iterable[str], distributions: Iterable[str]) -> re.Pattern[bytes]:
+    """Return a pattern that finds the ways in which a file reaches one of these packages by name."""
+    top = b"|".join(sorted(re.escape(name.encode()) for name in tops))
+    either = b"|".join(sorted(re.escape(name.encode()) for name in {*tops, *distributions}))
+    listed = rb"(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*"
+    statement = rb"^[ \t]*(?:from|import)[ \t]+" + listed + rb"(?:" + top + rb")(?!\w)"
+    asked = rb"(?:import_module|__import__|version|distribution|find_spec|modules)"
+    by_text = asked + rb"[(\[]\s*[\"'](?:" + either + rb")(?!\w)"
+    custom_op = rb"torch\.ops\.(?:" + top + rb")(?!\w)"
+    return re.compile(b"|".join((statement, by_text, custom_op)), re.M)
+
+
 def analyze_caller(environment: Environment, caller: Package, callees: Sequence[Package]) -> CallerResult:
     """Return the findings of one package against the others."""
     before = len(environment.notices)
@@ -156,7 +168,7 @@ class _Run:
         if not self.callees:
             return
         names = self.tops | self.distributions
-        pattern = mentions(names)
+        pattern = imports(self.tops, self.distributions)
         plain = [name.encode() for name in names]
         chosen = []
         for path in self.environment.files(self.caller):

@@ -273,10 +273,11 @@ def _taken_by(value: Value, decorator: ast.expr, rest: str) -> set[str] | None:
         return None
     mentioned = _strings(value.node) | _strings(decorator)
     for inner in walk(value.node):
-        if isinstance(inner, ast.FunctionDef) and inner is not value.node:
-            if inner.args.vararg is not None and inner.args.kwarg is not None:
-                named = {item.arg for item in [*inner.args.args, *inner.args.kwonlyargs]}
-                return mentioned | (named - {"self", "func", "fn", "function", "cls"})
+        if not isinstance(inner, ast.FunctionDef) or inner is value.node:
+            continue
+        if inner.args.vararg is not None and inner.args.kwarg is not None:
+            named = {item.arg for item in [*inner.args.args, *inner.args.kwonlyargs]}
+            return mentioned | (named - {"self", "func", "fn", "function", "cls"})
     returned = {
         node.value.id for node in walk(value.node) if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
     }

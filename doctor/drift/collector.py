@@ -65,8 +65,8 @@ class Collector:
         if known is None or (definite and not known.definite):
             contexts = known.contexts if known is not None else set()
             self.seen[key] = Seen(
-                violation, frame.record.name, frame.scope, frame.is_module, path, line, definite, state.unknown, conditions,
-                contexts,
+                violation, frame.record.name, frame.scope, frame.is_module, path, line, definite, state.unknown,
+                conditions, contexts,
             )  # fmt: skip
         elif definite == known.definite and len(conditions) < len(known.conditions):
             known.conditions = conditions

@@ -106,13 +106,11 @@ def _conditions_of_tables(machine: Machine, record: Record, tables: set[str]) ->
 def _tested_table(test: ast.expr, tables: set[str]) -> str | None:
     """Return the table that a condition looks a name up in."""
     for node in walk(test):
-        if (
-            isinstance(node, ast.Compare)
-            and isinstance(node.ops[0], ast.In)
-            and isinstance(node.comparators[0], ast.Name)
-        ):
-            if node.comparators[0].id in tables:
-                return node.comparators[0].id
+        if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.In):
+            continue
+        container = node.comparators[0]
+        if isinstance(container, ast.Name) and container.id in tables:
+            return container.id
     return None
 
 
@@ -159,9 +157,11 @@ class Minimum:
     def read(self, record: Record) -> None:
         """Take the tables of a module."""
         for value in record.namespace.values():
-            if isinstance(value, Mapping) and len(value.entries) >= 2:
-                if all(isinstance(item, VersionValue) for _, item in value.entries):
-                    self.versions |= {key: item.text for key, item in value.entries if isinstance(item, VersionValue)}
+            if not isinstance(value, Mapping) or len(value.entries) < 2:
+                continue
+            versions = {key: item.text for key, item in value.entries if isinstance(item, VersionValue)}
+            if len(versions) == len(value.entries):
+                self.versions |= versions
 
     def refuses(self, name: str) -> bool:
         """Tell whether a class belongs to a model whose minimum version is not met by the only callee."""

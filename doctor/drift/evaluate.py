@@ -485,9 +485,9 @@ class Evaluator:
                 return changed
         if isinstance(node.func, ast.Name) and node.func.id == "super":
             return UNKNOWN
-        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
-            if dotted(node.func.value) == "globals" and node.func.attr in ("update", "setdefault", "__setitem__"):
-                self.frame.record.open = True
+        if dotted(node.func) is None and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+            writes = node.func.attr in ("update", "setdefault", "__setitem__")
+            self.frame.record.open |= writes and dotted(node.func.value) == "globals"
         function = self.eval(node.func, state)
         call = self.evaluate_call(node, state)
         return self.call(function, call, node, state)

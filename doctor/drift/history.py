@@ -29,8 +29,8 @@ class Shape:
 class ApiHistory:
     """The interfaces of some callees over their releases.
 
-    The data: `{callee: {"releases": [...], "symbols": {symbol: [[first release, shape | null], ...]}}}`; null means that
-    the release has no such name. A shape is `[required, accepted, open, lengths]`.
+    The data: `{callee: {"releases": [...], "symbols": {symbol: [[first release, shape | null], ...]}}}`; null means
+    that the release has no such name. A shape is `[required, accepted, open, lengths]`.
     """
 
     def __init__(self, data: dict[str, Any]) -> None:

@@ -55,8 +55,8 @@ DEVICE_CALLS: dict[str, Value] = {
     "torch.musa.is_available": FALSE,
     "platform.system": Const("Linux"),
 }
-PARSERS = frozenset({"parse", "Version", "PkgVersion", "LooseVersion", "StrictVersion", "digit_version", "parse_version",
-                     "LegacyVersion", "TorchVersion"})  # fmt: skip
+PARSERS = frozenset({"parse", "Version", "PkgVersion", "LooseVersion", "StrictVersion", "digit_version",
+                     "parse_version", "LegacyVersion", "TorchVersion"})  # fmt: skip
 _METADATA = ("importlib.metadata.", "importlib_metadata.", "pkg_resources.")
 
 

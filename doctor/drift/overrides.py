@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from .classes import class_attribute, is_class_method, is_property, is_static, lineage
+from .classes import class_attribute, dotted, is_class_method, is_property, is_static, lineage
 from .findings import Kind
 from .frames import Frame, Violation
 from .machine import Machine
@@ -64,9 +64,8 @@ def _calls(order: list[ClassInfo], name: str, own: set[str]) -> Iterable[ast.Cal
         if info.module in own:
             continue
         for node in walk(info.node):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
-                if isinstance(node.func.value, ast.Name) and node.func.value.id == "self":
-                    yield node
+            if isinstance(node, ast.Call) and dotted(node.func) == f"self.{name}":
+                yield node
 
 
 def _shape(call: ast.Call) -> Arguments:

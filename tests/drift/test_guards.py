@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Guards by shape: each keeps a use of the wrong release silent, and leaves the unguarded one to be found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Every kind of use that is checked, broken and right."""
 
 from __future__ import annotations
