@@ -90,6 +90,8 @@ def right_symbol(row: dict[str, object], findings: list[Finding]) -> bool:
             if item.kind.name == "VERSION_REFUSED":
                 return True
             continue
+        if item.kind.name == "MISSING_MODULE" and str(row["symbol"]).startswith(f"{item.symbol}."):
+            return True
         parts = item.symbol.split(".")
         if parts[-1] in names or (len(parts) > 1 and parts[-1] in ("__init__", "forward") and parts[-2] in names):
             return True

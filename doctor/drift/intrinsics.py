@@ -8,6 +8,7 @@ from typing import Protocol
 
 from packaging.version import InvalidVersion, Version
 
+from .classes import lineage
 from .containers import CONTAINER, pairs, plain, truth
 from .frames import Call
 from .program import Program
@@ -248,6 +249,8 @@ def _builtin(context: Context, name: str, call: Call, node: ast.Call, state: Sta
             )
             return Const((any if name == "any" else all)(known_items), of_version)
         return Unknown(environment=any(isinstance(item, Unknown) and item.environment for item in first.items))
+    if name == "isinstance" and len(args) == 2:
+        return _is_instance(context, args[0], args[1])
     if name == "type" and len(args) == 1 and isinstance(first, Instance) and first.exact:
         return ClassValue(first.info)
     if name == "callable" and isinstance(first, (Function, ClassValue, Bound, Partial)):
@@ -258,6 +261,17 @@ def _builtin(context: Context, name: str, call: Call, node: ast.Call, state: Sta
         if known_one and known_other and isinstance(one, (int, float)) and isinstance(other, (int, float)):
             return Const((max if name == "max" else min)(one, other), of_one or of_other)
     return UNKNOWN
+
+
+def _is_instance(context: Context, value: Value, kind: Value) -> Value:
+    """Return whether an object is of a class; known for objects of classes with source."""
+    kinds = kind.items if isinstance(kind, Sequence) else (kind,)
+    if not isinstance(value, Instance) or not all(isinstance(item, ClassValue) for item in kinds):
+        return UNKNOWN
+    order, closed, _ = lineage(context.program, value.info)
+    if any(isinstance(item, ClassValue) and item.info in order for item in kinds):
+        return TRUE
+    return FALSE if closed and value.exact else UNKNOWN
 
 
 def _dict(call: Call) -> Value:

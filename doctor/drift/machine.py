@@ -21,9 +21,11 @@ from .values import (
     ClassValue,
     Const,
     External,
+    Function,
     Imported,
     Instance,
     Mapping,
+    ModuleValue,
     Sequence,
     Value,
 )  # fmt: skip
@@ -446,8 +448,22 @@ class Machine(FunctionRunner):
         return Flow([state])
 
 
+_OBJECTS = (Function, ClassValue, Imported, ModuleValue)
+
+
 def _namespace(states: list[State]) -> dict[str, Value]:
-    return join_all(states, "").variables if len(states) > 1 else states[0].variables
+    """Return the namespace at the end of a module.
+
+    Where a device or an unknown package decides whether the module uses another one, the path that uses it counts: the
+    other path calls nothing. Flags and functions of different paths are not mixed.
+    """
+    if len(states) == 1:
+        return states[0].variables
+    bound = [sum(1 for value in state.variables.values() if isinstance(value, _OBJECTS)) for state in states]
+    most = max(bound)
+    if bound.count(most) == 1:
+        return states[bound.index(most)].variables
+    return join_all(states, "").variables
 
 
 def _handled(node: ast.expr | None) -> frozenset[str]:

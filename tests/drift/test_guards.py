@@ -299,3 +299,41 @@ def test_a_module_behind_a_dead_import_is_not_reported(pair):
             from .newer import x
     """)
     assert pair(text, more={"peft/newer.py": "from flash_attn.interface import gone as x\n"}).labels() == []
+
+
+def test_isinstance_of_an_object_made_here_is_known(pair):
+    text = indent("""
+        from flash_attn import Kernel
+        class Other(Kernel):
+            def more(self): return 1
+        def helper(k):
+            if isinstance(k, Other):
+                return k.gone()
+            return k.run(1)
+        def f():
+            return helper(Kernel(3))
+    """)
+    assert pair(text).labels() == []
+
+
+def test_flags_and_functions_of_a_device_branch_belong_together(pair):
+    text = indent(f"""
+        from importlib.metadata import version
+        from packaging.version import Version
+        import torch
+        attention = None
+        OLD = False
+        v = Version(version("flash-attn"))
+        if torch.cuda.get_device_capability() >= (10, 0):
+            if v >= Version("2.7.3"):
+                from flash_attn import attention
+                OLD = v < Version("2.7")
+        elif v >= Version("2.1"):
+            from flash_attn import attention
+            OLD = v < Version("2.7")
+        def f(a):
+            if OLD:
+                return {CALL_OLD}
+            return {CALL_NEW}
+    """)
+    assert pair(text).labels() == []
