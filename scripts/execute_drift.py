@@ -176,7 +176,7 @@ def required(function):
     return [Anything() for p in inspect.signature(function).parameters.values()
             if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 top = next(p for p in sorted(os.listdir(caller)) if os.path.isfile(os.path.join(caller, p, "__init__.py")))
-modules = []
+modules, UNREAD = [], []
 for folder, _, files in sorted(os.walk(os.path.join(caller, top))):
     for file in sorted(files):
         path = os.path.join(folder, file)
@@ -190,9 +190,10 @@ for name in modules:
         text = str(error)
         if callee_top in text and "cannot import name" in text:
             LOG.setdefault((name, text.split("'")[1]), ("import", text))
+        else: UNREAD.append(f"{name}: {error!r}")
         continue
     except BaseException as error:
-        continue
+        UNREAD.append(f"{name}: {error!r}"); continue
     for value in list(vars(module).values()):
         if inspect.isfunction(value) and value.__module__ == name:
             attempt(value, *required(value))
@@ -203,7 +204,7 @@ for name in modules:
                         inspect.signature(method.__func__).parameters.values() if p.kind is p.VAR_POSITIONAL])
                 elif inspect.isfunction(method):
                     attempt(method, *required(method))
-print("\n" + json.dumps({"reached": sorted(REACHED), "violations": [[*k, *v] for k, v in sorted(LOG.items())]}))
+print("\n" + json.dumps({"reached": sorted(REACHED), "unread": UNREAD, "violations": [[*k, *v] for k, v in sorted(LOG.items())]}))
 """
 
 
@@ -248,6 +249,9 @@ def main() -> int:
         if not reached and not violations:
             print(f"{caller} {version} x {callee} {release}: no call site was reached", file=sys.stderr)
             continue
+        if answer["unread"] and not violations:
+            print(f"{caller} {version} x {callee} {release}: not imported: {answer['unread']}", file=sys.stderr)
+            continue  # right as far as it ran, which says too little
         rows.append({
             "caller": caller, "caller_version": version, "callee": callee, "callee_version": release,
             "verdict": "broken" if violations else "ok", "reached": len(reached), "violations": violations,

@@ -60,6 +60,8 @@ class Evaluator:
     def look_up(self, name: str, state: State) -> Value:
         """Return the value of a name, resolved as far as it can be."""
         value = state.variables.get(name)
+        if value is None and name in self.frame.local_names:
+            return UNKNOWN
         if value is None and self.frame.closure is not None:
             value = self.frame.closure.get(name)
         if value is None and not (self.frame.is_module and not self.frame.is_class_body):

@@ -32,6 +32,8 @@ class Frame:
     closure: MappingType[str, Value] | None = None
     is_module: bool = False
     is_class_body: bool = False
+    local_names: frozenset[str] = frozenset()
+    """Names that the function binds somewhere: before that they are unbound, whatever the module has."""
     context: str = ""
     """The functions that led here, outermost first."""
     declared_global: set[str] = field(default_factory=set)

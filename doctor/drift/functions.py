@@ -184,6 +184,7 @@ class FunctionRunner(Evaluator):
             state.facts |= seed.facts
         context = f"{outer.context} {function.qualname}" if outer is not None and self.running else function.qualname
         self.frame = Frame(record, function.qualname, function.owner, function.closure, context=context)
+        self.frame.local_names = local_names(function.node)
         self.running.append(function)
         try:
             if isinstance(function.node, ast.Lambda):
@@ -279,6 +280,36 @@ def _follows(value: Value) -> bool:
 def _size(function: Function) -> int:
     node = function.node
     return (node.end_lineno or node.lineno) - node.lineno
+
+
+_LOCALS: dict[int, tuple[ast.AST, frozenset[str]]] = {}
+_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def local_names(node: ast.AST) -> frozenset[str]:
+    """Return the names that a function binds in its own scope."""
+    known = _LOCALS.get(id(node))
+    if known is not None and known[0] is node:
+        return known[1]
+    bound: set[str] = set()
+    outer: set[str] = set()
+    waiting = list(ast.iter_child_nodes(node))
+    while waiting:
+        child = waiting.pop()
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            bound.add(child.name)
+            continue
+        if isinstance(child, _SCOPES):
+            continue
+        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            bound.add(child.id)
+        elif isinstance(child, (ast.Import, ast.ImportFrom)):
+            bound |= {alias.asname or alias.name.partition(".")[0] for alias in child.names}
+        elif isinstance(child, (ast.Global, ast.Nonlocal)):
+            outer |= set(child.names)
+        waiting += list(ast.iter_child_nodes(child))
+    _LOCALS[id(node)] = (node, frozenset(bound - outer))
+    return _LOCALS[id(node)][1]
 
 
 _GENERATORS: dict[int, tuple[ast.AST, bool]] = {}

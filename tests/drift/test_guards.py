@@ -337,3 +337,17 @@ def test_flags_and_functions_of_a_device_branch_belong_together(pair):
             return {CALL_NEW}
     """)
     assert pair(text).labels() == []
+
+
+def test_a_name_that_a_function_binds_is_not_the_one_of_the_module(pair):
+    text = indent(f"""
+        from flash_attn import attention
+        def f(a, other):
+            if other is not None:
+                attention = other.attention
+            return {CALL_NEW}
+        def g(a):
+            global attention
+            return {CALL_NEW}
+    """)
+    assert [item[2] for item in pair(text).labels()] == [8]
