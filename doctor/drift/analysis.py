@@ -31,8 +31,8 @@ from .values import (
 )
 
 #: Steps for one function with all its paths, and for one package; about a microsecond each.
-FUNCTION_STEPS = 150_000
-PACKAGE_STEPS = 6_000_000
+FUNCTION_STEPS = 60_000
+PACKAGE_STEPS = 1_000_000
 #: A module that more files seem to import is taken for live.
 IMPORTERS = 60
 #: Distributions of the attention stack: who calls, and who is called.

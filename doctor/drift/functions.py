@@ -34,6 +34,7 @@ from .values import (
 CALL_DEPTH = 8
 #: A function of more lines is followed only when it receives something of the other package.
 GUARD_SIZE = 60
+GUARD_DEPTH = 4
 
 
 @dataclass
@@ -142,19 +143,19 @@ class FunctionRunner(Evaluator):
 
     def call_function(self, function: Function, receiver: Value | None, call: Call, state: State) -> Value:
         """Run a function with known arguments where that can tell something; return the union of its results."""
-        interesting = receiver is not None and isinstance(receiver, Instance)
+        constructs = function.qualname.endswith("__init__")
         given = [*call.positional, *(value for _, value in call.keywords.entries)]
         matters = any(_follows(item) for item in given)
         if len(self.running) >= CALL_DEPTH or any(item == function for item in self.running):
             return Unknown(environment=False)
         size = _size(function)
-        if not matters and size > GUARD_SIZE and not interesting:
+        if not matters and not constructs and (size > GUARD_SIZE or len(self.running) > GUARD_DEPTH):
             return UNKNOWN
         if _is_generator(function):
             return UNKNOWN
         key: object = None
-        if receiver is None and function.closure is None:
-            key = (function, tuple(call.positional), call.keywords, call.star, bool(self.handlers))
+        if function.closure is None:
+            key = (function, receiver, tuple(call.positional), call.keywords, call.star, bool(self.handlers))
             if key in self.memo:
                 return self.memo[key]
         results = self.run_function(function, receiver, call, state.unknown)
@@ -272,7 +273,9 @@ class FunctionRunner(Evaluator):
 
 def _follows(value: Value) -> bool:
     """Tell whether an argument makes it worth running the function that receives it."""
-    if isinstance(value, (Function, Bound, Partial, ClassValue, Mapping, ModuleValue)):
+    if isinstance(value, (Function, Bound, Partial, ClassValue, ModuleValue)) or (
+        isinstance(value, Mapping) and value.entries
+    ):
         return True
     return isinstance(value, Sequence) and any(_follows(item) for item in value.items)
 
