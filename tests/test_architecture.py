@@ -25,7 +25,7 @@ EXAMINED = {
     "torch", "torchvision", "transformers", "transformer_engine", "transformer_engine_torch", "flash_attn", "xformers",
     "megatron", "xtuner", "vllm", "sglang", "triton", "numpy", "cudnn", "deepspeed", "lmdeploy",
 }  # fmt: skip
-MOST_PACKAGES, MOST_MODULES = 12, 6
+MOST_PACKAGES, MOST_MODULES = 13, 6
 
 #: Exceptions in `.importlinter`. This number may only shrink.
 MOST_EXCEPTIONS = 1
