@@ -14,6 +14,7 @@ from .cache import ResultCache
 from .download import fetch_release, parse_pin
 from .findings import DriftReport, Finding, Notice, Pair, Reach, Severity
 from .history import ApiHistory
+from .parallel import analyze_in_processes
 from .sources import COMPILED, Environment, Package, normalized
 
 
@@ -112,8 +113,6 @@ def _run(
     environment: Environment, callers: list[Package], callees: list[Package], jobs: int, tell: Callable[[str], None]
 ) -> list[tuple[Package, CallerResult]]:
     if jobs > 1 and len(callers) > 1 and hasattr(os, "fork"):
-        from .parallel import analyze_in_processes
-
         return analyze_in_processes(environment, callers, callees, jobs)
     found = []
     for caller in callers:

@@ -81,7 +81,7 @@ class TestACellIsTheCheckOfItAlone:
 
     def test_with_facts_that_speak_of_a_gpu_and_a_job_themselves(self):
         incident = ROOT / "examples" / "incidents" / "b"
-        given = {"facts": str(incident / "facts.yaml"), "workload": str(incident / "workload.yaml"), "run": False}
+        given = {"facts": (str(incident / "facts.yaml"),), "workload": str(incident / "workload.yaml"), "run": False}
         report = diagnose(Request(**given, gpus=("a100", "b200"), fixes=False))
         for case in report.cases:
             assert same(case, diagnose(Request(**given, gpu=case.gpu, fixes=False)))
@@ -189,7 +189,7 @@ class TestTheMatrixOfAProject:
     def test_does_not_reach_commands_that_answer_for_one(self, project, monkeypatch, capsys):
         monkeypatch.chdir(project)
         assert cli.run(["backends", "--requirements", "requirements.txt", "--gpu", "a100,h100"]) == 2
-        assert "`--gpu` takes one here, found a100, h100" in capsys.readouterr().err
+        assert "`--gpu` takes one value here, found a100, h100" in capsys.readouterr().err
 
 
 def test_exit_code_counts_every_case(capsys, monkeypatch):
