@@ -3,7 +3,13 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: test test-all lint bench docs install clean
+# For `make sglang`: the release, an interpreter with torch and transformers, folders of further packages.
+RELEASE ?= 0.5.23
+TORCH_PYTHON ?= python3
+PACKAGES ?=
+COUNT ?= 200
+
+.PHONY: test test-all lint bench docs sglang ask-vllm install clean
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
@@ -25,6 +31,18 @@ bench: $(VENV)/.ready
 docs: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/make_docs.py
+
+# Run the selection code of a release of SGLang, and compare with what the rules predict.
+sglang: $(VENV)/.ready
+	$(BIN)/python -m pip download -q --no-deps -d build/sglang sglang==$(RELEASE)
+	rm -rf build/sglang/$(RELEASE)
+	$(PYTHON) -m zipfile -e build/sglang/sglang-$(RELEASE)-*.whl build/sglang/$(RELEASE)
+	$(TORCH_PYTHON) scripts/ask_sglang.py build/sglang/$(RELEASE) $(PACKAGES:%=--packages %) --count $(COUNT) --output build/sglang/$(RELEASE).jsonl
+	$(BIN)/python scripts/score_sglang.py build/sglang/$(RELEASE).jsonl
+
+# Judge a vLLM release: make ask-vllm VLLM=0.33.0 ASK_PYTHON=/path/to/python/with/torch
+ask-vllm: $(VENV)/.ready
+	sh scripts/ask_vllm.sh "$(VLLM)" "$(ASK_PYTHON)" "$(BIN)/python"
 
 install: $(VENV)/.ready
 

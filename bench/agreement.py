@@ -30,6 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from ask_projects import read_list  # noqa: E402 (the script runs from anywhere)
 
+from doctor.diagnosis.watch import watch_of  # noqa: E402
 from doctor.errors import DoctorError  # noqa: E402
 from doctor.facts.vocabulary import parse_version  # noqa: E402
 from doctor.model import ABSENT, Fact, Facts  # noqa: E402
@@ -79,7 +80,9 @@ def main() -> int:
                 refused.append((name, why))
                 continue
             try:
-                declaration = read_manifests([str(path)], Facts([Fact("python.version", f"{python}.9", "--set")]))
+                declaration = read_manifests(
+                    [str(path)], Facts([Fact("python.version", f"{python}.9", "--set")]), watch_of(rulebook)
+                )
             except DoctorError as problem:
                 refusals.append((name, problem.message))
                 continue

@@ -118,13 +118,14 @@ def diagnose_ranks(
     return replace(report, notes=(*report.notes, *notes))
 
 
-def render(report: Report, form: str = "text") -> str:
-    """A report as `attn-doctor check --format FORM` prints it."""
+def render(report: Report, form: str = "text", *, rules: Iterable[str | os.PathLike[str]] = ()) -> str:
+    """Return a report as `attn-doctor check --format FORM` prints it; `rules` as for `diagnose`."""
     from doctor.report.formats import renderer
     from doctor.report.style import Style
 
     if form == "html":
-        report = with_matrices(load_rulebook(), report)
+        folders = (*project_defaults().rules, *(os.fspath(folder) for folder in rules))
+        report = with_matrices(load_rulebook(folders), report)
     text: str = renderer(form, "diagnosis")(report, Style(False, 100))
     return text
 

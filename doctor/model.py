@@ -80,6 +80,12 @@ class Fact:
     raw: str | None = None
     problem: str | None = None
     assumed: bool = False  # not stated by anything: what is usually meant, and `source` says why
+    via: str | None = None  # the package of that source which requires this one: "vllm 0.6.3"
+
+    @property
+    def origin(self) -> str:
+        """Return the source in words, with the package that requires this one."""
+        return self.source if self.via is None else f"{self.source}, required by {self.via}"
 
     @property
     def known(self) -> bool:
@@ -334,6 +340,7 @@ class Prediction:
     candidates: tuple[Candidate, ...]
     fails_at_run: Reason | None = None
     import_error: Reason | None = None
+    prefill: str | None = None  # of the prompt, where the library chooses it apart; `selected` then decodes
 
 
 @dataclass(frozen=True)

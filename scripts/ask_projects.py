@@ -27,9 +27,11 @@ ROOT = Path(__file__).resolve().parents[1]
 NO_DIAGNOSIS = 3  # exit code: among others where nothing of the stack is declared
 sys.path.insert(0, str(ROOT))
 
+from doctor.diagnosis.watch import watch_of  # noqa: E402 (the script runs from anywhere)
 from doctor.errors import DoctorError  # noqa: E402
-from doctor.sources.manifests import discover  # noqa: E402 (the script runs from anywhere)
+from doctor.rulebook.rulebook import load_rulebook  # noqa: E402
 from doctor.sources.manifests.detect import kind_of  # noqa: E402
+from doctor.sources.manifests.discover import discover  # noqa: E402
 
 
 class Asked(NamedTuple):
@@ -47,7 +49,7 @@ class Asked(NamedTuple):
         """The files that declare the environment; those named, else those that are found."""
         if self.files:
             return [self.folder / name for name in self.files]
-        return [item.path for item in discover(self.folder) if item.used]
+        return [item.path for item in discover(self.folder, watch_of(load_rulebook())) if item.used]
 
 
 def main() -> int:

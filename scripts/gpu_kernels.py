@@ -31,7 +31,6 @@ LLAMA3 = {"num_heads": 32, "num_kv_heads": 8, "head_dim_qk": 128, "seq_len_q": 8
 DEEPSEEK = {"num_heads": 128, "head_dim_qk": 192, "head_dim_v": 128, "seq_len_q": 4096}
 
 LOSE_DEVICE = """
-from _probe import main
 def run(request):
     import torch
     x = torch.zeros(4, device="cuda")
@@ -39,7 +38,6 @@ def run(request):
         x[torch.tensor([99], device="cuda")] += 1
     torch.cuda.synchronize()
     return {"sum": float(x.sum())}
-main(run)
 """
 
 

@@ -19,6 +19,10 @@ import subprocess
 import sys
 import time
 from typing import Any
+from unittest import mock
+
+from doctor.runner import run as run_module
+from doctor.runner.process import KernelProcess
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -111,14 +115,9 @@ def row(record: dict[str, Any]) -> str:
 
 def trace(python: str, report: dict[str, Any]) -> list[dict[str, Any]]:
     """When each step of the job's kernels began, in seconds from the start of their process, by the process's clock."""
-    import doctor.target
-
-    from doctor.runner.process import KernelProcess
-    from doctor.util.resources import kernels_dir
-
     steps: list[dict[str, Any]] = []
 
-    class Told(KernelProcess):
+    class Recording(KernelProcess):
         def _record(self, line: bytes) -> None:
             super()._record(line)
             if b'"contract"' not in line:
@@ -129,13 +128,9 @@ def trace(python: str, report: dict[str, Any]) -> list[dict[str, Any]]:
 
     runs = report["runs"]
     cases = [{"kernel": run["kernel"], "request": run["request"]} for run in runs]
-    programs = [kernels_dir() / f"{name}.py" for name in dict.fromkeys(run["kernel"] for run in runs)]
-    doctor.target.Process, kept = Told, doctor.target.Process  # type: ignore[misc]
     began = time.monotonic()
-    try:
-        doctor.target.run_program(python, "several", cases, timeout=120, beside=programs)
-    finally:
-        doctor.target.Process = kept  # type: ignore[misc]
+    with mock.patch.object(run_module, "KernelProcess", Recording):
+        run_module.run_program(python, "dispatch", cases, timeout=120)
     return [*steps, {"at": round(time.monotonic() - began, 3), "case": None, "step": "process ended"}]
 
 

@@ -32,13 +32,22 @@ def torch_python() -> str:
     pytest.skip("no torch in this interpreter, and ATTN_DOCTOR_TORCH_PYTHON is not set")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Keep the tests of a file in one worker: its fixtures start torch once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)
+
+
 # A busy machine is no flaw of the code: no deadline per example. The tests that are about time measure it themselves.
 settings.register_profile("quick", deadline=None, max_examples=30)
 settings.register_profile("thorough", deadline=None, max_examples=300)  # make test-all
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-# A run in the background (`nohup`, `&` in a script) inherits SIGINT or SIGHUP as ignored, and so would every child that
-# a test interrupts: what is handled here is back at its default there.
+# A run in the background (`nohup`, `&` in a script) inherits SIGINT, SIGQUIT or SIGHUP as ignored, and so would every
+# child that a test interrupts: what is handled here is back at its default there.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)

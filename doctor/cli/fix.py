@@ -176,7 +176,7 @@ def fix(
     elif write is not None or diff:
         from .fix_edit import edit
 
-        edit(report, write or (), target.requirements, diff_only=diff)
+        edit(report, write or (), target.requirements, (*request.defaults.rules, *request.rules), diff_only=diff)
         if pin is None and plain:
             return exit_code(report, "error")
     if pin is not None:

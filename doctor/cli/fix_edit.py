@@ -6,17 +6,21 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from doctor.apply.edit.edits import edits_of
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
 from doctor.model import Report, Severity
 from doctor.report.requirements import settings_of
+from doctor.rulebook.rulebook import load_rulebook
 
 
-def edit(report: Report, files: Sequence[str], requirements: Sequence[str], *, diff_only: bool) -> None:
+def edit(
+    report: Report, files: Sequence[str], requirements: Sequence[str], rules: Sequence[str], *, diff_only: bool
+) -> None:
     """Show the edits as a diff that `patch` takes, notes in front, and make them unless `diff_only`."""
     names = [name for name in files if name] or list(requirements)
     if not names:
         raise DoctorError("there is no file to edit", "name it: `--write FILE`, or `--requirements FILE`")
-    edits = edits_of(report, names)
+    edits = edits_of(report, names, watch_of(load_rulebook(rules)))
     told = [*_head(report), *edits.notes] if edits.files else [_why_nothing(report, names), *edits.notes]
     sys.stdout.write("".join(f"# {' '.join(text.split())}\n" for text in told))
     sys.stdout.write(edits.diff)

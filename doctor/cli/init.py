@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError, reason_of
-from doctor.sources.project.propose import look, place, section
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.project.config import project_defaults
+from doctor.sources.project.propose import insert_section, inspect_project, section
 from doctor.util.atomic_write import write_atomically
 
 from .output import write
@@ -27,18 +30,19 @@ def init(
     ] = None,
 ) -> int:
     """Propose and write [tool.attn-doctor]: the GPUs, workloads and files that `check` reads in CI."""
-    found = look(Path(folder))
+    rulebook = load_rulebook(project_defaults(Path(folder).absolute()).rules)
+    found = inspect_project(Path(folder), watch_of(rulebook))
     text = section(found)
     if output == "-":
         write(text, None)
         return 0
     path = Path(output) if output else Path(folder) / "pyproject.toml"
-    whole = place(path, _text(path), text, force=force)
+    whole = insert_section(path, _text(path), text, force=force)
     if not dry_run:
         write_atomically(path, whole)
-    lines = [f"{name}: {why}" for name, why in found.requirements] or ["no file declares the attention stack"]
-    lines += [f"{name}: sets variables of the stack" for name in (*found.scripts, *found.variables)]
-    lines += [f"{name}: left out: {why}" for name, why in found.left_out]
+    lines = [f"{name}: {why}" for name, why in found.requirements] or ["no file declares attention libraries"]
+    lines += [f"{name}: sets variables that rules read" for name in (*found.scripts, *found.variables)]
+    lines += [f"{name}: skipped: {why}" for name, why in found.left_out]
     count = len(found.models) + found.more_models
     lines.append(f"{count} model config{'' if count == 1 else 's'}")
     verb = "would write" if dry_run else "wrote"

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Annotated
@@ -17,12 +18,13 @@ import typer
 
 from doctor.errors import DoctorError, Interrupted
 from doctor.sources.probes.locate import find_target
-from doctor.stress.compare_rules import beside_the_rulebook
-from doctor.stress.discovery import Options
+from doctor.sources.project.config import project_defaults
+from doctor.stress.compare_rules import compare_with_rules
+from doctor.stress.discovery import SweepOptions
 from doctor.stress.report import as_json, as_text
 from doctor.stress.sweep import SweepResult, sweep
 
-from .options import Output, Quiet, seconds
+from .options import Output, Quiet, Rules, seconds
 from .output import Screen, write
 
 MOST_PROCESSES = 64
@@ -48,6 +50,7 @@ def _processes(text: str) -> int:
 
 
 def _seed(text: str) -> int:
+    text = str(text)  # typer passes the default through here too
     if not text.isdecimal() or int(text) > MOST_SEEDS:
         raise typer.BadParameter(f"needs a number from 0 to {MOST_SEEDS}, found `{text}`")
     return int(text)
@@ -68,6 +71,7 @@ def _bytes(text: str) -> int:
 @app.command("stress")
 def stress(
     python: Annotated[str | None, typer.Option(metavar="PATH", help="Interpreter of another environment.")] = None,
+    rules: Rules = None,
     backend: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,7 +87,7 @@ def stress(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(parser=seconds, metavar="SECONDS", rich_help_panel=HOW_MUCH, help="Stop after this many seconds."),
+        typer.Option(parser=seconds, metavar="SECONDS", rich_help_panel=HOW_MUCH, help="Seconds for the whole sweep."),
     ] = None,
     cases: Annotated[
         int | None,
@@ -141,13 +145,18 @@ def stress(
     kept = Path(journal) if journal else _journal(interpreter, device, backends, seed, cases)
     screen = Screen(quiet=quiet)
     bar = _Bar(quiet=quiet)
+
+    def tell(text: str) -> None:
+        bar.end()
+        screen.tell(text)
+
     try:
         outcome = sweep(
-            Options(
+            SweepOptions(
                 interpreter, budget, memory, seed, cases, tuple(map(_absolute, backends)), device, timeout, shrink,
                 kept, restart, processes, bool(journal),
             ),
-            bar, screen.tell,
+            bar, tell,
         )  # fmt: skip
     except KeyboardInterrupt:
         saved = kept is not None and kept.is_file()
@@ -155,16 +164,16 @@ def stress(
         raise Interrupted("interrupted", hint) from None
     finally:
         bar.end()
-    write(_rendered(outcome, formats, interpreter), output)
+    write(_rendered(outcome, formats, interpreter, (*project_defaults().rules, *(rules or ()))), output)
     return int(outcome.bad)
 
 
-def _rendered(outcome: SweepResult, form: str, python: str) -> str:
-    beside = beside_the_rulebook(outcome, python)
+def _rendered(outcome: SweepResult, form: str, python: str, rules: Sequence[str]) -> str:
+    comparison = compare_with_rules(outcome, python, rules)
     if form == "text":
-        return as_text(outcome, beside)
+        return as_text(outcome, comparison)
 
-    return json.dumps(as_json(outcome, beside), indent=2) + "\n"
+    return json.dumps(as_json(outcome, comparison), indent=2) + "\n"
 
 
 def _journal(python: str, device: str | None, backends: list[str], seed: int, cases: int | None) -> Path | None:

@@ -8,18 +8,13 @@ from functools import lru_cache
 from typing import Any
 
 from doctor.errors import DoctorError
-from doctor.facts.vocabulary import parse
+from doctor.facts.vocabulary import parse, term
 from doctor.model import ABSENT, Fact, Facts, Prediction, Reason
+from doctor.packages.gpus import with_capability
 from doctor.rulebook.backends import predict
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.rule import Library
 from doctor.rulebook.rulebook import Rulebook
-from doctor.sources.probes.gpu_table import with_capability
-
-#: a plain `null` of these means that none is given; of any other key that it is unknown
-_NULL_IS_NONE = frozenset(
-    f"workload.{name}" for name in ("window", "cp_comm_type", "alibi_slopes", "bias_shape", "attn_implementation")
-)
 
 
 def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
@@ -43,19 +38,17 @@ def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
 
 
 def read_case(case: Mapping[str, Any]) -> Facts:
-    """The facts and the workload of one line, as facts; what else it carries is the caller's own."""
+    """Return facts, machine and workload of one line as facts; other sections belong to the caller."""
     facts = [_fact(key, value) for key, value in _section(case, "facts").items()]
-    facts += [_fact(f"workload.{key}", value) for key, value in _section(case, "workload").items()]
-    read = Facts(facts)
-    if "gpu.name" not in read:
-        return read
-
-    return with_capability(read)
+    facts += [_fact(f"machine.{key}", value) for key, value in _section(case, "machine").items()]
+    words = {**_section(case, "workload"), **_options(case)}
+    facts += [_fact(f"workload.{key}", value) for key, value in words.items()]
+    return Facts(facts)
 
 
 def predict_case(rulebook: Rulebook, facts: Facts) -> Prediction:
     """What the library that the workload's framework uses will choose."""
-    known, predictions = know(rulebook, facts)
+    known, predictions = know(rulebook, with_capability(facts, rulebook.gpus))
     library = library_of(rulebook, known.value("workload.framework"))
     if library.prefix not in predictions:
         predictions[library.prefix or library.name] = predict(rulebook, library, known)
@@ -79,8 +72,10 @@ def library_of(rulebook: Rulebook, framework: str | None) -> Library:
 
 def shape(prediction: Prediction) -> dict[str, Any]:
     """One prediction in the form of the batch output."""
+    phases = {} if prediction.prefill is None else {"prefill": prediction.prefill}
     return {
         "selected": prediction.selected,
+        **phases,
         "could_tell": prediction.could_tell,
         "candidates": [
             {
@@ -113,6 +108,18 @@ def _section(case: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return section
 
 
+def _options(case: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The words of a server's command line, which say more than its workload where both are given."""
+    arguments = case.get("options") or []
+    if not isinstance(arguments, list):
+        raise DoctorError("`options` needs a JSON list of arguments")
+    if not arguments:
+        return {}
+    from doctor.sources.workload.sglang_options import read_options
+
+    return read_options(arguments)
+
+
 def _fact(key: str, value: Any) -> Fact:
     source = "the batch"
     if isinstance(value, dict):
@@ -120,8 +127,9 @@ def _fact(key: str, value: Any) -> Fact:
         value, source = value.get("value"), str(value.get("source", source))
         if value is None:
             return Fact(key, None, source, None, str(problem or "not known"))
-    if value is None:
-        return Fact(key, ABSENT, source) if key in _NULL_IS_NONE else Fact(key, None, source, None, "not known")
+    if value is None:  # of a word whose default is absent, a null says that none is given
+        none_given = key.startswith("workload.") and term(key).default == ABSENT
+        return Fact(key, ABSENT, source) if none_given else Fact(key, None, source, None, "not known")
     return _parsed(key, value, source) if _hashable(value) else Fact(key, parse(key, value), source)
 
 

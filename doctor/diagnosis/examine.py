@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Facts
+from doctor.packages.gpus import gpu_facts, with_capability
 from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.distributions import installed_requirements
-from doctor.sources.probes.gpu_table import gpu_facts
 from doctor.sources.probes.interpreter import InterpreterQuery
-from doctor.sources.probes.locate import ask, find_target
-from doctor.sources.probes.target import Watch
+from doctor.sources.probes.locate import find_target, query_interpreter
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload, lay_over
 from doctor.sources.workload.files import parse_settings, read_workload
@@ -23,6 +22,7 @@ from doctor.sources.workload.huggingface import read_model_config
 from doctor.util.redact import tilde
 
 from .request import Request, Requirements
+from .watch import watch_of
 
 if TYPE_CHECKING:
     from doctor.sources.manifests.resolve import Declaration
@@ -61,8 +61,7 @@ class InputCache:
     def gpu(self, name: str) -> Facts:
         """The facts of a GPU by its name."""
 
-        nvidia = self._rulebook.libraries.get("nvidia")
-        return self._once("gpu", name, lambda: Facts(gpu_facts(name, nvidia.body["gpus"] if nvidia else None)))
+        return self._once("gpu", name, lambda: Facts(gpu_facts(name, self._rulebook.gpus)))
 
     def model(self, name: str) -> Facts:
         """The workload of a model config."""
@@ -85,8 +84,7 @@ def ask_ahead(request: Request) -> InterpreterQuery | None:
     """The interpreter under examination, if it is another than ours: asked while the rules are read."""
     if request.facts or request.declared or request.site_packages is not None:
         return None
-
-    return ask(request.python)
+    return query_interpreter(request.python)
 
 
 def examine(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None = None) -> DiagnosisInput:
@@ -144,7 +142,7 @@ def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery
     """The facts of what is examined, without GPU or job that the request names."""
     if request.facts:
         return DiagnosisInput(
-            _merged_facts(request.facts),
+            with_capability(_merged_facts(request.facts), rulebook.gpus),
             None,
             "the facts come from a file",
             target=f"facts in {', '.join(request.facts)}",
@@ -152,14 +150,14 @@ def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery
     if request.declared:
         from doctor.sources.manifests.read import read_manifests  # door: manifests
 
-        declaration = read_manifests(request.declared, parse_settings(request.settings))
+        declaration = read_manifests(request.declared, parse_settings(request.settings), watch_of(rulebook))
         return DiagnosisInput(
             declaration.facts, None, "the environment is only declared", None, declaration,
             f"declared in {', '.join(request.declared)}",
         )  # fmt: skip
 
     target = find_target(request.python, request.site_packages, asked)
-    facts = collect(target, Watch(rulebook.watched_environment, rulebook.watched_distributions))
+    facts = collect(target, watch_of(rulebook))
 
     def requirements() -> Mapping[str, Sequence[str]]:
         return installed_requirements(target)

@@ -72,7 +72,7 @@ def limits_of_request(request: Request, assessment: Assessment, patient: Diagnos
     """What the user wants to keep, and the project's own lines; a name that is neither installed nor on record is most
     likely misspelt.
     """
-    declared = patient.declaration.asked if patient.declaration is not None else {}
+    declared = patient.declaration.requested if patient.declaration is not None else {}
     if not (request.hold or request.allow or request.constraints or declared):
         return None
     from doctor.solver.constraints import Limits, limits_of, unknown_names

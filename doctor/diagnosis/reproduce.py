@@ -8,7 +8,7 @@ from typing import Any
 
 from doctor.runner.batch import KernelRunner, environment_of
 from doctor.runner.result import KernelResult
-from doctor.runner.run import ask, run_alone
+from doctor.runner.run import run_alone, run_one
 
 
 def reproduction(
@@ -17,7 +17,7 @@ def reproduction(
     """The script, headed by what it is to show and whether it did; None where a case cannot be put that way."""
     kind = _kind(answer)
     asked = {"kernel": kernel, "request": dict(request), "where": answer.where, "kind": kind, **_which(answer)}
-    made = ask(sys.executable, "script", asked, timeout=min(30.0, bench.timeout))
+    made = run_one(sys.executable, "script", asked, timeout=min(30.0, bench.timeout))
     script = made.observed.get("script")
     if not isinstance(script, str):
         return None

@@ -12,7 +12,7 @@ from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.sources.probes.locate import named_interpreter
-from doctor.util.resources import kernels_dir
+from doctor.util.resources import programs_dir
 
 from .examine import DiagnosisInput, ask_ahead, examine
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
@@ -119,7 +119,7 @@ def _confirm(
 
     job = job_of(known, [key for key in patient.facts if key.startswith("workload.")])
     ahead = ahead if ahead is not None and ahead.python == patient.python else None
-    bench = KernelRunner(patient.python, request.timeout, kernels_dir(), ahead, patient.variables)
+    bench = KernelRunner(patient.python, request.timeout, programs_dir(), ahead, patient.variables)
     return confirm(found, known, assessment.predictions, job, bench, tell, reassess)
 
 

@@ -151,7 +151,7 @@ def whole(facts: Facts, choice: Choice, packages: Sequence[OpenRange], declarati
     places = {item.name: item.place for item in packages}
     chosen = [make_fact(f"{name}.version", version, f"{places[name]}, which admits it") for name, version in choice]
     brought = [
-        make_fact(f"{package}.version", pin, f"{places[name]}, through {name} {version}")
+        replace(make_fact(f"{package}.version", pin, places[name]), via=f"{name} {version}")
         for name, version in choice
         for package, pin in pins_of(name, version, declaration.platform)
         if f"{package}.version" not in facts

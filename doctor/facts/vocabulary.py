@@ -1,8 +1,8 @@
-"""Every fact key: its kind, meaning and parser. The only words that probes and rules share.
+"""Every fact key with its kind, meaning and parser: the interface between probes and rules.
 
-Open families of keys: `<distribution>.version` for any distribution (PEP 503 name), `env.<NAME>`, and what
-is predicted of a backend, `te.selected` and `te.fused.available`. All others are listed here or declared by a
-derivation (`doctor.derive`).
+Open families of keys: `<distribution>.version` for any distribution (PEP 503 name), `env.<NAME>`, and predictions of a
+backend, `te.selected` and `te.fused.available`. All others are listed here or declared by a derivation
+(`doctor.facts.derived`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from packaging.version import InvalidVersion, Version
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
 
+from .kinds import BOOLEAN, INTEGER, LIST, NUMBER, SM, TEXT, VERSION, WINDOW, FactKind
+from .serving_terms import SERVING_ROWS
 from .workload_terms import JOB_TERMS
-
-VERSION, SM, INTEGER, NUMBER, TEXT, BOOLEAN, WINDOW, LIST = (
-    "version", "sm", "integer", "number", "text", "boolean", "window", "list",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,10 +29,10 @@ class Term:
     """One key of the vocabulary."""
 
     key: str
-    kind: str
+    kind: FactKind
     meaning: str
     values: tuple[str, ...] = ()  # allowed texts; empty = any
-    default: Any = None  # what a workload that does not mention the key means
+    default: Any = None  # the value in a workload that does not give the key
     derived: bool = False
 
 
@@ -48,7 +46,7 @@ MASKS = (
 )  # fmt: skip
 FRAMEWORKS = (
     "transformer_engine", "torch_sdpa", "transformers", "flash_attn", "xformers", "sageattention", "megatron", "xtuner",
-    "vllm",
+    "vllm", "sglang",
 )  # fmt: skip
 
 TERMS: dict[str, Term] = _terms(
@@ -58,8 +56,8 @@ TERMS: dict[str, Term] = _terms(
     ("platform.machine", TEXT, "x86_64, aarch64 …"),
     ("platform.glibc", VERSION, "the C library of the target"),
     ("torch.cuda", VERSION, "CUDA the torch build was made for; absent for a CPU build"),
-    ("torch.cxx11_abi", BOOLEAN, "torch built with the C++11 ABI"),
-    ("torch.arch_list", LIST, "SM architectures torch carries code for, as 8.0, 9.0 …"),
+    ("torch.cxx11_abi", BOOLEAN, "torch was built with the C++11 ABI"),
+    ("torch.arch_list", LIST, "SM architectures that torch has code for: 8.0, 9.0 …"),
     ("torch.git_version", TEXT, "commit of the torch build"),
     ("xformers.cuda", VERSION, "CUDA the xFormers build was made for; absent for a build without"),
     ("toolkit.nvcc", VERSION, "the CUDA compiler that a build will find; absent where there is none"),
@@ -72,14 +70,14 @@ TERMS: dict[str, Term] = _terms(
     ("cudnn.te_version", VERSION, "the cuDNN that TransformerEngine will load by its own search"),
     ("cudnn.te_path", TEXT, "the file of the cuDNN that TransformerEngine will load"),
     ("driver.version", VERSION, "the NVIDIA kernel driver"),
-    ("driver.cuda", VERSION, "the newest CUDA the driver serves"),
+    ("driver.cuda", VERSION, "the newest CUDA that the driver supports"),
     ("gpu.sm", SM, "compute capability, as 8.0, 9.0 …"),
     ("gpu.name", TEXT, "the GPU's name"),
     ("gpu.count", INTEGER, "GPUs visible to the job"),
     ("gpu.memory_bytes", INTEGER, "memory of one GPU, in bytes"),
     ("gpu.all", LIST, "every GPU, as `index name sm memory_bytes`"),
     ("gpu.mig", BOOLEAN, "a GPU is partitioned by MIG"),
-    ("distributions.complete", BOOLEAN, "every installed distribution was read, so one not named is absent"),
+    ("distributions.complete", BOOLEAN, "every installed distribution was read, so any other is absent"),
     ("distributions.broken", LIST, "distributions whose metadata could not be read"),
     ("distributions.duplicates", LIST, "distributions installed more than once"),
     ("target.path", TEXT, "what was examined"),
@@ -103,21 +101,21 @@ TERMS: dict[str, Term] = _terms(
     ("workload.bias", TEXT, "attention bias", ("no_bias", "pre_scale_bias", "post_scale_bias", "alibi"), "no_bias"),
     ("workload.bias_shape", TEXT, "1hss, b1ss, bhss, 11ss, 111s …", (), ABSENT),
     ("workload.bias_requires_grad", BOOLEAN, "the bias is trained", (), False),
-    ("workload.qkv_frozen", BOOLEAN, "no gradient of q, k and v is asked for", (), False),
+    ("workload.qkv_frozen", BOOLEAN, "no gradients of q, k and v are computed", (), False),
     ("workload.alibi_slopes", TEXT, "shape of given slopes: h or bh", ("h", "bh"), ABSENT),
     ("workload.qkv_layout", TEXT, "memory layout, TE's names: bshd_bshd_bshd, thd_thd_thd, sb3hd …"),
     ("workload.qkv_interleaved", BOOLEAN, "q, k, v are views of one fused projection", (), False),
-    ("workload.qkv_transposed", BOOLEAN, "q, k, v are views that lie otherwise than their layout says", (), False),
-    ("workload.qkv_unaligned", BOOLEAN, "q, k or v begin at an address that is no multiple of 16 bytes", (), False),
+    ("workload.qkv_transposed", BOOLEAN, "q, k, v are views whose memory order differs from their layout", (), False),
+    ("workload.qkv_unaligned", BOOLEAN, "q, k or v start at an address that is not a multiple of 16 bytes", (), False),
     ("workload.kv_storage_offset", BOOLEAN,
-     "k and v are contiguous, but begin behind the start of a larger buffer", (), False),
+     "k and v are contiguous, but start inside a larger buffer", (), False),
     ("workload.dropout", NUMBER, "attention dropout probability", (), 0.0),
     ("workload.softcap", NUMBER, "logit soft cap; 0 = none", (), 0.0),
     ("workload.softmax_type", TEXT, "softmax variant", ("vanilla", "off-by-one", "learnable"), "vanilla"),
-    ("workload.return_max_logit", BOOLEAN, "the largest logit is wanted", (), False),
+    ("workload.return_max_logit", BOOLEAN, "the largest logit is returned", (), False),
     ("workload.num_splits", INTEGER, "split-KV count", (), 1),
     ("workload.training", BOOLEAN, "backward runs too", (), True),
-    ("workload.deterministic", BOOLEAN, "bitwise repeatable backward is wanted", (), False),
+    ("workload.deterministic", BOOLEAN, "the backward pass must be bitwise repeatable", (), False),
     ("workload.cuda_graph", BOOLEAN, "attention is captured in a CUDA graph", (), False),
     ("workload.fp8", BOOLEAN, "runs under FP8 autocast", (), False),
     ("workload.fp8_recipe", TEXT, "FP8 scaling recipe", ("delayed", "current", "mxfp8", "block"), ABSENT),
@@ -129,34 +127,35 @@ TERMS: dict[str, Term] = _terms(
     ("workload.cp_comm_type", TEXT, "context-parallel communication",
      ("p2p", "all_gather", "a2a", "a2a+p2p"), ABSENT),
     ("workload.cp_size_a2a", INTEGER, "ranks of the inner a2a group under a2a+p2p", (), ABSENT),
-    ("workload.bottom_right_diagonal", BOOLEAN, "window and ALiBi count from the bottom-right corner"),
+    ("workload.bottom_right_diagonal", BOOLEAN, "window and ALiBi are aligned to the bottom-right corner"),
     ("workload.attn_implementation", TEXT, "transformers: eager, sdpa, flash_attention_2 …", (), ABSENT),
     ("workload.enable_gqa", BOOLEAN, "SDPA is called with enable_gqa=True instead of expanded kv"),
     ("workload.nested_tensors", BOOLEAN, "SDPA is called on nested tensors", (), False),
     ("workload.nested_layout", TEXT, "layout of the nested tensors", ("strided", "jagged")),
     ("workload.nested_holes", BOOLEAN,
-     "jagged tensors were narrowed from padded ones, so that there are holes between the sequences", (), False),
+     "jagged tensors were narrowed from padded ones, with gaps between the sequences", (), False),
     ("workload.singleton_strides", BOOLEAN,
-     "a head or token dimension of size 1 has a stride that is no multiple of 8 (float32: 4)", (), False),
+     "a head or token dimension of size 1 has a stride that is not a multiple of 8 (float32: 4)", (), False),
     ("workload.mask_dtype", TEXT, "dtype of an arbitrary mask: boolean or float", ("boolean", "float"), ABSENT),
-    ("workload.fully_masked_rows", BOOLEAN, "the mask leaves queries that see no key"),
+    ("workload.fully_masked_rows", BOOLEAN, "some queries are masked from every key"),
     ("workload.zero_length_sequences", BOOLEAN, "a packed or nested batch may hold a sequence without queries"),
     ("workload.model_type", TEXT, "Hugging Face model_type", (), ABSENT),
     *JOB_TERMS,
     ("workload.use_varlen_attn", BOOLEAN, "XTuner: packed sequences through varlen attention"),
     ("workload.pack_to_max_length", BOOLEAN, "XTuner: sequences are packed"),
     ("workload.layer_types", LIST, "attention kind per layer: full_attention, sliding_attention …", (), ABSENT),
+    *SERVING_ROWS,
 )  # fmt: skip
 
 #: Open families of keys: (pattern, kind, meaning, derived); the first that fits counts.
-_FAMILIES: tuple[tuple[re.Pattern[str], str, str, bool], ...] = tuple(
+_FAMILIES: tuple[tuple[re.Pattern[str], FactKind, str, bool], ...] = tuple(
     (re.compile(pattern), kind, meaning, derived)
     for pattern, kind, meaning, derived in (
         (r"env\.[A-Za-z_][A-Za-z0-9_]*", TEXT, "an environment variable; absent = unset", False),
         (r"[a-z0-9]+(-[a-z0-9]+)*\.version", VERSION, "installed version of that distribution", False),
         (r"[a-z0-9]+([-.][a-z0-9_]+)*\.given", BOOLEAN, "that fact or distribution was read, not inferred", True),
         (r"[a-z0-9]+(-[a-z0-9]+)*\.wheel", TEXT, "the wheel file it was installed from, by its direct_url.json", False),
-        (r"[a-z][a-z0-9]*\.selected(_by_default)?", TEXT, "the backend that library will choose; absent = none", True),
+        (r"[a-z][a-z0-9]*\.selected(_by_default)?", TEXT, "the backend that library will select; absent = none", True),
         (r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(variant|step_variant|step_refusal)", TEXT, "its part that serves", True),
         (r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(available|reached)", BOOLEAN, "that backend serves the workload", True),
     )
@@ -164,7 +163,7 @@ _FAMILIES: tuple[tuple[re.Pattern[str], str, str, bool], ...] = tuple(
 
 
 def declare(term: Term) -> None:
-    """Add a derived key; a derivation calls this once at import."""
+    """Add a derived key to the vocabulary; called at import."""
     if term.key in TERMS:
         raise ValueError(f"`{term.key}` is in the vocabulary already")
     TERMS[term.key] = term
@@ -172,7 +171,7 @@ def declare(term: Term) -> None:
 
 @lru_cache(maxsize=4096)
 def term(key: str) -> Term:
-    """The term of `key`; DoctorError with the nearest key for one that nobody knows."""
+    """Return the term of `key`; DoctorError with the nearest key for an unknown one."""
     found = TERMS.get(key)
     if found is not None:
         return found
@@ -183,8 +182,7 @@ def term(key: str) -> Term:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """`did you mean …` for a mistyped word, or None."""
-
+    """Return `did you mean …` for a mistyped word, or None."""
     written = {name.lower(): name for name in known}
     matches = get_close_matches(word.lower(), written, n=1)
     return f"did you mean `{written[matches[0]]}`?" if matches else None
@@ -192,7 +190,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 @lru_cache(maxsize=65536)
 def parse_version(text: str) -> Version:
-    """A PEP 440 version, parsed once per text; InvalidVersion for anything else."""
+    """Return a PEP 440 version, parsed once per text; raise InvalidVersion for anything else."""
     return Version(text)
 
 
@@ -268,14 +266,14 @@ def _text(value: Any) -> str:
     return str(value).strip()
 
 
-_PARSERS: dict[str, Callable[[Any], Any]] = {
+_PARSERS: dict[FactKind, Callable[[Any], Any]] = {
     VERSION: _version, SM: _sm, INTEGER: _integer, NUMBER: _number, TEXT: _text,
     BOOLEAN: _boolean, WINDOW: _window, LIST: _list,
 }  # fmt: skip
 
 
 def parse(key: str, value: Any) -> Any:
-    """The value of `key` in its one canonical form; ValueError-free: DoctorError says what was wanted."""
+    """Return the value of `key` in canonical form; DoctorError names the expected kind."""
     known = term(key)
     if isinstance(value, str) and value.strip().lower() == ABSENT:
         return ABSENT
@@ -294,7 +292,7 @@ def parse(key: str, value: Any) -> Any:
 
 
 def fact(key: str, value: Any, source: str, *, raw: str | None = None, problem: str | None = None) -> Fact:
-    """A parsed `Fact`; a value that cannot be parsed becomes an unknown fact whose problem says so."""
+    """Return a parsed `Fact`; a value that cannot be parsed becomes an unknown fact with the error as its problem."""
     if value is None:
         return Fact(key, None, source, raw, problem or "not known")
     try:

@@ -1,14 +1,15 @@
-"""Words for how a job trains or generates: packing, context parallelism, compilation, code of the repository.
+"""Terms of how a job trains or generates: packing, context parallelism, compilation, code of the repository.
 
-Rows of `vocabulary.TERMS`: key, kind, meaning, allowed texts, default. Data only, so that the vocabulary can import it.
+Rows of `vocabulary.TERMS`: key, kind, meaning, allowed texts, default.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-BOOLEAN, TEXT = "boolean", "text"
-ABSENT = "absent"
+from doctor.model import ABSENT
+
+from .kinds import BOOLEAN, TEXT
 
 JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.seq_len_assumed", BOOLEAN, "seq_len_q is the longest the model takes, not what the job runs", (), False),

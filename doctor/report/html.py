@@ -101,7 +101,7 @@ def _evidence(item: Evidence, found: list[tuple[Fact, tuple[int, ...]]]) -> dict
         "key": item.key,
         "found": ", ".join(shown(fact.value) for fact, _ in found),
         "needs": needed(item),
-        "source": item.fact.source if len(found) < 2 else "from case to case",
+        "source": item.fact.origin if len(found) < 2 else "from case to case",
     }
 
 

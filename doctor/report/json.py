@@ -92,6 +92,7 @@ def prediction(item: Prediction) -> dict[str, Any]:
     return {
         "library": item.library,
         "selected": item.selected,
+        **({} if item.prefill is None else {"prefill": item.prefill}),
         "could_tell": item.could_tell,
         "candidates": [_candidate(candidate) for candidate in item.candidates],
         "fails_at_run": _reason(item.fails_at_run),
@@ -118,6 +119,8 @@ def _fact(fact: Fact) -> dict[str, Any]:
         content["raw"] = fact.raw
     if fact.problem is not None:
         content["problem"] = fact.problem
+    if fact.via is not None:
+        content["via"] = fact.via
     return content
 
 
@@ -164,7 +167,7 @@ def _told(item: Finding) -> dict[str, Any]:
                 "fact": evidence.key,
                 "found": _plain(evidence.fact.value),
                 "wanted": evidence.needs or None,
-                "source": evidence.fact.source,
+                "source": evidence.fact.origin,
                 "condition": evidence.condition,
             }
             for evidence in item.evidence

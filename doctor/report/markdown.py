@@ -94,7 +94,7 @@ def _finding(report: Report, finding: Finding) -> list[str]:
 def _row(evidence: Evidence, found: list[tuple[Fact, tuple[int, ...]]]) -> str:
     wanted = needed(evidence)
     cells = (evidence.key, ", ".join(shown(fact.value) for fact, _ in found), wanted)
-    source = evidence.fact.source if len(found) == 1 else "from case to case"
+    source = evidence.fact.origin if len(found) == 1 else "from case to case"
     return f"| {' | '.join(_code(cell) if cell else '' for cell in cells)} | {_prose(source)} |"
 
 

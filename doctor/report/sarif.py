@@ -133,16 +133,11 @@ def _replacement(report: Report, change: Change) -> tuple[str, dict[str, Any]] |
     if change.kind != ChangeKind.PACKAGE or place is None or not change.before or not change.after:
         return None
     line = place.fact.raw or ""
-    if line.count(change.before) != 1 or "--hash" in line or line.endswith("\\") or "," in fact_tail(place):
+    if line.count(change.before) != 1 or "--hash" in line or line.endswith("\\") or place.fact.via is not None:
         return None
     start = line.index(change.before) + 1
     region = {"startLine": place.line, "startColumn": start, "endColumn": start + len(change.before)}
     return place.file, {"deletedRegion": region, "insertedContent": {"text": change.after}}
-
-
-def fact_tail(place: SourceLocation) -> str:
-    """What the source says behind file and line: `, through vllm 0.6.3` means that another package's line it is."""
-    return place.fact.source[len(f"{place.file}:{place.line}") :]
 
 
 def _notifications(report: Report) -> list[dict[str, Any]]:

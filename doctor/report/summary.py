@@ -136,8 +136,11 @@ def certain_failure(prediction: Prediction) -> Reason | None:
 
 
 def title_of(prediction: Prediction, backend: str | None) -> str:
-    """`FusedAttention (cuDNN)` for te.fused."""
-    return next((item.title for item in prediction.candidates if item.backend == backend), backend or "no backend")
+    """`FusedAttention (cuDNN)` for te.fused; the selected one names the backend of prefill where that is another."""
+    title = next((item.title for item in prediction.candidates if item.backend == backend), backend or "no backend")
+    if backend != prediction.selected or prediction.prefill in (None, backend):
+        return title
+    return f"{title} for decode, {title_of(prediction, prediction.prefill)} for prefill,"
 
 
 def library_title(library: str) -> str:

@@ -164,7 +164,7 @@ def _details(page: Page, finding: Finding, report: Report | None) -> None:
 
 
 def _evidence(evidence: Evidence) -> str:
-    source = evidence.fact.source
+    source = evidence.fact.origin
     origin = source if source.startswith(_SENTENCES) else f"from {source}"
     wanted = needed(evidence)
     needs = f", needs {wanted}" if wanted else ""

@@ -7,11 +7,13 @@ A workload that is cut into steps (`te.fused.steps`: context parallelism) asks t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
 
+from .decisions import chosen
+from .index import RuleIndex
 from .messages import interpolate, missing_keys
 from .resolver import LACKS, FactResolver
 from .rule import Library, Orders, Rule
@@ -32,6 +34,8 @@ class Predictor:
 
     def answers(self, key: str) -> bool:
         """Whether it takes a prediction to answer `key`."""
+        if key in self._rulebook.decisions:
+            return True
         prefix, _, rest = key.partition(".")
         asked = rest in ("selected", "selected_by_default") or key.rpartition(".")[2] in _QUESTIONS
         return asked and prefix in self._rulebook.by_prefix
@@ -40,6 +44,8 @@ class Predictor:
         """The fact of `key`, or None when no prediction answers it."""
         if not self.answers(key):
             return None
+        if (decision := self._rulebook.decisions.get(key)) is not None:
+            return decision.decide(known)
         prefix, _, rest = key.partition(".")
         backend, _, question = key.rpartition(".")
         library = self._rulebook.by_prefix[prefix]
@@ -103,11 +109,20 @@ def predict(rulebook: Rulebook, library: Library, known: FactResolver) -> Predic
     import_error = _first_runtime(rulebook, library, known, None)
     if import_error is not None and import_error.holds:
         return Prediction(library.name, None, True, ready, None, import_error)
-    selected, could_tell = _select(library.preferences, {c.backend: c.available for c in ready}, known)
+    prefill = None
+    if library.choice:
+        selected, could_tell = chosen(library.prefix, library.choice["decode"], known)
+        prefill, _ = chosen(library.prefix, library.choice["prefill"], known)
+    else:
+        selected, could_tell = _select(library.preferences, {c.backend: c.available for c in ready}, known)
     if import_error is not None:
-        could_tell, selected = False, None  # it may not even come to a choice
-    fails = None if selected is None else _first_runtime(rulebook, library, known, selected)
-    return Prediction(library.name, selected, could_tell, ready, fails, import_error)
+        could_tell, selected, prefill = False, None, None  # it may not even come to a choice
+    elif selected is None and could_tell and library.name in rulebook.refusals:
+        known.settle(Fact(f"{library.prefix}.selected", ABSENT, f"predicted for {library.name}"))
+        import_error = _first_firing(rulebook.refusals[library.name], known, lambda rule: True)
+    serving = frozenset(backend for backend in (selected, prefill) if backend is not None)
+    fails = None if selected is None else _first_runtime(rulebook, library, known, serving)
+    return Prediction(library.name, selected, could_tell, ready, fails, import_error, prefill)
 
 
 def variant(
@@ -268,17 +283,27 @@ def _first(order: tuple[str, ...], usable: Mapping[str, bool | None]) -> tuple[s
     return None, True
 
 
-def _first_runtime(rulebook: Rulebook, library: Library, known: FactResolver, selected: str | None) -> Reason | None:
-    """What dies at import (`selected` None) or in a step; one that cannot be told only where nothing is certain."""
+def _first_runtime(
+    rulebook: Rulebook, library: Library, known: FactResolver, serving: frozenset[str] | None
+) -> Reason | None:
+    """What dies at import (`serving` None) or in a step; one that cannot be told only where nothing is certain."""
     index = rulebook.runtime.get(library.name)
+    if index is None:
+        return None
+    if serving is None:
+        return _first_firing(index, known, lambda rule: rule.import_error is not None)
+    reason = _first_firing(index, known, lambda rule: not serving.isdisjoint(rule.fails_at_run))
+    return reason if reason is not None and reason.holds else None
+
+
+def _first_firing(index: RuleIndex, known: FactResolver, concerns: Callable[[Rule], bool]) -> Reason | None:
+    """Return the reason of the first rule that fires; one that is undetermined only where no rule fires."""
     struck: list[tuple[int, Rule, bool | None]] = []
-    for position, rule, holds in index.firing(known) if index else ():
-        if rule.import_error is not None if selected is None else selected in rule.fails_at_run:
+    for position, rule, holds in index.firing(known):
+        if concerns(rule):
             struck.append((position, rule, holds))
     struck.sort(key=lambda item: (not item[2], item[0]))  # certain ones first, then the most specific
-    if not struck or (selected is not None and not struck[0][2]):
-        return None
-    return _reason(struck[0][1], known, struck[0][2])
+    return _reason(struck[0][1], known, struck[0][2]) if struck else None
 
 
 def _reason(rule: Rule, known: FactResolver, holds: bool | None) -> Reason:

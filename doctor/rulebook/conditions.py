@@ -9,12 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 from doctor.errors import DoctorError
+from doctor.facts.kinds import BOOLEAN, INTEGER, NUMBER, SM, VERSION, WINDOW
 from doctor.facts.versions import clause_holds, range_holds, split_clauses
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, NUMBER, SM, VERSION, WINDOW, parse, parse_version, term
+from doctor.facts.vocabulary import parse, parse_version, term
 from doctor.model import ABSENT, Evidence, Fact
 
 PRESENT = "present"
@@ -140,6 +141,26 @@ class Not(Condition):
         for evidence in self.part.evidence(known):
             holds = None if evidence.holds is None else not evidence.holds
             yield Evidence(evidence.key, f"not {evidence.condition}", evidence.condition, evidence.fact, holds)
+
+
+class Deferred(Condition):
+    """A condition that is parsed when it is first judged: most releases' facts are never looked up."""
+
+    def __init__(self, when: Mapping[str, Any]) -> None:
+        self._when = when
+
+    @cached_property
+    def _condition(self) -> Condition:
+        return parse_conditions(self._when)
+
+    def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
+        return self._condition.holds(known)
+
+    def leaves(self) -> Iterator[Leaf]:  # noqa: D102
+        yield from self._condition.leaves()
+
+    def evidence(self, known: FactLookup) -> Iterator[Evidence]:  # noqa: D102
+        yield from self._condition.evidence(known)
 
 
 def parse_conditions(when: Any, leaf: Callable[[str, Any], Leaf] | None = None) -> Condition:

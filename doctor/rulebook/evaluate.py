@@ -62,8 +62,9 @@ def evaluate(rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | Non
         known.look_up(f"{library.prefix}.selected")
     findings: list[Finding] = []
     unclear: dict[tuple[str, ...], list[str]] = {}
+    missing = _absent_libraries(rulebook, known)
     for rule in rulebook.rules.values():
-        if rule.severity is None:
+        if rule.severity is None or _needs_absent_library(rule, missing):
             continue
         holds = rule_holds(rulebook, rule, known)
         if holds:
@@ -85,6 +86,18 @@ def evaluate(rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | Non
     return Assessment(tuple(findings), undetermined, told, known)
 
 
+def _absent_libraries(rulebook: Rulebook, known: FactResolver) -> dict[str, str]:
+    """Return the libraries that are known not to be installed, each with the key of its version."""
+    keys = {name: f"{item.distributions[0]}.version" for name, item in rulebook.libraries.items() if item.distributions}
+    return {name: key for name, key in keys.items() if known.value(key) == ABSENT}
+
+
+def _needs_absent_library(rule: Rule, missing: Mapping[str, str]) -> bool:
+    """Whether a rule asks for a version of its own library that is not installed: it is silent, parsed or not."""
+    wanted = rule.body["when"].get(missing.get(rule.library))
+    return isinstance(wanted, str) and wanted != ABSENT
+
+
 def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | None:
     """Whether the rule fires; a run-time rule fires only for a backend that is selected."""
     holds = rule.when.holds(known)
@@ -94,7 +107,11 @@ def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | No
     selected = known.value(f"{prefix}.selected")
     if selected is None:
         return None
-    return holds if selected in rule.fails_at_run else False
+    if selected in rule.fails_at_run:
+        return holds
+    library = rulebook.by_prefix.get(prefix)
+    prefill = known.value(library.choice["prefill"]) if library and "prefill" in library.choice else None
+    return holds if f"{prefix}.{prefill}" in rule.fails_at_run else False
 
 
 def _weight(rulebook: Rulebook, finding: Finding) -> int:

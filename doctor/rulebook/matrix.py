@@ -34,10 +34,13 @@ FRAMEWORKS = {
     "transformer_engine": "transformer-engine.version",
     "torch_sdpa": "torch.version",
     "flash_attn": "flash-attn.version",
+    "vllm": "vllm.version",
 }
 _GPUS_SHOWN = 4  # heat maps on one page; each is some forty rows
 #: Who can be asked for TransformerEngine's layouts, FP8 and context parallelism.
 _TE = ("transformer_engine", "megatron")
+#: Who decodes from a KV cache of blocks.
+_SERVERS = ("vllm", "sglang")
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,8 @@ def features(base: Facts) -> Iterator[Feature]:
         ("heads", _heads(base)),
         ("extras", _extras(base)),
         ("parallel", _context_parallel()),
+        ("KV cache", _kv_cache()),
+        ("serving", _serving()),
     ):
         yield from (Feature(group, *row) for row in rows)
 
@@ -208,6 +213,22 @@ def _context_parallel() -> Rows:
     for comm in ("p2p", "all_gather", "a2a"):
         yield f"cp {comm}", _set(cp_size=2, cp_comm_type=comm), _TE
     yield "cp a2a+p2p", _set(cp_size=4, cp_comm_type="a2a+p2p", cp_size_a2a=2), _TE
+
+
+def _kv_cache() -> Rows:
+    for dtype in ("fp8_e4m3", "fp8_e5m2"):
+        yield dtype, _set(kv_cache_dtype=dtype), _SERVERS
+    for tokens in (16, 64, 128):
+        yield f"blocks of {tokens}", _set(block_size=tokens), _SERVERS
+
+
+def _serving() -> Rows:
+    yield "sinks", _set(sinks=True, softmax_type="learnable"), _SERVERS
+    yield "encoder", _set(attention_type="encoder_only"), _SERVERS
+    yield "image prefix", _set(multimodal_prefix_bidirectional=True), _SERVERS
+    latent = _set(mla=True, head_dim_qk=192, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64)
+    yield "latent (MLA)", latent, _SERVERS
+    yield "sparse MLA", {**latent, **_set(mla_sparse=True, index_topk=2048)}, _SERVERS
 
 
 def _set(**changes: Any) -> dict[str, Any]:

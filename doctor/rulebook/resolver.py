@@ -52,6 +52,10 @@ class FactResolver:
         """The same knowledge with some facts replaced; everything that follows is worked out anew."""
         return FactResolver(self._given.with_(*facts.values()), self._implications, predict)
 
+    def settle(self, fact: Fact) -> None:
+        """Remember the answer to `fact.key` that a caller has worked out."""
+        self._cache[fact.key] = fact
+
     @property
     def given(self) -> Facts:
         """The facts everything else is worked out from."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from doctor.model import FixSafety, Remedy, Severity
+from doctor.model import ABSENT, FixSafety, Remedy, Severity
 
-from .conditions import Condition, parse_conditions
+from .conditions import Condition, Deferred, parse_conditions
+from .decisions import DecisionList
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,13 @@ class Rule:
     def fails_at_run(self) -> tuple[str, ...]:
         """The backends that are selected all the same and then die in a step."""
         return as_tuple(self.body.get("fails_at_run"))
+
+    @cached_property
+    def follows_selection(self) -> bool:
+        """Whether this is a refusal that is only known once no backend was left (`vllm.selected: absent`)."""
+        return self.import_error is not None and any(
+            key.endswith(".selected") and wanted == ABSENT for key, wanted in self.body["when"].items()
+        )
 
     @property
     def import_error(self) -> str | None:
@@ -144,10 +152,22 @@ class Library:
         """Every stage any release has, with a rank."""
         return {name: rank for _, order in self.stage_orders for name, rank in order.items()}
 
+    @property
+    def choice(self) -> Mapping[str, str]:
+        """Phase → the fact that says which backend serves it, where decision lists choose: decode, prefill."""
+        return self.body.get("choice") or {}
+
+    @cached_property
+    def decisions(self) -> Mapping[str, DecisionList]:
+        """Fact key → the ordered cases that decide it."""
+        version_key = f"{self.distributions[0]}.version" if self.distributions else ""
+        lists = self.body.get("decisions") or {}
+        return {key: DecisionList(key, version_key, cases) for key, cases in lists.items()}
+
     @cached_property
     def implies(self) -> tuple[tuple[Condition, Mapping[str, Any]], ...]:
         """(when, facts): what a range of releases does alike."""
-        return tuple((parse_conditions(item["when"]), item["facts"]) for item in self.body.get("implies") or ())
+        return tuple((Deferred(item["when"]), item["facts"]) for item in self.body.get("implies") or ())
 
 
 def as_tuple(value: Any) -> tuple[str, ...]:

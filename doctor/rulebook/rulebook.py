@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ from doctor.rulebook.rule import Library, Rule
 
 from .cache import load_bodies
 from .conditions import Condition
+from .decisions import DecisionList
 from .index import RuleIndex
 from .resolver import Implications
 
@@ -43,30 +44,44 @@ class Rulebook:
         """The same with these rules alone to be judged; what backends are predicted by stays, and is shared."""
         kept = set(ids)
         made = Rulebook({name: rule for name, rule in self.rules.items() if name in kept}, self.libraries, self.version)
-        tables = ("implications", "support", "runtime", "by_prefix")  # dear to make, and the same
+        tables = (  # expensive to make, and the same
+            "implications", "support", "runtime", "refusals", "by_prefix", "decisions",
+        )  # fmt: skip
         vars(made).update({name: getattr(self, name) for name in tables})
         return made
 
     @cached_property
     def support(self) -> Mapping[str, RuleIndex]:
-        """Library → rules that disable one of its backends."""
-        return self._group("disables")
+        """Return, for each library, the rules that disable one of its backends."""
+        return self._group(lambda rule: bool(rule.body.get("disables")))
 
     @cached_property
     def runtime(self) -> Mapping[str, RuleIndex]:
-        """Library → rules about what dies although it was selected, or at import; the most specific first."""
-        return self._group("fails_at_run", "import_error")
+        """Return, for each library, the rules about failures after selection or at import, the most specific first."""
+        return self._group(
+            lambda rule: bool(rule.body.get("fails_at_run") or (rule.import_error and not rule.follows_selection))
+        )
 
-    def _group(self, *verdicts: str) -> Mapping[str, RuleIndex]:
-        """Library → its rules that say one of these."""
+    @cached_property
+    def refusals(self) -> Mapping[str, RuleIndex]:
+        """Return, for each library, the rules about what it does when no backend is left, the most specific first."""
+        return self._group(lambda rule: rule.follows_selection)
+
+    def _group(self, belongs: Callable[[Rule], bool]) -> Mapping[str, RuleIndex]:
+        """Return the rules of each library that `belongs` picks, as an index."""
         grouped: dict[str, list[Rule]] = {}
         for rule in self.rules.values():
-            if any(rule.body.get(verdict) for verdict in verdicts):
+            if belongs(rule):
                 grouped.setdefault(rule.library, []).append(rule)
         return {
             name: RuleIndex(tuple(sorted(rules, key=lambda rule: -rule.weight)), self.libraries.get(name))
             for name, rules in grouped.items()
         }
+
+    @cached_property
+    def decisions(self) -> Mapping[str, DecisionList]:
+        """Return the decision list behind each fact key, for the libraries that have such lists."""
+        return {key: found for library in self.libraries.values() for key, found in library.decisions.items()}
 
     @cached_property
     def by_prefix(self) -> Mapping[str, Library]:
@@ -82,6 +97,28 @@ class Rulebook:
     def watched_environment(self) -> tuple[str, ...]:
         """Every variable some library.yaml names."""
         return tuple(dict.fromkeys(name for library in self.libraries.values() for name in library.environment))
+
+    @cached_property
+    def gpus(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the GPUs of all libraries: name -> `sm`, `memory_gib`, `aliases`."""
+        return {name: row for table in self._tables("gpus") for name, row in table.items()}
+
+    @cached_property
+    def cuda_drivers(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the driver of each CUDA release, of all libraries."""
+        return {cuda: row for table in self._tables("cuda_drivers") for cuda, row in table.items()}
+
+    @cached_property
+    def images(self) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+        """Return the container images of all libraries: name -> release -> what it holds."""
+        images: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for table in self._tables("images"):
+            for name, releases in table.items():
+                images.setdefault(name, {}).update(releases)
+        return images
+
+    def _tables(self, key: str) -> Iterator[Mapping[str, Any]]:
+        return (library.body[key] for library in self.libraries.values() if library.body.get(key))
 
 
 def load_rulebook(extra: Iterable[str] = ()) -> Rulebook:

@@ -120,15 +120,12 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
         if not key.startswith("workload."):
             raise shape.fault(here, f"`config` sets `workload.…` keys, not `{key}`")
 
-    def outcome(text: Any, here: At) -> None:
-        if not isinstance(text, str) or not re.fullmatch(r"\{[^{}]+\}", text):
-            shape.fact_value(text, here)
-        else:
-            shape.fact_key(text[1:-1], here)  # {workload.head_dim_qk}: becomes equal to that fact
-
     def url(text: Any, here: At) -> None:
         if not isinstance(text, str) or not re.match(r"https?://\S+$", text):
             raise shape.fault(here, f"`index_url` needs a URL, found `{text}`")
+
+    def outcome(text: Any, here: At) -> None:
+        _outcome(shape, text, here)
 
     checks: dict[str, Check] = {
         "require": shape.values(lambda key, here: distribution(shape, key, here), specifier),
@@ -176,7 +173,11 @@ def check_library(shape: Shape, content: Any) -> None:
             raise shape.fault(at, f"there is no backend `{value}`", nearest(str(value), backends))
 
     def order(check: Check) -> Check:
-        keys: dict[str, Check] = {"when": shape.condition, "order": shape.items(check)}
+        listed = shape.items(check)
+        keys: dict[str, Check] = {
+            "when": shape.condition,
+            "order": lambda value, at: None if value == [] else listed(value, at),  # [] = none is chosen
+        }
         return shape.items(lambda value, at: shape.mapping(value, at, keys, ("order",)))
 
     def stages(value: Any, at: At) -> None:
@@ -188,6 +189,13 @@ def check_library(shape: Shape, content: Any) -> None:
         local = {key: item for key, item in value.items() if key != "local"} if isinstance(value, dict) else value
         if local != {}:
             shape.values(shape.fact_key, shape.fact_value)(local, at)
+
+    def decision(value: Any, at: At) -> None:
+        cases: dict[str, Check] = {
+            "when": shape.condition,
+            "value": lambda text, here: _outcome(shape, text, (*here, at[-2])),
+        }
+        shape.mapping(value, at, cases, ("value",))
 
     implied: dict[str, Check] = {"when": shape.condition, "facts": shape.values(shape.fact_key, shape.fact_value)}
     gpu: dict[str, Check] = {
@@ -216,6 +224,8 @@ def check_library(shape: Shape, content: Any) -> None:
         "distributions": lambda value, at: None if value == [] else names(value, at),
         "releases": shape.values(_anything, release), "applies": shape.condition, "stages": stages,
         "preference": order(known_backend), "variants": shape.values(known_backend, order(known_backend)),
+        "choice": shape.values(shape.choice(("decode", "prefill")), shape.fact_key),
+        "decisions": shape.values(shape.fact_key, shape.items(decision)),
         "implies": shape.items(lambda value, at: shape.mapping(value, at, implied, ("when", "facts"))),
         "gpus": shape.values(text, lambda value, at: shape.mapping(value, at, gpu, ("sm",))),
         "cuda_drivers": shape.values(_anything, lambda value, at: shape.mapping(value, at, driver)),
@@ -242,6 +252,14 @@ def _version(shape: Shape, value: Any, at: At) -> None:
         parse_version(value)
     except (InvalidVersion, TypeError):
         raise shape.fault(at, f"`{value}` is no version") from None
+
+
+def _outcome(shape: Shape, text: Any, here: At) -> None:
+    """A value, or `{workload.head_dim_qk}`: what that fact is."""
+    if not isinstance(text, str) or not re.fullmatch(r"\{[^{}]+\}", text):
+        shape.fact_value(text, here)
+    else:
+        shape.fact_key(text[1:-1], here)
 
 
 def _anything(value: Any, at: At) -> None:

@@ -1,4 +1,4 @@
-"""Where kernels run: cases grouped by the process they can share, so that torch is imported once and not per kernel."""
+"""Run kernels in as few processes as possible: cases that can share a process do, so torch is imported once."""
 
 from __future__ import annotations
 
@@ -7,114 +7,123 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .result import KernelResult
+from doctor.util.resources import programs_dir
+
+from .result import KernelOutcome, KernelResult
 from .run import PrewarmedProcess, run_program
 
 Cases = Mapping[str, Sequence[Mapping[str, Any]]]
 Environment = tuple[tuple[str, "str | None"], ...]
 
-#: The program that holds others, and those that it cannot hold together with just any.
-_HOST = "several"
-#: Importing TransformerEngine changes which cuDNN a process holds; who asks about torch alone must not share with it.
-_BRINGS_TE = "te_attention"
-#: Asks torch's backends first and TransformerEngine last: at home in either company.
+#: The program that runs cases of the others.
+_DISPATCH = "dispatch"
+#: Importing TransformerEngine changes which cuDNN a process holds: cases about torch alone must not share with it.
+_IMPORTS_TE = "te_attention"
+#: Runs torch's backends first and TransformerEngine last: it can share with either.
 _EITHER = "strided_qkv"
 
 
 @dataclass(frozen=True)
 class KernelRunner:
-    """Where kernels run: the patient's interpreter, the longest wait, and the folder with the programs."""
+    """Runs kernels: the target interpreter, the longest wait in seconds, and the folder of the programs."""
 
     python: str
     timeout: float
     kernels: Path
-    ahead: PrewarmedProcess | None = None  # a process of it that was started before there were cases
-    variables: Mapping[str, str | None] = field(default_factory=dict)  # over our own; None removes one
+    prewarmed: PrewarmedProcess | None = None  # a process of the interpreter that was started before the cases existed
+    variables: Mapping[str, str | None] = field(default_factory=dict)  # laid over our own; None removes one
 
     def run(self, cases: Cases) -> dict[str, list[KernelResult]]:
-        """Answers per kernel, in the order of its cases; a crash costs the case that crashed and a new process."""
-        answers: dict[str, list[KernelResult]] = {}
+        """Return the results per kernel, in the order of its cases; a crash costs its case and a new process."""
+        results: dict[str, list[KernelResult]] = {}
         for kernel, requests in cases.items():
-            lacking = KernelResult("unavailable", reason=f"there is no kernel `{kernel}`")
-            answers[kernel] = [lacking] * len(requests)
-        here = {kernel: requests for kernel, requests in cases.items() if self._has(kernel)}
-        ahead = self.ahead
-        for environment, places in groups(here):
-            asked = [{"kernel": kernel, "request": _bare(here[kernel][index])} for kernel, index in places]
-            programs = [self.kernels / f"{kernel}.py" for kernel in dict.fromkeys(kernel for kernel, _ in places)]
-            first = ahead if not environment and not self.variables else None  # its variables are ours
-            got = run_program(
-                self.python, _HOST, asked, timeout=self.timeout, env={**self.variables, **dict(environment)},
-                beside=programs, ahead=first,
+            missing = KernelResult(KernelOutcome.UNAVAILABLE, reason=f"there is no kernel `{kernel}`")
+            results[kernel] = [missing] * len(requests)
+        known = {kernel: requests for kernel, requests in cases.items() if self._has(kernel)}
+        prewarmed = self.prewarmed
+        for environment, places in groups(known):
+            requests = [{"kernel": kernel, "request": _without_env(known[kernel][index])} for kernel, index in places]
+            programs = self._sources(dict.fromkeys(kernel for kernel, _ in places))
+            first = prewarmed if not environment and not self.variables else None  # it has our own variables
+            collected = run_program(
+                self.python, _DISPATCH, requests, timeout=self.timeout, env={**self.variables, **dict(environment)},
+                programs=programs, prewarmed=first,
             )  # fmt: skip
-            ahead = None if first is not None else ahead
+            prewarmed = None if first is not None else prewarmed
             for position, (kernel, index) in enumerate(places):
-                answer = got[position]
-                if position and _suspect(answer):
-                    answer = self._alone(asked[position], answer, environment, programs)
-                answers[kernel][index] = answer
-        return answers
+                result = collected[position]
+                if position and _is_suspect(result):
+                    result = self._run_alone(requests[position], result, environment, programs)
+                results[kernel][index] = result
+        return results
 
-    def _alone(
-        self, asked: Mapping[str, Any], before: KernelResult, environment: Environment, programs: Sequence[Path]
+    def _run_alone(
+        self, request: Mapping[str, Any], before: KernelResult, environment: Environment, programs: Mapping[str, str]
     ) -> KernelResult:
-        """The case once more with a process to itself: what others left behind is no fault of its own."""
+        """Run the case once more in a process of its own: state that earlier cases left may be to blame."""
         (again,) = run_program(
-            self.python, _HOST, [asked], timeout=self.timeout, env={**self.variables, **dict(environment)},
-            beside=programs,
+            self.python, _DISPATCH, [request], timeout=self.timeout, env={**self.variables, **dict(environment)},
+            programs=programs,
         )  # fmt: skip
-        if _suspect(again):
+        if _is_suspect(again):
             return again
         return replace(again, observed={**again.observed, "behind_others": before.reason or "a wrong result"})
 
     def _has(self, kernel: str) -> bool:
-        named = kernel.isidentifier() and not kernel.startswith("_") and kernel != _HOST
+        named = kernel.isidentifier() and not kernel.startswith("_") and kernel != _DISPATCH
         return named and (self.kernels / f"{kernel}.py").is_file()
+
+    def _sources(self, kernels: Mapping[str, None]) -> dict[str, str]:
+        """Return the sources of the kernels that are not among our own."""
+        if self.kernels == programs_dir():
+            return {}
+        return {kernel: (self.kernels / f"{kernel}.py").read_text("utf-8") for kernel in kernels}
 
 
 def prewarm(python: str) -> PrewarmedProcess:
-    """The program that holds all others, begun in this interpreter: for a bench whose cases are not known yet."""
-    return PrewarmedProcess(python, _HOST)
+    """Start the dispatch program in this interpreter, for a runner whose cases are not known yet."""
+    return PrewarmedProcess(python, _DISPATCH)
 
 
-def _suspect(answer: KernelResult) -> bool:
-    """Whether something went wrong that cases before it in the process may have had a part in."""
-    return answer.outcome == "failed" or (answer.outcome == "ran" and bool(answer.observed.get("wrong")))
+def _is_suspect(result: KernelResult) -> bool:
+    """Return whether the result is bad in a way that earlier cases of the process may have caused."""
+    wrong = result.outcome == KernelOutcome.RAN and bool(result.observed.get("wrong"))
+    return wrong or result.outcome == KernelOutcome.FAILED
 
 
 def groups(cases: Cases) -> list[tuple[Environment, list[tuple[str, int]]]]:
-    """(environment, places) for each process: a place is a kernel and the number of its case.
+    """Return (environment, places) for each process; a place is a kernel and the number of its case.
 
-    One process per environment, as libraries read their variables when they are imported; and TransformerEngine's
-    cases, wherever there are any, apart from those about torch.
+    One process per environment, because libraries read their variables at import; and one for TransformerEngine's
+    cases, apart from those about torch.
     """
-    made: dict[tuple[Any, bool], list[tuple[str, int]]] = {}
-    te = {environment_of(request) for request in cases.get(_BRINGS_TE, ())}
-    for kernel in sorted(cases, key=lambda name: (name != _BRINGS_TE, name == _EITHER)):
+    processes: dict[tuple[Any, bool], list[tuple[str, int]]] = {}
+    te = {environment_of(request) for request in cases.get(_IMPORTS_TE, ())}
+    for kernel in sorted(cases, key=lambda name: (name != _IMPORTS_TE, name == _EITHER)):
         for index, request in enumerate(cases[kernel]):
             environment = environment_of(request)
-            with_te = kernel == _BRINGS_TE or (kernel == _EITHER and environment in te)
-            made.setdefault((environment, with_te), []).append((kernel, index))
-    return [(environment, places) for (environment, _), places in made.items()]
+            with_te = kernel == _IMPORTS_TE or (kernel == _EITHER and environment in te)
+            processes.setdefault((environment, with_te), []).append((kernel, index))
+    return [(environment, places) for (environment, _), places in processes.items()]
 
 
-def spent(answers: Mapping[str, Sequence[KernelResult]]) -> dict[str, float]:
-    """Seconds by stage over all answers, as the report's timing names them: `kernels.import` and so on."""
+def spent(results: Mapping[str, Sequence[KernelResult]]) -> dict[str, float]:
+    """Return the seconds per stage over all results, named as in the report's timing: `kernels.import` and so on."""
     total: dict[str, float] = {}
-    for answer in {id(answer): answer for several in answers.values() for answer in several}.values():
-        for stage, seconds in answer.spent.items():
+    for result in {id(result): result for several in results.values() for result in several}.values():
+        for stage, seconds in result.spent.items():
             name = f"kernels.{stage}"
             total[name] = round(total.get(name, 0.0) + seconds, 4)
     return total
 
 
 def environment_of(request: Mapping[str, Any]) -> Environment:
-    """The variables that a request wants set (or, with null, unset) before anything is imported."""
+    """Return the variables that a request sets (null: removes) before anything is imported."""
     wanted = request.get("env")
     if not isinstance(wanted, Mapping):
         return ()
     return tuple(sorted((str(name), None if value is None else str(value)) for name, value in wanted.items()))
 
 
-def _bare(request: Mapping[str, Any]) -> dict[str, Any]:
+def _without_env(request: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in request.items() if key != "env"}

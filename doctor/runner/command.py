@@ -1,4 +1,4 @@
-"""Run an installer in a group of processes of its own: its answer, whatever it does, and nothing of it outlives us."""
+"""Run an installer in its own process group and return its output; none of its processes outlives the call."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from doctor.errors import reason_of
 
 from .result import signal_name
 
-TAIL = 256 << 10  # bytes of output that are read
+TAIL = 256 << 10  # bytes of output that are kept
 FLOOD = 256 << 20  # bytes of output after which a program is stopped
 GRACE = 5.0  # seconds to put things back after an interruption: pip restores what it was replacing
 
-#: Variables that would lead an installer to another place than the one it is given.
-_ASTRAY = (
+#: Variables that would make an installer use another location than the given one.
+_REDIRECTING = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONINSPECT", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER",
     "PIP_PYTHON", "PIP_REQUIREMENT", "PIP_CONSTRAINT", "PIP_QUIET", "UV_TARGET", "UV_PREFIX", "UV_PYTHON",
     "UV_SYSTEM_PYTHON", "UV_CONSTRAINT", "UV_OVERRIDE", "UV_WORKING_DIRECTORY", "VIRTUAL_ENV", "CONDA_PREFIX",
 )  # fmt: skip
-_UNREAD = "Could not fetch URL "  # pip's words for a page of an index
+_UNREAD = "Could not fetch URL "  # pip's message for a page of an index
 _QUIET = {
     "NO_COLOR": "1", "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off",
     "UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never", "PYTHONUNBUFFERED": "1",
@@ -36,7 +36,7 @@ _QUIET = {
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of one program."""
+    """The result of one program."""
 
     command: tuple[str, ...]
     code: int | None  # exit status, negative for a signal; None: it did not end by itself
@@ -44,21 +44,21 @@ class Ran:
     err: str
     seconds: float
     trouble: str | None = None  # why there is no exit status
-    unread: tuple[str, ...] = ()  # `ADDRESS: why`: pages of an index that pip could not read, told in its log alone
+    unread: tuple[str, ...] = ()  # `ADDRESS: why`: pages of an index that pip could not read, only in its log
 
     @property
     def good(self) -> bool:
-        """It ended, and well."""
+        """Return whether it ended with status 0."""
         return self.code == 0
 
     @property
     def said(self) -> str:
-        """Both streams."""
+        """Return the output of both streams."""
         return f"{self.out}\n{self.err}"
 
     @property
     def end(self) -> str:
-        """How it ended, in words, with the last thing it said."""
+        """Describe how it ended, with the last line of its output."""
         if self.trouble is not None:
             return self.trouble
         lines = [line.strip() for line in (self.err.strip() or self.out.strip()).splitlines() if line.strip()]
@@ -72,7 +72,7 @@ class Ran:
 def run_child(
     command: Sequence[str], *, timeout: float, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> Ran:
-    """Run a program to its end, or to ours; an interruption ends its whole group and goes on upwards."""
+    """Run a program and return its result; an interrupt ends its whole group and is raised again."""
     began = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.NamedTemporaryFile() as log:
         try:
@@ -94,8 +94,8 @@ def run_child(
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The user's environment, registries and proxies included, without what leads elsewhere."""
-    kept = {name: value for name, value in os.environ.items() if name not in _ASTRAY}
+    """Return the user's environment, with registries and proxies, without variables that redirect an installer."""
+    kept = {name: value for name, value in os.environ.items() if name not in _REDIRECTING}
     return {**kept, **_QUIET, **(more or {})}
 
 
@@ -114,7 +114,7 @@ def _wait(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the group: kindly where it is still at work, for then it can put back what it was replacing."""
+    """End the group: first by SIGINT, so that the installer can restore what it was replacing."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGINT)
@@ -134,7 +134,7 @@ def _tail(stream: IO[bytes]) -> str:
 def _unread(log: Path) -> tuple[str, ...]:
     try:
         with log.open(encoding="utf-8", errors="replace") as lines:
-            told = (line.partition(_UNREAD)[2].strip() for line in lines if _UNREAD in line)
-            return tuple(dict.fromkeys(line.removesuffix(" - skipping") for line in told))
+            pages = (line.partition(_UNREAD)[2].strip() for line in lines if _UNREAD in line)
+            return tuple(dict.fromkeys(page.removesuffix(" - skipping") for page in pages))
     except OSError:
-        return ()  # whoever ran has taken it away: nothing is told
+        return ()  # the program removed its log

@@ -1,4 +1,4 @@
-"""What keeps a process of ours from outliving us, however we end: Ctrl-C, a signal, or a kill that nobody can catch."""
+"""Keep child processes from outliving the doctor, however it ends: Ctrl-C, a signal, or SIGKILL."""
 
 from __future__ import annotations
 
@@ -10,109 +10,107 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-#: What asks a program to end: Ctrl-C, a scheduler, a terminal that is closed.
-REQUESTS = ("SIGINT", "SIGTERM", "SIGHUP")
-LAST_WAIT = 10.0  # seconds for what was killed to be gone: where the driver hangs, it never is
+#: Signals that ask a program to end: Ctrl-C, Ctrl-\, a scheduler, a closed terminal.
+END_SIGNALS = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP")
+LAST_WAIT = 10.0  # seconds to wait for a killed process: one that hangs in a driver never ends
 
-_asked = False
-#: Killed and not yet waited for. The driver takes a while to tear down the CUDA context of a process; we need not stand
-#: by, but who starts next may find the GPU still held, and so waits first.
+_end_requested = False
+#: Killed and not yet waited for. The driver takes a while to remove the CUDA context of a process. We do not wait for
+#: it, but the next process may find the GPU still held, so starting one waits first.
 _killed: list[subprocess.Popen[bytes]] = []
 
 
 class ParentDeathPipe:
-    """A pipe of which the program holds one end: when ours closes, the kernel kills the program's whole group.
+    """A pipe whose other end a child process holds: when our end closes, the kernel kills the child's whole group.
 
-    A handler could not do that: none is run when we are killed. Nothing need listen in the program, which may hang.
+    A signal handler could not do that, because SIGKILL runs none. The child does not have to cooperate; it may hang.
     """
 
     def __init__(self) -> None:
-        self.theirs: tuple[int, ...] = ()
-        self._ours: int | None = None
-        with contextlib.suppress(OSError):  # out of descriptors: the start of the program will say so
-            end, self._ours = os.pipe()
-            self.theirs = (end,)
+        self.child_ends: tuple[int, ...] = ()
+        self._our_end: int | None = None
+        with contextlib.suppress(OSError):  # out of descriptors: starting the child reports it
+            end, self._our_end = os.pipe()
+            self.child_ends = (end,)
 
-    def tie(self, group: int) -> None:
-        """The group that depends on us, once it is there; where the system has no such signal, none does."""
-
-        for end in self.theirs:
+    def attach(self, group: int) -> None:
+        """Bind the process group to this pipe; without effect on systems that cannot signal on a closed pipe."""
+        for end in self.child_ends:
             with contextlib.suppress(OSError, AttributeError):
                 fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
                 fcntl.fcntl(end, fcntl.F_SETOWN, -group)
                 fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
-        self.hand_over()
+        self.close_child_end()
 
-    def hand_over(self) -> None:
-        """Their end is theirs alone."""
-        for end in self.theirs:
+    def close_child_end(self) -> None:
+        """Close our copy of the child's end."""
+        for end in self.child_ends:
             os.close(end)
-        self.theirs = ()
+        self.child_ends = ()
 
-    def cut(self) -> None:
-        """Nothing depends on us any more."""
-        self.hand_over()
-        if self._ours is not None:
-            os.close(self._ours)
-            self._ours = None
+    def close(self) -> None:
+        """Close both ends: the child has ended or was killed."""
+        self.close_child_end()
+        if self._our_end is not None:
+            os.close(self._our_end)
+            self._our_end = None
 
 
-def asked_to_end() -> bool:
-    """Whether a request to end has come in: whoever waits, in whatever thread, waits no longer."""
-    return _asked
+def end_requested() -> bool:
+    """Return whether a signal asked the doctor to end: loops in every thread must stop waiting."""
+    return _end_requested
 
 
 @contextlib.contextmanager
 def graceful_shutdown() -> Iterator[None]:
-    """A request to end raises KeyboardInterrupt here, and is seen by all threads through `asked_to_end`.
+    """Raise KeyboardInterrupt on a signal that asks to end, and tell all threads through `end_requested`.
 
-    What is ignored stays so (`nohup`, a job in the background of a script), and so does a handler that somebody else
-    installed; within another such block, and outside the main thread, this does nothing.
+    An ignored signal stays ignored (`nohup`, a background job of a script), and so does a handler that was installed
+    by others. Within another such block, and outside the main thread, this does nothing.
     """
-    global _asked
+    global _end_requested
 
-    def heard(number: int, frame: Any) -> None:
-        global _asked
-        _asked = True
+    def on_signal(number: int, frame: Any) -> None:
+        global _end_requested
+        _end_requested = True
         raise KeyboardInterrupt
 
     before: dict[signal.Signals, Any] = {}
     try:
-        for number in (getattr(signal, name) for name in REQUESTS if hasattr(signal, name)):
+        for number in (getattr(signal, name) for name in END_SIGNALS if hasattr(signal, name)):
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 with contextlib.suppress(ValueError):  # not in the main thread
-                    before[number] = signal.signal(number, heard)
+                    before[number] = signal.signal(number, on_signal)
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         if before:
-            _asked = False
+            _end_requested = False
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its whole group, grandchildren too (also those left behind by a clean exit)."""
+    """Kill a process and its whole group, including processes that a clean exit left behind."""
     try:
         os.killpg(process.pid, signal.SIGKILL)  # a new session: group id = pid
     except (ProcessLookupError, PermissionError):
         process.kill()
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
-            with contextlib.suppress(OSError):  # what stdin still held finds no reader
+            with contextlib.suppress(OSError):  # buffered data that nobody reads any more
                 pipe.close()
     _killed.append(process)
 
 
-def bury() -> None:
-    """Wait for what was killed, within reason."""
+def reap_killed() -> None:
+    """Wait for killed processes, at most LAST_WAIT seconds each."""
     while _killed:
-        with contextlib.suppress(IndexError):  # two threads may be at it
+        with contextlib.suppress(IndexError):  # another thread may have taken the last one
             status_of(_killed.pop())
 
 
 def status_of(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit status of a process that was killed; None if it is there all the same."""
-
+    """Return the exit status of a killed process; None if it still exists after LAST_WAIT seconds."""
     try:
         return process.wait(LAST_WAIT)
     except subprocess.TimeoutExpired:

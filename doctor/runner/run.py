@@ -1,23 +1,75 @@
-"""Run a program in the interpreter under examination and bring its answers back, whatever that program does.
+"""Run a kernel program in the target interpreter and return one result per case, whatever that program does.
 
-The program may print, fork, hang, die of a signal or never start: each costs at most the case it happened in, and
-what happened is the answer. The other half of the contract is `kernels/_probe.py`.
+The program may print, fork, hang, die of a signal or never start: each costs at most the case it happened in, and what
+happened is the result. The program's side of the protocol is `kernels/protocol.py`.
 """
 
 from __future__ import annotations
 
-import pathlib
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from doctor.errors import NoDiagnosis, reason_of
 from doctor.util.resources import kernels_dir
 
-from .process import KernelProcess, Overlay, Request
-from .result import KernelResult
+from .process import PACKAGE, KernelProcess, Overlay, Request
+from .result import ENDED_PROCESS, KernelResult
 
-#: Steps that every program which names them takes first.
+#: Steps that every program which announces them takes first.
 SHARED_STEPS = ("import torch", "cuda context")
+SNIPPET = "snippet"  # the name of a program that is given as text
+
+
+def make_run_folder(programs: Mapping[str, str] | None = None) -> Path:
+    """Create a temporary folder with the kernels; `programs` (name → source) are added to them or replace them.
+
+    It contains nothing else, so that no file of the user's current directory can shadow an import. NoDiagnosis if it
+    cannot be written.
+    """
+    folder = None
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="attn-doctor-"))
+        package = folder / PACKAGE
+        shutil.copytree(kernels_dir(), package, ignore=shutil.ignore_patterns("__pycache__"))
+        for part in (package, *(path for path in package.rglob("*") if path.is_dir())):
+            part.chmod(0o700)  # an installation may be read-only, its copy must not be
+        for name, source in (programs or {}).items():
+            (package / "programs" / f"{name}.py").write_text(source, "utf-8")
+    except (OSError, shutil.Error) as problem:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise NoDiagnosis(f"cannot write temporary files: {reason_of(problem)}") from None
+    return folder
+
+
+class PrewarmedProcess:
+    """A program that does what every case needs, the import of torch, while the cases are still being prepared.
+
+    If the process is gone when the cases are ready, they run in a new one.
+    """
+
+    def __init__(self, python: str, program: str) -> None:
+        self.directory = make_run_folder()
+        self.python = python
+        self._process: KernelProcess | None = KernelProcess(python, program, self.directory, None, None)
+        self.taken = False
+
+    def send(self, cases: Sequence[Request]) -> KernelProcess | None:
+        """Return the process after sending it the cases; None if it is gone or was taken before."""
+        process, self._process, self.taken = self._process, None, True
+        if process is None or process.send(cases):
+            return process
+        process.end()
+        return None
+
+    def close(self) -> None:
+        """End the process if nothing took it."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+        shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def run_program(
@@ -27,128 +79,75 @@ def run_program(
     *,
     timeout: float,
     env: Overlay | None = None,
-    beside: Sequence[pathlib.Path] = (),
-    ahead: PrewarmedProcess | None = None,
+    programs: Mapping[str, str] | None = None,
+    prewarmed: PrewarmedProcess | None = None,
 ) -> list[KernelResult]:
-    """Run `program` (a kernel's name, or a path to a .py file) on `cases` with `python`; one answer per case, in order.
+    """Run `program` (its name, or the path of a .py file) on `cases` with `python`; return one result per case.
 
-    `timeout` is the longest wait, in seconds, for the next answer; starting, imports and the context have it each to
-    themselves. `env` is laid over our own environment, None removing a variable; `beside` are files that it finds in a
-    folder `programs`; `ahead` is this program in this interpreter, started before. Nothing that it does raises here.
+    `timeout` is the longest wait, in seconds, for the next result; start, imports and context have it each to
+    themselves. `env` is laid over our own environment, None removes a variable. `programs` (name → source) are added to
+    those of the kernels. `prewarmed` is this program, already started in this interpreter. What the program does
+    raises no error here.
     """
-    source = _source(program)
-    return _run(python, source.name, source.read_text("utf-8"), cases, timeout, env, beside, ahead)
+    programs = dict(programs or {})
+    if program.endswith(".py"):
+        path = Path(program)
+        program = path.stem
+        programs[program] = path.read_text("utf-8")
+    prewarmed = None if prewarmed is None or prewarmed.taken else prewarmed
+    directory = make_run_folder(programs) if prewarmed is None else prewarmed.directory
+    results: list[KernelResult] = []
+    try:
+        process = None
+        if prewarmed is not None:
+            for name, source in programs.items():
+                (directory / PACKAGE / "programs" / f"{name}.py").write_text(source, "utf-8")
+            process = prewarmed.send(cases)
+        while len(results) < len(cases):
+            process = process or KernelProcess(python, program, directory, cases[len(results) :], env)
+            collected, started = process.collect(timeout)
+            process = None
+            results += collected
+            # A process that ends before its first case, or in a step that all cases share, ends so each time: one
+            # result serves all, and the same hang is not waited for again.
+            if not started or is_shared_failure(collected[-1]):
+                results += [collected[-1]] * (len(cases) - len(results))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return results
 
 
-def _source(program: str) -> pathlib.Path:
-    path = pathlib.Path(program)
-    return path if path.suffix == ".py" else kernels_dir() / f"{program}.py"
-
-
-class PrewarmedProcess:
-    """A program that begins with what every case needs, the import of torch, while the cases are still being made.
-
-    What it cannot bring about costs nothing: if it is gone when the cases are there, they go to a process of their own.
-    """
-
-    def __init__(self, python: str, program: str) -> None:
-        source = _source(program)
-        self.directory = _furnished(source.name, source.read_text("utf-8"))
-        self.python = python
-        self._process: KernelProcess | None = KernelProcess(python, source.name, self.directory, None, None)
-        self.taken = False
-
-    def hand(self, cases: Sequence[Request]) -> KernelProcess | None:
-        """The process with these cases in hand; None where it is gone, or was taken before."""
-        process, self._process, self.taken = self._process, None, True
-        if process is None or process.hand(cases):
-            return process
-        process.end()
-        return None
-
-    def close(self) -> None:
-        """End what nobody took."""
-
-        if self._process is not None:
-            self._process.end()
-            self._process = None
-        shutil.rmtree(self.directory, ignore_errors=True)
+def run_one(
+    python: str, program: str, request: Request | None = None, *, timeout: float, env: Overlay | None = None
+) -> KernelResult:
+    """Run a program on a single request."""
+    return run_program(python, program, [request or {}], timeout=timeout, env=env)[0]
 
 
 def run_snippet(
     python: str, source: str, request: Request | None = None, *, timeout: float, env: Overlay | None = None
 ) -> KernelResult:
-    """Run a program given as text, under the same contract, on one request."""
-    return _run(python, "snippet.py", source, [request or {}], timeout, env)[0]
+    """Run a program given as text on a single request; it imports from the kernels as `programs/` does."""
+    programs = {SNIPPET: source}
+    return run_program(python, SNIPPET, [request or {}], timeout=timeout, env=env, programs=programs)[0]
 
 
-#: What the interpreter does with a script of ours: a process of its own, as the user will have it.
+#: Runs a reproduction script in a process of its own, as the user will.
 _ALONE = """
-from _probe import main
+import subprocess
+import sys
+
 def run(request):
-    import subprocess, sys
     done = subprocess.run([sys.executable, "-c", request["script"]], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return {"code": done.returncode, "said": (done.stdout + done.stderr[-2000:]).decode("utf-8", "replace")[-4000:]}
-main(run)
 """
 
 
 def run_alone(python: str, script: str, *, timeout: float, env: Overlay | None = None) -> KernelResult:
-    """Run a script that knows nothing of the contract; observed are its exit `code` and the last it `said`."""
+    """Run a script that knows nothing of the protocol; observed are its exit `code` and its last output, `said`."""
     return run_snippet(python, _ALONE, {"script": script}, timeout=timeout, env=env)
 
 
-def ask(
-    python: str, program: str, request: Request | None = None, *, timeout: float, env: Overlay | None = None
-) -> KernelResult:
-    """`run_program` for a single request."""
-    return run_program(python, program, [request or {}], timeout=timeout, env=env)[0]
-
-
-def _run(
-    python: str,
-    name: str,
-    source: str,
-    cases: Sequence[Request],
-    timeout: float,
-    env: Overlay | None,
-    beside: Sequence[pathlib.Path] = (),
-    ahead: PrewarmedProcess | None = None,
-) -> list[KernelResult]:
-    answers: list[KernelResult] = []
-    ahead = None if ahead is None or ahead.taken else ahead
-    directory = _furnished(name, source) if ahead is None else ahead.directory
-    try:
-        if beside:
-            (directory / "programs").mkdir()  # a folder of its own, where no `import` finds them
-        for path in beside:
-            (directory / "programs" / path.name).write_bytes(path.read_bytes())
-        process = None if ahead is None else ahead.hand(cases)
-        while len(answers) < len(cases):
-            process = process or KernelProcess(python, name, directory, cases[len(answers) :], env)
-            got, started = process.collect(timeout)
-            process = None
-            answers += got
-            # What ends before its first case, or in what every case begins with, ends so each time: one answer serves
-            # all, and nobody waits for the same hang again.
-            if not started or everyones(got[-1]):
-                answers += [got[-1]] * (len(cases) - len(answers))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    return answers
-
-
-def _furnished(name: str, source: str) -> pathlib.Path:
-    """A folder with the program and what it imports of ours."""
-
-    # Ours alone and otherwise empty: no file of the user's current directory can shadow what the program imports.
-    directory = pathlib.Path(tempfile.mkdtemp(prefix="attn-doctor-"))
-    (directory / name).write_text(source, "utf-8")
-    for shared in kernels_dir().glob("_*.py"):
-        (directory / shared.name).write_bytes(shared.read_bytes())
-    return directory
-
-
-def everyones(answer: KernelResult) -> bool:
-    """Whether the process died in a step that no case gets around."""
-    return answer.outcome in ("crashed", "timeout") and (answer.where or "").lower() in SHARED_STEPS
+def is_shared_failure(result: KernelResult) -> bool:
+    """Return whether the process died in a step that every case takes."""
+    return result.outcome in ENDED_PROCESS and (result.where or "").lower() in SHARED_STEPS

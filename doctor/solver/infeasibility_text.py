@@ -10,9 +10,9 @@ from typing import Any
 
 from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import ABSENT, Facts, Finding, Infeasible, Severity
+from doctor.packages.gpus import gpu_facts
 from doctor.rulebook.evaluate import know, rule_holds
 from doctor.rulebook.rule import Library, Rule
-from doctor.sources.probes.gpu_table import gpu_facts
 
 from .infeasibility import Case, Cases
 from .repair import FixSearch
@@ -113,7 +113,7 @@ class InfeasibilityExplainer:
         facts = self.cases.causes({}).facts
         machines = []
         for name in _GPUS:
-            found = {item.key: item for item in gpu_facts(name)}
+            found = {item.key: item for item in gpu_facts(name, self.rulebook.gpus)}
             if found["gpu.sm"].value != facts.value("gpu.sm") and self._serves(
                 rule, library, facts.with_(*found.values())
             ):

@@ -1,4 +1,4 @@
-"""Facts as a file: what `snapshot` writes, what hands write, what `--facts` reads back."""
+"""Facts files: written by `snapshot` or by hand, read by `--facts`."""
 
 from __future__ import annotations
 
@@ -11,47 +11,40 @@ from doctor._version import __version__
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest, parse, term
 from doctor.model import Fact, Facts
-from doctor.sources.probes.gpu_table import with_capability
 from doctor.util.redact import tilde
 from doctor.util.yaml_text import parse_yaml, read_text
 
 SCHEMA = 1  # of the file
 
-_LONG = ("value", "source", "raw", "problem", "assumed")
+_LONG = ("value", "source", "raw", "problem", "assumed", "via")
 _TOP = ("schema", "tool", "facts", "workload")
 _PREFIX = "workload."
 
 
 def read_facts(path: Path) -> Facts:
-    """The facts of a file: a snapshot, a short hand-written one, or a report of `check --format json`."""
-
-    text = read_text(path, "facts file")
-    return parse_facts(text, str(path))
+    """Return the facts of a file: a snapshot, a hand-written one, or a report of `check --format json`."""
+    return parse_facts(read_text(path, "facts file"), str(path))
 
 
 def parse_facts(text: str, origin: str) -> Facts:
-    """The facts in a text; DoctorError names `origin` and what is wrong with it."""
+    """Return the facts in a text; DoctorError names `origin` and the error."""
     content = _load(text, origin)
     if content is None or content == "":
         raise DoctorError(f"facts file `{origin}` is empty")
     if not isinstance(content, dict):
-        raise DoctorError(f"facts file `{origin}` needs keys with values, found {_kind(content)}")
+        raise DoctorError(f"facts file `{origin}` needs a mapping, found {_kind(content)}")
     _check_schema(content.get("schema"), origin)
-    facts = Facts(_fact(key, value, origin) for key, value in _pairs(content, origin).items())
-    if "gpu.name" not in facts:
-        return facts
-
-    return with_capability(facts)
+    return Facts(_fact(key, value, origin) for key, value in _pairs(content, origin).items())
 
 
 def _pairs(content: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Fact key → what the file says of it; flat, or wrapped in `facts:`, with or without a `workload:` part."""
+    """Return fact key -> content; the file is flat or has a `facts:` section, with or without `workload:`."""
     wrapped = content.get("facts")
     if "facts" in content and not isinstance(wrapped, dict):
-        raise DoctorError(f"facts file `{origin}`: `facts` needs keys with values, found {_kind(wrapped)}")
+        raise DoctorError(f"facts file `{origin}`: `facts` needs a mapping, found {_kind(wrapped)}")
     outside = {key: value for key, value in content.items() if key not in _TOP}
     if wrapped is not None:
-        if "findings" in content:  # a report: its further parts are results and no facts
+        if "findings" in content:  # a report: its other sections are results
             outside = {}
         for key in outside:
             if not _is_fact_key(key):
@@ -73,13 +66,13 @@ def _workload(section: Any, origin: str) -> dict[str, Any]:
     if section is None:
         return {}
     if not isinstance(section, dict):
-        raise DoctorError(f"facts file `{origin}`: `workload` needs keys with values, found {_kind(section)}")
+        raise DoctorError(f"facts file `{origin}`: `workload` needs a mapping, found {_kind(section)}")
     return {key if key.startswith(_PREFIX) else _PREFIX + key: value for key, value in section.items()}
 
 
 def _fact(key: str, given: Any, origin: str) -> Fact:
     value, source, raw, problem = given, f"facts file {tilde(origin)}", None, None
-    assumed = False
+    assumed, via = False, None
     try:
         term(key)
         if isinstance(given, dict):
@@ -87,11 +80,12 @@ def _fact(key: str, given: Any, origin: str) -> Fact:
                 if name not in _LONG:
                     raise DoctorError(f"`{key}`: unknown key `{name}`", nearest(name, _LONG))
             value, raw, problem = given.get("value"), _text(given, "raw"), _text(given, "problem")
+            via = _text(given, "via")
             assumed = str(given.get("assumed", "")).lower() == "true"
             source = _text(given, "source") or source
         if value is None:
-            return Fact(key, None, source, raw, problem or "not known when the file was written")
-        return Fact(key, parse(key, value), source, raw, problem, assumed)
+            return Fact(key, None, source, raw, problem or "unknown when the file was written")
+        return Fact(key, parse(key, value), source, raw, problem, assumed, via)
     except DoctorError as error:
         raise DoctorError(f"facts file `{origin}`: {error.message}", error.hint) from None
 
@@ -118,7 +112,7 @@ def _check_schema(given: Any, origin: str) -> None:
 
 
 def _load(text: str, origin: str) -> Any:
-    """JSON or YAML, told apart by the content; scalars stay text in both, for 2.10 is not 2.1."""
+    """Parse JSON or YAML, by the content; scalars stay text in both, as 2.10 is not 2.1."""
     start = text.lstrip()[:1]
     if origin.endswith(".json") or start in ("{", "["):
         if not start:
@@ -129,8 +123,7 @@ def _load(text: str, origin: str) -> Any:
             if origin.endswith(".json"):
                 where = f":{problem.lineno}" if hasattr(problem, "lineno") else ""
                 raise DoctorError(f"{origin}{where}: not JSON: {getattr(problem, 'msg', problem)}") from None
-            # A YAML flow mapping begins alike.
-
+            # A YAML flow mapping begins with the same character.
     return parse_yaml(text, origin)[0]
 
 
@@ -150,22 +143,24 @@ def _load_json(text: str, origin: str) -> Any:
 
 
 def _kind(value: Any) -> str:
-    return "a list" if isinstance(value, list) else "keys with values" if isinstance(value, dict) else "a plain text"
+    return "a list" if isinstance(value, list) else "a mapping" if isinstance(value, dict) else "a plain text"
 
 
 def document(facts: Facts) -> dict[str, Any]:
-    """The long form of the facts, ready for JSON; homes are `~` in it."""
+    """Return the long form of the facts, ready for JSON, with home folders as `~`."""
     shown: dict[str, Any] = {"schema": SCHEMA, "tool": f"attn-doctor {__version__}", "facts": {}}
     workload: dict[str, Any] = {}
     for key in sorted(facts):
         fact = facts[key]
-        entry: dict[str, Any] = {"value": _plain(fact.value), "source": tilde(fact.source)}
+        entry: dict[str, Any] = {"value": _redacted(fact.value), "source": tilde(fact.source)}
         if fact.raw is not None:
             entry["raw"] = tilde(fact.raw)
         if fact.problem is not None:
             entry["problem"] = tilde(fact.problem)
         if fact.assumed:
             entry["assumed"] = True
+        if fact.via is not None:
+            entry["via"] = fact.via
         if key.startswith(_PREFIX):
             workload[key.removeprefix(_PREFIX)] = entry
         else:
@@ -175,7 +170,7 @@ def document(facts: Facts) -> dict[str, Any]:
     return shown
 
 
-def _plain(value: Any) -> Any:
+def _redacted(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return [_redacted(item) for item in value]
     return tilde(value) if isinstance(value, str) else value

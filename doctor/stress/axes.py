@@ -1,7 +1,7 @@
-"""What a case of the sweep is made of: axes with their values, and which values each backend's interface can say.
+"""The axes of the sweep's cases with their values, and which values each backend's interface can express.
 
-A value is the part of a case that it sets. What an interface can say is asked even where we expect a refusal: only what
-cannot be written down at all is left out here.
+A value is the part of a case that it sets. Everything that an interface can express is run, even where a refusal is
+expected: only what cannot be written as a call is left out here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _each(key: str, *values: Any) -> tuple[Value, ...]:
     return tuple({key: value} for value in values)
 
 
-#: Lengths at the seams of tiles, decode, no multiple of anything, queries unlike keys both ways, and long beside short.
+#: Lengths at the edges of tiles, decoding, multiples of nothing, more queries than keys and fewer, long with short.
 LENGTHS = _lengths(
     (128, 128), (1, 300), (300, 100), (1, 1), (63, 63), (64, 64), (65, 65), (127, 127), (129, 129), (192, 192),
     (320, 320), (1000, 1000), (65, 129), (129, 65), (100, 300), (17, 513), (1, 1000), (255, 1025),
@@ -45,9 +45,9 @@ HEADS = _heads((2, 4, 4), (2, 8, 2), (1, 8, 1), (4, 6, 2), (3, 1, 1), (1, 16, 16
 
 #: Shapes of an additive mask by its letters, `+` where it is a parameter.
 BIASES = ("b1ss", "bhss", "1hss", "b11s", "bhss+", "b1ss+", "1hss+", "b11s+")
-#: Axes that most interfaces have no word for: the others ask their first value.
-SAID_BY_FEW = ("bias", "sequences")
-#: Axes whose other values say something of some cases only.
+#: Axes that most interfaces cannot express: these use the first value.
+RARELY_EXPRESSIBLE = ("bias", "sequences")
+#: Axes whose other values apply to some cases only.
 RESTING = ("bias",)
 
 
@@ -68,11 +68,11 @@ AXES: dict[str, tuple[Value, ...]] = {
     "heads": HEADS,
     "dtype": _each("dtype", "bfloat16", "float16", "float32"),
     "grad": _each("grad", "dense", "expanded", "transposed"),
-    # What an additive mask is broadcast over, and whether it is a parameter, which gets a gradient.
+    # What an additive mask is broadcast over, and whether it is a parameter with a gradient.
     "bias": _biases(*BIASES),
     "sequences": _each("sequences", "some_empty", "none_empty", "narrowed"),
-    # A cap of 30 is what models have, one of 5 bends unit scores so that it shows where it is applied. A scale of 1 is
-    # T5's: it tells a kernel that ignores what it is given, and scores far apart make sums be brought to another size.
+    # Models have a cap of 30; one of 5 changes unit scores enough to show where it is applied. A scale of 1 is T5's: it
+    # exposes a kernel that ignores its argument, and with scores far apart running sums must be rescaled.
     "feature": ({}, {"dropout": 0.1}, {"softcap": 30.0}, {"alibi": True}, {"softcap": 5.0}, {"scale": 1.0}),
     "promise": _each("deterministic", False, True),
     "how": _each("how", "eager", "graph"),
@@ -81,21 +81,21 @@ AXES: dict[str, tuple[Value, ...]] = {
 
 @dataclass(frozen=True)
 class Domain:
-    """What one backend's interface can say: per axis the values kept, and a test of whole cases."""
+    """What one backend's interface can express: per axis a test of values, and a test of whole cases."""
 
     keep: Mapping[str, Callable[[Value], bool]] = field(default_factory=dict)
     fits: Callable[[Case], bool] = lambda case: True
-    share: float = 1.0  # of the cases that a backend gets; less where one case costs much
+    share: float = 1.0  # of cases, over that of other backends; less if a case is slow
     slow: bool = False  # seconds each: after all others
-    compiles: bool = True  # whether torch.compile has anything to do with it
+    compiles: bool = True  # whether cases through torch.compile make sense
 
     def axes(self, device: str) -> dict[str, tuple[Value, ...]]:
-        """The axes as this backend has them on this device."""
+        """Return the axes of this backend on this device."""
         kept = {}
         for name, values in AXES.items():
             test = self.keep.get(name)
             mine = tuple(value for value in values if (test is None or test(value)) and _on(device, name, value))
-            if test is None and name in SAID_BY_FEW:
+            if test is None and name in RARELY_EXPRESSIBLE:
                 mine = values[:1]
             kept[name] = mine or values[:1]
         return kept
@@ -132,12 +132,12 @@ _plain = {"mask": _one_of("mask", "no_mask", "causal", "causal_bottom_right")}
 
 
 def _any_bias(*shapes: str) -> dict[str, Callable[[Value], bool]]:
-    said = _biases(*shapes)
-    return {"bias": lambda value: value in said}
+    shapes_kept = _biases(*shapes)
+    return {"bias": lambda value: value in shapes_kept}
 
 
 def consistent(case: Case) -> bool:
-    """Whether the values of the axes go together at all."""
+    """Return whether the values of the axes are compatible."""
     if (case["bias_shape"], case["bias_grad"]) != ("b1ss", False) and not _has_bias(case):
         return False
     square = case["seq_len_q"] == case["seq_len_kv"]
@@ -151,19 +151,19 @@ def consistent(case: Case) -> bool:
         return False
     if mask == "padding_causal" and not square:
         return False
-    # The same bits from a replayed graph with dropout need a registered generator, which is another question.
+    # The same bits from a replayed graph with dropout need a registered generator, which is not tested.
     return not (case.get("dropout") and (case["how"] == "graph" or mask in ("blind", "additive_inf")))
 
 
 def _has_bias(case: Case) -> bool:
-    """Whether there is a bias of ordinary numbers; of one in the queries' type also a gradient, where it is known."""
+    """Return whether the case has a bias of ordinary numbers, and its gradient a reference if it has one."""
     plain = not (case.get("softcap") or case.get("alibi") or case.get("dropout"))
-    asks = ("additive", "additive_low") if case["bias_grad"] else ("additive", "additive_low", "additive_float32")
-    return bool(case["mask"] in asks and (plain or not case["bias_grad"]))
+    masks = ("additive", "additive_low") if case["bias_grad"] else ("additive", "additive_low", "additive_float32")
+    return bool(case["mask"] in masks and (plain or not case["bias_grad"]))
 
 
 def _top_left_is_square(case: Case) -> bool:
-    """Libraries whose causal mask is bottom-right cannot say the other one, unless both are the same."""
+    """Return whether a bottom-right causal mask is the one of the case: top-left needs a square."""
     return bool(case["mask"] != "causal" or (case["layout"] != "thd" and case["seq_len_q"] == case["seq_len_kv"]))
 
 
@@ -176,12 +176,12 @@ def _flex(case: Case) -> bool:
 
 
 def _keys_for_all(case: Case) -> bool:
-    """No sequence has queries and no keys: torch's arithmetic for nested tensors raises there."""
+    """Return whether no sequence has queries but no keys: torch's math for nested tensors raises there."""
     return bool(case["seq_len_kv"] > 1 or case["seq_len_q"] == 1 or case["sequences"] != "some_empty")
 
 
 def _seeing(case: Case) -> bool:
-    """Every query sees a key: models pass the lowest float, which lets a row without keys see all of them."""
+    """Return whether every query sees a key: with the lowest float as mask, a row without keys sees all of them."""
     if case["mask"] == "causal":  # one query among many keys is decoding there, and sees all
         return bool(case["seq_len_q"] == case["seq_len_kv"])
     return not (case["mask"] in ("causal_bottom_right", "window", "window_both") and _longer(case))
@@ -192,7 +192,7 @@ def _longer(case: Case) -> bool:
 
 
 def _te(case: Case) -> bool:
-    """ALiBi and windows are told to it as distances from the bottom right corner or the top left one, by the mask."""
+    """Return whether the case means the same in TransformerEngine, which counts ALiBi and windows from a corner."""
     if case["mask"] in ("window", "window_both") or case.get("alibi"):
         square = case["seq_len_q"] == case["seq_len_kv"] and case["layout"] != "thd"
         return bool(square and not (case.get("alibi") and case["mask"] in ("additive", "padding")))
@@ -200,7 +200,7 @@ def _te(case: Case) -> bool:
 
 
 def _te_unfused(case: Case) -> bool:
-    """Masked scores get -10000 added: a row that sees no key sees them all."""
+    """Return whether every query sees a key: masked scores get -10000 added, so a row without keys sees all."""
     return _te(case) and not (case["mask"] == "causal_bottom_right" and (_longer(case) or case["layout"] == "thd"))
 
 
@@ -214,16 +214,16 @@ _sdpa = {
 }
 _te_bias = _any_bias("b1ss", "bhss", "bhss+", "b1ss+", "1hss+")
 DOMAINS: dict[str, Domain] = {
-    # cuDNN builds a plan for each new shape, most of a second: where it is asked, fewer cases.
+    # cuDNN builds a plan for each new shape, most of a second: backends that use it have fewer cases.
     "sdpa.default": Domain(_sdpa, share=0.9),
     "sdpa.efficient": Domain(_sdpa),
     "sdpa.flash": Domain({**_sdpa, **_plain, **_half, **_any_bias("b1ss")}),
-    # It takes no mask that asks for a gradient: asked once of each pair, and of more that are broadcast instead.
+    # It takes no mask with a gradient: one such shape, and more that are broadcast instead.
     "sdpa.cudnn": Domain({**_sdpa, **_half, **_any_bias("b1ss", "bhss", "1hss", "b11s", "1hss+")}, share=0.5),
     "sdpa.math": Domain(_sdpa, share=0.85),
     "varlen": Domain({"layout": _one_of("layout", "thd"), **_half, "feature": _only(), "heads": _mha,
                       "mask": _one_of("mask", "no_mask", "causal_bottom_right", "window")}, share=0.5),
-    # Nested tensors of the jagged layout: grouped heads are not for gradients there, and sizes are read on the host.
+    # Nested tensors of the jagged layout: grouped heads have no gradients there, and sizes are read on the host.
     "nested": Domain({"layout": _one_of("layout", "thd"), "feature": _only("dropout"), "heads": _mha,
                       "how": _one_of("how", "eager"), "sequences": lambda v: True,
                       "mask": _one_of("mask", "no_mask", "causal")}, _keys_for_all, share=0.3, compiles=False),
@@ -248,21 +248,21 @@ DOMAINS: dict[str, Domain] = {
     "transformers.sdpa": Domain({**_sdpa, **_any_bias("b1ss", "1hss+"), "mask": lambda v: v["mask"] != "blind"},
                                 _seeing, share=0.3),
     "transformers.eager": Domain({**_not_varlen, "feature": _only(), **_any_bias("b1ss", "1hss+", "b11s+"),
-                                  # Scores are kept in the storage type: near -100 nothing is left of them.
+                                  # Scores are held in the storage type: near -100 they lose all precision.
                                   "mask": lambda v: v["mask"] not in ("blind", "additive_low", "additive_extreme")},
                                  _seeing, share=0.3),
     "transformers.flash2": Domain({**_not_varlen, **_half, "feature": _only(),
-                                   "promise": _one_of("deterministic", False),  # by a variable of its own alone
+                                   "promise": _one_of("deterministic", False),  # only by an environment variable
                                    "mask": _one_of("mask", "no_mask", "causal")}, _top_left_is_square, share=0.3),
     "flex": Domain({**_not_varlen, "feature": _only("softcap", "alibi"), "how": _one_of("how", "eager"),
                     **_any_bias("b1ss", "bhss", "bhss+", "b1ss+", "1hss+"),
                     "mask": lambda v: v["mask"] == "additive" or not v["mask"].startswith("additive")},
                    _flex, share=0.02, slow=True),
 }  # fmt: skip
-#: Called like torch's function, and computing gradients by whatever means.
+#: A function of the user, called like torch's.
 OWN = Domain(_sdpa)
 
 
 def domain(backend: str) -> Domain:
-    """What this backend's interface can say."""
+    """Return what this backend's interface can express."""
     return OWN if backend.startswith("file:") else DOMAINS[backend]

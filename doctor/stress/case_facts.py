@@ -1,4 +1,4 @@
-"""A case of the sweep in the words of the rulebook: the facts of its workload."""
+"""Translate a case of the sweep into the facts of a workload, in the rulebook's vocabulary."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from doctor.model import ABSENT, Fact, Facts
 
 Case = Mapping[str, Any]
 
-#: Backend of the sweep → (who calls attention, what serves it as the rules name it, one after the other: a backend, a
-#: library's prefix where that chooses, a library that has no backends). Of those not named here no rule speaks.
-SPOKEN_OF: dict[str, tuple[str, tuple[str, ...]]] = {
+#: Backend of the sweep → (framework, what serves it in the rules' names, one after the other: a backend, the prefix of
+#: a library that selects, or a library without backends). The rules cover no other backend.
+COVERED: dict[str, tuple[str, tuple[str, ...]]] = {
     "sdpa.default": ("torch_sdpa", ("sdpa",)),
     **{f"sdpa.{name}": ("torch_sdpa", (f"sdpa.{name}",)) for name in ("flash", "efficient", "cudnn", "math")},
     "nested": ("torch_sdpa", ("sdpa",)),
@@ -24,46 +24,48 @@ SPOKEN_OF: dict[str, tuple[str, tuple[str, ...]]] = {
     "transformers.sdpa": ("torch_sdpa", ("sdpa",)),  # with a written-out mask
     "transformers.flash2": ("transformers", ("hf.flash_attention_2", "fa.flash2")),
 }  # fmt: skip
-#: Those that compute no gradient, as the sweep's own program has it.
+#: Backends that compute no gradient, as in `kernels/sweep/calls.py`.
 FORWARD_ONLY = ("fa3_fwd", "sage")
-#: Of these the rules look at what was chosen, and the sweep asks by name.
-CHOSEN = ("sdpa", "te", "hf")
-SAME = (
+#: Libraries whose rules look at the selected backend; the sweep selects it by name.
+SELECTED = ("sdpa", "te", "hf")
+COPIED = (
     "dtype", "head_dim_qk", "head_dim_v", "num_heads", "num_kv_heads", "batch_size", "seq_len_q", "seq_len_kv",
     "dropout", "softcap", "deterministic",
 )  # fmt: skip
-#: Masks by the name that both use; others are a tensor, or a window on one of these.
+#: Masks of the same name in both; others are a tensor, or a window on one of these.
 NAMED = ("no_mask", "causal", "causal_bottom_right", "padding", "padding_causal")
 WINDOWED = {"window": "causal_bottom_right", "window_both": "no_mask"}
 
 
 def case_facts(case: Case) -> Facts | None:
-    """What the rules are told of this case; None for a backend that no rule speaks of."""
-    if case["backend"] not in SPOKEN_OF:
+    """What the rules are facts_of_case of this case; None for a backend that no rule speaks of."""
+    if case["backend"] not in COVERED:
         return None
-    framework, served = SPOKEN_OF[case["backend"]]
-    told = {key: case.get(key, {"dropout": 0.0, "softcap": 0.0, "deterministic": False}.get(key)) for key in SAME}
-    told.update(framework=framework, cuda_graph=case.get("how") == "graph")
-    told["training"] = case.get("training", True) and case["backend"] not in FORWARD_ONLY
-    told.update(_layout(case), **_mask(case, framework))
+    framework, served = COVERED[case["backend"]]
+    facts_of_case = {
+        key: case.get(key, {"dropout": 0.0, "softcap": 0.0, "deterministic": False}.get(key)) for key in COPIED
+    }
+    facts_of_case.update(framework=framework, cuda_graph=case.get("how") == "graph")
+    facts_of_case["training"] = case.get("training", True) and case["backend"] not in FORWARD_ONLY
+    facts_of_case.update(_layout(case), **_mask(case, framework))
     grouped = case["num_heads"] != case["num_kv_heads"]
     if framework == "torch_sdpa" and grouped:
-        if case["backend"] in ("sdpa.efficient", "transformers.sdpa"):  # they get repeated heads
-            told["num_kv_heads"] = case["num_heads"]
+        if case["backend"] in ("sdpa.efficient", "transformers.sdpa"):  # models repeat the heads for them
+            facts_of_case["num_kv_heads"] = case["num_heads"]
         else:
-            told["enable_gqa"] = True
+            facts_of_case["enable_gqa"] = True
     if case["backend"] == "nested":
-        told.update(nested_tensors=True, nested_layout="jagged", nested_holes=_has_holes(case))
+        facts_of_case.update(nested_tensors=True, nested_layout="jagged", nested_holes=_has_holes(case))
     if case.get("alibi"):
-        told.update(bias="alibi", alibi_slopes="h")
+        facts_of_case.update(bias="alibi", alibi_slopes="h")
     generation = next((name[-1] for name in served if name.startswith("fa.")), None)
     if generation is not None:
-        told["attn_implementation"] = f"flash_attention_{generation}"
-    facts = [Fact(f"workload.{key}", value, "a case of the sweep") for key, value in told.items()]
+        facts_of_case["attn_implementation"] = f"flash_attention_{generation}"
+    facts = [Fact(f"workload.{key}", value, "a case of the sweep") for key, value in facts_of_case.items()]
     for name in served:
         prefix, _, backend = name.partition(".")
-        if backend and prefix in CHOSEN:
-            facts.append(Fact(f"{prefix}.selected", name, "asked for by name"))
+        if backend and prefix in SELECTED:
+            facts.append(Fact(f"{prefix}.selected", name, "selected by name"))
     return Facts(facts)
 
 
@@ -72,29 +74,29 @@ def _layout(case: Case) -> dict[str, Any]:
     form = {"sbhd": "sbhd", "thd": "thd"}.get(layout, "bshd")
     return {
         "qkv_layout": "_".join([form] * 3), "qkv_interleaved": layout in ("fused", "interleaved"),
-        # TransformerEngine gets (batch, seq, heads, dim) or (seq, batch, heads, dim), whatever lies in memory.
-        "qkv_transposed": layout in ("bhsd", "expanded", "rowpad", "cache", "single") and _lies_otherwise(case),
+        # TransformerEngine gets (batch, seq, heads, dim) or (seq, batch, heads, dim) in every layout in memory.
+        "qkv_transposed": layout in ("bhsd", "expanded", "rowpad", "cache", "single") and _is_transposed(case),
         "qkv_unaligned": layout == "offset1",
-        "kv_storage_offset": layout in ("offset1", "offset8") and not _keys_lie_otherwise(case),
+        "kv_storage_offset": layout in ("offset1", "offset8") and not _keys_are_transposed(case),
         "zero_length_sequences": _has_empty_sequence(case),
-        "singleton_strides": layout == "single" and _says_nothing(case),
+        "singleton_strides": layout == "single" and _has_singleton(case),
     }  # fmt: skip
 
 
 def _has_empty_sequence(case: Case) -> bool:
-    """The second one, unless the case says that there is none."""
+    """Return whether the second sequence is empty."""
     some = case.get("sequences", "some_empty") == "some_empty"
     return bool(case.get("layout") == "thd" and some and case["batch_size"] > 1)
 
 
 def _has_holes(case: Case) -> bool:
-    """Whether a sequence before the last is shorter than the rows it is narrowed from: the second has one token."""
+    """Return whether a sequence before the last is shorter than the rows it is cut from: the second has one token."""
     longer = case["seq_len_q"] > 1 or case["seq_len_kv"] > 1
     return bool(case.get("sequences") == "narrowed" and case["batch_size"] > 2 and longer)
 
 
-def _says_nothing(case: Case) -> bool:
-    """Whether queries, or keys that are not repeated for their group, have one head or one token."""
+def _has_singleton(case: Case) -> bool:
+    """Return whether queries, or keys that are not repeated for their group, have one head or one token."""
     grouped = case["num_heads"] != case["num_kv_heads"]
     if grouped and case["backend"] == "transformers.sdpa":
         return False  # plain math multiplies them
@@ -103,16 +105,16 @@ def _says_nothing(case: Case) -> bool:
     return 1 in (sizes if repeated else [*sizes, case["num_kv_heads"], case["seq_len_kv"]])
 
 
-def _lies_otherwise(case: Case) -> bool:
-    """Whether a tensor (batch, heads, seq, dim) that is looked at as (batch, seq, heads, dim) is no contiguous one."""
+def _is_transposed(case: Case) -> bool:
+    """Return whether a tensor (batch, heads, seq, dim) viewed as (batch, seq, heads, dim) is not contiguous."""
     padded = case.get("layout") in ("rowpad", "cache")
     if case["head_dim_qk"] != case["head_dim_v"] and padded:
-        return False  # keys and values have unlike strides, which TransformerEngine notices
+        return False  # keys and values have different strides, which TransformerEngine notices
     queries = case["num_heads"] > 1 and case["seq_len_q"] > 1
-    return bool(padded or queries or _keys_lie_otherwise(case))
+    return bool(padded or queries or _keys_are_transposed(case))
 
 
-def _keys_lie_otherwise(case: Case) -> bool:
+def _keys_are_transposed(case: Case) -> bool:
     return bool(case["num_kv_heads"] > 1 and case["seq_len_kv"] > 1)
 
 
@@ -122,13 +124,13 @@ def _mask(case: Case, framework: str) -> dict[str, Any]:
         return {**_sdpa_mask(case), "fully_masked_rows": _has_blind_rows(case)}
     if mask.startswith("additive"):
         return {"mask": "no_mask", "bias": "post_scale_bias", "bias_shape": _bias_shape(case), **_trained(case)}
-    said: dict[str, Any] = {"mask": WINDOWED.get(mask, mask)}
+    words: dict[str, Any] = {"mask": WINDOWED.get(mask, mask)}
     if mask in WINDOWED:
-        said["window"] = (_reach(case), 0 if mask == "window" else _reach(case))
+        words["window"] = (_reach(case), 0 if mask == "window" else _reach(case))
     if framework == "transformer_engine" and case.get("layout") == "thd":
-        plain = said["mask"]
-        said["mask"] = "padding" if plain == "no_mask" else f"padding_{plain}"
-    return said
+        plain = words["mask"]
+        words["mask"] = "padding" if plain == "no_mask" else f"padding_{plain}"
+    return words
 
 
 def _sdpa_mask(case: Case) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def _sdpa_mask(case: Case) -> dict[str, Any]:
         return {"mask": "arbitrary"}
     if mask in NAMED:
         return {"mask": mask}
-    if mask != "window" or case["seq_len_kv"] == 1:  # a window over one key is none
+    if mask != "window" or case["seq_len_kv"] == 1:  # a window over one key limits nothing
         return {"mask": "arbitrary", "mask_dtype": "boolean"}
     return {"mask": WINDOWED[mask], "window": (_reach(case), 0)}
 
@@ -150,7 +152,7 @@ def _reach(case: Case) -> int:
 
 
 def _has_blind_rows(case: Case) -> bool:
-    """Whether a query sees no key; every other mask of the sweep shows each query the first key."""
+    """Return whether a query sees no key; with every other mask of the sweep each query sees the first key."""
     beyond = int(
         case["seq_len_q"] - case["seq_len_kv"]
     )  # queries before the diagonal from the lower right reaches a key
@@ -159,8 +161,8 @@ def _has_blind_rows(case: Case) -> bool:
 
 
 def _bias_shape(case: Case) -> str:
-    """The shape of an additive mask in TransformerEngine's letters: 1 where it has but one."""
-    older = "bhss" if case["mask"] == "additive" and case["seed"] % 2 else "b1ss"  # in journals
+    """Return the shape of an additive mask in TransformerEngine's letters: 1 for a dimension of one."""
+    older = "bhss" if case["mask"] == "additive" and case["seed"] % 2 else "b1ss"  # in older journals
     sizes = {"b": case["batch_size"], "h": case["num_heads"]}
     return "".join("1" if sizes.get(letter) == 1 else letter for letter in case.get("bias_shape") or older)
 

@@ -1,8 +1,8 @@
-"""The sweep beside the rulebook: what a rule foretold, what none did, and what ran right although a rule said no."""
+"""Compare a sweep with the rulebook: what a rule predicted, what none did, and what ran right against a rule."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,27 +16,27 @@ from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.runner.result import KernelResult
 
-from .case_facts import SPOKEN_OF, case_facts
-from .failures import BAD, verdict
+from .case_facts import COVERED, case_facts
 from .sweep import SweepResult
+from .verdict import BAD, CaseVerdict, verdict
 
-#: What ails a library that then serves nothing, whatever it is asked.
+#: Categories of faults with which a library serves nothing at all.
 BROKEN = ("abi-undefined-symbol", "missing-module", "no-kernel-image", "no-kernel-image/arch")
 
 
 @dataclass(frozen=True)
-class Said:
-    """What the rules say of one case."""
+class RulePrediction:
+    """What the rules predict for one case."""
 
-    refused_by: tuple[str, ...] = ()  # rules for which this backend does not take the case
-    serves: bool | None = None  # None: the rules cannot tell
-    wrong_by: tuple[str, ...] = ()  # rules for which it takes it and fails, with certainty
-    doubted_by: tuple[str, ...] = ()  # rules that only warn of it
+    refused_by: tuple[str, ...] = ()  # rules by which this backend does not take the case
+    serves: bool | None = None  # None: unknown
+    wrong_by: tuple[str, ...] = ()  # rules by which it takes the case and surely fails
+    doubted_by: tuple[str, ...] = ()  # rules that only warn
 
 
 @dataclass
-class Seen:
-    """Cases of one kind: how many, and the first."""
+class CaseGroup:
+    """Cases of one kind: their number, and the first."""
 
     case: Mapping[str, Any]
     reason: str = ""
@@ -45,54 +45,56 @@ class Seen:
 
 @dataclass
 class Comparison:
-    """What became of the cases that rules speak of."""
+    """The results of the cases that rules cover."""
 
-    asked: int = 0  # answers that a rule could speak of
-    foretold: dict[tuple[str, str], Seen] = field(default_factory=dict)  # (rule, refused or the verdict)
-    refuted: dict[tuple[str, str], Seen] = field(default_factory=dict)  # (rule, backend): it ran, and right
-    unruled: dict[str, Seen] = field(default_factory=dict)  # backend: refusals that no rule foretold
+    covered: int = 0  # cases that a rule could cover
+    predicted: dict[tuple[str, str], CaseGroup] = field(default_factory=dict)  # (rule, refused or the verdict)
+    refuted: dict[tuple[str, str], CaseGroup] = field(default_factory=dict)  # (rule, backend): it ran right
+    unpredicted: dict[str, CaseGroup] = field(default_factory=dict)  # backend: refusals that no rule predicted
     undetermined: int = 0
 
 
-class Reader:
-    """Asks the rulebook about cases; the same workload is judged once."""
+class CasePredictor:
+    """Predicts cases by the rulebook; the same workload is evaluated once."""
 
     def __init__(self, rulebook: Rulebook, environment: Facts) -> None:
         self.rulebook = rulebook
         self.environment = Facts(fact for key, fact in environment.items() if not key.startswith("workload."))
-        self._known: dict[str, Said] = {}
+        self._predictions: dict[str, RulePrediction] = {}
         self._broken = self._broken_here()
-        served = {name for _, names in SPOKEN_OF.values() for name in names}
-        self._speaking = {name: _speaking(rulebook, name.partition(".")[0]) for name in served}
+        served = {name for _, names in COVERED.values() for name in names}
+        self._rules_about = {name: _rules_about(rulebook, name.partition(".")[0]) for name in served}
 
-    def said(self, case: Mapping[str, Any]) -> Said | None:
-        """What the rules say of this case; None where they speak of no such backend."""
+    def predict(self, case: Mapping[str, Any]) -> RulePrediction | None:
+        """Return what the rules predict for this case; None if they do not cover its backend."""
         facts = case_facts(case)
         if facts is None:
             return None
-        # What went before is no part of a workload, and only notes speak of it.
+        # An earlier call is no part of a workload, and only notes cover it.
         state = case.get("before", "nothing") != "nothing"
         at = f"{state} {case['backend']} {sorted((key, fact.value) for key, fact in facts.items())!r}"
-        if at not in self._known:
-            self._known[at] = self._judge(case, facts, state)
-        return self._known[at]
+        if at not in self._predictions:
+            self._predictions[at] = self._judge(case, facts, state)
+        return self._predictions[at]
 
-    def _judge(self, case: Mapping[str, Any], facts: Facts, state: bool) -> Said:
+    def _judge(self, case: Mapping[str, Any], facts: Facts, state: bool) -> RulePrediction:
         known, _ = know(self.rulebook, self.environment.with_(*facts.values()))
         serves: bool | None = True
         fired: dict[str, Rule] = {}
-        for name in SPOKEN_OF[case["backend"]][1]:
+        for name in COVERED[case["backend"]][1]:
             takes_it, reasons = self._served(name, known)
             if takes_it is False:
-                return Said(reasons, False)
+                return RulePrediction(reasons, False)
             serves = serves and takes_it
-            fired |= {rule.id: rule for rule in self._speaking[name] if self._fires(rule, known, name)}
+            fired |= {rule.id: rule for rule in self._rules_about[name] if self._fires(rule, known, name)}
         certain = tuple(rule.id for rule in fired.values() if rule.fails_at_run or rule.severity == Severity.ERROR)
         rest = (rule for rule in fired.values() if rule.id not in certain)
-        return Said((), serves, certain, tuple(rule.id for rule in rest if rule.severity != Severity.NOTE or state))
+        return RulePrediction(
+            (), serves, certain, tuple(rule.id for rule in rest if rule.severity != Severity.NOTE or state)
+        )
 
     def _broken_here(self) -> dict[str, tuple[str, ...]]:
-        """Library → rules for which it serves nothing in this environment."""
+        """Return the libraries that serve nothing in this environment, with the rules that say so."""
         known, _ = know(self.rulebook, self.environment)
         found: dict[str, tuple[str, ...]] = {}
         for rule in self.rulebook.rules.values():
@@ -101,25 +103,25 @@ class Reader:
         return found
 
     def _served(self, name: str, known: FactResolver) -> tuple[bool | None, tuple[str, ...]]:
-        """(whether this backend, or the library's choice, takes the case; the rules for which it does not)."""
+        """Return whether this backend, or the library's choice, takes the case, and the rules by which it does not."""
         prefix = name.partition(".")[0]
         library = self.rulebook.by_prefix.get(prefix)
         broken = self._broken.get(library.name if library else prefix)
         if broken:
             return False, broken
-        if library is None:  # without backends to choose from
-            verdicts = {rule.id: rule.when.holds(known) for rule in self._speaking[name] if _refuses(rule)}
+        if library is None:  # a library without backends
+            verdicts = {rule.id: rule.when.holds(known) for rule in self._rules_about[name] if _refuses(rule)}
             reasons = tuple(rule for rule, holds in verdicts.items() if holds)
             return (False if reasons else None if None in verdicts.values() else True), reasons
-        told = predict(self.rulebook, library, known)
-        if told.import_error is not None and told.import_error.holds:
-            return False, (told.import_error.rule,)
-        candidate = next((item for item in told.candidates if item.backend == name), None)
+        prediction = predict(self.rulebook, library, known)
+        if prediction.import_error is not None and prediction.import_error.holds:
+            return False, (prediction.import_error.rule,)
+        candidate = next((item for item in prediction.candidates if item.backend == name), None)
         if candidate is not None:
             serves, against = candidate.available, candidate.reasons
         else:
-            serves = (told.selected is not None) if told.could_tell else None
-            against = tuple(item.reasons[0] for item in told.candidates if item.reasons)
+            serves = (prediction.selected is not None) if prediction.could_tell else None
+            against = tuple(item.reasons[0] for item in prediction.candidates if item.reasons)
         return serves, tuple(dict.fromkeys(reason.rule for reason in against if reason.holds))
 
     def _fires(self, rule: Rule, known: FactResolver, name: str) -> bool:
@@ -130,10 +132,10 @@ class Reader:
         return bool(rule_holds(self.rulebook, rule, known))
 
 
-def _speaking(rulebook: Rulebook, prefix: str) -> list[Rule]:
-    """The rules that say of a backend of this library, once selected, that it fails or computes wrong numbers.
+def _rules_about(rulebook: Rulebook, prefix: str) -> list[Rule]:
+    """Return the rules by which a selected backend of this library fails or computes wrong numbers.
 
-    Of a library without backends: all that say so of the library, and those for which it takes no case.
+    For a library without backends: the rules that say so of the library, and those by which it takes no case.
     """
     found = []
     for rule in rulebook.rules.values():
@@ -148,54 +150,54 @@ def _speaking(rulebook: Rulebook, prefix: str) -> list[Rule]:
 
 
 def _refuses(rule: Rule) -> bool:
-    """Whether the rule says of a library without backends that it does not take the case."""
+    """Return whether the rule makes a library without backends decline the case."""
     return bool(rule.body.get("category") == "backend-unavailable" and not rule.fails_at_run)
 
 
-def compare(records: Iterable[tuple[str, Mapping[str, Any], KernelResult]], reader: Reader) -> Comparison:
-    """Every answer beside what the rules say of its case."""
-    found = Comparison()
-    for _, case, answer in records:
-        said, became = reader.said(case), verdict(answer)
-        if said is None or became in ("unavailable", "no memory"):
+def compare(records: Iterable[tuple[str, Mapping[str, Any], KernelResult]], predictor: CasePredictor) -> Comparison:
+    """Compare every result with what the rules predict for its case."""
+    comparison = Comparison()
+    for _, case, result in records:
+        rules, became = predictor.predict(case), verdict(result)
+        if rules is None or became in (CaseVerdict.UNAVAILABLE, CaseVerdict.NO_MEMORY):
             continue
-        found.asked += 1
-        if became == "right":
-            # Under dropout there is no one right output: right says that it drops as it should, and no more.
-            for rule in said.refused_by if case.get("dropout") else (*said.refused_by, *said.wrong_by):
-                _count(found.refuted, (rule, str(case["backend"])), case)
-        elif became == "refused" and (said.refused_by or said.wrong_by):
-            _count(found.foretold, ((said.refused_by or said.wrong_by)[0], "refused"), case)
-        elif became == "refused" and said.serves:
-            _count(found.unruled, str(case["backend"]), case, answer.reason)
-        elif became == "refused":
-            found.undetermined += 1
+        comparison.covered += 1
+        if became == CaseVerdict.RIGHT:
+            # With dropout no output is the only right one: `right` only says that it drops as it should.
+            for rule in rules.refused_by if case.get("dropout") else (*rules.refused_by, *rules.wrong_by):
+                _count(comparison.refuted, (rule, str(case["backend"])), case)
+        elif became == CaseVerdict.REFUSED and (rules.refused_by or rules.wrong_by):
+            _count(comparison.predicted, ((rules.refused_by or rules.wrong_by)[0], "refused"), case)
+        elif became == CaseVerdict.REFUSED and rules.serves:
+            _count(comparison.unpredicted, str(case["backend"]), case, result.reason)
+        elif became == CaseVerdict.REFUSED:
+            comparison.undetermined += 1
         elif became in BAD:
-            for rule in (said.wrong_by or said.doubted_by or said.refused_by)[:1]:
-                _count(found.foretold, (rule, became), case)
-    return found
+            for rule in (rules.wrong_by or rules.doubted_by or rules.refused_by)[:1]:
+                _count(comparison.predicted, (rule, became), case)
+    return comparison
 
 
-def beside_the_rulebook(outcome: SweepResult, python: str) -> Comparison | None:
-    """Compare a sweep of GPUs with what the rules say of this environment; faults get the rules that foretold them."""
-    if str(outcome.hello.get("device")) == "cpu":
-        return None  # the rules speak of kernels on GPUs
-    rulebook = load_rulebook()
+def compare_with_rules(sweep: SweepResult, python: str, rules: Sequence[str] = ()) -> Comparison | None:
+    """Compare a sweep of GPUs with the rules for this environment; failures get the rules that predict them."""
+    if str(sweep.hello.get("device")) == "cpu":
+        return None  # the rules cover kernels on GPUs
+    rulebook = load_rulebook(rules)
     facts = environment_of(Request(python=python), rulebook).facts
-    reader = Reader(rulebook, facts)
-    for item in outcome.failures:
-        item.rules = rules_of(item.case, reader) if item.backend != "triton" else ()
-    return compare(outcome.records, reader)
+    predictor = CasePredictor(rulebook, facts)
+    for item in sweep.failures:
+        item.rules = rules_of(item.case, predictor) if item.backend != "triton" else ()
+    return compare(sweep.records, predictor)
 
 
-def rules_of(case: Mapping[str, Any], reader: Reader) -> tuple[str, ...]:
-    """The rules that foretold the fault of this case; none makes it an unpredicted one."""
-    said = reader.said(case)
-    return () if said is None else said.wrong_by or said.doubted_by or said.refused_by
+def rules_of(case: Mapping[str, Any], predictor: CasePredictor) -> tuple[str, ...]:
+    """Return the rules that predict the fault of this case; none makes it an unpredicted one."""
+    rules = predictor.predict(case)
+    return () if rules is None else rules.wrong_by or rules.doubted_by or rules.refused_by
 
 
-def _count(table: dict[Any, Seen], at: Any, case: Mapping[str, Any], reason: str = "") -> None:
+def _count(table: dict[Any, CaseGroup], at: Any, case: Mapping[str, Any], reason: str = "") -> None:
     if at in table:
         table[at].count += 1
     else:
-        table[at] = Seen(dict(case), reason)
+        table[at] = CaseGroup(dict(case), reason)

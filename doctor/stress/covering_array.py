@@ -1,4 +1,4 @@
-"""A covering array from a seed: few cases in which every pair of values of two axes occurs, the most telling first."""
+"""Build a covering array from a seed: few cases in which every pair of values of two axes occurs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Tuple_ = tuple[tuple[int, int], ...]  # ((axis, place), ...), by axis
 
 
 class CoveringArray:
-    """Rows over `axes`, greedily chosen; `fits` says which rows make sense.
+    """Rows over `axes`, chosen greedily; `fits` says which rows are valid.
 
-    Iterating yields rows without end or repetition: until every feasible pair has occurred each row is the best of
-    several candidates by pairs that are new in it, afterwards by triples. `pairs` counts what is covered.
+    Iterating yields rows without repetition. Until every feasible pair has occurred, each row is the best of several
+    candidates by its new pairs, afterwards by its new triples. `pairs` counts what is covered.
     """
 
     CANDIDATES = 12
@@ -28,9 +28,9 @@ class CoveringArray:
         seed: int,
         resting: Collection[str] = (),
     ) -> None:
-        """`resting` names axes that keep to their first value in rows that do not fit otherwise.
+        """Make an empty array; `resting` axes take their first value in rows that are not valid otherwise.
 
-        Without that, a value that few others go with would draw most rows to those few.
+        Without that, a value that is compatible with few others would draw most rows to those few.
         """
         self.names = list(axes)
         self.resting = [place for place, name in enumerate(self.names) if name in resting]
@@ -49,7 +49,7 @@ class CoveringArray:
         self.triples: set[Tuple_] = set()
 
     def case(self, row: Row) -> dict[str, Any]:
-        """The row's values put together."""
+        """Return the case of a row."""
         made: dict[str, Any] = {}
         for values, place in zip(self.values, row, strict=True):
             made.update(values[place])
@@ -57,7 +57,7 @@ class CoveringArray:
 
     @property
     def pairs(self) -> tuple[int, int]:
-        """(pairs covered, pairs that can be)."""
+        """Return (pairs covered, feasible pairs)."""
         feasible = self.total - len(self.infeasible)
         return feasible - len(self.missing), feasible
 
@@ -73,7 +73,7 @@ class CoveringArray:
 
     def _next(self) -> Row | None:
         while self.missing:
-            # From sorted, so that the seed alone decides and not the order of a set.
+            # Sorted, so that only the seed decides, not the order of a set.
             wanted = self.random.choice(sorted(self.missing)) if len(self.rows) else min(self.missing)
             found = [row for row in (self._with(wanted) for _ in range(self.CANDIDATES)) if row is not None]
             if found:
@@ -86,7 +86,7 @@ class CoveringArray:
         return max(found, key=lambda row: len(_tuples(row, 3) - self.triples))
 
     def _with(self, wanted: Tuple_) -> Row | None:
-        """A random row that makes sense, is new, and holds the wanted values."""
+        """Return a random new row that is valid and has the wanted values; None if none was found."""
         fixed = dict(wanted)
         for _ in range(self.TRIES):
             row = tuple(fixed.get(axis, self.random.randrange(len(values))) for axis, values in enumerate(self.values))

@@ -1,4 +1,4 @@
-"""The GPUs of this host as the sweep uses them: one process each, how busy they are, whether they agree."""
+"""The devices of this host as the sweep uses them: how busy they are, and whether their results agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUSY_PERCENT = 20  # utilization
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU, or the CPU: its name in the report and the environment that shows a process this device alone."""
+    """One GPU, or the CPU: its name in the report, and the environment in which a process sees this device only."""
 
     name: str
     label: str
@@ -24,22 +24,22 @@ class Device:
     notes: tuple[str, ...] = ()
 
 
-def lanes(hello: Mapping[str, Any], memory: int | None) -> tuple[list[Device], list[str]]:
-    """The lanes of this host, and what is wrong with devices that get none."""
-    devices = hello.get("devices") or []
-    if not devices:
+def devices_of(hello: Mapping[str, Any], memory: int | None) -> tuple[list[Device], list[str]]:
+    """Return the usable devices of this host, and the problems of the others."""
+    reported = hello.get("devices") or []
+    if not reported:
         return [Device("cpu", "the CPU", memory_bytes=memory)], []
     tokens = [token.strip() for token in str(hello.get("visible") or "").split(",") if token.strip()]
-    made, problems = [], []
-    for device in devices:
+    devices, problems = [], []
+    for device in reported:
         index = int(device["index"])
-        # A list that names devices (numbers, GPU-…, MIG-…) is kept: the doctor must not widen what it was given.
+        # A given list of devices (numbers, GPU-…, MIG-…) is kept: the sweep must not use more than it was given.
         token = tokens[index] if index < len(tokens) else str(index)
         label = f"GPU {index} ({device.get('name')})"
         if device.get("problem"):
             problems.append(f"{label} cannot be used: {device['problem']}")
             continue
-        made.append(
+        devices.append(
             Device(
                 device.get("uuid") or f"gpu{index}",
                 label,
@@ -48,7 +48,7 @@ def lanes(hello: Mapping[str, Any], memory: int | None) -> tuple[list[Device], l
                 _busy(label, device),
             )
         )
-    return made, problems
+    return devices, problems
 
 
 def _busy(label: str, device: Mapping[str, Any]) -> tuple[str, ...]:
@@ -57,24 +57,27 @@ def _busy(label: str, device: Mapping[str, Any]) -> tuple[str, ...]:
     if total and free is not None and 1 - free / total > BUSY_SHARE:
         notes.append(f"{label} is busy: {(total - free) / 2**30:.1f} of {total / 2**30:.1f} GiB are in use")
     if (device.get("utilization") or 0) > BUSY_PERCENT:
-        notes.append(f"{label} is busy: {device['utilization']} % utilization; times say little")
+        notes.append(f"{label} is busy: {device['utilization']} % utilization; its times mean little")
     return tuple(notes)
 
 
 def disagreements(
-    answers: Iterable[tuple[str, Mapping[str, Any], KernelResult]], names: Mapping[str, str]
+    records: Iterable[tuple[str, Mapping[str, Any], KernelResult]], names: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Cases in which GPUs of one name differ: in the verdict, or in the bits of an output that repeats bit by bit."""
+    """Return the cases in which GPUs of one model differ: in the verdict, or in the bits of a deterministic output.
+
+    `names`: GPU → model.
+    """
     by_case: dict[str, list[tuple[str, Mapping[str, Any], KernelResult]]] = defaultdict(list)
-    for gpu, case, answer in answers:
-        by_case[repr(sorted(case.items(), key=str))].append((gpu, case, answer))
-    found = []
+    for gpu, case, result in records:
+        by_case[repr(sorted(case.items(), key=str))].append((gpu, case, result))
+    differing = []
     for group in by_case.values():
         for one, two in _pairs(sorted(group, key=lambda item: item[0]), names):
             what = _difference(one[2], two[2])
             if what:
-                found.append({"case": dict(one[1]), "gpus": [one[0], two[0]], "difference": what})
-    return found
+                differing.append({"case": dict(one[1]), "gpus": [one[0], two[0]], "difference": what})
+    return differing
 
 
 def _pairs(group: Sequence[Any], names: Mapping[str, str]) -> Iterable[tuple[Any, Any]]:

@@ -1,7 +1,8 @@
-"""What a sweep is asked for, and what it finds here: devices, libraries, the backends that can be asked."""
+"""The options of a sweep, and what it finds in the target environment: devices, libraries, usable backends."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from typing import Any
 from zlib import crc32
 
 from doctor.errors import DoctorError, NoDiagnosis
-from doctor.runner.result import KernelResult
-from doctor.runner.run import everyones
+from doctor.runner.result import ENDED_PROCESS, KernelOutcome, KernelResult
+from doctor.runner.run import is_shared_failure
 
 from .axes import DOMAINS
 from .worker import Worker
@@ -21,58 +22,62 @@ CPU_BACKENDS = ("sdpa.default", "sdpa.flash", "sdpa.math", "nested", "transforme
 
 
 @dataclass(frozen=True)
-class Options:
-    """What is asked of a sweep."""
+class SweepOptions:
+    """What a sweep covers, and its limits."""
 
     python: str
-    budget: float | None = None  # seconds for the cases; None: until they are through
+    budget: float | None = None  # seconds for the whole sweep; None: until all cases have run
     memory: int | None = None  # bytes on each GPU
     seed: int = 0
     cases: int | None = None
-    backends: tuple[str, ...] = ()  # none: all that are there
+    backends: tuple[str, ...] = ()  # none: all that are installed
     device: str | None = None
-    timeout: float = 60.0
-    shrink: float = 120.0  # seconds for smallest forms
+    timeout: float = 60.0  # seconds for one case
+    shrink: float = 120.0  # seconds for minimizing failing cases, within the budget
     journal: Path | None = None
     restart: bool = False
-    processes: int | None = None  # on each GPU; None: as the host's cores allow
-    must_keep: bool = True  # without its journal there is no sweep; else it is done without
+    processes: int | None = None  # on each GPU; None: as many as the cores allow
+    must_keep: bool = True  # fail if the journal cannot be written
 
     @property
     def own(self) -> list[str]:
-        """Functions of the user's own among the backends: `file:PATH:FUNCTION`."""
+        """Return the user's own functions among the backends: `file:PATH:FUNCTION`."""
         return [name for name in self.backends if name.startswith("file:")]
 
 
-def look(options: Options, tell: Callable[[str], None]) -> tuple[Mapping[str, Any], list[str]]:
-    """What torch and the libraries say of themselves, and what went wrong on the way.
+def discover(
+    options: SweepOptions, tell: Callable[[str], None], until: float | None = None
+) -> tuple[Mapping[str, Any], list[str]]:
+    """Return what torch and the libraries report about themselves, and the problems met.
 
-    Where backends are named no other library is imported: some take seconds.
+    If backends are named, no other library is imported: some take seconds. `until`: see Worker.run.
     """
     for name in options.own:
-        _exists(name)
+        _check_exists(name)
     named = [name for name in dict.fromkeys(options.backends) if name not in options.own]
     for name in named:
         if name not in DOMAINS:
             raise DoctorError(f"there is no backend `{name}`", f"backends are {', '.join(DOMAINS)}")
-    tell("looking at devices and libraries")
+    tell("looking for devices and libraries")
     worker = Worker(options.python, timeout=max(180.0, options.timeout))
     request = {"op": "hello", "device": options.device, "own": options.own}
     request["backends"] = named if options.backends else None
-    answer = worker.ask(request)
+    result = worker.run_one(request, until)
     problems = []
-    if answer.outcome in ("crashed", "timeout") and answer.where is not None and not everyones(answer):
-        problems.append(f"looking at the libraries: {answer.reason}")
-        answer = _one_by_one(worker, request)
-    if answer.outcome != "ran":
-        raise NoDiagnosis(f"torch in `{options.python}` cannot be used: {answer.reason}")
-    if answer.observed.get("no_gpu"):
-        problems.append(f"no GPU: {answer.observed['no_gpu']}")
-    return answer.observed, problems
+    if result.outcome in ENDED_PROCESS and result.where is not None and not is_shared_failure(result):
+        problems.append(f"importing the libraries: {result.reason}")
+        result = _one_by_one(worker, request, until)
+    if until is not None and time.monotonic() > until:
+        raise NoDiagnosis("the budget was spent before the first case", "give it more with `--budget SECONDS`")
+    if result.outcome != KernelOutcome.RAN:
+        raise NoDiagnosis(f"torch in `{options.python}` cannot be used: {result.reason}")
+    if result.observed.get("no_gpu"):
+        problems.append(f"no GPU: {result.observed['no_gpu']}")
+    return result.observed, problems
 
 
-def _exists(name: str) -> None:
-    """Complain about a function that cannot be there, before anything is started."""
+def _check_exists(name: str) -> None:
+    """Raise DoctorError for a function that cannot exist, before anything starts."""
     path, _, function = name[5:].rpartition(":")
     if not path or not function:
         raise DoctorError(f"`{name}` names no function", "write it as `file:PATH:FUNCTION`")
@@ -80,49 +85,48 @@ def _exists(name: str) -> None:
         raise DoctorError(f"there is no file `{path}`")
 
 
-def _one_by_one(worker: Worker, request: Mapping[str, Any]) -> KernelResult:
-    """A library took the process with it: torch on its own, then each backend in a process of its own."""
-
-    first = worker.ask({**request, "backends": ["sdpa.default"], "own": []})
-    if first.outcome != "ran":
+def _one_by_one(worker: Worker, request: Mapping[str, Any], until: float | None) -> KernelResult:
+    """Import each backend in a process of its own, because one of them ended the shared process."""
+    first = worker.run_one({**request, "backends": ["sdpa.default"], "own": []}, until)
+    if first.outcome != KernelOutcome.RAN:
         return first
-    asked = request.get("backends")
-    names = [*(DOMAINS if asked is None else asked), *request["own"]]
+    named = request.get("backends")
+    names = [*(DOMAINS if named is None else named), *request["own"]]
     with ThreadPoolExecutor(4) as pool:
-        ask = partial(_state, worker, {**request, "context": False, "own": []})
-        states = dict(zip(names, pool.map(ask, names), strict=True))
-    return KernelResult("ran", {**first.observed, "backends": states}, first.reason, first.seconds)
+        state_of = partial(_state, worker, {**request, "context": False, "own": []}, until)
+        states = dict(zip(names, pool.map(state_of, names), strict=True))
+    return KernelResult(KernelOutcome.RAN, {**first.observed, "backends": states}, first.reason, first.seconds)
 
 
-def _state(worker: Worker, request: Mapping[str, Any], name: str) -> str | None:
-    answer = worker.ask({**request, "backends": [name]})
-    if answer.outcome != "ran":
-        return f"looking for it ended the process: {answer.reason}"
-    state = answer.observed["backends"][name]
+def _state(worker: Worker, request: Mapping[str, Any], until: float | None, name: str) -> str | None:
+    result = worker.run_one({**request, "backends": [name]}, until)
+    if result.outcome != KernelOutcome.RAN:
+        return f"importing it ended the process: {result.reason}"
+    state = result.observed["backends"][name]
     return None if state is None else str(state)
 
 
-def chosen(options: Options, hello: Mapping[str, Any], device: str) -> list[str]:
-    """The backends to ask: those named, else all that are there."""
+def selected_backends(options: SweepOptions, hello: Mapping[str, Any], device: str) -> list[str]:
+    """Return the backends of the sweep: the named ones, or all that are installed."""
     states = hello.get("backends") or {}
     own = options.own
     for name in own:
         if states.get(name) is not None:
-            raise DoctorError(f"`{name}` cannot be asked: {' '.join(str(states[name]).split())}")
+            raise DoctorError(f"`{name}` cannot run: {' '.join(str(states[name]).split())}")
     wanted = list(dict.fromkeys(name for name in options.backends if name not in own))
-    there = [name for name, problem in states.items() if problem is None]
+    usable = [name for name, problem in states.items() if problem is None]
     if not device.startswith("cuda"):
-        there = [name for name in there if name in CPU_BACKENDS]
+        usable = [name for name in usable if name in CPU_BACKENDS]
     if options.backends:
-        missing = [name for name in wanted if name not in there]
+        missing = [name for name in wanted if name not in usable]
         if missing:
             why = states[missing[0]] or "it needs a GPU"
-            raise NoDiagnosis(f"`{missing[0]}` cannot be asked here: {why}")
+            raise NoDiagnosis(f"`{missing[0]}` cannot run here: {why}")
         return [*wanted, *dict.fromkeys(own)]
-    return there
+    return usable
 
 
 def own_functions(backends: Sequence[str]) -> dict[str, int]:
-    """What the files of the user's own functions hold: answers of another version of them are not taken up."""
+    """Return a checksum of the files of the user's own functions: results of another version are not reused."""
     own = [name for name in backends if name.startswith("file:")]
     return {name: crc32(Path(name[5:].rpartition(":")[0]).read_bytes()) for name in own}

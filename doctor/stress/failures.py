@@ -1,19 +1,20 @@
-"""What failed: cases gathered under the smallest form of each fault, with a script that shows it."""
+"""Failing cases, grouped by the smallest case of each fault, with a script that shows it."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from doctor.runner.result import KernelResult, out_of_memory
+from doctor.runner.result import KernelOutcome, KernelResult
 from doctor.runner.run import run_alone
 
+from .verdict import BAD, fault_kinds, verdict
 from .worker import Worker
 
-BAD = ("wrong", "failed", "crashed", "timeout")
 CATEGORIES = (
     "mask", "bias_shape", "bias_grad", "alone", "layout", "sequences", "grad", "how", "before", "dropout", "softcap",
     "alibi", "scale", "deterministic",
@@ -23,57 +24,43 @@ PLAINEST = {
     "softcap": 0.0, "alibi": False, "deterministic": False, "training": True, "bias_shape": "b1ss", "bias_grad": False,
     "alone": False, "sequences": "some_empty", "scale": None,
 }  # fmt: skip
-
-
-def verdict(answer: KernelResult) -> str:
-    """right, wrong, refused, unavailable, no memory, failed, crashed or timeout."""
-    if answer.outcome == "ran":
-        return "wrong" if answer.observed.get("verdict") == "wrong" else "right"
-    if out_of_memory(answer):
-        return "no memory"
-    return answer.outcome
-
-
-def kinds(answer: KernelResult) -> list[str]:
-    """What kinds of fault this answer is about."""
-    if answer.outcome == "ran":
-        return list(answer.observed.get("faults") or [])
-    if answer.outcome == "failed":
-        return ["failed:" + answer.reason.split(":")[0].rsplit(".")[-1]]
-    return [answer.outcome]
+#: Layouts that take another path through a library's checks than a plain tensor.
+ODD_LAYOUTS = ("offset1", "expanded", "thd")
+SECONDS_EACH = 12.0  # for minimizing one failure
+SCRIPT_SHARE = 0.3  # of the time that is left before the deadline, for running the scripts
 
 
 @dataclass
 class Failure:
-    """One fault: where it was seen, its smallest form, and how to see it again."""
+    """One fault: where it was seen, its smallest case, and how to see it again."""
 
     backend: str
     kinds: tuple[str, ...]
     case: dict[str, Any]  # as first seen
     reason: str
-    answer: KernelResult
+    result: KernelResult
     small: dict[str, Any] | None = None
     errors: Mapping[str, Any] | None = None
-    bound: Mapping[str, float] | None = None  # what the errors of the smallest form were held to
+    bound: Mapping[str, float] | None = None  # the bounds that the errors of the smallest case exceed
     script: str | None = None
-    shown: bool | None = None  # whether the script, run on its own, ends with 1
-    said: str = ""
+    shown: bool | None = None  # whether the script, run on its own, exits with 1
+    said: str = ""  # the last output of the script
     tried: int = 0
     seen: int = 1
-    rules: tuple[str, ...] | None = None  # those that foretold it; none: unpredicted; None: the rulebook was not asked
+    rules: tuple[str, ...] | None = None  # rules that predict it; empty: unpredicted; None: not compared with the rules
 
     @property
-    def foretold(self) -> str | None:
-        """`foretold by` its rules, `unpredicted`, or None where the rulebook was not asked."""
+    def prediction(self) -> str | None:
+        """Return `predicted by` its rules, `unpredicted`, or None if it was not compared with the rules."""
         if self.rules is None:
             return None
-        return f"foretold by {', '.join(self.rules)}" if self.rules else "unpredicted"
+        return f"predicted by {', '.join(self.rules)}" if self.rules else "unpredicted"
 
-    def explains(self, case: Mapping[str, Any], found: Sequence[str]) -> bool:
-        """Whether a failing case is this fault again: the same kind, with all that the smallest form needs."""
-        if case["backend"] != self.backend or not set(found) & set(self.kinds):
+    def explains(self, case: Mapping[str, Any], kinds: Sequence[str]) -> bool:
+        """Return whether a failing case is this fault again: the same kind, with all that the smallest case needs."""
+        if case["backend"] != self.backend or not set(kinds) & set(self.kinds):
             return False
-        if self.small is None:  # no time was left to look: one entry for the kind
+        if self.small is None:  # not minimized: one entry for the kind
             return True
         small = self.small
         for name in CATEGORIES:
@@ -83,54 +70,80 @@ class Failure:
         return True
 
 
-def gather(
+class _Progress:
+    """Reports how far the minimizing is, at most every few seconds."""
+
+    EVERY = 5.0
+
+    def __init__(self, total: int, tell: Callable[[str], None]) -> None:
+        self.total, self.done, self.tell = total, 0, tell
+        self.began = self.last = time.monotonic()
+        tell(f"minimizing {total} failing case{'s' if total != 1 else ''}")
+
+    def advance(self) -> None:
+        """Count one more failure."""
+        self.done += 1
+        now = time.monotonic()
+        if now - self.last >= self.EVERY or self.done == self.total:
+            self.last = now
+            self.tell(f"minimized {self.done} of {self.total} failing cases, {now - self.began:.0f} s")
+
+
+def collect_failures(
     failing: Sequence[tuple[dict[str, Any], KernelResult]],
     worker: Worker,
     *,
     seconds: float,
-    each: float = 12.0,
+    deadline: float = math.inf,
+    each: float = SECONDS_EACH,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[Failure]:
-    """One `Failure` per fault, the smallest forms looked for within `seconds` in all."""
-    until = time.monotonic() + seconds
+    """Return one Failure per fault.
+
+    Minimizing takes at most `seconds`; nothing goes on after `deadline`, a time of the monotonic clock. `tell` receives
+    lines of progress.
+    """
+    now = time.monotonic()
+    until = min(now + seconds, deadline - (SCRIPT_SHARE * (deadline - now) if deadline < math.inf else 0.0))
     first: dict[tuple[Any, ...], Failure] = {}
-    for case, answer in failing:
-        mine = kinds(answer)
-        at = (case["backend"], tuple(mine), case["mask"], case["layout"] in ODD_LAYOUTS)
+    for case, result in failing:
+        kinds = fault_kinds(result)
+        at = (case["backend"], tuple(kinds), case["mask"], case["layout"] in ODD_LAYOUTS)
         if at not in first:
-            first[at] = Failure(case["backend"], tuple(mine), dict(case), answer.reason, answer)
-            first[at].errors = answer.observed.get("errors")
+            first[at] = Failure(case["backend"], tuple(kinds), dict(case), result.reason, result)
+            first[at].errors = result.observed.get("errors")
     faults = list(first.values())
-    tell(f"looking for the smallest form of {len(faults)} failures")
-    inside = [item for item in faults if item.answer.outcome in ("ran", "failed") and _survives(item.answer)]
-    _shrink_inside(inside, worker, each, until)
+    progress = _Progress(len(faults), tell)
+    inside = [item for item in faults if _keeps_process(item.result)]
+    _shrink_inside(inside, worker, each, until, progress)
     for item in faults:
         if item not in inside and time.monotonic() < until:
-            _shrink_from_outside(item, worker, _plain(item), min(each, until - time.monotonic()))
-    found = _merged(faults, failing)
-    _show_all(found, worker)
-    return found
-
-
-#: Layouts that take another way through a library's checks than a plain tensor.
-ODD_LAYOUTS = ("offset1", "expanded", "thd")
+            _shrink_from_outside(item, worker, _plain(item), min(each, until - time.monotonic()), deadline)
+            progress.advance()
+    failures = _merged(faults, failing)
+    scripts = sum(item.script is not None for item in failures)
+    if scripts:
+        tell(f"running {scripts} reproduction script{'s' if scripts != 1 else ''}")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda item: _verify_script(item, worker, deadline), failures))
+    return failures
 
 
 def _merged(faults: Sequence[Failure], failing: Sequence[tuple[dict[str, Any], KernelResult]]) -> list[Failure]:
-    """The faults less those that another one explains, each with the number of cases that show it."""
+    """Drop the faults that another one explains, and count the cases that show each of the others."""
     ranked = sorted(faults, key=lambda item: (item.small is None, len(_odd(item))))
-    found: list[Failure] = []
+    merged: list[Failure] = []
     for item in ranked:
-        mine = kinds(item.answer)
-        if not any(other.explains(item.case, mine) for other in found):
-            found.append(item)
-    for item in found:
+        kinds = fault_kinds(item.result)
+        if not any(other.explains(item.case, kinds) for other in merged):
+            merged.append(item)
+    for item in merged:
         item.seen = 0
-    for case, answer in failing:
-        known = next((item for item in found if item.explains(case, kinds(answer))), None)
+    for case, result in failing:
+        known = next((item for item in merged if item.explains(case, fault_kinds(result))), None)
         if known is not None:
             known.seen += 1
-    return found
+    return merged
 
 
 def _odd(item: Failure) -> list[str]:
@@ -142,94 +155,105 @@ def _plain(item: Failure) -> dict[str, Any]:
     return {name: value for name, value in item.case.items() if name not in ("profile", "memory_bytes")}
 
 
-def _shrink_inside(faults: Sequence[Failure], worker: Worker, each: float, until: float) -> None:
-    """All in one process as long as none dies: starting one costs more than shrinking."""
+def _shrink_inside(
+    faults: Sequence[Failure], worker: Worker, each: float, until: float, progress: _Progress
+) -> None:  # fmt: skip
+    """Minimize all in one process, because starting one takes longer than minimizing."""
     left = list(faults)
     requests = [{"op": "shrink", "case": _plain(item), "kinds": list(item.kinds), "seconds": each} for item in left]
 
-    def heard(_: Mapping[str, Any], answer: KernelResult) -> None:
-        item, told = left.pop(0), answer.observed
-        if answer.outcome == "ran" and told.get("reproduced"):
-            item.small, item.script = dict(told["case"]), told["script"]
-            item.errors, item.tried = told.get("errors") or item.errors, int(told.get("tried") or 0)
-            item.bound = told.get("bound")
-            item.kinds = tuple(told.get("faults") or item.kinds)
+    def on_result(_: Mapping[str, Any], result: KernelResult) -> None:
+        item, found = left.pop(0), result.observed
+        if result.outcome == KernelOutcome.RAN and found.get("reproduced"):
+            item.small, item.script = dict(found["case"]), found["script"]
+            item.errors, item.tried = found.get("errors") or item.errors, int(found.get("tried") or 0)
+            item.bound = found.get("bound")
+            item.kinds = tuple(found.get("faults") or item.kinds)
+        progress.advance()
 
-    worker.run(requests, heard, until)
+    worker.run(requests, on_result, until)
     for item in faults:
         if item.small and item.small.get("before", "nothing") != "nothing" and time.monotonic() < until:
-            _without_before(item, worker)
+            _without_before(item, worker, until)
 
 
-def _without_before(failure: Failure, worker: Worker) -> None:
-    """Whether the fault needs what went before it; asked in a process of its own, where nothing did."""
+def _without_before(failure: Failure, worker: Worker, until: float) -> None:
+    """Check whether the fault needs the earlier call, in a process of its own that had none."""
     assert failure.small is not None
     plain = {**failure.small, "before": PLAINEST["before"]}
-    found = set(kinds(worker.ask(plain))) & set(failure.kinds)
-    if found:
-        failure.small, failure.kinds = plain, tuple(kind for kind in failure.kinds if kind in found)
-        failure.script = _script(failure, plain, worker)
+    kinds = set(fault_kinds(worker.run_one(plain, until))) & set(failure.kinds)
+    if kinds:
+        failure.small, failure.kinds = plain, tuple(kind for kind in failure.kinds if kind in kinds)
+        failure.script = _script(failure, plain, worker, until)
 
 
-def _survives(answer: KernelResult) -> bool:
-    return "CUDA error" not in answer.reason and "device-side assert" not in answer.reason
+def _keeps_process(result: KernelResult) -> bool:
+    """Return whether the fault leaves its process usable."""
+    if result.outcome not in (KernelOutcome.RAN, KernelOutcome.FAILED):
+        return False
+    return "CUDA error" not in result.reason and "device-side assert" not in result.reason
 
 
-def _shrink_from_outside(failure: Failure, worker: Worker, case: dict[str, Any], seconds: float) -> None:
-    """Where each failing attempt ends the process: one process after the other, the host deciding."""
+def _shrink_from_outside(
+    failure: Failure, worker: Worker, case: dict[str, Any], seconds: float, deadline: float
+) -> None:  # fmt: skip
+    """Minimize a fault that ends its process: one process after the other, the host decides."""
     until, wanted = time.monotonic() + seconds, set(failure.kinds)
     small = case
     moved = True
     while moved and time.monotonic() < until:
         moved = False
-        for candidate in worker.ask({"op": "simpler", "case": small}).observed.get("cases") or []:
+        simpler = worker.run_one({"op": "simpler", "case": small}, deadline)
+        for candidate in simpler.observed.get("cases") or []:
             if time.monotonic() >= until:
                 break
-            answer = worker.ask(candidate)
+            result = worker.run_one(candidate, deadline)
             failure.tried += 1
-            if verdict(answer) in BAD and wanted & set(kinds(answer)):
+            if time.monotonic() >= deadline:  # a timeout of ours is none of the case
+                break
+            if verdict(result) in BAD and wanted & set(fault_kinds(result)):
                 small, moved = candidate, True
                 break
     failure.small = small
-    failure.script = _script(failure, small, worker)
+    failure.script = _script(failure, small, worker, deadline)
 
 
-def _script(failure: Failure, case: Mapping[str, Any], worker: Worker) -> str | None:
+def _script(failure: Failure, case: Mapping[str, Any], worker: Worker, until: float) -> str | None:
     request = {"op": "script", "case": case, "kinds": list(failure.kinds), "bound": failure.bound}
-    text = worker.ask(request).observed.get("script")
+    text = worker.run_one(request, until).observed.get("script")
     return None if text is None else str(text)
 
 
-def _show_all(faults: Sequence[Failure], worker: Worker) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda item: _show(item, worker), faults))
-
-
-def _show(failure: Failure, worker: Worker) -> None:
-    """Run the script on its own: a reproduction that does not reproduce must not be handed on unmarked."""
+def _verify_script(failure: Failure, worker: Worker, deadline: float) -> None:
+    """Run the script on its own: a reproduction that does not reproduce must be marked."""
     if not failure.script:
         return
-    _try(failure, worker)
-    if failure.shown is False and failure.small:  # a fault of state: it needs a call before
+    _run_script(failure, worker, deadline)
+    if failure.shown is False and failure.small:  # the fault may depend on an earlier call
         plain = failure.script
         case = {**failure.small, "primed": True}
-        failure.script = _script(failure, case, worker)
-        _try(failure, worker)
+        failure.script = _script(failure, case, worker, deadline)
+        _run_script(failure, worker, deadline)
         if not failure.shown:
-            failure.script = plain
+            failure.script, failure.shown = plain, False
 
 
-def _try(failure: Failure, worker: Worker) -> None:
-    assert failure.script is not None
-    answer = run_alone(worker.python, failure.script, timeout=worker.timeout, env=worker.env)
-    failure.said = str(answer.observed.get("said") or answer.reason)
-    code, died = answer.observed.get("code"), "Traceback" in failure.said
+def _run_script(failure: Failure, worker: Worker, deadline: float) -> None:
+    left = deadline - time.monotonic()
+    if failure.script is None or left <= 0:
+        return
+    timeout = min(worker.timeout, left)
+    result = run_alone(worker.python, failure.script, timeout=timeout, env=worker.env)
+    if result.outcome == KernelOutcome.TIMEOUT and timeout < worker.timeout:
+        return  # the budget ended it: nothing was shown
+    failure.said = str(result.observed.get("said") or result.reason)
+    code, died = result.observed.get("code"), "Traceback" in failure.said
     raised = [kind.partition(":")[2] for kind in failure.kinds if kind.startswith("failed:")]
-    if "timeout" in failure.kinds:
-        failure.shown = answer.outcome == "timeout"
+    if KernelOutcome.TIMEOUT in failure.kinds:
+        failure.shown = result.outcome == KernelOutcome.TIMEOUT
     elif raised:
         failure.shown = code == 1 and any(name in failure.said for name in raised)
-    elif "crashed" in failure.kinds:
+    elif KernelOutcome.CRASHED in failure.kinds:
         failure.shown = isinstance(code, int) and code not in (0, 1)
     else:
         failure.shown = code == 1 and not died

@@ -1,4 +1,4 @@
-"""A device's part of a sweep: its cases asked in a process of its own, and when no more of them can be."""
+"""A part of a sweep: cases of one device that run one after the other, and when the rest is given up."""
 
 from __future__ import annotations
 
@@ -6,37 +6,36 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from doctor.runner.result import KernelResult
+from doctor.runner.result import ENDED_PROCESS, KernelOutcome, KernelResult
 
 from .devices import Device
 from .journal import Journal
 from .plan import key
 from .worker import Worker
 
-TRIES = 3  # processes a backend may take down on one GPU before the rest of its cases is left out
-IN_A_ROW = 6  # cases that end their process, one after the other, before a GPU is given up
-PATIENCE = 3  # times as long may a case take that is asked again
+MAX_CRASHES = 3  # processes a backend may end on one device before the rest of its cases is left out
+MAX_IN_A_ROW = 6  # consecutive cases that end their process before a device is given up
+LONGER = 3  # factor on the timeout of a case that is run again
 
-#: Hears (case, answer, whether it is new: not from the journal).
-Note = Callable[[dict[str, Any], KernelResult, bool], None]
+#: Receives (case, result, whether it is new and not from the journal).
+OnCase = Callable[[dict[str, Any], KernelResult, bool], None]
 
 
 class DevicePartition:
-    """Cases of one device, asked one after the other."""
+    """Runs cases on one device, one after the other."""
 
-    def __init__(self, lane: Device, worker: Worker, note: Note) -> None:
-        self.lane, self.worker, self.note = lane, worker, note
+    def __init__(self, device: Device, worker: Worker, on_case: OnCase) -> None:
+        self.device, self.worker, self.on_case = device, worker, on_case
         self.notes: list[str] = []
-        self.lost: str | None = None  # what was said by a device, or an interpreter, that cannot be asked any more
-        self._killed: Counter[str] = Counter()
+        self.lost: str | None = None  # the last message of a device, or an interpreter, that no longer responds
+        self._crashes: Counter[str] = Counter()  # by backend
         self._in_a_row = 0
-        self._gone: list[
-            tuple[dict[str, Any], KernelResult]
-        ] = []  # as if the device were gone: who is to blame shows later
+        #: Results as if the device were gone: the following cases show whether it is.
+        self._gone: list[tuple[dict[str, Any], KernelResult]] = []
         self._given_up = False
-        self._late: list[tuple[Mapping[str, Any], KernelResult]] = []  # no answer in time, and not asked again yet
+        self._late: list[tuple[Mapping[str, Any], KernelResult]] = []  # timed out, and not run again yet
 
-    def ask(
+    def run(
         self,
         cases: Sequence[dict[str, Any]],
         journal: Journal,
@@ -44,83 +43,86 @@ class DevicePartition:
         until: float | None,
         stop: Callable[[], bool],
     ) -> bool:
-        """Ask what the journal does not know; whether all was asked."""
+        """Run the cases that the journal does not contain; return whether all were run."""
         left = []
         for case in cases:
-            known = journal.answers.get((self.lane.name, key(case)))
+            known = journal.results.get((self.device.name, key(case)))
             if known is None:
                 left.append({**case, "memory_bytes": memory_bytes} if memory_bytes else case)
             else:
                 self._count(case, known)
-                self.note(case, known, False)
-        given_up = lambda: self._given_up or stop()  # noqa: E731
-        finished = self.worker.run(left, self._heard, until, self._skip, given_up, self._barren)
+                self.on_case(case, known, False)
+
+        def stopped() -> bool:
+            return self._given_up or stop()
+
+        finished = self.worker.run(left, self._on_result, until, self._skip, stopped, self._on_no_progress)
         self._settle()
-        self._ask_again(until, given_up)
-        for backend, count in self._killed.items():
-            if count >= TRIES:
+        self._run_late(until, stopped)
+        for backend, count in self._crashes.items():
+            if count >= MAX_CRASHES:
                 text = f"`{backend}` ended its process {count} times; its other cases were left out"
-                self.notes.append(f"{self.lane.label}: {text}")
+                self.notes.append(f"{self.device.label}: {text}")
         if self._given_up:
-            text = f"given up after {IN_A_ROW} cases in a row that could not be asked"
-            self.notes.append(f"{self.lane.label}: {text}")
+            text = f"given up after {MAX_IN_A_ROW} consecutive cases that could not run"
+            self.notes.append(f"{self.device.label}: {text}")
         return finished and not self._given_up
 
-    def _heard(self, request: Mapping[str, Any], answer: KernelResult) -> None:
+    def _on_result(self, request: Mapping[str, Any], result: KernelResult) -> None:
         case = case_of(request)
-        gone, died = is_gone(self.lane, answer), answer.outcome in ("crashed", "timeout")
-        self._count(case, answer)
+        gone, died = is_gone(self.device, result), result.outcome in ENDED_PROCESS
+        self._count(case, result)
         self._in_a_row = self._in_a_row + 1 if gone or died else 0
         if gone:
-            self._gone.append((case, answer))
+            self._gone.append((case, result))
         else:
             self._settle()
-            if answer.outcome == "timeout":
-                self._late.append((request, answer))
+            if result.outcome == KernelOutcome.TIMEOUT:
+                self._late.append((request, result))
             else:
-                self.note(case, answer, True)
-        if self._in_a_row >= IN_A_ROW and not self._given_up:
+                self.on_case(case, result, True)
+        if self._in_a_row >= MAX_IN_A_ROW and not self._given_up:
             self._given_up = True
             if gone:
-                self.lost = answer.reason
-                del self._gone[1:]  # the first may have brought it about; the others found it gone
+                self.lost = result.reason
+                del self._gone[1:]  # the first case may have caused it; the others found the device gone
 
-    def _ask_again(self, until: float | None, stop: Callable[[], bool]) -> None:
-        """What did not answer in time gets longer, once the rest is through: a busy host is no fault of a case."""
-        patient = Worker(self.worker.python, timeout=PATIENCE * self.worker.timeout, env=self.worker.env)
-        answers: list[KernelResult] = []
+    def _run_late(self, until: float | None, stop: Callable[[], bool]) -> None:
+        """Run cases that timed out once more, with a longer limit: on a busy host a timeout is no fault of a case."""
+        slower = Worker(self.worker.python, timeout=LONGER * self.worker.timeout, env=self.worker.env)
+        results: list[KernelResult] = []
         for request, first in self._late:
-            answers.clear()
-            if self._killed[str(request["backend"])] < TRIES:
-                patient.run([request], lambda _, answer: answers.append(answer), until, stop=stop)
-            self.note(case_of(request), answers[0] if answers else first, True)
+            results.clear()
+            if self._crashes[str(request["backend"])] < MAX_CRASHES:
+                slower.run([request], lambda _, result: results.append(result), until, stop=stop)
+            self.on_case(case_of(request), results[0] if results else first, True)
         self._late.clear()
 
     def _settle(self) -> None:
-        """The device is there after all, or no more is heard of it: those answers are the cases' own."""
-        for case, answer in self._gone:
-            self.note(case, answer, True)
+        """Report the held back results: the device is there after all, or no more cases follow."""
+        for case, result in self._gone:
+            self.on_case(case, result, True)
         self._gone.clear()
 
-    def _count(self, case: Mapping[str, Any], answer: KernelResult) -> None:
-        if answer.outcome in ("crashed", "timeout"):
-            self._killed[str(case["backend"])] += 1
+    def _count(self, case: Mapping[str, Any], result: KernelResult) -> None:
+        if result.outcome in ENDED_PROCESS:
+            self._crashes[str(case["backend"])] += 1
 
     def _skip(self, request: Mapping[str, Any]) -> bool:
-        return self._given_up or self._killed[str(request["backend"])] >= TRIES
+        return self._given_up or self._crashes[str(request["backend"])] >= MAX_CRASHES
 
-    def _barren(self, answer: KernelResult) -> None:
-        self.lost = f"the program does not get to a case any more: {answer.reason}"
+    def _on_no_progress(self, result: KernelResult) -> None:
+        self.lost = f"the program no longer reaches a case: {result.reason}"
 
 
 def case_of(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What is asked, without how."""
+    """Return the case of a request, without the memory limit."""
     return {name: value for name, value in request.items() if name != "memory_bytes"}
 
 
-def is_gone(lane: Device, answer: KernelResult) -> bool:
-    """Whether this reads as if the device were no longer there: no case is to blame for that alone."""
-    if lane.name == "cpu":
+def is_gone(device: Device, result: KernelResult) -> bool:
+    """Return whether the result reads as if the device were lost; a single such result does not prove it."""
+    if device.name == "cpu":
         return False
-    lost = answer.outcome == "failed" and "CUDA error" in answer.reason
-    return lost or (answer.outcome == "unavailable" and "sees no CUDA device" in answer.reason)
+    lost = result.outcome == KernelOutcome.FAILED and "CUDA error" in result.reason
+    return lost or (result.outcome == KernelOutcome.UNAVAILABLE and "sees no CUDA device" in result.reason)

@@ -1,4 +1,4 @@
-"""Which cases are asked, and in which order: the backends in turn, each from its own covering array."""
+"""Plan the cases of a sweep and their order: the backends in turn, each from its own covering array."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from zlib import crc32
 from .axes import RESTING, consistent, domain
 from .covering_array import CoveringArray
 
-#: The paths that jobs are on without knowing come first.
+#: The paths that jobs take by default come first.
 FIRST = ("sdpa.default", "transformers.sdpa", "sdpa.flash", "sdpa.cudnn", "sdpa.efficient", "flash2", "te.fused")
-PROFILED = 8  # every so many cases of a backend, which kernel ran is read off
-#: What may end the process comes last, and is asked but a few times: each costs a start.
-RISKY = {"layout": "offset1"}  # the first element of a tensor lies at an odd place, as after slicing a flat buffer
+PROFILED = 8  # every so many cases of a backend a profile shows which kernel ran
+#: Cases that may end the process come last, and are few: each costs a start.
+RISKY = {"layout": "offset1"}  # the tensor begins at an odd element, as after slicing a flat buffer
 PLAINLY = {"mask": "no_mask", "bias_shape": "b1ss", "bias_grad": False, "grad": "dense", "profile": False}
 PRIMED = {**PLAINLY, "before": "other_grad"}
-#: What there is but one of has a stride that says nothing, and code that believes it fails.
+#: A dimension of one has an arbitrary stride, and code that uses it fails.
 SINGLE = tuple({**PLAINLY, "layout": "single", **one}
                for one in ({"batch_size": 1}, {"num_heads": 1, "num_kv_heads": 1}, {"seq_len_q": 1}))  # fmt: skip
-#: A bias that is trained, and one that is while q, k and v are not.
+#: A bias that is trained, and one that is trained alone.
 LEARNED = {**PLAINLY, "mask": "additive", "bias_shape": "bhss", "bias_grad": True, "deterministic": False,
            "layout": "bhsd"}  # fmt: skip
 ALONE = {**LEARNED, "alone": True}
@@ -35,14 +35,14 @@ COMPILED = 3  # cases per backend that also go through torch.compile, which cost
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """Cases in order, and for each backend (pairs covered, pairs that can be)."""
+    """Cases in order, and for each backend (pairs covered, feasible pairs)."""
 
     cases: tuple[dict[str, Any], ...]
     pairs: dict[str, tuple[int, int]]
 
 
 def plan(backends: Sequence[str], device: str, count: int, seed: int = 0, compiled: int = COMPILED) -> SweepPlan:
-    """`count` cases over the backends, in proportion to their shares; the same for the same arguments."""
+    """Return `count` cases over the backends in proportion to their shares; deterministic."""
     order = sorted(backends, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
     shares = {name: domain(name).share for name in order}
     total = sum(shares.values()) or 1.0
@@ -52,7 +52,9 @@ def plan(backends: Sequence[str], device: str, count: int, seed: int = 0, compil
         wanted = max(4, round(count * shares[name] / total))
         queues[name], pairs[name] = _cases(name, device, wanted, seed)
     slow = {name: queues.pop(name) for name in order if domain(name).slow}
-    slow = {name: [*queue, *_special(name, queue, [LEARNED])] for name, queue in slow.items()}  # few else hold one
+    slow = {
+        name: [*queue, *_special(name, queue, [LEARNED])] for name, queue in slow.items()
+    }  # few of them would have a bias otherwise
     late = [case for name in queues if domain(name).compiles
             for case in _compiled(queues[name], device, compiled)]  # fmt: skip
     risky = {name: _risky(name, queue, device) for name, queue in queues.items()}
@@ -69,7 +71,7 @@ def _cases(name: str, device: str, count: int, seed: int) -> tuple[list[dict[str
     def fits(case: dict[str, Any]) -> bool:
         return consistent(case) and mine.fits(case)
 
-    # Another array for each backend: together they see more than one array asked of all would.
+    # Another array for each backend: together they cover more than one array for all.
     cover = CoveringArray(mine.axes(device), fits, crc32(f"{seed} {name.rpartition('/')[2]}".encode()), RESTING)
     made = []
     for number, case in enumerate(islice(cover, count)):
@@ -81,7 +83,7 @@ def _cases(name: str, device: str, count: int, seed: int) -> tuple[list[dict[str
 
 
 def _compiled(made: list[dict[str, Any]], device: str, count: int) -> list[dict[str, Any]]:
-    """Some of the cases once more through torch.compile; none on a CPU, where that needs a C++ compiler."""
+    """Return some of the cases once more through torch.compile; none on a CPU, where that needs a C++ compiler."""
     eager = [case for case in made if not case.get("dropout")]
     if device.startswith("cpu") or not eager or not count:
         return []
@@ -90,7 +92,7 @@ def _compiled(made: list[dict[str, Any]], device: str, count: int) -> list[dict[
 
 
 def _primed(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Some cases after a backward of the same shapes whose gradient lay otherwise: what is kept per shape shows."""
+    """Return some cases after a backward of the same shapes with another gradient layout: a wrong cache key shows."""
     several = [
         case
         for case in made
@@ -100,13 +102,13 @@ def _primed(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _special(name: str, made: list[dict[str, Any]], sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For each of `sets` the next case that can set it: none of a backend that takes packed tensors alone."""
-    mine, asked = domain(name), []
+    """Return for each of `sets` the next case that can take it; none for a backend of packed tensors only."""
+    mine, chosen = domain(name), []
     loose = [{**case, "how": "eager"} for case in made if case["layout"] != "thd" and not _odd(case)]
     for number, special in enumerate(sets):
         found = ({**case, **special} for case in loose[number:])
-        asked += [case for case in found if consistent(case) and mine.fits(case)][:1]
-    return asked
+        chosen += [case for case in found if consistent(case) and mine.fits(case)][:1]
+    return chosen
 
 
 def _odd(case: Mapping[str, Any]) -> bool:
@@ -118,7 +120,7 @@ def _dense(case: Mapping[str, Any]) -> bool:
 
 
 def _risky(name: str, made: list[dict[str, Any]], device: str) -> list[dict[str, Any]]:
-    own = not name.startswith("transformers.")  # those call others that are asked
+    own = not name.startswith("transformers.")  # those call backends that have cases of their own
     learns = any(value["bias_grad"] for value in domain(name).axes(device)["bias"])
     sets: list[Mapping[str, Any]] = [ALONE] if own and learns else []
     if own and not device.startswith("cpu"):
@@ -128,7 +130,7 @@ def _risky(name: str, made: list[dict[str, Any]], device: str) -> list[dict[str,
 
 
 def _in_turn(queues: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """One of each in turn, so that a short budget has seen all; a longer queue is not left for the end."""
+    """Yield one of each in turn, so that a short budget covers all backends; longer queues are spread evenly."""
     longest = max((len(queue) for queue in queues.values()), default=0)
     for number in range(longest):
         for queue in queues.values():
@@ -138,5 +140,5 @@ def _in_turn(queues: dict[str, list[dict[str, Any]]]) -> Iterator[dict[str, Any]
 
 
 def key(case: dict[str, Any]) -> str:
-    """The case as text: the same for the same case, whatever the order of its keys."""
+    """Return the case as text, independent of the order of its keys."""
     return json.dumps({k: v for k, v in case.items() if k not in ("profile", "memory_bytes")}, sort_keys=True)

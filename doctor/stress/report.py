@@ -1,4 +1,4 @@
-"""A sweep's outcome as text and as JSON."""
+"""The result of a sweep as text and as JSON."""
 
 from __future__ import annotations
 
@@ -6,38 +6,39 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from doctor.runner.result import KernelOutcome
+
 from .compare_rules import Comparison
 from .failures import Failure
 from .sweep import SweepResult, by_backend, margins
+from .verdict import CaseVerdict
 
-COLUMNS = ("right", "wrong", "failed", "crashed", "timeout", "no memory", "refused", "unavailable", "not reached")
 
-
-def as_json(outcome: SweepResult, beside: Comparison | None = None) -> dict[str, Any]:
-    """One object; `schema` is its version. `beside` is the sweep compared with the rulebook."""
+def as_json(result: SweepResult, comparison: Comparison | None = None) -> dict[str, Any]:
+    """Return one object with a versioned `schema`; `comparison` is the sweep compared with the rulebook."""
     return {
         "schema": 1,
-        "verdict": "bad" if outcome.bad else "good",
-        "complete": outcome.complete,
-        "stack": {name: outcome.hello.get(name) for name in ("torch", "cuda", "versions", "devices", "device")},
-        "unavailable": {name: why for name, why in (outcome.hello.get("backends") or {}).items() if why},
+        "verdict": "bad" if result.bad else "good",
+        "complete": result.complete,
+        "stack": {name: result.hello.get(name) for name in ("torch", "cuda", "versions", "devices", "device")},
+        "unavailable": {name: why for name, why in (result.hello.get("backends") or {}).items() if why},
         "cases": {
-            "planned": len(outcome.plan.cases),
-            "devices": len(outcome.lanes),
-            "answered": len(outcome.records),
-            "resumed": outcome.resumed,
-            "became": outcome.totals,
+            "planned": len(result.plan.cases),
+            "devices": len(result.devices),
+            "answered": len(result.records),
+            "resumed": result.resumed,
+            "became": result.totals,
         },
-        "pairs": {name: {"covered": covered, "of": total} for name, (covered, total) in outcome.plan.pairs.items()},
-        "backends": {name: dict(counts) for name, counts in by_backend(outcome).items()},
-        "margins": {f"{name} {dtype}": round(value, 3) for (name, dtype), value in margins(outcome.records).items()},
-        "speed": speeds(outcome),
-        "failures": [_failure_json(item) for item in outcome.failures],
-        "disagreements": outcome.disagreements,
-        "vanished": [{"gpu": label, "said": said} for label, said in outcome.vanished],
-        "rulebook": None if beside is None else _beside_json(beside),
-        "notes": outcome.notes,
-        "seconds": {name: round(value, 2) for name, value in outcome.seconds.items()},
+        "pairs": {name: {"covered": covered, "of": total} for name, (covered, total) in result.plan.pairs.items()},
+        "backends": {name: dict(counts) for name, counts in by_backend(result).items()},
+        "margins": {f"{name} {dtype}": round(value, 3) for (name, dtype), value in margins(result.records).items()},
+        "speed": speeds(result),
+        "failures": [_failure_json(item) for item in result.failures],
+        "disagreements": result.disagreements,
+        "vanished": [{"gpu": label, "said": said} for label, said in result.vanished],
+        "rulebook": None if comparison is None else _comparison_json(comparison),
+        "notes": result.notes,
+        "seconds": {name: round(value, 2) for name, value in result.seconds.items()},
     }
 
 
@@ -51,25 +52,25 @@ def _failure_json(item: Failure) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _beside_json(beside: Comparison) -> dict[str, Any]:
+def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     return {
-        "asked": beside.asked,
-        "foretold": [{"rule": rule, "became": became, "cases": seen.count, "first": seen.case}
-                     for (rule, became), seen in beside.foretold.items()],
-        "refuted": [{"rule": rule, "backend": backend, "cases": seen.count, "first": seen.case}
-                    for (rule, backend), seen in beside.refuted.items()],
-        "refused_without_rule": [{"backend": backend, "cases": seen.count, "first": seen.case, "reason": seen.reason}
-                                 for backend, seen in beside.unruled.items()],
-        "undetermined": beside.undetermined,
+        "asked": comparison.covered,
+        "foretold": [{"rule": rule, "became": became, "cases": group.count, "first": group.case}
+                     for (rule, became), group in comparison.predicted.items()],
+        "refuted": [{"rule": rule, "backend": backend, "cases": group.count, "first": group.case}
+                    for (rule, backend), group in comparison.refuted.items()],
+        "refused_without_rule": [{"backend": backend, "cases": group.count, "first": group.case, "reason": group.reason}
+                                 for backend, group in comparison.unpredicted.items()],
+        "undetermined": comparison.undetermined,
     }  # fmt: skip
 
 
-def speeds(outcome: SweepResult) -> dict[str, dict[str, Any]]:
-    """Per backend: median time of a forward and backward, memory beside what the case needs, kernels that ran."""
+def speeds(result: SweepResult) -> dict[str, dict[str, Any]]:
+    """Return per backend the median time of a forward and backward, memory over need, and the kernels that ran."""
     gathered: dict[str, dict[str, list[Any]]] = {}
-    for _, case, answer in outcome.records:
-        seen = answer.observed
-        if answer.outcome != "ran" or "run_seconds" not in seen:
+    for _, case, one in result.records:
+        seen = one.observed
+        if one.outcome != KernelOutcome.RAN or "run_seconds" not in seen:
             continue
         item = gathered.setdefault(str(case["backend"]), {"ms": [], "memory": [], "ran": []})
         item["ms"].append(1e3 * seen["run_seconds"])
@@ -87,50 +88,50 @@ def speeds(outcome: SweepResult) -> dict[str, dict[str, Any]]:
     }
 
 
-def as_text(outcome: SweepResult, beside: Comparison | None = None) -> str:
-    """For reading, complete without colour."""
-    lines = [_headline(outcome), ""]
-    lines += _table(outcome)
-    missing = {name: why for name, why in (outcome.hello.get("backends") or {}).items() if why}
+def as_text(result: SweepResult, comparison: Comparison | None = None) -> str:
+    """Return the report for reading, complete without colour."""
+    lines = [_headline(result), ""]
+    lines += _table(result)
+    missing = {name: why for name, why in (result.hello.get("backends") or {}).items() if why}
     if missing:
-        lines += ["", "not here"]
+        lines += ["", "unavailable"]
         lines += [f"  {name}: {' '.join(why.split())[:110]}" for name, why in missing.items()]
-    for number, item in enumerate(outcome.failures, 1):
-        lines += ["", *_failure(number, item)]
-    for label, said in outcome.vanished:
-        lines += ["", f"lost on the way: {label}: {' '.join(said.split())[:300]}"]
-    for told in outcome.disagreements[:10]:
-        lines += ["", f"GPUs disagree: {' and '.join(told['gpus'])}, {told['difference']}", f"  {short(told['case'])}"]
-    if beside is not None:
-        lines += ["", *_beside(beside)]
-    if outcome.notes:
-        lines += ["", "notes", *(f"  {note}" for note in outcome.notes)]
-    lines += ["", _timing(outcome)]
+    for number, failure in enumerate(result.failures, 1):
+        lines += ["", *_failure(number, failure)]
+    for label, message in result.vanished:
+        lines += ["", f"lost during the sweep: {label}: {' '.join(message.split())[:300]}"]
+    for item in result.disagreements[:10]:
+        lines += ["", f"GPUs disagree: {' and '.join(item['gpus'])}, {item['difference']}", f"  {short(item['case'])}"]
+    if comparison is not None:
+        lines += ["", *_comparison(comparison)]
+    if result.notes:
+        lines += ["", "notes", *(f"  {note}" for note in result.notes)]
+    lines += ["", _timing(result)]
     return "\n".join(lines) + "\n"
 
 
-def _headline(outcome: SweepResult) -> str:
-    devices = ", ".join(lane.label for lane in outcome.lanes)
-    asked = f"{len(outcome.records)} cases on {devices}, torch {outcome.hello.get('torch')}"
-    missed = outcome.totals.get("not reached")
+def _headline(result: SweepResult) -> str:
+    devices = ", ".join(device.label for device in result.devices)
+    scope = f"{len(result.records)} cases on {devices}, torch {result.hello.get('torch')}"
+    missed = result.totals.get(CaseVerdict.NOT_REACHED)
     left = f"; {missed} more were planned and not reached" if missed else ""
-    if not outcome.bad:
-        return f"nothing wrong in {asked}{left}"
-    faults = len(outcome.failures)
+    if not result.bad:
+        return f"nothing wrong in {scope}{left}"
+    faults = len(result.failures)
     parts = [f"{faults} fault{'s' if faults != 1 else ''}"] if faults else []
-    parts += [f"{len(outcome.disagreements)} cases in which GPUs disagree"] if outcome.disagreements else []
-    lost = len({label for label, _ in outcome.vanished})
-    parts += [f"{lost} device{'s' if lost > 1 else ''} lost on the way"] if lost else []
-    return f"{' and '.join(parts)} in {asked}{left}"
+    parts += [f"{len(result.disagreements)} cases in which GPUs disagree"] if result.disagreements else []
+    lost = len({label for label, _ in result.vanished})
+    parts += [f"{lost} device{'s' if lost > 1 else ''} lost during the sweep"] if lost else []
+    return f"{' and '.join(parts)} in {scope}{left}"
 
 
-def _table(outcome: SweepResult) -> list[str]:
-    table, speed, worst = by_backend(outcome), speeds(outcome), margins(outcome.records)
-    used = [name for name in COLUMNS if any(counts[name] for counts in table.values())]
-    head = ["backend", *used, "pairs", "ms", "error/bound"]
+def _table(result: SweepResult) -> list[str]:
+    table, speed, worst = by_backend(result), speeds(result), margins(result.records)
+    used = [name for name in CaseVerdict if any(counts[name] for counts in table.values())]
+    head = ["backend", *map(str, used), "pairs", "ms", "error/bound"]
     rows = []
     for name, counts in table.items():
-        covered, total = outcome.plan.pairs.get(name, (0, 0))
+        covered, total = result.plan.pairs.get(name, (0, 0))
         about = speed.get(name, {}).get("median_ms")
         near = max((value for (backend, _), value in worst.items() if backend == name), default=None)
         rows.append([
@@ -147,7 +148,7 @@ def _table(outcome: SweepResult) -> list[str]:
 
 
 def short(case: Mapping[str, Any]) -> str:
-    """A case on one line: what differs from the plainest."""
+    """Return a case on one line: what differs from the plainest case."""
     heads = f"b{case['batch_size']} h{case['num_heads']}/{case['num_kv_heads']}"
     dims = f"d{case['head_dim_qk']}/{case['head_dim_v']} s{case['seq_len_q']}/{case['seq_len_kv']}"
     names = ("bias_shape", "bias_grad", "alone", "layout", "sequences", "grad", "how", "before", "dropout", "softcap",
@@ -158,14 +159,15 @@ def short(case: Mapping[str, Any]) -> str:
 
 
 def _failure(number: int, item: Failure) -> list[str]:
-    told = f"; {item.foretold}" if item.foretold else ""
-    lines = [f"fault {number}: `{item.backend}`, {', '.join(item.kinds)}; seen in {item.seen} cases{told}"]
+    prediction = f"; {item.prediction}" if item.prediction else ""
+    cases = f"seen in {item.seen} case{'s' if item.seen != 1 else ''}"
+    lines = [f"fault {number}: `{item.backend}`, {', '.join(item.kinds)}; {cases}{prediction}"]
     if "mask" in item.case:
         lines.append(f"  first seen  {short(item.case)}")
     if item.small:
         lines.append(f"  smallest    {short(item.small)}")
     if item.reason:
-        lines.append(f"  said        {' '.join(item.reason.split())[:300]}")
+        lines.append(f"  message     {' '.join(item.reason.split())[:300]}")
     for name, error in (item.errors or {}).items():
         if "row" in error:
             text = f"relative {float(error['rel']):.2g}, worst row {float(error['row']):.2g}"
@@ -180,26 +182,26 @@ def _failure(number: int, item: Failure) -> list[str]:
     return lines
 
 
-def _beside(beside: Comparison) -> list[str]:
-    """What the rulebook got right, what it does not know, and where the GPU proves it wrong."""
-    foretold = sum(seen.count for seen in beside.foretold.values())
-    lines = [f"beside the rulebook: {beside.asked} answers that rules speak of, {foretold} noes foretold"]
-    for (rule, became), seen in sorted(beside.foretold.items()):
-        lines.append(f"  {rule} foretold: {seen.count} {became}")
-    for (rule, backend), seen in sorted(beside.refuted.items()):
-        lines.append(f"  {rule} refuted: {seen.count} cases ran right on `{backend}`, first {short(seen.case)}")
-    for backend, seen in sorted(beside.unruled.items()):
-        why = " ".join(seen.reason.split())[:160]
-        lines.append(f"  no rule foretold {seen.count} refusals of `{backend}`, first {short(seen.case)}: {why}")
-    if beside.undetermined:
-        lines.append(f"  {beside.undetermined} refusals of which the rules could not tell")
+def _comparison(comparison: Comparison) -> list[str]:
+    """Return what the rules predicted, what they do not know, and where the GPU refutes them."""
+    predicted = sum(group.count for group in comparison.predicted.values())
+    lines = [f"compared with the rules: {comparison.covered} covered cases, {predicted} refusals and faults predicted"]
+    for (rule, became), group in sorted(comparison.predicted.items()):
+        lines.append(f"  {rule} predicted: {group.count} {became}")
+    for (rule, backend), group in sorted(comparison.refuted.items()):
+        lines.append(f"  {rule} refuted: {group.count} cases ran right on `{backend}`, first {short(group.case)}")
+    for backend, group in sorted(comparison.unpredicted.items()):
+        why = " ".join(group.reason.split())[:160]
+        lines.append(f"  no rule predicted {group.count} refusals of `{backend}`, first {short(group.case)}: {why}")
+    if comparison.undetermined:
+        lines.append(f"  {comparison.undetermined} refusals whose rules lack facts")
     return lines
 
 
-def _timing(outcome: SweepResult) -> str:
-    told = outcome.seconds
-    parts = [f"import {told.get('import', 0):.1f} s", f"context {told.get('context', 0):.1f} s"]
-    parts += [f"cases {told.get('cases', 0):.1f} s", f"wall {told.get('wall', 0):.1f} s"]
-    parts += [f"shrinking {told['shrink']:.1f} s"] if "shrink" in told else []
-    resumed = f"; {outcome.resumed} answers from the journal" if outcome.resumed else ""
+def _timing(result: SweepResult) -> str:
+    seconds = result.seconds
+    parts = [f"import {seconds.get('import', 0):.1f} s", f"context {seconds.get('context', 0):.1f} s"]
+    parts += [f"cases {seconds.get('cases', 0):.1f} s", f"wall {seconds.get('wall', 0):.1f} s"]
+    parts += [f"minimizing {seconds['shrink']:.1f} s"] if "shrink" in seconds else []
+    resumed = f"; {result.resumed} results from the journal" if result.resumed else ""
     return f"time: {', '.join(parts)}{resumed}"

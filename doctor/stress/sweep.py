@@ -1,7 +1,8 @@
-"""The whole sweep: what is here, the plan, one process per GPU, the journal, and what came out of it."""
+"""The whole sweep: discovery, the plan, one or more processes per device, the journal, and the failures."""
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -14,226 +15,276 @@ from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.runner.result import KernelResult
 
-from .devices import Device, disagreements, lanes
-from .discovery import Options, chosen, look, own_functions
-from .failures import BAD, Failure, gather, kinds, verdict
+from .devices import Device, devices_of, disagreements
+from .discovery import SweepOptions, discover, own_functions, selected_backends
+from .failures import Failure, collect_failures
 from .journal import Journal
 from .partition import DevicePartition
 from .plan import SweepPlan, key, plan
+from .verdict import BAD, CaseVerdict, fault_kinds, verdict
 from .worker import Worker
+
+#: Share of the budget that is kept for minimizing failing cases, once there are any.
+SHRINK_SHARE = 0.25
+CLOSING_WAIT = 20.0  # seconds to wait for the threads of an interrupted sweep
+
+#: (device, case, result)
+Record = tuple[str, dict[str, Any], KernelResult]
 
 
 @dataclass
 class SweepResult:
-    """All that a sweep found."""
+    """The results of a sweep."""
 
     hello: Mapping[str, Any]
     plan: SweepPlan
-    lanes: list[Device]
-    records: list[tuple[str, dict[str, Any], KernelResult]]  # (GPU, case, answer)
+    devices: list[Device]
+    records: list[Record]
     failures: list[Failure] = field(default_factory=list)
     disagreements: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    vanished: list[tuple[str, str]] = field(default_factory=list)  # (GPU that was lost on the way, what was said)
+    vanished: list[tuple[str, str]] = field(default_factory=list)  # (lost GPU, its last message)
     resumed: int = 0
     complete: bool = True
 
     @property
-    def totals(self) -> dict[str, int]:
-        """How many cases became what; with those that were not reached, as many as were planned for all devices."""
-        counts = Counter(verdict(answer) for _, _, answer in self.records)
-        counts["not reached"] = len(self.plan.cases) * len(self.lanes) - len(self.records)
+    def totals(self) -> dict[CaseVerdict, int]:
+        """Return the number of cases by verdict, over all devices; cases that were not reached are counted too."""
+        counts = Counter(verdict(result) for _, _, result in self.records)
+        counts[CaseVerdict.NOT_REACHED] = len(self.plan.cases) * len(self.devices) - len(self.records)
         return {name: count for name, count in counts.items() if count}
 
     @property
     def bad(self) -> bool:
-        """Whether anything is wrong."""
+        """Return whether anything is wrong."""
         return bool(self.failures or self.disagreements or self.vanished)
 
 
 def sweep(
-    options: Options,
+    options: SweepOptions,
     progress: Callable[[int, int, int], None] = lambda done, total, bad: None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> SweepResult:
-    """Carry out a sweep. `progress` hears (cases done, cases planned, bad ones)."""
+    """Run a sweep.
+
+    `progress` is called with (cases done, cases planned, bad cases), `tell` with lines about the other phases. The
+    budget bounds the whole call: discovery, cases, and minimizing. NoDiagnosis if no case could be judged.
+    """
     began = time.monotonic()
-    hello, problems = look(options, tell)
+    deadline = began + options.budget if options.budget else math.inf
+    hello, problems = discover(options, tell, deadline)
     device = str(hello["device"])
-    here, trouble = lanes(hello if device.startswith("cuda") else {}, options.memory)
-    if not here:
+    devices, trouble = devices_of(hello if device.startswith("cuda") else {}, options.memory)
+    if not devices:
         raise NoDiagnosis(f"no GPU can be used: {'; '.join(trouble)}")
-    backends = chosen(options, hello, device)
+    backends = selected_backends(options, hello, device)
     planned = plan(backends, device, options.cases or (2400 if device.startswith("cuda") else 600), options.seed)
     stack = {name: hello.get(name) for name in ("torch", "cuda", "versions", "device")}
     stack.update(seed=options.seed, cases=len(planned.cases), backends=sorted(backends), own=own_functions(backends))
     stack["attn-doctor"] = __version__
-    outcome = SweepResult(
-        hello, planned, here, [], notes=[*problems, *trouble, *(n for lane in here for n in lane.notes)]
-    )
-    journal = _journal(options, stack, outcome)
-    outcome.resumed = journal.resumed
+    notes = [*problems, *trouble, *(note for one in devices for note in one.notes)]
+    result = SweepResult(hello, planned, devices, [], notes=notes)
+    journal = _open_journal(options, stack, result)
+    result.resumed = journal.resumed
     ready = time.monotonic()
     try:
-        outcome.complete = _run_lanes(options, outcome, journal, progress)
+        result.complete = _run_cases(options, result, journal, progress, deadline)
         if journal.problem is not None:
             text = f"cannot write the journal `{journal.path}`: {journal.problem}"
-            outcome.notes.append(f"{text}; what came after is kept nowhere")
-        _any_judged(outcome)
-        outcome.seconds = {**(hello.get("seconds") or {}), "prepare": ready - began, "wall": time.monotonic() - ready}
-        spent = sum(answer.seconds for _, _, answer in outcome.records)
-        outcome.seconds["cases"] = spent / len(here) / _processes(options, outcome)
-        names = {lane.name: lane.label.partition("(")[2] for lane in here}
-        outcome.disagreements = disagreements(outcome.records, names)
-        _look_into_failures(options, outcome, tell)
+            result.notes.append(f"{text}; later results are not kept")
+        _require_verdict(result)
+        result.seconds = {**(hello.get("seconds") or {}), "prepare": ready - began, "wall": time.monotonic() - ready}
+        spent = sum(one.seconds for _, _, one in result.records)
+        result.seconds["cases"] = spent / len(devices) / _processes(options, result)
+        models = {one.name: one.label.partition("(")[2] for one in devices}
+        result.disagreements = disagreements(result.records, models)
+        _minimize(options, result, tell, deadline)
         if device.startswith("cuda") and not options.backends:
-            _triton(options, outcome)
-        if outcome.complete:
+            _check_triton(options, result, deadline)
+        if result.complete:
             journal.finish()
     finally:
         journal.close()
-    return outcome
+    return result
 
 
-def _journal(options: Options, stack: Mapping[str, Any], outcome: SweepResult) -> Journal:
-    """The journal asked for; the one that nobody asked for is done without where it cannot be had."""
+def _open_journal(options: SweepOptions, stack: Mapping[str, Any], result: SweepResult) -> Journal:
+    """Open the journal; without a named one the sweep runs even if none can be written."""
     limits = {"timeout": options.timeout, "memory": options.memory}
     try:
         return Journal(options.journal, stack, restart=options.restart, limits=limits)
     except DoctorError as problem:
         if options.must_keep:
             raise
-        outcome.notes.append(f"{problem.message}; the sweep is kept nowhere")
+        result.notes.append(f"{problem.message}; the sweep is not kept")
         return Journal(None, stack)
 
 
-def _run_lanes(
-    options: Options, outcome: SweepResult, journal: Journal, progress: Callable[[int, int, int], None]
-) -> bool:
-    """All GPUs at once; whether every case was asked."""
-    until = time.monotonic() + options.budget if options.budget else None
-    lock, bad, through = threading.Lock(), Counter[str](), []
-    stop, ended = threading.Event(), threading.Semaphore(0)
-    total = len(outcome.plan.cases) * len(outcome.lanes)
-    broken: list[BaseException] = []
-    count = _processes(options, outcome)
+class _PartThread(threading.Thread):
+    """Runs one part of the cases; its findings are its own until it has ended."""
 
-    def work(lane: Device, cases: tuple[dict[str, Any], ...]) -> None:
-        def note(case: dict[str, Any], answer: KernelResult, fresh: bool) -> None:
+    def __init__(
+        self, part: DevicePartition, run: Callable[[DevicePartition], bool], ended: threading.Semaphore
+    ) -> None:
+        super().__init__(daemon=True)
+        self.part, self._run_part, self._ended = part, run, ended
+        self.finished = False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Run the part; the main thread raises its error."""
+        try:
+            self.finished = self._run_part(self.part)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._ended.release()
+
+
+def _run_cases(
+    options: SweepOptions,
+    result: SweepResult,
+    journal: Journal,
+    progress: Callable[[int, int, int], None],
+    deadline: float,
+) -> bool:
+    """Run the cases on all devices at once; return whether every case was run."""
+    lock, stop, ended = threading.Lock(), threading.Event(), threading.Semaphore(0)
+    bad = 0
+    total = len(result.plan.cases) * len(result.devices)
+    count = _processes(options, result)
+    # Once a case has failed, the last part of the budget is for minimizing it.
+    until = deadline - min(options.shrink, SHRINK_SHARE * (options.budget or 0.0))
+
+    def stopped() -> bool:
+        return stop.is_set() or (bad > 0 and time.monotonic() > until)
+
+    def part_of(device: Device) -> DevicePartition:
+        def on_case(case: dict[str, Any], one: KernelResult, fresh: bool) -> None:
+            nonlocal bad
             with lock:
                 if fresh:
-                    journal.add(lane.name, case, answer)
-                outcome.records.append((lane.name, case, answer))
-                bad["bad"] += verdict(answer) in BAD
-                progress(len(outcome.records), total, bad["bad"])
+                    journal.add(device.name, case, one)
+                result.records.append((device.name, case, one))
+                bad += verdict(one) in BAD
+                progress(len(result.records), total, bad)
 
-        try:
-            part = DevicePartition(lane, Worker(options.python, timeout=options.timeout, env=lane.env), note)
-            share = lane.memory_bytes // count if lane.memory_bytes else None
-            through.append(part.ask(cases, journal, share, until, stop.is_set))
-            outcome.notes += part.notes
-            if part.lost is not None and lane.label not in dict(outcome.vanished):
-                outcome.vanished.append((lane.label, part.lost))
-        except BaseException as error:  # told in the main thread
-            broken.append(error)
-        finally:
-            ended.release()
+        return DevicePartition(device, Worker(options.python, timeout=options.timeout, env=device.env), on_case)
 
-    parts = [(lane, outcome.plan.cases[part::count]) for lane in outcome.lanes for part in range(count)]
-    for part in parts:
-        threading.Thread(target=work, args=part, daemon=True).start()
-    waiting = len(parts)
+    def run_part(cases: tuple[dict[str, Any], ...], share: int | None) -> Callable[[DevicePartition], bool]:
+        return lambda part: part.run(cases, journal, share, deadline, stopped)
+
+    threads = []
+    for device in result.devices:
+        share = device.memory_bytes // count if device.memory_bytes else None
+        for number in range(count):
+            cases = result.plan.cases[number::count]
+            threads.append(_PartThread(part_of(device), run_part(cases, share), ended))
+    for thread in threads:
+        thread.start()
+    waiting = len(threads)
     try:
-        while waiting:  # not `Thread.join`, which an interrupt makes take the thread for ended
+        while waiting:  # not Thread.join: after an interrupt it treats the thread as ended
             ended.acquire()
             waiting -= 1
     finally:
         stop.set()
         for _ in range(waiting):
-            ended.acquire(timeout=20)
-    if broken:
-        raise broken[0]
-    return all(through)
+            ended.acquire(timeout=CLOSING_WAIT)
+    _merge_parts(result, threads)
+    return all(thread.finished for thread in threads)
 
 
-def _processes(options: Options, outcome: SweepResult) -> int:
-    """How many processes share a GPU: building plans and kernels keeps a core busy and the GPU idle."""
+def _merge_parts(result: SweepResult, threads: Sequence[_PartThread]) -> None:
+    """Take over what the ended threads found; raise the first error."""
+    for thread in threads:
+        if thread.error is not None:
+            raise thread.error
+        part = thread.part
+        result.notes += part.notes
+        if part.lost is not None and part.device.label not in dict(result.vanished):
+            result.vanished.append((part.device.label, part.lost))
 
+
+def _processes(options: SweepOptions, result: SweepResult) -> int:
+    """Return how many processes share a GPU: building plans and kernels keeps a core busy and the GPU idle."""
     if options.processes:
-        return min(options.processes, max(1, len(outcome.plan.cases)))
-    if outcome.lanes[0].name == "cpu":
+        return min(options.processes, max(1, len(result.plan.cases)))
+    if result.devices[0].name == "cpu":
         return 1
-    return max(1, min(4, (os.cpu_count() or 1) // (2 * len(outcome.lanes))))
+    return max(1, min(4, (os.cpu_count() or 1) // (2 * len(result.devices))))
 
 
-def _look_into_failures(options: Options, outcome: SweepResult, tell: Callable[[str], None]) -> None:
+def _minimize(options: SweepOptions, result: SweepResult, tell: Callable[[str], None], deadline: float) -> None:
     failing: list[tuple[dict[str, Any], KernelResult]] = []
     seen: set[str] = set()
-    for _, case, answer in outcome.records:
-        if verdict(answer) in BAD and key(case) not in seen:  # once, however many GPUs showed it
+    for _, case, one in result.records:
+        if verdict(one) in BAD and key(case) not in seen:  # once, however many GPUs showed it
             seen.add(key(case))
-            failing.append((case, answer))
+            failing.append((case, one))
     if not failing:
         return
-    failing.sort(key=lambda pair: _plainness(pair[0]))
+    failing.sort(key=lambda pair: _oddness(pair[0]))
     began = time.monotonic()
-    worker = Worker(options.python, timeout=options.timeout, env=outcome.lanes[0].env)
-    outcome.failures = gather(failing, worker, seconds=options.shrink, tell=tell)
-    outcome.seconds["shrink"] = time.monotonic() - began
+    worker = Worker(options.python, timeout=options.timeout, env=result.devices[0].env)
+    result.failures = collect_failures(failing, worker, seconds=options.shrink, deadline=deadline, tell=tell)
+    result.seconds["shrink"] = time.monotonic() - began
 
 
-def _triton(options: Options, outcome: SweepResult) -> None:
-    """A small kernel compiled now: finds trouble with ptxas, libcuda, compilers and cache folders."""
-    worker = Worker(options.python, timeout=max(120.0, options.timeout), env=outcome.lanes[0].env)
-    answer = worker.ask({"op": "triton"})
-    if verdict(answer) in BAD:
-        outcome.failures.append(Failure("triton", tuple(kinds(answer)), {"backend": "triton"}, answer.reason, answer))
+def _check_triton(options: SweepOptions, result: SweepResult, deadline: float = math.inf) -> None:
+    """Compile a small kernel: finds trouble with ptxas, libcuda, compilers and cache folders."""
+    worker = Worker(options.python, timeout=max(120.0, options.timeout), env=result.devices[0].env)
+    one = worker.run_one({"op": "triton"}, deadline)
+    if time.monotonic() > deadline:
+        result.notes.append("triton: not checked, the budget was spent")
+    elif verdict(one) in BAD:
+        result.failures.append(Failure("triton", tuple(fault_kinds(one)), {"backend": "triton"}, one.reason, one))
     else:
-        outcome.notes.append(f"triton: {answer.reason or 'compiles and runs a kernel'}")
+        result.notes.append(f"triton: {one.reason or 'compiles and runs a kernel'}")
 
 
-def _plainness(case: Mapping[str, Any]) -> int:
-    """Plain cases first: what they show explains the others."""
+def _oddness(case: Mapping[str, Any]) -> int:
+    """Return how far a case is from plain: plain cases come first, because what they show explains the others."""
     plain = {"mask": "no_mask", "layout": "bhsd", "grad": "dense", "how": "eager", "deterministic": False}
     odd: int = sum(case.get(name) != value for name, value in plain.items())
     return odd + sum(bool(case.get(name)) for name in ("dropout", "softcap", "alibi"))
 
 
-def _any_judged(outcome: SweepResult) -> None:
-    """Nothing found where nothing was seen is no good news."""
-    totals = outcome.totals
-    if totals.get("right") or any(totals.get(name) for name in BAD) or outcome.vanished:
+def _require_verdict(result: SweepResult) -> None:
+    """Raise NoDiagnosis if no case was judged: an empty sweep is no good news."""
+    totals = result.totals
+    if totals.get(CaseVerdict.RIGHT) or any(totals.get(name) for name in BAD) or result.vanished:
         return
-    why = next((answer.reason for _, _, answer in outcome.records if answer.reason), "")
-    if not outcome.records:
-        raise NoDiagnosis("no case was answered within the budget", "give it more with `--budget SECONDS`")
+    why = next((one.reason for _, _, one in result.records if one.reason), "")
+    if not result.records:
+        raise NoDiagnosis("no case completed within the budget", "give it more with `--budget SECONDS`")
     became = ", ".join(f"{count} {name}" for name, count in totals.items())
-    raise NoDiagnosis(f"no case could be judged ({became}); the first said: {' '.join(why.split())[:200]}")
+    raise NoDiagnosis(f"no case could be judged ({became}); reason of the first: {' '.join(why.split())[:200]}")
 
 
-def by_backend(outcome: SweepResult) -> dict[str, Counter[str]]:
-    """Verdicts per backend."""
-    table: dict[str, Counter[str]] = {}
-    for _, case, answer in outcome.records:
-        table.setdefault(str(case["backend"]), Counter())[verdict(answer)] += 1
-    planned = Counter(str(case["backend"]) for case in outcome.plan.cases)
+def by_backend(result: SweepResult) -> dict[str, Counter[CaseVerdict]]:
+    """Return the number of cases by backend and verdict."""
+    table: dict[str, Counter[CaseVerdict]] = {}
+    for _, case, one in result.records:
+        table.setdefault(str(case["backend"]), Counter())[verdict(one)] += 1
+    planned = Counter(str(case["backend"]) for case in result.plan.cases)
     for name, count in planned.items():
         counts = table.setdefault(name, Counter())
-        left = count * len(outcome.lanes) - sum(counts.values())
+        left = count * len(result.devices) - sum(counts.values())
         if left:
-            counts["not reached"] = left
+            counts[CaseVerdict.NOT_REACHED] = left
     return table
 
 
-def margins(records: Sequence[tuple[str, dict[str, Any], KernelResult]]) -> dict[tuple[str, str], float]:
-    """Largest error of a right answer over its bound, per backend and dtype: how near healthy kernels come."""
+def margins(records: Sequence[Record]) -> dict[tuple[str, str], float]:
+    """Return the largest error of a right result over its bound, by backend and dtype."""
     worst: dict[tuple[str, str], float] = {}
-    for _, case, answer in records:
-        if verdict(answer) != "right":
+    for _, case, one in records:
+        if verdict(one) != CaseVerdict.RIGHT:
             continue
-        bound = answer.observed.get("bound") or {}
-        for name, error in (answer.observed.get("errors") or {}).items():
+        bound = one.observed.get("bound") or {}
+        for name, error in (one.observed.get("errors") or {}).items():
             at = (str(case["backend"]), str(case["dtype"]))
             worst[at] = max(worst.get(at, 0.0), float(error["rel"]) / float(bound[name]))
     return worst

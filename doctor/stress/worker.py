@@ -1,87 +1,86 @@
-"""Runs the sweep's program for one GPU: answers are heard as they come, a crash costs one case, time can run out."""
+"""Run the sweep's program for one device: results are passed on as they arrive, and a crash costs one case."""
 
 from __future__ import annotations
 
-import pathlib
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from doctor.errors import NoDiagnosis, reason_of
 from doctor.runner.process import KernelProcess
-from doctor.runner.result import KernelResult
-from doctor.runner.run import everyones
-from doctor.util.resources import kernels_dir
+from doctor.runner.result import KernelOutcome, KernelResult
+from doctor.runner.run import is_shared_failure, make_run_folder
 
-Heard = Callable[[Mapping[str, Any], KernelResult], None]
+Request = Mapping[str, Any]
+OnResult = Callable[[Request, KernelResult], None]
 
-STARTS = 3  # in a row that come to no case, before no more are made
-PAUSE = 1.0  # seconds between two of them: what is in the way may pass
+STARTS = 3  # processes in a row that end before their first case, before no more are started
+PAUSE = 1.0  # seconds between two of them: the cause may pass
 
 
 class TimeIsUp(Exception):
-    """The budget is spent; raised out of the reading loop, which then kills the process and its group."""
+    """The budget is spent; raised while waiting for a process, which ends the process and its group."""
 
 
-class _Listening(KernelProcess):
-    """A process whose answers are passed on one by one."""
+class _StreamingProcess(KernelProcess):
+    """A process that passes on each result when it arrives."""
 
     def __init__(
-        self, heard: Callable[[KernelResult], None], until: float, stop: Callable[[], bool], *arguments: Any
+        self, on_result: Callable[[KernelResult], None], until: float, stop: Callable[[], bool], *arguments: Any
     ) -> None:
-        self.heard, self.until, self.stop, self.passed = heard, until, stop, 0
+        self.on_result, self.until, self.stop, self.passed = on_result, until, stop, 0
         super().__init__(*arguments)
 
-    def look(self) -> None:
-        """End the waiting when time is up, whatever the program is at."""
-        super().look()
+    def check_interrupt(self) -> None:
+        """End the wait also when the time is up or the sweep stops."""
+        super().check_interrupt()
         if time.monotonic() > self.until or self.stop():
             raise TimeIsUp
 
     def _record(self, line: bytes) -> None:
         super()._record(line)
-        while self.passed < len(self.answers):
+        while self.passed < len(self.results):
             self.passed += 1
-            self.heard(self.answers[self.passed - 1])
+            self.on_result(self.results[self.passed - 1])
 
 
 class Worker:
-    """One interpreter, one environment; `run` may be called again and again."""
+    """Runs requests in one interpreter with one environment; it can be used repeatedly."""
 
     def __init__(self, python: str, *, timeout: float, env: Mapping[str, str | None] | None = None) -> None:
         self.python, self.timeout, self.env = python, timeout, dict(env or {})
 
     def run(
         self,
-        requests: Sequence[Mapping[str, Any]],
-        heard: Heard,
+        requests: Sequence[Request],
+        on_result: OnResult,
         until: float | None = None,
-        skip: Callable[[Mapping[str, Any]], bool] = lambda request: False,
+        skip: Callable[[Request], bool] = lambda request: False,
         stop: Callable[[], bool] = lambda: False,
-        barren: Callable[[KernelResult], None] = lambda answer: None,
-        starts: int = STARTS,
+        on_no_progress: Callable[[KernelResult], None] = lambda result: None,
+        max_starts: int = STARTS,
     ) -> bool:
-        """Ask all requests in order, `heard` getting each with its answer; False if it ended before they were through.
+        """Run all requests in order and pass each result to `on_result`; return False if not all were run.
 
-        Requests that `skip` names when a process is started are left out; where `stop` says so, the rest is given up.
-        `barren` hears what ended the last of `starts` processes in a row that came to no case: none is to blame for it.
+        `until` is a time of the monotonic clock. `skip` is evaluated whenever a process starts; `stop` ends the run.
+        `on_no_progress` is called with the last result when `max_starts` processes in a row end before their first
+        case: no case is to blame.
         """
         limit = float("inf") if until is None else until
         left = list(requests)
-        in_vain = 0
-        directory = _furnished()
+        fruitless = 0
+        directory = make_run_folder()
         try:
             while left := [request for request in left if not skip(request)]:
                 if time.monotonic() > limit or stop():
                     return False
-                ended = self._once(directory, left, heard, limit, stop)
-                in_vain = 0 if ended is None else in_vain + 1
-                if ended is not None and in_vain >= starts:
-                    barren(ended)
+                failure = self._run_process(directory, left, on_result, limit, stop)
+                fruitless = 0 if failure is None else fruitless + 1
+                if failure is not None and fruitless >= max_starts:
+                    on_no_progress(failure)
                     return False
-                if ended is not None:
+                if failure is not None:
                     time.sleep(PAUSE)
         except TimeIsUp:
             return False
@@ -89,45 +88,34 @@ class Worker:
             shutil.rmtree(directory, ignore_errors=True)
         return True
 
-    def _once(
-        self, directory: pathlib.Path, left: list[Mapping[str, Any]], heard: Heard, limit: float,
-        stop: Callable[[], bool],
-    ) -> KernelResult | None:  # fmt: skip
-        """One start of the program; takes off `left` what was answered. What ended it where it came to no case."""
+    def _run_process(
+        self, directory: Path, left: list[Request], on_result: OnResult, limit: float, stop: Callable[[], bool]
+    ) -> KernelResult | None:
+        """Start the program once and remove from `left` what it ran; return the failure if it ran no case."""
         done = 0
 
-        def pass_on(answer: KernelResult) -> None:
+        def pass_on(result: KernelResult) -> None:
             nonlocal done
             request = left[done]
             done += 1
-            heard(request, answer)
+            on_result(request, result)
 
-        process = _Listening(pass_on, limit, stop, self.python, "sweep.py", directory, left, self.env)
-        answers, started = process.collect(self.timeout)
-        if len(answers) > process.passed:  # the obituary, which no line brought
-            last = answers[-1]
-            if not process.passed and (not started or everyones(last)):
+        process = _StreamingProcess(pass_on, limit, stop, self.python, "sweep", directory, left, self.env)
+        results, started = process.collect(self.timeout)
+        if len(results) > process.passed:  # the result of a dead process, which no line announced
+            last = results[-1]
+            if not process.passed and (not started or is_shared_failure(last)):
                 return last
             pass_on(last)
         del left[:done]
         return None
 
-    def ask(self, request: Mapping[str, Any]) -> KernelResult:
-        """One request on its own."""
-        got: list[KernelResult] = []
-        self.run([request], lambda _, answer: got.append(answer), barren=got.append, starts=1)
-        return got[0]
-
-
-def _furnished() -> pathlib.Path:
-    """A folder with the program and what it imports; ours alone and otherwise empty."""
-    directory = None
-    try:
-        directory = pathlib.Path(tempfile.mkdtemp(prefix="attn-doctor-"))
-        for source in [kernels_dir() / "sweep.py", *kernels_dir().glob("_*.py")]:
-            (directory / source.name).write_bytes(source.read_bytes())
-    except OSError as problem:
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
-        raise NoDiagnosis(f"cannot write temporary files: {reason_of(problem)}") from None
-    return directory
+    def run_one(self, request: Request, until: float | None = None) -> KernelResult:
+        """Run one request; a timeout if `until` passes before its result."""
+        results: list[KernelResult] = []
+        self.run(
+            [request], lambda _, result: results.append(result), until, on_no_progress=results.append, max_starts=1
+        )
+        if not results:
+            return KernelResult(KernelOutcome.TIMEOUT, reason="the time for it was up")
+        return results[0]

@@ -1,4 +1,4 @@
-"""Files written whole or not at all: the one way in which the doctor writes."""
+"""Write files atomically; every file that attn-doctor writes goes through here."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from doctor.errors import DoctorError, reason_of
 
 
 def write_atomically(path: Path, content: str | bytes, force: bool = True, like: Path | None = None) -> None:
-    """Write the whole file or leave everything as it was; without `force` an existing file is an error.
+    """Write the whole file or change nothing; without `force` an existing file is an error.
 
-    Behind a link the file is replaced and not the link; mode and owner stay, or are those of the file `like`. A device
-    or a pipe is written to.
+    Of a link, the target is replaced. Mode and owner stay, or are those of the file `like`. A device or a pipe is
+    written to directly.
     """
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:
@@ -32,7 +32,7 @@ def _write(path: Path, data: bytes, force: bool, like: Path | None) -> None:
     if path.is_dir():
         raise IsADirectoryError(21, "is a directory")
     if path.exists() and not path.is_file():
-        with path.open("wb") as stream:  # a terminal, a pipe, /dev/null: nothing to replace
+        with path.open("wb") as stream:  # a terminal, a pipe, /dev/null: it cannot be replaced
             stream.write(data)
         return
     if not force and (path.exists() or path.is_symlink()):
@@ -40,11 +40,11 @@ def _write(path: Path, data: bytes, force: bool, like: Path | None) -> None:
     target = path.resolve()
     temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.tmp")
     try:
-        # os.open and not mkstemp: the mode is the user's, as for any file he writes.
+        # os.open, not mkstemp: the mode follows the user's umask.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             model = like or target
-            if model.exists():  # first, so that nobody else reads what is private meanwhile
+            if model.exists():  # before writing, so that private content stays private
                 _as(descriptor, model.stat())
             _fill(descriptor, data)
         finally:
@@ -62,11 +62,11 @@ def _fill(descriptor: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
-    os.fsync(descriptor)  # some file systems tell only now that the disk is full
+    os.fsync(descriptor)  # some file systems report a full disk only here
 
 
 def _as(descriptor: int, model: os.stat_result) -> None:
-    """Owner first, since a change of owner takes mode bits away; not everybody may give a file away."""
+    """Set owner, then mode: a change of owner clears mode bits. Only privileged users can change the owner."""
     if (model.st_uid, model.st_gid) != (os.geteuid(), os.getegid()):
         with contextlib.suppress(OSError):
             os.fchown(descriptor, model.st_uid, model.st_gid)
@@ -74,7 +74,7 @@ def _as(descriptor: int, model: os.stat_result) -> None:
 
 
 def _link(temporary: Path, target: Path) -> None:
-    """Give the file its name; other than a rename, this fails if someone has made one of that name meanwhile."""
+    """Give the file its name; unlike a rename, this fails if a file of that name was created meanwhile."""
     try:
         os.link(temporary, target)
     except FileExistsError:

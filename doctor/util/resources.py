@@ -1,4 +1,4 @@
-"""Where the kernels and the rulebook lie, in a wheel, an editable install and a bare checkout alike."""
+"""Locate the kernels and the rulebook in a wheel, an editable install or a checkout."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def _directory(name: str) -> pathlib.Path:
     packaged = _PACKAGE / f"_{name}"  # a wheel
     if packaged.is_dir():
         return packaged
-    # A checkout, installed editable or not at all. The pyproject.toml beside it tells it from a site-packages
-    # directory, where another distribution may own a folder of that name.
+    # A checkout, installed editable or not at all. Its pyproject.toml distinguishes it from a site-packages folder,
+    # where another distribution may own a folder of that name.
     checkout = _PACKAGE.parent / name
     if checkout.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file():
         return checkout
@@ -29,10 +29,15 @@ def _directory(name: str) -> pathlib.Path:
 
 
 def kernels_dir() -> pathlib.Path:
-    """The directory of kernel programs."""
+    """Return the directory of the kernels: programs and what they share."""
     return _directory("kernels")
 
 
+def programs_dir() -> pathlib.Path:
+    """Return the directory of the kernel programs, one file each."""
+    return kernels_dir() / "programs"
+
+
 def rules_dir() -> pathlib.Path:
-    """The directory of the rulebook."""
+    """Return the directory of the rulebook."""
     return _directory("rules")

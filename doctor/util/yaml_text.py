@@ -1,7 +1,7 @@
-"""YAML and JSON read as plain text, mappings and lists, with line numbers and limits.
+"""Read YAML and JSON as text, mappings and lists, with line numbers and limits.
 
-Scalars stay text, because plain YAML reads `2.10` as 2.1. Tags, huge files and documents that grow by
-aliases are refused: the file may come from anywhere.
+Scalars stay text, because plain YAML reads `2.10` as 2.1. Tags, huge files and documents that grow by aliases are
+refused: files are untrusted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_BYTES = 8 * 1024 * 1024
 MAX_NODES = 200_000
 MAX_DEPTH = 60
 
-#: What plain YAML resolves to by itself; a tag that asks for anything else is refused.
+#: Tags that plain YAML resolves to; any other is refused.
 _TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
     for name in ("str", "null", "bool", "int", "float", "timestamp", "merge", "value", "seq", "map")
@@ -27,7 +27,7 @@ Lines = dict[tuple[str, ...], int]
 
 
 def read_text(path: Path, what: str, limit: int = MAX_BYTES) -> str:
-    """The text of a user's file; one clear DoctorError for anything unreadable, binary or too large."""
+    """Return the text of a file; DoctorError where it is unreadable, binary or too large."""
     try:
         with path.open("rb") as stream:
             data = stream.read(limit + 1)
@@ -47,7 +47,7 @@ def read_text(path: Path, what: str, limit: int = MAX_BYTES) -> str:
 
 
 def parse_yaml(text: str, origin: str) -> tuple[Any, Lines]:
-    """The document as str, None, list and dict, and the line of every mapping key and list item by path."""
+    """Return the document as str, None, list and dict, and the line of every mapping key and list item by path."""
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _refuse_depth(text, loader, origin)
@@ -65,9 +65,9 @@ def parse_yaml(text: str, origin: str) -> tuple[Any, Lines]:
 
 
 def _refuse_depth(text: str, loader: Any, origin: str) -> None:
-    """DoctorError for a document nested so deeply that libyaml's recursive composer would crash the process."""
+    """Raise DoctorError for a document nested so deeply that libyaml's recursive composer would crash."""
     if len(text) < 100_000 and sum(map(text.count, ("[", "{", "- ", "? "))) < 1000:
-        return  # cannot nest deeply enough to hurt: spared the second pass
+        return  # cannot nest that deeply
     depth = 0
     for event in yaml.parse(text, Loader=loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -89,7 +89,7 @@ class _Builder:
     def build(self, node: Any, path: tuple[str, ...]) -> Any:
         self.count += 1
         if self.count > MAX_NODES:
-            raise self.fail(node, "the document grows beyond all reason (aliases of aliases?)")
+            raise self.fail(node, "the document is too large (aliases of aliases?)")
         if len(path) > MAX_DEPTH:
             raise self.fail(node, f"nested deeper than {MAX_DEPTH} levels")
         self.lines[path] = node.start_mark.line + 1

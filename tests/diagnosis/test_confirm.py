@@ -14,11 +14,9 @@ from doctor.runner.batch import KernelRunner
 from doctor.runner.result import KernelResult
 
 PROGRAM = """
-from _probe import Refused, Unavailable, main, step
+from ..protocol import Refused, Unavailable, step
 def run(request):
 {body}
-if __name__ == "__main__":
-    main(run)
 """
 
 
@@ -110,7 +108,7 @@ class TestFindings:
         ask(bench, finding(rule="X001"), finding(rule="X002"))
         assert log.read_text() == "x"
 
-    @pytest.mark.parametrize("name", ["nowhere", "_probe", "../etc/passwd", "None"])
+    @pytest.mark.parametrize("name", ["nowhere", "protocol", "../etc/passwd", "None"])
     def test_a_rule_that_names_no_kernel_is_inconclusive(self, bench, name):
         (settled,) = ask(bench, finding(kernel=name)).findings
         assert settled.confirmation.verdict == "inconclusive"

@@ -11,7 +11,7 @@ from doctor.diagnosis.confirm import Confirmed, confirm
 from doctor.model import Fact, Facts
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.batch import KernelRunner
-from doctor.util.resources import kernels_dir
+from doctor.util.resources import programs_dir
 
 #: Loaded by every interpreter that starts with this folder on its path: torch, once imported, has the fault.
 PLANT = """
@@ -49,7 +49,7 @@ FAULTS = {
 def check(python: str, **job: object) -> Confirmed:
     whole = {**JOB, **job}
     given = Facts(Fact(f"workload.{key}", value, "test") for key, value in whole.items() if key != "device")
-    return confirm([], FactResolver(given), (), whole, KernelRunner(python, 120.0, kernels_dir()))
+    return confirm([], FactResolver(given), (), whole, KernelRunner(python, 120.0, programs_dir()))
 
 
 @pytest.fixture(scope="module")

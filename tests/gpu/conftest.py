@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from doctor.runner.run import ask
+from doctor.runner.run import run_one
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _gpu() -> None:
     pytest.importorskip("torch", reason="torch is not in the interpreter that runs the tests")
-    facts = ask(sys.executable, "facts", timeout=300)
+    facts = run_one(sys.executable, "facts", timeout=300)
     if facts.observed.get("cuda.available") is not True:
         pytest.skip(f"no GPU: {facts.observed.get('cuda.init') or facts.observed.get('torch.cuda')}")

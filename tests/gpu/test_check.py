@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from doctor.runner.run import ask
+from doctor.runner.run import run_one
 from tests.diagnosis.test_reproduce import PLANT
 
 pytestmark = pytest.mark.gpu
@@ -161,7 +161,7 @@ def test_operators_tell_the_same_backend_as_the_kernels_on_the_gpu(backend: str)
     """Each in a process of its own: a profiler that began without the GPU may stay without it."""
     asked = [{"backend": backend, "seq_len_q": 256, "repeat": 1, "profile": how} for how in (True, "kernels")]
     with ThreadPoolExecutor(2) as pool:
-        quick, proof = pool.map(lambda request: ask(sys.executable, "sdpa", request, timeout=240), asked)
+        quick, proof = pool.map(lambda request: run_one(sys.executable, "sdpa", request, timeout=240), asked)
     if proof.outcome == "refused" or proof.observed.get("profiler"):
         pytest.skip(proof.reason or str(proof.observed["profiler"]))
     assert quick.observed["ran"] == proof.observed["ran"] == [backend]
@@ -173,7 +173,7 @@ def test_operators_tell_the_same_backend_as_the_kernels_on_the_gpu(backend: str)
 def test_the_cudnn_that_is_loaded_is_the_one_that_was_foretold(reports: Reports) -> None:
     report = reports("claims")
     facts = {key: fact["value"] for key, fact in report["facts"].items()}
-    loaded = ask(sys.executable, "facts", {}, timeout=240).observed
+    loaded = run_one(sys.executable, "facts", {}, timeout=240).observed
     number = int(loaded["cudnn.version"])
     major, rest = (number // 10000, number % 10000) if number >= 90000 else (number // 1000, number % 1000)
     assert facts["cudnn.version"] == f"{major}.{rest // 100}.{rest % 100}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from doctor.runner.result import KernelResult
-from doctor.runner.run import ask, run_program, run_snippet
+from doctor.runner.run import run_one, run_program, run_snippet
 
 pytestmark = pytest.mark.gpu
 
@@ -52,7 +52,7 @@ def test_cudnn_both_corners(corners: dict[tuple[str, str], KernelResult], corner
 def test_lie_of_incident_e_is_seen() -> None:
     request = {"num_heads": 16, "num_kv_heads": 1, "head_dim_qk": 64, "seq_len_q": 512, "dtype": "float16"}
     request.update(mask="causal", control=True)
-    answer = ask(sys.executable, "strided_qkv", request, timeout=300)
+    answer = run_one(sys.executable, "strided_qkv", request, timeout=300)
     assert answer.outcome == "ran", answer
     if "control" not in answer.observed:
         pytest.skip(str(answer.observed["backends"]["cudnn.frontend"]))
@@ -62,9 +62,9 @@ def test_lie_of_incident_e_is_seen() -> None:
 
 def test_lost_device_costs_one_case() -> None:
     source = (
-        "from _probe import main\ndef run(r):\n    import torch\n    x = torch.zeros(4, device='cuda')\n"
+        "def run(r):\n    import torch\n    x = torch.zeros(4, device='cuda')\n"
         "    if r.get('lose'): x[torch.tensor([99], device='cuda')] += 1\n    torch.cuda.synchronize()\n"
-        "    return {'ok': True}\nmain(run)\n"
+        "    return {'ok': True}\n"
     )
     assert run_snippet(sys.executable, source, {"lose": True}, timeout=300).outcome == "failed"
     assert run_snippet(sys.executable, source, {}, timeout=300).outcome == "ran"

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from doctor.stress.discovery import Options
+from doctor.stress.discovery import SweepOptions
 from doctor.stress.report import as_text
 from doctor.stress.sweep import by_backend, sweep
+from tests.helpers.paths import HELPERS
 
 pytestmark = pytest.mark.gpu
-FAULTS = Path(__file__).parents[1] / "stress" / "faults.py"
+FAULTS = HELPERS / "faults.py"
 
 
 def test_sound_backends_are_not_accused() -> None:
-    outcome = sweep(Options(sys.executable, cases=300, backends=("sdpa.math", "sdpa.flash"), shrink=10))
+    outcome = sweep(SweepOptions(sys.executable, cases=300, backends=("sdpa.math", "sdpa.flash"), shrink=10))
     # Misaligned tensors and more sequences than a grid has are faults of torch's flash kernels, and known.
     known = [item for item in outcome.failures if item.case["layout"] == "offset1" or item.case["batch_size"] > 65535]
     odd = [item for item in outcome.failures if item not in known]
@@ -27,14 +27,14 @@ def test_sound_backends_are_not_accused() -> None:
 
 @pytest.mark.parametrize("name", ["scale_off", "dropped_tail", "nan_gradient", "remembers_layout"])
 def test_planted_fault_is_found(name: str) -> None:
-    outcome = sweep(Options(sys.executable, cases=40, backends=(f"file:{FAULTS}:{name}",), shrink=13))
+    outcome = sweep(SweepOptions(sys.executable, cases=40, backends=(f"file:{FAULTS}:{name}",), shrink=13))
     assert any(item.shown for item in outcome.failures), as_text(outcome)
 
 
 @pytest.mark.slow
 def test_two_thousand_cases_in_two_minutes() -> None:
     began = time.monotonic()
-    outcome = sweep(Options(sys.executable, cases=2000, shrink=0.1, budget=300))
+    outcome = sweep(SweepOptions(sys.executable, cases=2000, shrink=0.1, budget=300))
     spent = time.monotonic() - began
     assert outcome.complete and len(outcome.records) >= 2000
     assert outcome.seconds["cases"] <= 120, (outcome.seconds, spent)

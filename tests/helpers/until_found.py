@@ -1,10 +1,10 @@
-"""Asks planned cases in turn until one shows the fault that is looked for. Runs in the interpreter that has torch."""
+"""A kernel program: run planned cases in turn until one shows the planted fault."""
 
 import sys
 import types
 
-import _sweep_run
-from _probe import Refused, Unavailable, main
+from ..protocol import Refused, Unavailable
+from ..sweep.run import measure
 
 
 def run(request):
@@ -15,7 +15,7 @@ def run(request):
     asked, others = 0, set()
     for case in request["cases"]:
         try:
-            kinds = _sweep_run.measure(case)["faults"]
+            kinds = measure(case)["faults"]
         except (Refused, Unavailable):
             continue
         asked += 1
@@ -23,7 +23,3 @@ def run(request):
             return {"found": True, "asked": asked, "kinds": kinds, "case": case}
         others.update(kinds)
     return {"found": False, "asked": asked, "others": sorted(others)}
-
-
-if __name__ == "__main__":
-    main(run)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 import pytest
 
 from doctor.runner.result import KernelResult
-from doctor.runner.run import ask
+from doctor.runner.run import run_program
+from tests.helpers.paths import HELPERS
 
 FUNCTION = """
 import torch
@@ -34,64 +34,77 @@ def flash_attn_func(q, k, v, causal=False, window_size=(-1, -1), softmax_scale=N
 REQUEST = {"device": "cpu", "num_heads": 4, "num_kv_heads": 2, "seq_len_q": 96, "head_dim_qk": 32, "repeat": 1}
 
 
-def flash(
-    python: str, root: pathlib.Path, module: str = "flash_attn", how: str = "pass", **request: Any
-) -> KernelResult:
-    (root / f"{module}.py").write_text(FUNCTION.replace("{how}", how))
-    asked = {**REQUEST, "mask": "causal", **request}
-    return ask(python, "flash_attention", asked, timeout=120, env={"PYTHONPATH": str(root)})
+RIGHT: dict[str, dict[str, Any]] = {
+    "causal": {},
+    "bottom right": {"mask": "causal_bottom_right", "seq_len_kv": 160},
+    "inference": {"mask": "no_mask", "seq_len_kv": 40, "training": False},
+    "window": {"window": [31, 0], "scale": 0.3},
+}
+#: Name → (request, outcome, start of the reason).
+NOT_RUN: dict[str, tuple[dict[str, Any], str, str]] = {
+    "too wide": ({"head_dim_qk": 288}, "refused", "FlashAttention forward only supports head dimension at most 256"),
+    "float32": ({"dtype": "float32"}, "unavailable", "flash-attn takes float16 and bfloat16"),
+    "two head dims": (
+        {"head_dim_v": 16}, "unavailable", "this program runs flash-attn with one head dim; here it is 32 / 16"),
+    "arbitrary mask": ({"mask": "arbitrary"}, "unavailable", "flash-attn takes no mask arbitrary"),
+    "unequal lengths": ({"seq_len_kv": 40}, "unavailable", "flash-attn's causal mask is bottom-right"),
+    "no flash 3": (
+        {"backend": "flash3"}, "unavailable", "flash_attn_interface or fa3_fwd_interface is not installed"),
+    "raises": ({}, "failed", "KeyError: 'x'"),
+}  # fmt: skip
+MODULES = {"wrong": "flash_attn_interface"}
+SOURCES = {
+    "wrong": FUNCTION.replace("{how}", "v = v.roll(1, 1)"), "raises": FUNCTION.replace("{how}", "raise KeyError('x')"),
+    "broken": "import flash_attn_2_cuda",
+}  # fmt: skip
+CASES = {
+    **RIGHT, **{name: request for name, (request, _, _) in NOT_RUN.items()},
+    "wrong": {"backend": "flash3"}, "padding": {"mask": "padding_causal"}, "broken": {},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "request_",
-    [
-        {},
-        {"mask": "causal_bottom_right", "seq_len_kv": 160},
-        {"mask": "no_mask", "seq_len_kv": 40, "training": False},
-        {"window": [31, 0], "scale": 0.3},
-    ],
-)
-def test_right_numbers_are_called_right(torch_python: str, tmp_path: pathlib.Path, request_: dict[str, Any]) -> None:
-    answer = flash(torch_python, tmp_path, **request_)
+@pytest.fixture(scope="module")
+def results(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, KernelResult]:
+    """The result of each case, all in one process: importing torch takes longer than they do."""
+    requests = []
+    for name, request in CASES.items():
+        root = tmp_path_factory.mktemp("flash")
+        source = SOURCES.get(name, FUNCTION.replace("{how}", "pass"))
+        (root / f"{MODULES.get(name, 'flash_attn')}.py").write_text(source)
+        requests.append(
+            {"path": str(root), "kernel": "flash_attention", "request": {**REQUEST, "mask": "causal", **request}}
+        )
+    program = str(HELPERS / "with_libraries.py")
+    return dict(zip(CASES, run_program(torch_python, program, requests, timeout=120), strict=True))
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_numbers_are_called_right(results: dict[str, KernelResult], name: str) -> None:
+    answer = results[name]
     assert answer.outcome == "ran", answer
     assert not answer.observed["wrong"], answer.observed["errors"]
     assert "flash" in answer.observed["ran"] and answer.observed["seconds"] > 0
-    assert set(answer.observed["errors"]) == (
-        {"out"} if request_.get("training") is False else {"out", "dq", "dk", "dv"}
-    )
+    inference = RIGHT[name].get("training") is False
+    assert set(answer.observed["errors"]) == ({"out"} if inference else {"out", "dq", "dk", "dv"})
 
 
-def test_wrong_numbers_are_seen(torch_python: str, tmp_path: pathlib.Path) -> None:
-    answer = flash(torch_python, tmp_path, "flash_attn_interface", "v = v.roll(1, 1)", backend="flash3")
-    assert answer.observed["module"] == "flash_attn_interface"
-    assert answer.observed["wrong"] and "out" in answer.observed["offenders"]
+def test_wrong_numbers_are_seen(results: dict[str, KernelResult]) -> None:
+    observed = results["wrong"].observed
+    assert observed["module"] == "flash_attn_interface"
+    assert observed["wrong"] and "out" in observed["offenders"]
 
 
-@pytest.mark.parametrize(
-    ("request_", "outcome", "reason"),
-    [
-        ({"head_dim_qk": 288}, "refused", "FlashAttention forward only supports head dimension at most 256"),
-        ({"dtype": "float32"}, "unavailable", "flash-attn takes float16 and bfloat16"),
-        ({"head_dim_v": 16}, "unavailable", "flash-attn is asked about one head dim; here it is 32 / 16"),
-        ({"mask": "arbitrary"}, "unavailable", "flash-attn takes no mask arbitrary"),
-        ({"seq_len_kv": 40}, "unavailable", "flash-attn's causal mask lies bottom-right"),
-        ({"backend": "flash3"}, "unavailable", "flash_attn_interface or fa3_fwd_interface is not installed"),
-        ({"how": "raise KeyError('x')"}, "failed", "KeyError: 'x'"),
-    ],
-)
-def test_what_is_not_run_says_why(
-    torch_python: str, tmp_path: pathlib.Path, request_: dict[str, Any], outcome: str, reason: str
-) -> None:
-    answer = flash(torch_python, tmp_path, **request_)
-    assert (answer.outcome, answer.reason[: len(reason)]) == (outcome, reason)
+@pytest.mark.parametrize("name", NOT_RUN)
+def test_what_is_not_run_says_why(results: dict[str, KernelResult], name: str) -> None:
+    _, outcome, reason = NOT_RUN[name]
+    assert (results[name].outcome, results[name].reason[: len(reason)]) == (outcome, reason)
 
 
-def test_padding_is_taken_out_before_the_call(torch_python: str, tmp_path: pathlib.Path) -> None:
-    answer = flash(torch_python, tmp_path, mask="padding_causal")
-    assert answer.observed["shrunk"]["mask"] == ["padding_causal", "causal"] and not answer.observed["wrong"]
+def test_padding_is_removed_before_the_call(results: dict[str, KernelResult]) -> None:
+    observed = results["padding"].observed
+    assert observed["shrunk"]["mask"] == ["padding_causal", "causal"] and not observed["wrong"]
 
 
-def test_a_broken_installation_is_a_failure(torch_python: str, tmp_path: pathlib.Path) -> None:
-    (tmp_path / "flash_attn.py").write_text("import flash_attn_2_cuda")
-    answer = ask(torch_python, "flash_attention", REQUEST, timeout=120, env={"PYTHONPATH": str(tmp_path)})
+def test_a_broken_installation_is_a_failure(results: dict[str, KernelResult]) -> None:
+    answer = results["broken"]
     assert (answer.outcome, answer.reason) == ("failed", "ModuleNotFoundError: No module named 'flash_attn_2_cuda'")

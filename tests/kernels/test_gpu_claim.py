@@ -12,8 +12,7 @@ from doctor.runner.result import KernelResult
 from doctor.runner.run import run_snippet
 
 PROGRAM = """
-import _attention, _gpu
-from _probe import main
+from ..attention import gpu
 
 class Cuda:
     def __init__(self, play): self.play = play
@@ -40,13 +39,11 @@ def run(play):
             play["made"] = play.get("made", 0) + 1
             if "context" in play: raise RuntimeError(play["context"])
     if "dev" in play:
-        kept = _gpu._no_permission
-        _gpu._no_permission = lambda: kept(play["dev"])
+        kept = gpu._no_permission
+        gpu._no_permission = lambda: kept(play["dev"])
     for _ in range(2):
-        device = _attention.pick_device(torch, play)
-    return {"device": device, "state": _gpu.state(device), "made": play.get("made", 0)}
-
-main(run)
+        device = gpu.pick_device(torch, play)
+    return {"device": device, "state": gpu.state(device), "made": play.get("made", 0)}
 """
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from doctor.runner.result import KernelResult
-from doctor.runner.run import ask, run_program
+from doctor.runner.run import run_one, run_program, run_snippet
 
 SMALL = {"device": "cpu", "num_heads": 4, "num_kv_heads": 2, "seq_len_q": 100, "head_dim_qk": 32, "repeat": 1}
 
@@ -45,7 +45,7 @@ def odd(answers: list[KernelResult]) -> dict[str, KernelResult]:
 
 @pytest.fixture(scope="module")
 def facts(torch_python: str) -> dict[str, Any]:
-    return ask(torch_python, "facts", {"transformer_engine": True}, timeout=120).observed
+    return run_one(torch_python, "facts", {"transformer_engine": True}, timeout=120).observed
 
 
 def test_backends_and_masks(answers: list[KernelResult]) -> None:
@@ -81,7 +81,7 @@ def test_no_gpu_is_no_answer(torch_python: str, facts: dict[str, Any]) -> None:
     if facts.get("cuda.available"):
         pytest.skip("this machine has a GPU")
     for program in ("sdpa", "strided_qkv"):
-        answer = ask(torch_python, program, {}, timeout=120)
+        answer = run_one(torch_python, program, {}, timeout=120)
         assert (answer.outcome, "sees no CUDA device" in answer.reason) == ("unavailable", True), program
 
 
@@ -119,45 +119,37 @@ def test_without_torch_it_is_unavailable(program: str, tmp_path: pathlib.Path) -
     blocker = "import sys\nclass No:\n    def find_spec(self, name, path=None, target=None):\n"
     blocker += "        if name == 'torch': raise ModuleNotFoundError('No module named torch', name='torch')\n"
     (tmp_path / "sitecustomize.py").write_text(blocker + "sys.meta_path.insert(0, No())\n")
-    answer = ask(sys.executable, program, {}, timeout=60, env={"PYTHONPATH": str(tmp_path)})
+    answer = run_one(sys.executable, program, {}, timeout=60, env={"PYTHONPATH": str(tmp_path)})
     assert (answer.outcome, answer.reason) == ("unavailable", "torch is not installed")
 
 
 def test_torch_that_is_broken_is_a_failure(tmp_path: pathlib.Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudnn.so.9: cannot open shared object file')")
-    answer = ask(sys.executable, "sdpa", {}, timeout=60, env={"PYTHONPATH": str(tmp_path)})
+    answer = run_one(sys.executable, "sdpa", {}, timeout=60, env={"PYTHONPATH": str(tmp_path)})
     assert answer.outcome == "failed" and "libcudnn.so.9" in answer.reason
-    facts = ask(sys.executable, "facts", {}, timeout=60, env={"PYTHONPATH": str(tmp_path)})
+    facts = run_one(sys.executable, "facts", {}, timeout=60, env={"PYTHONPATH": str(tmp_path)})
     assert facts.outcome == "ran" and "libcudnn.so.9" in facts.observed["torch"]["error"]
 
 
 LOADS = """
 import sys
-import _attention
-import _sdpa
-import strided_qkv
-from _probe import main
+from ..attention import sdpa
+from ..attention.gpu import import_torch
+from . import strided_qkv
 
 def run(request):
-    _attention.import_torch()
+    import_torch()
     before = set(sys.modules)
-    _sdpa.measure(request)
+    sdpa.measure(request)
     strided_qkv.run(request)
     return {"loaded": sorted({name.partition(".")[0] for name in set(sys.modules) - before} | {
         name for name in set(sys.modules) - before if name.startswith("torch.")})}
-
-main(run)
 """
 
 
-def test_a_case_imports_nothing_slow_beside_torch(torch_python: str, tmp_path: pathlib.Path) -> None:
+def test_a_case_imports_nothing_slow_beside_torch(torch_python: str) -> None:
     """sympy, torch's compiler and its profiler's front end take a second or more each, and none is needed."""
-    source = (pathlib.Path(__file__).parents[2] / "kernels" / "strided_qkv.py").read_text()
-    (tmp_path / "strided_qkv.py").write_text(source)
-    (tmp_path / "loads.py").write_text(
-        LOADS.replace("import sys\n", f"import sys\nsys.path.append({str(tmp_path)!r})\n", 1)
-    )
-    answer = ask(torch_python, str(tmp_path / "loads.py"), {**SMALL, "mask": "causal", "num_kv_heads": 4}, timeout=120)
+    answer = run_snippet(torch_python, LOADS, {**SMALL, "mask": "causal", "num_kv_heads": 4}, timeout=120)
     assert answer.outcome == "ran", answer
     slow = {"sympy", "numpy", "torch._dynamo", "torch._inductor", "torch.profiler", "torch.testing", "torch.fx"}
     assert not slow & set(answer.observed["loaded"]), answer.observed["loaded"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from doctor.runner.run import ask, run_program
+from doctor.runner.run import run_one, run_program
 
 JOB = {
     "device": "cpu", "dtype": "float32", "mask": "causal", "num_heads": 4, "num_kv_heads": 2, "head_dim_qk": 32,
@@ -60,7 +60,7 @@ def request_of(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def script(**asked: Any) -> Any:
-    answer = ask(sys.executable, "script", request_of(asked), timeout=30)
+    answer = run_one(sys.executable, "script", request_of(asked), timeout=30)
     assert answer.outcome == "ran", answer
     return answer.observed
 
@@ -124,7 +124,7 @@ def test_what_ends_before_any_attention(asked: dict[str, Any], ends: str) -> Non
     ("asked", "why"),
     [
         ({"request": {"mask": "padding_causal_bottom_right"}}, "mask padding_causal_bottom_right has no script"),
-        ({"kernel": "strided_qkv"}, "it asks several backends, and did not come to say which one failed"),
+        ({"kernel": "strided_qkv"}, "it tests several backends and did not report which one failed"),
         ({"kernel": "strided_qkv", "backend": "cudnn.frontend"}, "`cudnn.frontend` has no script"),
         ({"request": {"dtype": "float8"}}, "this program does not know dtype float8"),
     ],

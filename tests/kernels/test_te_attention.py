@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from doctor.runner.result import KernelResult
-from doctor.runner.run import ask
+from doctor.runner.run import run_program
+from tests.helpers.paths import HELPERS
 
 #: DotProductAttention in plain torch; HOW is what a release does to the numbers.
 LAYER = """
@@ -66,24 +67,60 @@ NONE = PARAMETERS + "def get_attention_backend(p=None):\n    return False, None,
 REQUEST = {"device": "cpu", "num_heads": 4, "num_kv_heads": 2, "seq_len_q": 64, "head_dim_qk": 32, "mask": "causal"}
 
 
-def te(python: str, root: pathlib.Path, selector: str, *, where: str, how: str = "", **request: Any) -> KernelResult:
+WRONG = "q = q.contiguous().view(-1).roll(64).view(q.shape)"
+CALLS_FUSED = (
+    "class FusedAttnFunc(torch.autograd.Function):\n"
+    "            forward = staticmethod(lambda ctx, t: t.clone())\n"
+    "            backward = staticmethod(lambda ctx, g: g)\n"
+    "        q = FusedAttnFunc.apply(q)"
+)
+RAISES = "raise Exception('No dot product attention support for the provided inputs!')"
+#: Name → (source of the selection, its module, a line in the layer's forward, request).
+CASES: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+    "older": (OLD, "attention", "", {}),
+    "newer": (NEW, "deep", "", {"seq_len_q": 100000, "execute": False}),
+    "flash 3": (OLD_FLASH_3, "attention", "", {"execute": False}),
+    "oldest": (OLDEST, "attention", "", {}),
+    "wrong": (OLD, "attention", WRONG, {"qkv_layout": "bshd_bshd_bshd"}),
+    "fused": (OLD, "attention", CALLS_FUSED, {}),
+    "none": (NONE, "deep", RAISES, {}),
+    "context parallel": (NEW, "deep", "", {"cp_size": 2}),
+    "thd": (NEW, "deep", "", {"qkv_layout": "thd_thd_thd"}),
+    "broken": ("", "broken", "", {}),
+}
+
+
+def install(root: pathlib.Path, selector: str, where: str, how: str) -> None:
     package = root / "transformer_engine"
     (package / "pytorch").mkdir(parents=True)
     (package / "__init__.py").write_text("__version__ = '0.0-stand-in'\n")
     (package / "pytorch" / "__init__.py").write_text(LAYER.replace("{how}", how))
     if where == "attention":
         (package / "pytorch" / "attention.py").write_text(selector)
+    elif where == "broken":
+        (package / "__init__.py").write_text("raise ImportError('libcudnn_graph.so.9: undefined symbol')")
     else:
         deep = package / "pytorch" / "attention" / "dot_product_attention"
         deep.mkdir(parents=True)
         (deep.parent / "__init__.py").write_text("")
         (deep / "__init__.py").write_text("")
         (deep / "utils.py").write_text(selector)
-    return ask(python, "te_attention", {**REQUEST, **request}, timeout=120, env={"PYTHONPATH": str(root)})
 
 
-def test_five_entries_of_older_releases(torch_python: str, tmp_path: pathlib.Path) -> None:
-    answer = te(torch_python, tmp_path, OLD, where="attention")
+@pytest.fixture(scope="module")
+def results(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, KernelResult]:
+    """The result of each case, all in one process: importing torch takes longer than they do."""
+    requests = []
+    for selector, where, how, more in CASES.values():
+        root = tmp_path_factory.mktemp("te")
+        install(root, selector, where, how)
+        requests.append({"path": str(root), "kernel": "te_attention", "request": {**REQUEST, **more}})
+    program = str(HELPERS / "with_libraries.py")
+    return dict(zip(CASES, run_program(torch_python, program, requests, timeout=120), strict=True))
+
+
+def test_five_entries_of_older_releases(results: dict[str, KernelResult]) -> None:
+    answer = results["older"]
     assert answer.outcome == "ran", answer
     observed = answer.observed
     assert (observed["selected"], observed["available"]) == ("te.fused", [False, True, True])
@@ -91,65 +128,51 @@ def test_five_entries_of_older_releases(torch_python: str, tmp_path: pathlib.Pat
     assert observed["executed"] and not observed["wrong"], observed["errors"]
 
 
-def test_six_entries_of_newer_releases(torch_python: str, tmp_path: pathlib.Path) -> None:
-    huge = {"seq_len_q": 100000, "execute": False}
-    answer = te(torch_python, tmp_path, NEW, where="deep", **huge)
-    assert answer.observed["selected"] == "te.flash2" and answer.observed["flash_version"] == "2.8.3"
-    assert answer.observed["log"] == ["seqlen 100000"], "the choice is asked about the workload as it is"
-    assert answer.observed["not_executed_because"] == "not asked to"
+def test_six_entries_of_newer_releases(results: dict[str, KernelResult]) -> None:
+    observed = results["newer"].observed
+    assert observed["selected"] == "te.flash2" and observed["flash_version"] == "2.8.3"
+    assert observed["log"] == ["seqlen 100000"], "the selection is queried for the workload as it is"
+    assert observed["not_executed_because"] == "not requested"
 
 
-def test_five_entries_with_flash_attn_3(torch_python: str, tmp_path: pathlib.Path) -> None:
-    answer = te(torch_python, tmp_path, OLD_FLASH_3, where="attention", execute=False)
-    assert answer.observed["selected"] == "te.flash3"
+def test_five_entries_with_flash_attn_3(results: dict[str, KernelResult]) -> None:
+    assert results["flash 3"].observed["selected"] == "te.flash3"
 
 
-def test_one_argument_each(torch_python: str, tmp_path: pathlib.Path) -> None:
-    assert te(torch_python, tmp_path, OLDEST, where="attention").observed["selected"] == "te.unfused"
+def test_one_argument_each(results: dict[str, KernelResult]) -> None:
+    assert results["oldest"].observed["selected"] == "te.unfused"
 
 
-def test_wrong_numbers_are_seen(torch_python: str, tmp_path: pathlib.Path) -> None:
-    how = "q = q.contiguous().view(-1).roll(64).view(q.shape)"
-    answer = te(torch_python, tmp_path, OLD, where="attention", how=how, qkv_layout="bshd_bshd_bshd")
-    assert answer.observed["wrong"] and "out" in answer.observed["offenders"]
+def test_wrong_numbers_are_seen(results: dict[str, KernelResult]) -> None:
+    observed = results["wrong"].observed
+    assert observed["wrong"] and "out" in observed["offenders"]
 
 
-def test_what_ran_is_read_off_the_functions_that_were_called(torch_python: str, tmp_path: pathlib.Path) -> None:
-    how = (
-        "class FusedAttnFunc(torch.autograd.Function):\n"
-        "            forward = staticmethod(lambda ctx, t: t.clone())\n"
-        "            backward = staticmethod(lambda ctx, g: g)\n"
-        "        q = FusedAttnFunc.apply(q)"
-    )
-    observed = te(torch_python, tmp_path, OLD, where="attention", how=how).observed
+def test_the_functions_that_were_called_show_what_ran(results: dict[str, KernelResult]) -> None:
+    observed = results["fused"].observed
     assert "cudnn" in observed["ran"] and "FusedAttnFunc" in observed["kernels"], observed
     assert not observed["wrong"]
 
 
-def test_no_backend_is_a_refusal(torch_python: str, tmp_path: pathlib.Path) -> None:
-    how = "raise Exception('No dot product attention support for the provided inputs!')"
-    answer = te(torch_python, tmp_path, NONE, where="deep", how=how)
+def test_no_backend_is_a_refusal(results: dict[str, KernelResult]) -> None:
+    answer = results["none"]
     assert answer.outcome == "refused" and "No dot product attention" in answer.reason
     assert answer.observed["selected"] is None
 
 
 @pytest.mark.parametrize(
-    ("request_", "why"),
+    ("name", "why"),
     [
-        ({"cp_size": 2}, "context parallelism needs several processes"),
-        ({"qkv_layout": "thd_thd_thd"}, "the thd format is only asked about"),
+        ("context parallel", "context parallelism needs several processes"),
+        ("thd", "of the thd format only the selection is checked"),
     ],
 )
-def test_what_one_process_cannot_run_is_only_asked(
-    torch_python: str, tmp_path: pathlib.Path, request_: dict[str, Any], why: str
+def test_of_what_one_process_cannot_run_the_selection_is_checked(
+    results: dict[str, KernelResult], name: str, why: str
 ) -> None:
-    observed = te(torch_python, tmp_path, NEW, where="deep", **request_).observed
+    observed = results[name].observed
     assert (observed["executed"], observed["not_executed_because"]) == (False, why)
 
 
-def test_broken_installation_is_a_failure(torch_python: str, tmp_path: pathlib.Path) -> None:
-    package = tmp_path / "transformer_engine"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise ImportError('libcudnn_graph.so.9: undefined symbol')")
-    answer = ask(torch_python, "te_attention", REQUEST, timeout=120, env={"PYTHONPATH": str(tmp_path)})
-    assert answer.outcome == "failed" and "undefined symbol" in answer.reason
+def test_broken_installation_is_a_failure(results: dict[str, KernelResult]) -> None:
+    assert results["broken"].outcome == "failed" and "undefined symbol" in results["broken"].reason

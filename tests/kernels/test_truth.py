@@ -9,8 +9,11 @@ import pytest
 from doctor.runner.run import run_program
 
 PROGRAM = """
-import _attention
-from _probe import main
+from ..attention.bounds import judge
+from ..attention.gpu import import_torch
+from ..attention import reference as module
+from ..attention.tensors import keep_mask, make_tensors
+from ..attention.workload import workload
 
 def attend(torch, case, q, k, v, keep):
     group = q.shape[1] // k.shape[1]
@@ -21,17 +24,19 @@ def attend(torch, case, q, k, v, keep):
     return torch.softmax(s, -1).nan_to_num(0.0) @ v
 
 def run(request):
-    torch = _attention.import_torch()
-    torch.set_num_threads(2)
-    case, shrunk = _attention.workload(dict(request, device="cpu"))
-    q, k, v, dout = _attention.tensors(torch, case, "cpu")
-    truth = _attention.Truth(torch, case, q, k, v, dout)
-    keep = _attention.keep_mask(torch, case, "cpu")
+    torch = import_torch()
+    case, shrunk = workload(dict(request, device="cpu"))
+    if request.get("only_shrink"):
+        return {"shrunk": shrunk}
+    q, k, v, dout = make_tensors(torch, case, "cpu")
+    module.MAX_SCORES = request.get("max_scores", 1 << 25)
+    truth = module.reference_of(torch, case, (q, k, v, dout))
+    keep = keep_mask(torch, case, "cpu")
     leaves = [t.double().requires_grad_(True) for t in (q, k, v)]
     out = attend(torch, case, *leaves, keep)
     grads = torch.autograd.grad(out, leaves, dout.double())
     got = dict(zip(("out", "dq", "dk", "dv"), (out.detach(),) + grads))
-    exact = truth.errors(torch, got)
+    exact = truth.errors(got)
     got = {name: t.to(q.dtype) for name, t in got.items()}
     fault = request.get("fault")
     rows = case["seq_len_q"]
@@ -44,13 +49,11 @@ def run(request):
     if fault == "shape": got["out"] = got["out"][:, :, :-1]
     if fault == "wrong corner":
         shifted = dict(case, mask="causal" if "bottom" in case["mask"] else "causal_bottom_right")
-        keep = _attention.keep_mask(torch, shifted, "cpu")
+        keep = keep_mask(torch, shifted, "cpu")
         got["out"] = attend(torch, case, q.double(), k.double(), v.double(), keep)
-    errors = truth.errors(torch, got)
-    bound, wrong, offenders = _attention.judge(case, errors)
+    errors = truth.errors(got)
+    bound, wrong, offenders = judge(case, errors)
     return {"exact": exact, "wrong": wrong, "offenders": offenders, "errors": errors, "shrunk": shrunk}
-
-main(run)
 """
 
 SMALL = {"num_heads": 4, "num_kv_heads": 2, "seq_len_q": 96, "seq_len_kv": 160, "head_dim_qk": 32, "head_dim_v": 16}
@@ -61,10 +64,14 @@ PLANTED = {
     "shape": "out", "wrong corner": "out",
 }  # fmt: skip
 ODD: dict[str, dict[str, Any]] = {
+    # The reference in parts: of the batch, and of the batch and the heads.
+    "parts of the batch": {"mask": "padding", "batch_size": 3, "max_scores": 4 * 96 * 160},
+    "parts of the heads": {"mask": "arbitrary", "batch_size": 3, "max_scores": 2 * 96 * 160},
     "window": {"mask": "causal", "window": [16, 0]},
     "rows without keys": {"mask": "causal_bottom_right", "seq_len_q": 96, "seq_len_kv": 40},
     "dq and dk are exactly zero": {"mask": "causal", "seq_len_q": 1, "seq_len_kv": 1},
-    "huge": {"mask": "causal", "num_heads": 16, "num_kv_heads": 4, "seq_len_q": 8100, "seq_len_kv": 8100,
+    "huge": {"only_shrink": True, "mask": "causal", "num_heads": 16, "num_kv_heads": 4, "seq_len_q": 8100,
+             "seq_len_kv": 8100,
              "batch_size": 64},
 }  # fmt: skip
 
@@ -82,7 +89,7 @@ def seen(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return dict(zip(asked, (answer.observed for answer in answers), strict=True))
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", [*MASKS, "parts of the batch", "parts of the heads"])
 def test_reference_is_autograds(seen: dict[str, Any], mask: str) -> None:
     assert max(error["rel"] for error in seen[mask]["exact"].values()) < 1e-12
     assert not seen[mask]["wrong"], seen[mask]["errors"]

@@ -20,6 +20,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact
 from doctor.model import Change, Facts, Finding, Fix, Remedy, Report, Severity, Verdict
@@ -375,7 +376,7 @@ def test_conda_lines_declare_what_the_fix_wants(tmp_path: Path, name: str):
     path.write_text(fragment("conda", incident(name)))
     if "dependencies" not in (yaml.safe_load(path.read_text()) or {}):
         pytest.skip("no package changes")
-    facts = read_manifests([str(path)], Facts()).facts
+    facts = read_manifests([str(path)], Facts(), watch_of(load_rulebook())).facts
     for change in incident(name).fixes[0].changes:
         if change.kind == "package" and change.name in ("torch", "transformers", "megatron-core"):
             assert facts.value(f"{change.name}.version") == change.after

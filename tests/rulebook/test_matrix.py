@@ -94,10 +94,20 @@ def test_an_unknown_gpu_is_no_verdict(rulebook):
 def test_rows_cover_what_the_workload_can_say(rulebook):
     found = list(features(given(workload__num_heads=32, workload__seq_len_kv=4096, workload__mask="no_mask")))
     groups = {feature.group for feature in found}
-    assert groups == {"job", "head dim", "dtype", "mask", "layout", "heads", "extras", "parallel"}
+    job = {"job", "head dim", "dtype", "mask", "layout", "heads", "extras", "parallel"}
+    assert groups == {*job, "KV cache", "serving"}
     packed = next(feature for feature in found if feature.label == "thd")
     assert packed.changes["workload.mask"] == "padding"
     assert len({(feature.group, feature.label) for feature in found}) == len(found)
+
+
+def test_a_server_has_rows_of_its_own(rulebook):
+    server = {"vllm.version": "0.27.1", "gpu.sm": "9.0", "flashinfer-python.version": "absent", "machine.nvcc": "true"}
+    facts = given(workload__framework="vllm").with_(*(fact(key, value, "test") for key, value in server.items()))
+    (matrix,) = matrices(rulebook, facts)
+    assert row(matrix, "sparse MLA").selected == "vllm.flash_attn_mla_sparse"
+    assert row(matrix, "fp8_e5m2").selected == "vllm.triton_attn"
+    assert not [item for item in matrix.rows if item.feature == "FP8 attention"]
 
 
 def test_parallel_and_packed_rows_are_for_who_can_ask_them(rulebook):

@@ -47,7 +47,8 @@ def test_every_library_can_be_used(rulebook):
         for condition, order in library.preferences:
             assert condition is None or list(condition.leaves())
             assert set(order) <= backends
-        assert bool(library.preferences) == bool(backends)
+        assert bool(library.preferences or library.choice) == bool(backends)
+        assert set(library.choice.values()) <= set(library.decisions)
 
 
 def test_what_a_release_implies_speaks_of_known_facts(rulebook):

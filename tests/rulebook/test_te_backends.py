@@ -219,7 +219,7 @@ def test_keys_of_the_caller_are_left_alone(rulebook):
 
 
 def test_a_framework_without_backends_is_a_fault(rulebook):
-    with pytest.raises(DoctorError, match="vllm"):
-        library_of(rulebook, "vllm")
+    with pytest.raises(DoctorError, match="deepspeed"):
+        library_of(rulebook, "deepspeed")
     with pytest.raises(DoctorError, match="missing"):
         library_of(rulebook, None)

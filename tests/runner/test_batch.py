@@ -12,8 +12,8 @@ import pytest
 
 from doctor.runner.batch import KernelRunner, groups, prewarm, spent
 
-HEAD = "import os\nfrom _probe import Refused, Unavailable, main, step\n"
-TAIL = "\nif __name__ == '__main__':\n    main(run)\n"
+HEAD = "import os\nfrom ..protocol import Refused, Unavailable, step\n"
+TAIL = "\n"
 PID = "def run(request): return {'pid': os.getpid(), 'got': request}"
 
 
@@ -114,11 +114,11 @@ def test_an_answer_of_garbage_is_data(bench: KernelRunner, answer: str) -> None:
 def test_a_broken_program_costs_itself(bench: KernelRunner) -> None:
     add(bench, "one", "def run(request) return 1")
     add(bench, "two", PID)
-    got = bench.run({"one": [{}], "two": [{}], "nowhere": [{}, {}], "several": [{}]})
+    got = bench.run({"one": [{}], "two": [{}], "nowhere": [{}, {}], "dispatch": [{}]})
     assert got["one"][0].outcome == "failed" and got["one"][0].reason.startswith("File")
     assert got["two"][0].outcome == "ran"
     assert [answer.reason for answer in got["nowhere"]] == ["there is no kernel `nowhere`"] * 2
-    assert got["several"][0].reason == "there is no kernel `several`"
+    assert got["dispatch"][0].reason == "there is no kernel `dispatch`"
 
 
 def test_a_program_shadows_no_library_of_the_patient(
@@ -190,7 +190,10 @@ def test_what_fails_behind_others_is_asked_again_alone(bench: KernelRunner) -> N
 
 #: What stands for torch: it says who imported it, and how often.
 TORCH = "import os, sys, time\nopen({log!r}, 'a').write(str(os.getpid()) + ' ')\n"
-ASKS = "import _attention\ndef run(request):\n    torch = _attention.import_torch()\n    return {'pid': os.getpid()}"
+ASKS = (
+    "from ..attention.gpu import import_torch\n"
+    "def run(request):\n    torch = import_torch()\n    return {'pid': os.getpid()}"
+)
 
 
 @pytest.fixture
@@ -220,11 +223,11 @@ def test_a_head_start_is_the_process_that_answers(bench: KernelRunner, torch_log
     ahead = prewarm(bench.python)
     until(torch_log.exists)
     time.sleep(0.3)  # which nobody waited for, so it is no one's time
-    got = replace(bench, ahead=ahead).run({"one": [{}, {"a": 1}]})["one"]
+    got = replace(bench, prewarmed=ahead).run({"one": [{}, {"a": 1}]})["one"]
     assert torch_log.read_text().split() == [str(pid) for pid in set(pids(*got))], "imported once, by who answers"
     assert got[0].spent["import"] > 0 and sum(spent({"one": got}).values()) < 20
     assert "wait" not in got[0].spent
-    again = replace(bench, ahead=ahead).run({"one": [{}]})["one"]
+    again = replace(bench, prewarmed=ahead).run({"one": [{}]})["one"]
     assert again[0].outcome == "ran" and pids(*again) != pids(got[0]), "it was taken: others start as ever"
 
 
@@ -246,7 +249,7 @@ def test_what_a_broken_torch_does_is_told_as_without_a_head_start(
     add(bench, "one", ASKS)
     ahead = prewarm(bench.python)
     until(torch_log.exists)
-    for tried in (replace(bench, ahead=ahead), bench):
+    for tried in (replace(bench, prewarmed=ahead), bench):
         answers = tried.run({"one": [{}, {"a": 1}]})["one"]
         assert [(answer.outcome, answer.reason) for answer in answers] == [(outcome, reason)] * 2
 
@@ -260,7 +263,7 @@ def test_a_head_start_that_hangs_is_timed_from_its_cases_on(bench: KernelRunner,
 
 def test_a_head_start_keeps_to_its_own_environment(bench: KernelRunner, torch_log: Path) -> None:
     add(bench, "one", "SEEN = os.environ.get('NVTE_FLASH_ATTN')\ndef run(request): return {'seen': SEEN}")
-    with_ahead = replace(bench, ahead=prewarm(bench.python))
+    with_ahead = replace(bench, prewarmed=prewarm(bench.python))
     got = with_ahead.run({"one": [{"env": {"NVTE_FLASH_ATTN": 1}}, {}]})["one"]
     assert [answer.observed["seen"] for answer in got] == ["1", None]
 

@@ -11,11 +11,13 @@ import time
 
 import pytest
 
+from doctor.runner.process import PACKAGE
 from doctor.runner.result import KernelResult, signal_name
-from doctor.runner.run import ask, run_program, run_snippet
+from doctor.runner.run import run_one, run_program, run_snippet
+from tests.helpers.paths import KERNELS
 
-HEAD = "from _probe import Refused, Unavailable, main, step\n"
-TAIL = "\nif __name__ == '__main__':\n    main(run)\n"
+HEAD = "from ..protocol import Refused, Unavailable, step\n"
+TAIL = "\n"
 
 
 def snippet(
@@ -126,7 +128,7 @@ def test_printing_sitecustomize(tmp_path: pathlib.Path) -> None:
 )
 def test_sitecustomize_that_does_things(source: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(source)
-    program = HEAD + "import _probe\ndef run(r): return r\nmain(run)"
+    program = HEAD + "def run(r): return r"
     for _ in range(3):  # after a fork both read the request, and either may get it: it ends well or it is said
         answer = run_snippet(sys.executable, program, {"q": 1}, timeout=30, env={"PYTHONPATH": str(tmp_path)})
         if "fork" not in source or answer.outcome == "ran":
@@ -161,7 +163,7 @@ def test_cwd_of_the_user_shadows_nothing(tmp_path: pathlib.Path, monkeypatch: py
         "def run(r):\n    import os; return {'files': sorted(os.listdir('.'))}", env={"PYTHONSAFEPATH": "1"}
     )
     assert answer.outcome == "ran"
-    assert all(name == "snippet.py" or name.startswith("_") for name in answer.observed["files"])
+    assert answer.observed["files"] == [PACKAGE]
 
 
 def test_segfault_says_where() -> None:
@@ -286,11 +288,12 @@ def test_environment_overlay_sets_and_removes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_program_alone_takes_a_bare_request_and_answers_last() -> None:
-    kernels = pathlib.Path(__file__).parents[2] / "kernels"
-    code = f"import sys; sys.path.insert(0, {str(kernels)!r})\n{HEAD}def run(r): print('noise'); return r\nmain(run)"
-    done = subprocess.run([sys.executable, "-B", "-c", code], input=b'{"q": 1}', capture_output=True, check=True)
+    command = [sys.executable, "-B", str(KERNELS), "script"]
+    done = subprocess.run(
+        command, input=b'{"kernel": "sdpa", "where": "import torch", "kind": "failed"}', capture_output=True, check=True
+    )
     last = done.stdout.decode().strip().splitlines()[-1]
-    assert '"observed": {"q": 1}' in last and '"contract": 1' in last and b"noise" not in done.stdout
+    assert '"script": "import torch' in last and '"contract": 1' in last
 
 
 def test_temporary_directory_is_removed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +306,7 @@ def test_temporary_directory_is_removed(tmp_path: pathlib.Path, monkeypatch: pyt
 
 def test_interrupt_leaves_nothing_running(tmp_path: pathlib.Path) -> None:
     body = HEAD + f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)"
-    code = f"from doctor.target import run_snippet; run_snippet({sys.executable!r}, {body!r}, timeout=600)"
+    code = f"from doctor.runner.run import run_snippet; run_snippet({sys.executable!r}, {body!r}, timeout=600)"
     host = subprocess.Popen(
         [sys.executable, "-c", code], cwd=pathlib.Path(__file__).parents[2], stderr=subprocess.DEVNULL
     )
@@ -325,4 +328,4 @@ def test_oldest_python_runs_the_contract() -> None:
     if old is None or subprocess.run([old, "-c", ""], capture_output=True).returncode:
         pytest.skip("no Python 3.8 here")
     assert run_snippet(old, HEAD + "def run(r): return {}" + TAIL, timeout=20).outcome == "ran"
-    assert ask(old, "facts", timeout=20).outcome == "ran"
+    assert run_one(old, "facts", timeout=20).outcome == "ran"

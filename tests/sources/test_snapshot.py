@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doctor.errors import DoctorError
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, LIST, NUMBER, SM, TERMS, VERSION, WINDOW, fact
+from doctor.facts.kinds import BOOLEAN, INTEGER, LIST, NUMBER, SM, VERSION, WINDOW
+from doctor.facts.vocabulary import TERMS, fact
 from doctor.model import ABSENT, Fact, Facts
+from doctor.packages.gpus import with_capability
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.snapshot import document, parse_facts, read_facts
 
 
@@ -78,7 +81,7 @@ def test_flat_and_wrapped_say_the_same(tmp_path: Path) -> None:
 )
 def test_the_name_of_a_gpu_tells_its_capability(given: dict[str, Any], sm: str | None) -> None:
     facts = parse_facts(json.dumps({"facts": {"torch.version": "2.6.0", **given}}), "facts.json")
-    assert facts.value("gpu.sm") == sm
+    assert with_capability(facts, load_rulebook().gpus).value("gpu.sm") == sm
 
 
 def test_a_slip_in_version_is_recognised() -> None:
@@ -195,9 +198,9 @@ def test_any_shape_is_read_or_refused(content: dict[str, Any]) -> None:
         ("torch.verzion: 2.6.0", "unknown fact key `torch.verzion`", None),
         ("gpu.smm: 9.0", "unknown fact key `gpu.smm`", "did you mean `gpu.sm`?"),
         ("facts: {}\nworklaod: {}", "unknown key `worklaod`", "did you mean `workload`?"),
-        ("facts: [1]", "`facts` needs keys with values", None),
+        ("facts: [1]", "`facts` needs a mapping", None),
         ("workload: {head_dim: 3}", "unknown fact key `workload.head_dim`", "did you mean"),
-        ("workload: 7", "`workload` needs keys with values", None),
+        ("workload: 7", "`workload` needs a mapping", None),
         ("torch.version: {valeu: 2.6.0}", "unknown key `valeu`", "did you mean `value`?"),
         ("torch.version: two", "needs a version such as 2.6.0, found `two`", None),
         ("gpu.count: [1, 2]", "gpu.count", None),
@@ -210,7 +213,7 @@ def test_any_shape_is_read_or_refused(content: dict[str, Any]) -> None:
         ("torch.version: !!python/object:os.system x", "", None),
         (
             "x0: &x0 [a, b]\n" + "".join(f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]\n" for i in range(1, 12)),
-            "grows",
+            "too large (aliases",
             None,
         ),
         ("{" * 5000, "", None),
@@ -268,3 +271,9 @@ def test_a_real_machine_is_replayed() -> None:
     written = document(facts)
     for name in ("facts", "schema"):
         assert written[name] == json.loads(path.read_text("utf-8"))[name]
+
+
+def test_the_package_that_requires_another_survives_the_file() -> None:
+    facts = Facts([Fact("torch.version", "2.6.0", "a.txt:1", via="torchvision 0.21.0")])
+    again = parse_facts(json.dumps(document(facts)), "facts.json")
+    assert again["torch.version"] == facts["torch.version"]

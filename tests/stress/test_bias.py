@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,9 @@ from doctor.stress.axes import consistent, domain
 from doctor.stress.case_facts import case_facts
 from doctor.stress.plan import plan
 from doctor.stress.worker import Worker
+from tests.helpers.paths import HELPERS
 
-FAULTS = Path(__file__).parent / "bias_faults.py"
+FAULTS = HELPERS / "bias_faults.py"
 SHAPES = ("bhss", "b1ss", "1hss", "11ss", "b11s")
 DTYPES = ("bfloat16", "float16", "float32")
 CASE = {
@@ -78,20 +78,18 @@ def test_a_bias_that_was_written_to_is_seen(judged):
 def test_the_script_shows_it(torch_python):
     """The text that is handed on, executed: its truth comes from autograd and not from ours."""
     source = """
-import _sweep_script, _sweep_text
-from _probe import main
+from ..sweep.script import write_script
+from ..sweep.source import filled
 
 def ends(case):
     space = {"__name__": "script"}
     try:
-        exec(_sweep_script.script(case, ["dbias"]), space)
+        exec(write_script(case, ["dbias"]), space)
     except SystemExit as error:
         return int(bool(error.code)), sorted(space["errors"])
 
 def run(request):
-    return {name: ends(_sweep_text.filled(case)) for name, case in request["cases"].items()}
-
-main(run)
+    return {name: ends(filled(case)) for name, case in request["cases"].items()}
 """
     cases = {
         f"{name} {alone}": {**CASE, **more, "backend": named(function), "dtype": "float16", "alone": alone}
@@ -116,9 +114,13 @@ def test_only_ordinary_numbers_are_trained():
     assert consistent({**learned, "mask": "additive_float32", "bias_grad": False})
 
 
-@pytest.mark.parametrize(
-    "backend", ["sdpa.default", "sdpa.efficient", "sdpa.math", "te.fused", "te.unfused", "xformers"]
-)
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("sdpa.efficient", "sdpa.math", "te.fused", "te.unfused", "xformers")
+]
+
+
+@pytest.mark.parametrize("backend", ["sdpa.default", *SLOW])
 def test_a_sweep_asks_it_of_every_length_that_is_no_multiple_of_8(backend):
     cases = plan([backend], "cuda", 420, seed=5).cases
     learned = [case for case in cases if case["bias_grad"]]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from doctor.stress.worker import Worker
+from tests.helpers.paths import HELPERS
 
-FAULTS = Path(__file__).parent / "faults.py"
+FAULTS = HELPERS / "faults.py"
 CASES = [
     {"dtype": "bfloat16", "mask": "causal", "seq_len_q": 127, "head_dim_qk": 64},
     {"dtype": "float16", "mask": "no_mask", "seq_len_q": 65, "seq_len_kv": 129, "head_dim_qk": 40},

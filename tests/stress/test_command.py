@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import subprocess
@@ -120,17 +119,17 @@ def test_nobody_listens_to_the_progress(monkeypatch):
 
 
 def test_each_sweep_has_its_own_journal(monkeypatch):
-    """A short one in between must not cost what a long one has found so far."""
+    """A short sweep must not discard the results of a long one."""
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/somebody")
-    options = argparse.Namespace(device=None, backend=[], seed=0, cases=None)
-    plain = _journal("/usr/bin/python3", options)
-    assert plain == _journal("/usr/bin/python3", options) and str(plain).startswith("/home/somebody/.cache/")
-    for name, value in (("device", "cpu"), ("backend", ["sdpa.math"]), ("seed", 1), ("cases", 9)):
-        assert _journal("/usr/bin/python3", argparse.Namespace(**{**vars(options), name: value})) != plain
+    options = {"device": None, "backends": [], "seed": 0, "cases": None}
+    plain = _journal("/usr/bin/python3", **options)
+    assert plain == _journal("/usr/bin/python3", **options) and str(plain).startswith("/home/somebody/.cache/")
+    for name, value in (("device", "cpu"), ("backends", ["sdpa.math"]), ("seed", 1), ("cases", 9)):
+        assert _journal("/usr/bin/python3", **{**options, name: value}) != plain
 
     def homeless():
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr("pathlib.Path.home", homeless)
-    assert _journal("/usr/bin/python3", options) is None
+    assert _journal("/usr/bin/python3", **options) is None

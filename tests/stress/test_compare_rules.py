@@ -11,8 +11,8 @@ from doctor.model import Facts
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.runner.result import KernelResult
 from doctor.stress.axes import DOMAINS
-from doctor.stress.case_facts import FORWARD_ONLY, SPOKEN_OF, case_facts
-from doctor.stress.compare_rules import Reader, compare, rules_of
+from doctor.stress.case_facts import COVERED, FORWARD_ONLY, case_facts
+from doctor.stress.compare_rules import CasePredictor, compare, rules_of
 from doctor.stress.devices import Device
 from doctor.stress.failures import Failure
 from doctor.stress.plan import SweepPlan, plan
@@ -37,7 +37,7 @@ REFUSED = KernelResult("refused", reason="RuntimeError: No available kernel")
 
 @pytest.fixture(scope="module")
 def reader():
-    return Reader(load_rulebook(), Facts(fact(key, value, "test") for key, value in H200.items()))
+    return CasePredictor(load_rulebook(), Facts(fact(key, value, "test") for key, value in H200.items()))
 
 
 def beside(reader, case, answer):
@@ -46,12 +46,12 @@ def beside(reader, case, answer):
 
 def test_a_refusal_that_a_rule_names_is_foretold(reader):
     found = beside(reader, {"mask": "boolean"}, REFUSED)  # torch's flash kernel takes no mask tensor
-    assert [key[1] for key in found.foretold] == ["refused"] and not found.unruled and found.asked == 1
+    assert [key[1] for key in found.predicted] == ["refused"] and not found.unpredicted and found.covered == 1
 
 
 def test_a_refusal_in_a_step_is_foretold_by_the_rule_of_that_step(reader):
     found = beside(reader, {"backend": "sdpa.efficient", "mask": "additive_float32"}, REFUSED)
-    assert ("SDPA406", "refused") in found.foretold and not found.unruled
+    assert ("SDPA406", "refused") in found.predicted and not found.unpredicted
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_nested_tensors(reader, case, expected):
 @pytest.mark.parametrize("case", [{"dtype": "float32"}, {"deterministic": True}])
 def test_nested_tensors_with_an_empty_sequence_that_nothing_takes(reader, case):
     empty = {**NESTED, "mask": "causal", "sequences": "some_empty", **case}
-    assert ("SDPA110", "refused") in beside(reader, empty, REFUSED).foretold
+    assert ("SDPA110", "refused") in beside(reader, empty, REFUSED).predicted
 
 
 @pytest.mark.parametrize("backend, case, expected", [
@@ -171,50 +171,52 @@ def test_grids_strides_and_masks_that_alone_are_trained(reader, backend, case, e
 
 def test_alibi_with_a_window_to_both_sides(reader):
     case = {**CASE, "backend": "te.fused", "seq_len_kv": 300, "layout": "sbhd", "alibi": True}
-    assert reader.said({**case, "mask": "window_both"}).refused_by == ("TE713",)
-    assert reader.said({**case, "mask": "no_mask"}).serves
-    assert reader.said({**case, "mask": "window_both", "alibi": False}).serves
+    assert reader.predict({**case, "mask": "window_both"}).refused_by == ("TE713",)
+    assert reader.predict({**case, "mask": "no_mask"}).serves
+    assert reader.predict({**case, "mask": "window_both", "alibi": False}).serves
 
 
 def test_sage_has_no_backends_and_rules_all_the_same(reader):
     sage = {"backend": "sage", "seq_len_q": 128, "seq_len_kv": 128}
-    assert ("SAGE005", "refused") in beside(reader, {**sage, "head_dim_qk": 80, "head_dim_v": 80}, REFUSED).foretold
+    assert ("SAGE005", "refused") in beside(reader, {**sage, "head_dim_qk": 80, "head_dim_v": 80}, REFUSED).predicted
     assert rules_of({**CASE, **sage}, reader) == ("SAGE001",)  # and not SAGE004: no gradient is asked
     assert set(rules_of({**CASE, **sage, "seq_len_kv": 129}, reader)) == {"SAGE001", "SAGE002"}
     assert set(rules_of({**CASE, **sage, "head_dim_v": 128}, reader)) == {"SAGE001", "SAGE003"}
-    assert not beside(reader, sage, REFUSED).unruled  # one rule at least says that it goes wrong
+    assert not beside(reader, sage, REFUSED).unpredicted  # one rule at least says that it goes wrong
 
 
 def test_a_library_that_loads_nothing_here_is_foretold_to_refuse_all(reader):
     case = {"backend": "xformers", "seq_len_kv": 300}
-    assert not reader.said({**CASE, **case}).refused_by
+    assert not reader.predict({**CASE, **case}).refused_by
     other_cuda = {"xformers.cuda": "12.8", "torch.cuda": "13.0"}
-    broken = Reader(reader.rulebook, reader.environment.with_(*(fact(k, v, "test") for k, v in other_cuda.items())))
-    assert ("XF007", "refused") in beside(broken, case, REFUSED).foretold
+    broken = CasePredictor(
+        reader.rulebook, reader.environment.with_(*(fact(k, v, "test") for k, v in other_cuda.items()))
+    )
+    assert ("XF007", "refused") in beside(broken, case, REFUSED).predicted
     assert ("XF007", "xformers") in beside(broken, case, RIGHT).refuted
-    assert broken.said({**CASE, "backend": "flash2"}).serves  # another library
+    assert broken.predict({**CASE, "backend": "flash2"}).serves  # another library
 
 
 def test_flash_attention_through_transformers_has_the_faults_of_both(reader):
     flash = {**CASE, "backend": "transformers.flash2", "seq_len_kv": 300}
-    assert rules_of(flash, reader) == () and reader.said(flash).serves
+    assert rules_of(flash, reader) == () and reader.predict(flash).serves
     assert rules_of({**flash, "head_dim_v": 128}, reader) == ("TF020",)
     assert rules_of({**flash, "head_dim_qk": 192, "head_dim_v": 128}, reader) == ()  # narrower ones are padded
     assert rules_of({**flash, "layout": "offset1"}, reader) == ("FA033",)
-    assert "FA105" in reader.said({**flash, "head_dim_qk": 320, "head_dim_v": 320}).refused_by
+    assert "FA105" in reader.predict({**flash, "head_dim_qk": 320, "head_dim_v": 320}).refused_by
 
 
 def test_the_forward_only_build_of_flash_attention_3(reader):
     build = {**CASE, "backend": "fa3_fwd"}
-    assert rules_of(build, reader) == () and reader.said(build).serves
-    assert reader.said({**build, "dtype": "float16"}).refused_by == ("FA209",)
-    assert reader.said({**build, "mask": "window"}).refused_by == ("FA209",)
-    assert reader.said({**build, "head_dim_qk": 36, "head_dim_v": 36}).refused_by == ("FA210",)
+    assert rules_of(build, reader) == () and reader.predict(build).serves
+    assert reader.predict({**build, "dtype": "float16"}).refused_by == ("FA209",)
+    assert reader.predict({**build, "mask": "window"}).refused_by == ("FA209",)
+    assert reader.predict({**build, "head_dim_qk": 36, "head_dim_v": 36}).refused_by == ("FA210",)
     assert rules_of({**build, "layout": "offset1"}, reader) == ("FA211",)
 
 
 def test_what_computes_no_gradient_is_told_so():
-    program = (kernels_dir() / "_sweep_backends.py").read_text().splitlines()
+    program = (kernels_dir() / "sweep" / "calls.py").read_text().splitlines()
     line = next(line for line in program if line.startswith("FORWARD_ONLY = "))
     assert literal_eval(line.partition(" = ")[2]) == FORWARD_ONLY
     assert case_facts({**CASE, "backend": "sage"}).value("workload.training") is False
@@ -223,7 +225,7 @@ def test_what_computes_no_gradient_is_told_so():
 
 def test_flash_attention_4_on_hopper(reader):
     case = {"backend": "flash4", "seq_len_q": 300, "seq_len_kv": 300}
-    known = Reader(reader.rulebook, reader.environment.with_(fact("flash-attn-4.version", "4.0.0b36", "test")))
+    known = CasePredictor(reader.rulebook, reader.environment.with_(fact("flash-attn-4.version", "4.0.0b36", "test")))
     assert rules_of({**CASE, **case, "head_dim_qk": 72, "head_dim_v": 72}, known) == ("FA029",)
     assert rules_of({**CASE, **case, "head_dim_qk": 96, "head_dim_v": 96}, known) == ()
     short = {**CASE, **case, "head_dim_qk": 72, "head_dim_v": 72, "seq_len_q": 64}
@@ -232,18 +234,18 @@ def test_flash_attention_4_on_hopper(reader):
 
 def test_a_refusal_that_no_rule_names_is_listed_with_its_reason(reader):
     found = beside(reader, {}, REFUSED)
-    assert not found.foretold and found.unruled["sdpa.flash"].reason == REFUSED.reason
+    assert not found.predicted and found.unpredicted["sdpa.flash"].reason == REFUSED.reason
 
 
 def test_what_a_rule_rules_out_and_runs_right_refutes_the_rule(reader):
     found = beside(reader, {"mask": "boolean"}, RIGHT)
     ((rule, backend),) = found.refuted
-    assert backend == "sdpa.flash" and rule.startswith("SDPA") and not found.foretold
+    assert backend == "sdpa.flash" and rule.startswith("SDPA") and not found.predicted
 
 
 def test_wrong_numbers_that_a_rule_names_are_foretold_and_others_are_not(reader):
     known = {"backend": "sdpa.efficient", "mask": "causal_bottom_right"}
-    assert ("SDPA401", "wrong") in beside(reader, known, WRONG).foretold
+    assert ("SDPA401", "wrong") in beside(reader, known, WRONG).predicted
     assert ("SDPA401", "sdpa.efficient") in beside(reader, known, RIGHT).refuted
     assert rules_of({**CASE, **known}, reader) == ("SDPA401",)
     assert rules_of({**CASE, "backend": "sdpa.efficient"}, reader) == ()
@@ -251,7 +253,7 @@ def test_wrong_numbers_that_a_rule_names_are_foretold_and_others_are_not(reader)
 
 def test_a_warning_may_explain_a_fault_and_is_not_refuted_by_a_case_without(reader):
     known = {"backend": "sdpa.cudnn", "mask": "additive_float32", "seq_len_q": 128, "seq_len_kv": 128}
-    assert ("SDPA404", "wrong") in beside(reader, known, WRONG).foretold
+    assert ("SDPA404", "wrong") in beside(reader, known, WRONG).predicted
     assert not beside(reader, known, RIGHT).refuted
     own = {**known, "mask": "additive"}  # in the type of the queries
     assert rules_of({**CASE, **own}, reader) == ()
@@ -264,23 +266,23 @@ def test_a_note_explains_only_what_another_call_left_behind(reader):
 
 
 def test_backends_without_rules_are_left_alone(reader):
-    assert beside(reader, {"backend": "varlen"}, REFUSED).asked == 0
-    assert beside(reader, {"backend": "file:x.py:f"}, WRONG).asked == 0
-    assert beside(reader, {}, KernelResult("unavailable")).asked == 0
+    assert beside(reader, {"backend": "varlen"}, REFUSED).covered == 0
+    assert beside(reader, {"backend": "file:x.py:f"}, WRONG).covered == 0
+    assert beside(reader, {}, KernelResult("unavailable")).covered == 0
 
 
-@pytest.mark.parametrize("backend", sorted(set(SPOKEN_OF) & set(DOMAINS)))
+@pytest.mark.parametrize("backend", sorted(set(COVERED) & set(DOMAINS)))
 def test_every_case_can_be_said_in_the_words_of_the_rules(reader, backend):
     for case in plan([backend], "cuda", 80, seed=5).cases:
         facts = case_facts(case)
         for key, told in facts.items():
             allowed = term(key).values
             assert not allowed or told.value in (*allowed, "absent"), (key, told.value)
-        assert reader.said(case) is not None
+        assert reader.predict(case) is not None
 
 
 def test_every_backend_of_rules_is_one_of_the_sweep():
-    assert set(SPOKEN_OF) <= set(DOMAINS)
+    assert set(COVERED) <= set(DOMAINS)
 
 
 def test_the_report_says_it_in_both_forms(reader):
@@ -295,8 +297,8 @@ def test_the_report_says_it_in_both_forms(reader):
         item.rules = rules_of(item.case, reader)
     found = compare(records, reader)
     text, told = as_text(outcome, found), as_json(outcome, found)
-    assert "foretold by SDPA401" in text and "; unpredicted" in text and "refuted: 1 cases ran right" in text
-    assert "no rule foretold 1 refusals of `sdpa.flash`" in text
+    assert "predicted by SDPA401" in text and "; unpredicted" in text and "refuted: 1 cases ran right" in text
+    assert "no rule predicted 1 refusals of `sdpa.flash`" in text
     assert [item["prediction"] for item in told["failures"]] == ["foretold", "unpredicted"]
     assert told["rulebook"]["foretold"][0]["rule"] == "SDPA401" and told["rulebook"]["refuted"][0]["cases"] == 1
     assert as_json(outcome)["rulebook"] is None and "rulebook" not in as_text(outcome)

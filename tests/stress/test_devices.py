@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
 
 from doctor.runner.result import KernelResult
 from doctor.stress import sweep as module
-from doctor.stress.discovery import Options
-from doctor.stress.partition import IN_A_ROW
+from doctor.stress.discovery import SweepOptions
+from doctor.stress.partition import MAX_IN_A_ROW
 from doctor.stress.report import as_json, as_text
 from doctor.stress.worker import Worker
 
@@ -53,9 +54,9 @@ class Host:
 def sweep_of(monkeypatch, names, answer, **options):
     host = Host(names, answer)
     monkeypatch.setattr(module, "Worker", host.worker)
-    monkeypatch.setattr(module, "look", lambda options, tell: (host.hello, []))
-    monkeypatch.setattr("doctor.stress.failures._show_all", lambda found, worker: None)
-    return module.sweep(Options("python", cases=60, processes=1, shrink=0.01, **options))
+    monkeypatch.setattr(module, "discover", lambda options, tell, until: (host.hello, []))
+    monkeypatch.setattr("doctor.stress.failures._verify_script", lambda failure, worker, deadline: None)
+    return module.sweep(SweepOptions("python", cases=60, processes=1, shrink=0.01, **options))
 
 
 def right(gpu, request):
@@ -120,15 +121,45 @@ def test_a_gpu_that_vanishes_is_told_and_costs_the_others_nothing(monkeypatch, l
         return right(gpu, request)
 
     outcome = sweep_of(monkeypatch, ["NVIDIA H200"] * 2, answer)
-    assert outcome.bad and not outcome.complete and len(asked) == 20 + IN_A_ROW, "the rest is not asked"
+    assert outcome.bad and not outcome.complete and len(asked) == 20 + MAX_IN_A_ROW, "the rest is not asked"
     assert [label for label, _ in outcome.vanished] == ["GPU 0 (NVIDIA H200)"]
     assert sum(gpu == "uuid-1" for gpu, _, _ in outcome.records) == len(outcome.plan.cases)
     told = as_json(outcome)["cases"]
     assert sum(told["became"].values()) == told["planned"] * told["devices"] and told["became"]["not reached"] > 0
     assert sum(gpu == "uuid-0" for gpu, _, _ in outcome.records) == 21, "the first that found it gone; no case else"
     assert len(outcome.failures) <= 1, "what was asked of a GPU that is gone is no fault"
-    assert "1 device lost on the way" in as_text(outcome) and "not reached" in as_text(outcome)
-    assert "lost on the way: GPU 0" in as_text(outcome) and as_json(outcome)["vanished"][0]["said"] == lost.reason
+    assert "1 device lost during the sweep" in as_text(outcome) and "not reached" in as_text(outcome)
+    assert "lost during the sweep: GPU 0" in as_text(outcome) and as_json(outcome)["vanished"][0]["said"] == lost.reason
+
+
+class _Slow(list):
+    """A list whose readers meet, as threads on different cores may."""
+
+    def __init__(self, readers):
+        super().__init__()
+        self.meeting = threading.Barrier(readers)
+
+    def __iter__(self):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.meeting.wait(timeout=0.5)
+        return super().__iter__()
+
+
+def test_a_gpu_that_two_processes_lose_at_once_is_reported_once(monkeypatch):
+    host = Host(["NVIDIA H200"], lambda gpu, request: KernelResult("failed", reason="CUDA error: GPU is lost"))
+    host.begun.add(0)
+    monkeypatch.setattr(module, "Worker", host.worker)
+    monkeypatch.setattr(module, "discover", lambda options, tell, until: (host.hello, []))
+    monkeypatch.setattr("doctor.stress.failures._verify_script", lambda failure, worker, deadline: None)
+
+    class Result(module.SweepResult):
+        def __init__(self, *arguments, **more):
+            super().__init__(*arguments, **more)
+            self.vanished = _Slow(2)
+
+    monkeypatch.setattr(module, "SweepResult", Result)
+    outcome = module.sweep(SweepOptions("python", cases=60, processes=2, shrink=0.01))
+    assert [label for label, _ in list.__iter__(outcome.vanished)] == ["GPU 0 (NVIDIA H200)"]
 
 
 def test_memory_is_shared_by_the_processes_of_a_gpu(monkeypatch):
@@ -140,7 +171,7 @@ def test_memory_is_shared_by_the_processes_of_a_gpu(monkeypatch):
 
     host = Host(["NVIDIA H200"], answer)
     monkeypatch.setattr(module, "Worker", host.worker)
-    monkeypatch.setattr(module, "look", lambda options, tell: (host.hello, []))
+    monkeypatch.setattr(module, "discover", lambda options, tell, until: (host.hello, []))
     host.begun.add(0)
-    module.sweep(Options("python", cases=30, processes=4, memory=8 * GIB))
+    module.sweep(SweepOptions("python", cases=30, processes=4, memory=8 * GIB))
     assert given - {None} == {2 * GIB}

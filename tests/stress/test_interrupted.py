@@ -14,15 +14,16 @@ from collections import Counter
 
 import pytest
 
-from doctor.util.resources import kernels_dir
+from tests.helpers.paths import HELPERS, KERNELS
 
 CASES = 60
 HOST = """
 import pathlib, sys
+from doctor.runner import run
 from doctor.stress import worker
-worker.kernels_dir = lambda: pathlib.Path(sys.argv[1])
+run.kernels_dir = lambda: pathlib.Path(sys.argv[1])
 worker.PAUSE = 0.01
-from doctor.cli import main
+from doctor.cli.main import main
 main(["stress", "--python", sys.executable, *sys.argv[2:]])
 """
 
@@ -32,10 +33,11 @@ class Sweep:
 
     def __init__(self, folder):
         self.folder, self.asked_file = folder, folder / "asked"
-        self.programs = folder / "programs"
-        self.programs.mkdir()
-        shutil.copy(kernels_dir() / "_probe.py", self.programs)
-        shutil.copy(pathlib.Path(__file__).with_name("made_up_sweep.py"), self.programs / "sweep.py")
+        self.programs = folder / "kernels"
+        (self.programs / "programs").mkdir(parents=True)
+        for name in ("__main__.py", "protocol.py"):
+            shutil.copy(KERNELS / name, self.programs)
+        shutil.copy(HELPERS / "made_up_sweep.py", self.programs / "programs" / "sweep.py")
 
     def start(self, *options, conduct="", journal="journal", **more):
         named = ["--journal", str(self.folder / journal)] if journal else []
@@ -109,14 +111,15 @@ def test_answers_are_kept_and_nothing_is_asked_twice(sweep, number):
         time.sleep(0.02)
     before = len(sweep.asked)
     if number != signal.SIGKILL:
-        assert process.returncode == 130 and "the same command goes on from there" in err
+        assert process.returncode == 130 and "the same command continues from there" in err
         assert not list((sweep.folder / "temporary").glob("attn-doctor-*"))
     code, _, told = sweep()
     planned = told["cases"]["planned"]
     assert code == 0 and told["complete"] and adds_up(told) == {"right": planned}
-    assert before - 1 <= told["cases"]["resumed"] <= before and before < planned
+    unread = 4 if number == signal.SIGKILL else 1  # results that the killed host had not read yet
+    assert before - unread <= told["cases"]["resumed"] <= before and before < planned
     twice = [case for case, count in Counter(sweep.asked).items() if count > 1]
-    assert len(sweep.asked) <= planned + 1 and len(twice) <= 1, "but for the one that was under way"
+    assert len(sweep.asked) <= planned + unread and len(twice) <= unread, "except those under way"
     sweep.asked_file.unlink()
     _, _, whole = sweep(journal="another")
     assert whole["cases"]["became"] == told["cases"]["became"] and whole["backends"] == told["backends"]
@@ -146,7 +149,7 @@ def test_a_budget_ends_it_in_time_even_in_a_case_that_hangs(sweep):
 
 def test_no_answer_is_no_diagnosis(sweep):
     code, err, told = sweep("--budget", "0.5", conduct="sdpa.default=hang")
-    assert code == 3 and told is None and "no case was answered within the budget" in err
+    assert code == 3 and told is None and "no case completed within the budget" in err
 
 
 def test_all_refused_is_no_good_news(sweep):
@@ -208,7 +211,7 @@ def test_the_journal_that_nobody_asked_for_is_no_condition(sweep):
 
 def test_a_disk_that_is_full_costs_the_journal_alone(sweep):
     code, err, _ = sweep(journal="/dev/full")
-    assert code == 2 and "is no file" in err
+    assert code == 2 and "is not a file" in err
     _, _, told = sweep("--cases", "6")
     size = (sweep.folder / "journal").stat().st_size
     # A limit on the size of files is the disk that is full, for a test that may not mount one.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from doctor.runner.result import KernelResult
-from doctor.stress import partition as lanes
+from doctor.stress import partition
 from doctor.stress.devices import Device
 from doctor.stress.journal import Journal
 
@@ -28,17 +28,17 @@ class Slow:
 
 @pytest.fixture
 def outcomes(monkeypatch, tmp_path):
-    monkeypatch.setattr(lanes, "Worker", Slow)
+    monkeypatch.setattr(partition, "Worker", Slow)
 
     def ask(*takes: float) -> list[str]:
         noted: list[tuple[Any, str]] = []
-        part = lanes.Part(
+        part = partition.DevicePartition(
             Device("0", "GPU 0", {}),
             Slow("python", timeout=60.0),
             lambda case, answer, new: noted.append((case, answer.outcome)),
         )
         cases = [{"backend": "flex", "takes": seconds, "seed": number} for number, seconds in enumerate(takes)]
-        part.ask(cases, Journal(tmp_path / "journal", {}), 1 << 30, None, lambda: False)
+        part.run(cases, Journal(tmp_path / "journal", {}), 1 << 30, None, lambda: False)
         assert all("memory_bytes" not in case for case, _ in noted) and len(noted) == len(takes)
         return [outcome for _, outcome in sorted(noted, key=lambda item: item[0]["seed"])]
 
@@ -54,4 +54,4 @@ def test_a_hang_stays_one(outcomes) -> None:
 
 
 def test_a_backend_that_hangs_time_and_again_is_not_asked_again(outcomes) -> None:
-    assert outcomes(*[100] * lanes.TRIES) == ["timeout"] * lanes.TRIES
+    assert outcomes(*[100] * partition.MAX_CRASHES) == ["timeout"] * partition.MAX_CRASHES

@@ -11,10 +11,11 @@ import pytest
 from doctor.errors import DoctorError
 from doctor.runner.result import KernelResult
 from doctor.runner.run import run_program, run_snippet
-from doctor.stress.devices import disagreements, lanes
-from doctor.stress.discovery import Options
-from doctor.stress.failures import Failure, kinds, verdict
+from doctor.stress.devices import devices_of, disagreements
+from doctor.stress.discovery import SweepOptions
+from doctor.stress.failures import Failure
 from doctor.stress.journal import Journal
+from doctor.stress.verdict import fault_kinds, verdict
 
 GIB = 2**30
 
@@ -24,17 +25,19 @@ def device(index, free=139, **more):
 
 
 def test_one_lane_per_gpu_and_the_given_list_is_kept():
-    made, problems = lanes({"devices": [device(0), device(1)], "visible": "GPU-aa,MIG-bb"}, None)
+    made, problems = devices_of({"devices": [device(0), device(1)], "visible": "GPU-aa,MIG-bb"}, None)
     assert [lane.env["CUDA_VISIBLE_DEVICES"] for lane in made] == ["GPU-aa", "MIG-bb"] and not problems
-    made, _ = lanes({"devices": [device(0), device(1)], "visible": None}, 5)
+    made, _ = devices_of({"devices": [device(0), device(1)], "visible": None}, 5)
     assert [lane.env["CUDA_VISIBLE_DEVICES"] for lane in made] == ["0", "1"] and made[0].memory_bytes == 5
 
 
 def test_a_busy_gpu_is_said_and_a_broken_one_left_out():
-    made, problems = lanes({"devices": [device(0, free=70, utilization=97), device(1, problem="no permission")]}, None)
+    made, problems = devices_of(
+        {"devices": [device(0, free=70, utilization=97), device(1, problem="no permission")]}, None
+    )
     assert len(made) == 1 and "70.0 of 140.0 GiB" in made[0].notes[0] and "97 %" in made[0].notes[1]
     assert problems == ["GPU 1 (NVIDIA H200) cannot be used: no permission"]
-    assert not lanes({"devices": [device(0)]}, None)[0][0].notes
+    assert not devices_of({"devices": [device(0)]}, None)[0][0].notes
 
 
 CASE = {"backend": "sdpa.flash", "mask": "no_mask", "seq_len_q": 64}
@@ -67,7 +70,7 @@ def test_journal_takes_up_what_is_there(tmp_path):
     first.add("gpu0", CASE, KernelResult("ran", {"verdict": "ok"}, seconds=0.5))
     first.close()
     again = Journal(path, stack)
-    assert again.resumed == 1 and next(iter(again.answers.values())).observed == {"verdict": "ok"}
+    assert again.resumed == 1 and next(iter(again.results.values())).observed == {"verdict": "ok"}
     again.finish()
     assert Journal(path, stack).resumed == 0, "finished"
     assert json.loads(path.read_text().splitlines()[0])["stack"] == stack
@@ -87,7 +90,7 @@ def test_a_line_cut_short_costs_no_answer_that_follows(tmp_path):
     second = Journal(path, stack)
     second.add("gpu1", CASE, KernelResult("ran"))
     second.close()
-    assert {gpu for gpu, _ in Journal(path, stack).answers} == {"gpu0", "gpu1"}
+    assert {gpu for gpu, _ in Journal(path, stack).results} == {"gpu0", "gpu1"}
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,7 @@ def test_what_no_answer_can_have_been_is_passed_over(tmp_path, record):
     first.close()
     with path.open("ab") as file:
         file.write(json.dumps(record).encode() + b"\n" + b"\xff\x00" + b"[" * 100_000 + b"\n")
-    assert [gpu for gpu, _ in Journal(path, stack).answers] == ["gpu0"]
+    assert [gpu for gpu, _ in Journal(path, stack).results] == ["gpu0"]
 
 
 def test_a_journal_that_is_no_file(tmp_path):
@@ -120,7 +123,7 @@ def test_a_journal_that_is_no_file(tmp_path):
 
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
-        with pytest.raises(DoctorError, match="no file"):
+        with pytest.raises(DoctorError, match="not a file"):
             Journal(path, {"torch": "2.11"})
     with pytest.raises(DoctorError, match="cannot write the journal"):
         Journal(tmp_path / "a\0b", {"torch": "2.11"})
@@ -130,19 +133,18 @@ def test_a_journal_that_is_no_file(tmp_path):
 def test_a_file_that_is_no_journal_stays_as_it_is(tmp_path, text):
     path = tmp_path / "notes.txt"
     path.write_text(text)
-    with pytest.raises(DoctorError, match="no journal"):
+    with pytest.raises(DoctorError, match="not a journal"):
         Journal(path, {"torch": "2.11"})
     assert path.read_text() == text
 
 
 def test_what_is_computed_in_int8_errs_alike_in_either_type():
     source = """
-import _attention, _sweep_backends
-from _probe import main
+from ..attention.bounds import BOUNDS
+from ..sweep.calls import looser
 def run(request):
-    bounds = {kind: _attention.BOUNDS[kind][0] for kind in ("bfloat16", "float16")}
-    return {kind: _sweep_backends.looser({"backend": "sage", "dtype": kind}) * bound for kind, bound in bounds.items()}
-main(run)
+    bounds = {kind: BOUNDS[kind][0] for kind in ("bfloat16", "float16")}
+    return {kind: looser({"backend": "sage", "dtype": kind}) * bound for kind, bound in bounds.items()}
 """
     allowed = run_snippet(sys.executable, source, timeout=30).observed
     # Healthy 1.0 to 1.3 %, keys counted that are not there 3.7 % and more: as seen on an H200.
@@ -151,9 +153,11 @@ main(run)
 
 def test_verdicts_and_kinds():
     assert verdict(KernelResult("failed", reason="torch.OutOfMemoryError: CUDA out of memory. Tried")) == "no memory"
-    assert kinds(KernelResult("failed", reason="torch.AcceleratorError: CUDA error")) == ["failed:AcceleratorError"]
-    assert verdict(ran(1, "wrong", ["dq"])) == "wrong" and kinds(ran(1, "wrong", ["dq"])) == ["dq"]
-    assert verdict(KernelResult("refused")) == "refused" and kinds(KernelResult("crashed")) == ["crashed"]
+    assert fault_kinds(KernelResult("failed", reason="torch.AcceleratorError: CUDA error")) == [
+        "failed:AcceleratorError"
+    ]
+    assert verdict(ran(1, "wrong", ["dq"])) == "wrong" and fault_kinds(ran(1, "wrong", ["dq"])) == ["dq"]
+    assert verdict(KernelResult("refused")) == "refused" and fault_kinds(KernelResult("crashed")) == ["crashed"]
 
 
 def test_a_small_form_explains_what_has_all_it_needs():
@@ -194,10 +198,10 @@ def test_triton_that_breaks_is_a_fault_and_one_that_runs_a_note(monkeypatch):
     from doctor.stress.report import as_text
 
     def outcome_of(answer):
-        monkeypatch.setattr(module.Worker, "ask", lambda self, request: answer)
+        monkeypatch.setattr(module.Worker, "run_one", lambda self, request, until=None: answer)
         hello = {"torch": "2.11", "backends": {}}
-        outcome = module.Outcome(hello, SweepPlan((), {}), [Device("gpu0", "GPU 0")], [])
-        module._triton(Options("python"), outcome)
+        outcome = module.SweepResult(hello, SweepPlan((), {}), [Device("gpu0", "GPU 0")], [])
+        module._check_triton(SweepOptions("python"), outcome)
         return outcome
 
     good = outcome_of(KernelResult("ran", {"verdict": "ok", "faults": []}))

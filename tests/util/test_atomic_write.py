@@ -85,7 +85,7 @@ def test_a_limit_met_half_way_leaves_the_old_file(tmp_path: Path):
         "import resource, signal, sys\n"
         "from pathlib import Path\n"
         "from doctor.errors import DoctorError\n"
-        "from doctor.wholefile import write_atomically\n"
+        "from doctor.util.atomic_write import write_atomically\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))\n"
         "try:\n"

@@ -13,7 +13,8 @@ from pathlib import Path
 from doctor.errors import DoctorError
 from doctor.model import Report
 from doctor.packages.index import load_index
-from doctor.util.toml_lines import load_toml
+from doctor.sources.watch import Watch
+from doctor.util.toml_text import load_toml
 
 from .changes import ChangeSet, PackageChange, changes_of
 from .files import Edited, SourceFile
@@ -43,9 +44,12 @@ class Edits:
         return [(file.source.path, file.write()) for file in self.files]
 
 
-def edits_of(report: Report, names: Sequence[str]) -> Edits:
-    """The edits that a report's fix asks for in these files; DoctorError where one must not be edited by hand."""
-    editable, refusals = sorted_out(names)
+def edits_of(report: Report, names: Sequence[str], watch: Watch | None = None) -> Edits:
+    """Return the edits of a report's fix in these files; DoctorError where one must not be edited by hand.
+
+    `watch` comes from the rulebook of the report; it decides which files of a folder declare its environment.
+    """
+    editable, refusals = sorted_out(names, watch or Watch())
     if not editable:
         raise refusals[0] if refusals else DoctorError("no file to edit", "name one: `--write FILE`")
     goals = changes_of(report)

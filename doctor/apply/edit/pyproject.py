@@ -11,8 +11,8 @@ from doctor.packages.index import load_index
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import admits
 from doctor.sources.manifests.base import DeclaredRequirement
-from doctor.sources.manifests.markers import judge, pythons_of
-from doctor.util.toml_lines import load_toml
+from doctor.sources.manifests.markers import applies, pythons_of
+from doctor.util.toml_text import load_toml
 
 from .changes import ChangeSet, PackageChange
 from .files import SourceFile
@@ -71,7 +71,7 @@ class Pyproject:
                 continue
             marker = parts.marker.replace('\\"', '"') if parts.marker else None
             if (
-                judge(DeclaredRequirement(parts.name, str(self.source.path), number, marker=marker), self.platforms)
+                applies(DeclaredRequirement(parts.name, str(self.source.path), number, marker=marker), self.platforms)
                 is False
             ):
                 self.elsewhere.add(parts.name)
@@ -252,7 +252,7 @@ def _holds(item: Mapping[str, Any], platforms: Sequence[Platform]) -> bool | Non
     if isinstance(item.get("platform"), str):
         marker = f"sys_platform == '{item['platform']}'" + (f" and ({marker})" if marker else "")
     return (
-        judge(DeclaredRequirement("", "pyproject.toml", 0, marker=marker), platforms)
+        applies(DeclaredRequirement("", "pyproject.toml", 0, marker=marker), platforms)
         if isinstance(marker, str)
         else None
     )

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from doctor.errors import DoctorError, fault
-from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index, normalized
+from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index
 from doctor.sources.manifests.formats.requirements import address_entry, project_top, split_marker
-from doctor.sources.manifests.markers import judge
+from doctor.sources.manifests.markers import applies
 
 from .changes import ChangeSet, PackageChange
 from .files import SourceFile
@@ -81,7 +83,7 @@ class RequirementsFile:
             return None
         name, marker = (parts.name, parts.marker) if parts else (bare.name, bare.marker)  # type: ignore[union-attr]
         if (
-            judge(DeclaredRequirement(name, str(self.source.path), line.number, marker=marker), goals.platforms)
+            applies(DeclaredRequirement(name, str(self.source.path), line.number, marker=marker), goals.platforms)
             is False
         ):
             self.elsewhere.add(name)
@@ -114,7 +116,7 @@ class RequirementsFile:
 
     def _refuse_unreadable(self, line: Line, goals: ChangeSet) -> None:
         name = _NAME.match(line.body)
-        goal = goals.items.get(normalized(name[0])) if name else None
+        goal = goals.items.get(canonicalize_name(name[0])) if name else None
         if goal is not None:
             wanted = f"`{goal.package}=={goal.version}`" if goal.version else f"`{goal.package}` gone"
             raise fault(

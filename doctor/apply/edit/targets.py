@@ -7,38 +7,39 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from doctor.errors import DoctorError
-from doctor.sources.manifests.base import ENVIRONMENT, MAX_BYTES
-from doctor.sources.manifests.detect import kind_of
+from doctor.sources.manifests.base import MAX_BYTES, FileRole, ManifestKind
+from doctor.sources.manifests.detect import UnknownKind, kind_of
 from doctor.sources.manifests.discover import discover
+from doctor.sources.watch import Watch
 from doctor.util.yaml_text import read_text
 
-_EDITED = ("requirements", "pyproject")
+_EDITED = (ManifestKind.REQUIREMENTS, ManifestKind.PYPROJECT)
 #: Kind of a lock file → (what it is made from, the command that regenerates it).
 _LOCKS = {
-    "uv": ("pyproject.toml", "uv lock"),
-    "poetry": ("pyproject.toml", "poetry lock"),
-    "pdm": ("pyproject.toml", "pdm lock"),
-    "pylock": ("pyproject.toml", "uv export --format pylock.toml -o {name}"),
-    "pipfile_lock": ("Pipfile", "pipenv lock"),
-    "pixi": ("pixi.toml", "pixi lock"),
-    "conda_lock": ("environment.yml", "conda-lock"),
+    ManifestKind.UV: ("pyproject.toml", "uv lock"),
+    ManifestKind.POETRY: ("pyproject.toml", "poetry lock"),
+    ManifestKind.PDM: ("pyproject.toml", "pdm lock"),
+    ManifestKind.PYLOCK: ("pyproject.toml", "uv export --format pylock.toml -o {name}"),
+    ManifestKind.PIPFILE_LOCK: ("Pipfile", "pipenv lock"),
+    ManifestKind.PIXI: ("pixi.toml", "pixi lock"),
+    ManifestKind.CONDA_LOCK: ("environment.yml", "conda-lock"),
 }
 #: Kind of any other file → what to do instead.
 _INSTEAD = {
-    "pipfile": "`--pin` gives the versions; put them there, then run `pipenv lock`",
-    "pixi_project": "`--pin` gives the versions; put them there, then run `pixi lock`",
-    "conda": "`--format conda` gives its lines, and conda's solver has to choose the builds: `conda env update`",
-    "dockerfile": "`--format docker` gives its lines",
-    "jobscript": "`--format shell` gives its lines",
-    "workflow": "`--format shell` gives its lines",
+    ManifestKind.PIPFILE: "`--pin` gives the versions; put them there, then run `pipenv lock`",
+    ManifestKind.PIXI_PROJECT: "`--pin` gives the versions; put them there, then run `pixi lock`",
+    ManifestKind.CONDA: "`--format conda` gives its lines; `conda env update` lets conda's solver choose the builds",
+    ManifestKind.DOCKERFILE: "`--format docker` gives its lines",
+    ManifestKind.JOBSCRIPT: "`--format shell` gives its lines",
+    ManifestKind.WORKFLOW: "`--format shell` gives its lines",
 }
 
 
-def sorted_out(names: Sequence[str]) -> tuple[list[Path], list[DoctorError]]:
+def sorted_out(names: Sequence[str], watch: Watch) -> tuple[list[Path], list[DoctorError]]:
     """(the files to edit, why the others are not edited): of a folder those that declare its environment."""
     editable: list[Path] = []
     refusals: list[DoctorError] = []
-    for path in dict.fromkeys(path for name in names for path in _files(name)):
+    for path in dict.fromkeys(path for name in names for path in _files(name, watch)):
         refusal = _refusal(path)
         if refusal is None:
             editable.append(path)
@@ -47,14 +48,14 @@ def sorted_out(names: Sequence[str]) -> tuple[list[Path], list[DoctorError]]:
     return editable, refusals
 
 
-def _files(name: str) -> Iterator[Path]:
+def _files(name: str, watch: Watch) -> Iterator[Path]:
     with_extras = re.fullmatch(r"(.+)\[[^\[\]]*\]", name)
     path = Path(with_extras[1] if with_extras and not Path(name).exists() else name)
     if not path.is_dir():
         yield path
         return
-    for item in discover(path):
-        if item.used and item.role == ENVIRONMENT:
+    for item in discover(path, watch):
+        if item.used and item.role == FileRole.ENVIRONMENT:
             yield _source(item.path)
 
 
@@ -65,7 +66,7 @@ def _source(path: Path) -> Path:
     return beside if beside.name == "pyproject.toml" and beside.is_file() else path
 
 
-def _kind(path: Path) -> str:
+def _kind(path: Path) -> ManifestKind:
     return kind_of(path, read_text(path, "file", MAX_BYTES))
 
 
@@ -76,9 +77,7 @@ def _refusal(path: Path) -> DoctorError | None:
         raise DoctorError(f"cannot edit `{path}`: {what}", "`--pin FILE` writes a new one")
     try:
         kind = _kind(path)
-    except DoctorError as problem:
-        if "is not known" not in problem.message:
-            raise
+    except UnknownKind:
         what = "requirements.txt and pyproject.toml are"
         return DoctorError(f"`{path}` is not edited: unknown kind of file", what)
     if kind in _EDITED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from doctor.sources.manifests.base import normalized
+from packaging.utils import canonicalize_name
 
 from .toml import Key
 
@@ -77,7 +77,7 @@ def poetry_of(content: Mapping[str, Any]) -> Iterator[tuple[Key, str, Any]]:
         table = value_at(content, key)
         for name, value in table.items() if isinstance(table, dict) else ():
             if name != "python":
-                yield (*key, name), normalized(name), value
+                yield (*key, name), canonicalize_name(name), value
 
 
 def addresses_of(content: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:

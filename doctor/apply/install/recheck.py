@@ -8,6 +8,7 @@ from dataclasses import replace
 from doctor.diagnosis.examine import DiagnosisInput
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import TERMS, parse
 from doctor.model import ABSENT, ChangeKind, Fact, Facts, Finding, Fix, Report, RunVerdict, Severity, VerificationStep
@@ -15,7 +16,6 @@ from doctor.packages.relations import owner_of
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.locate import find_target
-from doctor.sources.probes.target import Watch
 
 #: Facts that packages do not change: taken from the environment that the fix is for.
 _MACHINE = ("gpu.", "driver.", "platform.", "env.", "ranks.", "workload.")
@@ -37,8 +37,7 @@ def diagnose_after(
     variables = {c.name.removeprefix("env."): c.after for c in fix.changes if c.kind == ChangeKind.ENV}
     target = find_target(python)
     environ = {name: text for name, text in {**target.environ, **variables}.items() if text is not None}
-    watch = Watch(rulebook.watched_environment, rulebook.watched_distributions)
-    found = collect(replace(target, environ=environ), watch)
+    found = collect(replace(target, environ=environ), watch_of(rulebook))
     facts = _overlaid(found, report.facts, fix, assumed)
     why_not = _why_no_kernels(found, facts, assumed or {}, request)
     examined = DiagnosisInput(facts, None if why_not else python, why_not, variables=variables)

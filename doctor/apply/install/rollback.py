@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from doctor.diagnosis.judge import TOOL
@@ -61,10 +61,11 @@ def roll_back(
     if installer is None:
         raise DoctorError(f"cannot install: {why_not}")
     work = Work(installer, place, InstallPlan(), options.proof_timeout, options.break_system_packages)
-    if not ask(_plan_text(kept, undoing, work)):
+    rules = (*request.defaults.rules, *request.rules)
+    if not ask(_plan_text(kept, undoing, work, rules)):
         steps = [VerificationStep("restores", None, "cancelled; nothing was changed")]
     else:
-        steps = list(_steps(undoing, installer, work, tell))
+        steps = list(_steps(undoing, installer, work, rules, tell))
         now = frozen.packages_of(site_dirs)
         left = [name for name in frozen.difference(kept.packages, now) if name in {*undoing.added, *undoing.old}]
         good = not left and all(step.outcome for step in steps)
@@ -100,9 +101,9 @@ def undoing_of(kept: frozen.Freeze, now: Mapping[str, frozen.Kept]) -> Undoing:
 
 
 def _steps(
-    undoing: Undoing, installer: Installer, work: Work, tell: Callable[[str], None]
+    undoing: Undoing, installer: Installer, work: Work, rules: Sequence[str], tell: Callable[[str], None]
 ) -> Iterator[VerificationStep]:
-    for name, command in _commands(undoing, installer, work):
+    for name, command in _commands(undoing, installer, work, rules):
         tell(f"{shown(command)} …")
         ran = run_child(command, timeout=work.timeout)
         if not ran.good and re.search(r"no RECORD|RECORD file was not found|uninstall-no-record-file", ran.said):
@@ -114,18 +115,20 @@ def _steps(
         yield work.compiled(line, empty)
 
 
-def _commands(undoing: Undoing, installer: Installer, work: Work) -> Iterator[tuple[str, list[str]]]:
+def _commands(
+    undoing: Undoing, installer: Installer, work: Work, rules: Sequence[str]
+) -> Iterator[tuple[str, list[str]]]:
     """New ones go before old ones come back: a file that both own is there in the end."""
     python = work.place.python
     if undoing.added:
         yield "removes", [*installer.uninstall(python, undoing.added), *work.options]
     if undoing.old:
         wanted = [word for name, kept in sorted(undoing.old.items()) for word in kept.requirement(name)]
-        options = ["--no-deps", installer.reinstall_option, *work.options, *_indexes(undoing)]
+        options = ["--no-deps", installer.reinstall_option, *work.options, *_indexes(undoing, rules)]
         yield "restores", installer.install(python, [*options, *wanted])
 
 
-def _indexes(undoing: Undoing) -> list[str]:
+def _indexes(undoing: Undoing, rules: Sequence[str]) -> list[str]:
     """The indexes of builds that the registry does not have (2.6.0+cu126), as rules name them."""
     labels = {
         match[1] for kept in undoing.old.values() if not kept.origin
@@ -134,20 +137,20 @@ def _indexes(undoing: Undoing) -> list[str]:
     if not labels:
         return []
     named = (
-        item["index_url"] for rule in load_rulebook().rules.values() for item in rule.body.get("fix") or ()
+        item["index_url"] for rule in load_rulebook(rules).rules.values() for item in rule.body.get("fix") or ()
         if isinstance(item, dict) and item.get("index_url")
     )  # fmt: skip
     bases = {match[1] for url in named if (match := re.fullmatch(r"(https://.+/)cu\d+/?", str(url)))}
     return [word for base in sorted(bases) for label in sorted(labels) for word in ("--extra-index-url", base + label)]
 
 
-def _plan_text(kept: frozen.Freeze, undoing: Undoing, work: Work) -> str:
+def _plan_text(kept: frozen.Freeze, undoing: Undoing, work: Work, rules: Sequence[str]) -> str:
     lines = [f"the environment of `{tilde(work.place.python)}` will be restored to its state of {kept.when}:"]
     lines += [f"  remove {name}" for name in undoing.added]
     lines += [f"  {name} {item.version}" for name, item in sorted(undoing.old.items())]
     lines += [f"  {line.requirement}, rebuilt" for line in undoing.built]
     lines.append("by:")
-    lines += [f"  {tilde(shown(command))}" for _, command in _commands(undoing, work.installer, work)]
+    lines += [f"  {tilde(shown(command))}" for _, command in _commands(undoing, work.installer, work, rules)]
     return "\n".join(lines) + "\n"
 
 

@@ -7,12 +7,15 @@ from . import (
     lockstep,
     masks,
     sequence,
+    serving,
+    sglang,
     shapes,
-    te_dims,
     torch_sdpa,
     transformer_engine,
     transformer_engine_bias,
     transformers,
+    vllm,
+    vllm_flash_attn,
 )
 
 __all__ = [
@@ -22,10 +25,13 @@ __all__ = [
     "lockstep",
     "masks",
     "sequence",
+    "serving",
+    "sglang",
     "shapes",
-    "te_dims",
     "torch_sdpa",
     "transformer_engine",
     "transformer_engine_bias",
     "transformers",
+    "vllm",
+    "vllm_flash_attn",
 ]

@@ -1,11 +1,11 @@
-"""Derived facts of TransformerEngine: what single context-parallel steps ask of a backend.
+"""Derived facts of TransformerEngine: what single context-parallel steps require of a backend.
 
 Source: context_parallel.py of every release from 2.3 on (attention.py before), cp_per_step_configs of 2.20.
 """
 
 from __future__ import annotations
 
-from doctor.facts.vocabulary import BOOLEAN, LIST
+from doctor.facts.kinds import BOOLEAN, LIST
 from doctor.model import ABSENT
 
 from .registry import derived
@@ -34,7 +34,7 @@ def _a2a_ranks(cp_size: int, comm: str, a2a: int | str | None) -> int | None:
 @derived(
     "te.fused.steps",
     LIST,
-    "what single context-parallel steps ask of cuDNN, as key=value;key=value",
+    "what single context-parallel steps require of cuDNN, as key=value;key=value",
     needs=(
         "workload.cp_size", "workload.cp_comm_type", "te.mask", "te.seqlen_q", "te.seqlen_kv", "te.layout",
         "te.heads", "te.kv_heads", "te.window_left", "te.window_right", "te.qkv_format",

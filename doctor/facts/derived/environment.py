@@ -1,4 +1,4 @@
-"""Derived facts of the environment: what two or more installed things say together."""
+"""Derived facts of the environment: what follows from several installed packages together."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from doctor.facts.vocabulary import BOOLEAN, TEXT, VERSION, Term, declare, parse_version
+from doctor.facts.kinds import BOOLEAN, TEXT, VERSION
+from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
 
 from .registry import derived
 
 
 @derived(
-    "cudnn.copies_disagree", BOOLEAN, "cuDNN copies of different versions lie on the load path", needs=("cudnn.copies",)
+    "cudnn.copies_disagree", BOOLEAN, "cuDNN copies of different versions are on the load path", needs=("cudnn.copies",)
 )
 def _copies_disagree(copies: tuple[str, ...] | str) -> bool:
     return copies != ABSENT and len({copy.split(" ", 1)[0] for copy in copies}) > 1
@@ -31,7 +32,7 @@ def _wheel_version(cuda_major: str | None, *wheels: str | None) -> str | None:
         return ABSENT if all(wheel == ABSENT for wheel in wheels) else None
     own = dict(zip(("13", "12", "11"), wheels, strict=True)).get(cuda_major or "")
     if own in (None, ABSENT) and len(installed) > 1:
-        return None  # which of them torch was to find is not known
+        return None  # unknown which of them torch finds
     chosen = installed[0] if own in (None, ABSENT) else own
     return ".".join(str(part) for part in parse_version(str(chosen)).release[:3])
 
@@ -71,7 +72,7 @@ _VOLTA = 7
 @derived(
     "torch.serves_gpu",
     BOOLEAN,
-    "torch carries code that this GPU runs: same SM major, minor not above the GPU's",
+    "torch has code that this GPU runs: same SM major, minor not above the GPU's",
     needs=("torch.arch_list", "gpu.sm"),
     uses=("platform.system", "torch.arch_list.given"),
 )
@@ -137,7 +138,7 @@ def _cuda_major_held(built_for: str, cuda: str) -> bool | None:
     uses=("nvidia-cudnn-cu13.version", "nvidia-cudnn-cu12.version", "nvidia-cudnn-cu11.version"),
 )
 def _loaded_cudnn(cuda_major: str, *wheels: str | None) -> str | None:
-    """Torch finds its wheel's cuDNN by run path; two wheels share one folder, so both leave it open."""
+    """Return the version of the wheel that torch finds by run path; unknown where two wheels share one folder."""
     found = [wheel for wheel in wheels if wheel not in (None, ABSENT)]
     own = dict(zip(("13", "12", "11"), wheels, strict=True)).get(cuda_major)
     if own is None or own == ABSENT or any(wheel != own for wheel in found):
@@ -157,7 +158,7 @@ def _pinned_wheel(cuda_major: str, *wheels: str | None) -> str | None:
 
 
 def _held(found: str, pin: str | None, parts: int) -> bool | None:
-    """Whether a release is the pinned one, by its first parts; nothing installed breaks no pin."""
+    """Return whether a release is the pinned one, by its first parts; an absent package meets any pin."""
     if found == ABSENT:
         return True
     if pin in (None, ABSENT):
@@ -166,7 +167,7 @@ def _held(found: str, pin: str | None, parts: int) -> bool | None:
 
 
 def _leading(version: str, number: int) -> tuple[int, ...]:
-    """The first parts of a version: 2.2 is 2.2.0."""
+    """Return the first parts of a version: 2.2 is 2.2.0."""
     return (*parse_version(version).release, *([0] * number))[:number]
 
 
@@ -193,7 +194,7 @@ def _triton_pin_held(found: str, pin: str | None) -> bool | None:
 
 
 def _torch_pin_held(parts: int) -> Callable[[str, str, str | None], bool | None]:
-    """A derivation: torch is what an installed package was built for, to that many parts of its version."""
+    """Return a derivation: torch is the release an installed package was built for, by that many parts."""
 
     def compute(package: str, torch: str, pin: str | None) -> bool | None:
         # a pin that is absent: the package was built for torch's stable ABI
@@ -218,7 +219,7 @@ for _package, _parts in (
 @derived(
     "flash-attn.wheel_torch",
     TEXT,
-    "the torch that the label of flash-attn's wheel names: +cu12torch2.8cxx11abiTRUE → 2.8; absent without a label",
+    "the torch in the label of flash-attn's wheel: +cu12torch2.8cxx11abiTRUE → 2.8; absent without a label",
     needs=("flash-attn.version",),
     uses=("flash-attn.wheel",),
 )

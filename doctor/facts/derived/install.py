@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from doctor.facts.derived.registry import derived
-from doctor.facts.vocabulary import BOOLEAN, TEXT, VERSION, Term, declare, parse_version
+from doctor.facts.kinds import BOOLEAN, LIST, TEXT, VERSION
+from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
 
 declare(Term("driver.cuda_branch", VERSION, "major CUDA release that the driver's branch serves", derived=True))
@@ -77,8 +78,8 @@ def _torch_cuda(version: str, default: str | None) -> str | None:
 
 @derived(
     "torch.arch_list",
-    "list",
-    "SM architectures torch carries code for: those of the wheel for aarch64 where that is the machine",
+    LIST,
+    "SM architectures that torch has code for: those of the wheel for aarch64 where that is the machine",
     needs=("platform.machine", "torch.arch_list_aarch64"),
 )
 def _arch_list(machine: str, aarch64: str) -> tuple[str, ...] | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from doctor.facts.derived.registry import derived
-from doctor.facts.vocabulary import BOOLEAN, VERSION, Term, declare, parse_version
+from doctor.facts.kinds import BOOLEAN, VERSION
+from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
 
 declare(Term("sglang.flashinfer_pin", VERSION, "the flashinfer-python release this sglang requires", derived=True))

@@ -1,14 +1,13 @@
-"""Derived facts of masks: windows, corners, and what context parallelism makes of a mask in each step."""
+"""Derived facts of masks: windows, alignment, and the mask of each context-parallel step."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from doctor.facts.vocabulary import BOOLEAN, LIST
+from doctor.facts.kinds import BOOLEAN, LIST
 from doctor.model import ABSENT
 
-from .arithmetic import shape
-from .registry import derived
+from .registry import derived, shape
 
 
 @derived("workload.window_given", BOOLEAN, "a sliding window is set", needs=("workload.window",))
@@ -29,7 +28,7 @@ def _window_effective(given: bool, kv: int, window: Any) -> bool | None:
     if window in (None, ABSENT):
         return None
     left, right = window
-    return bool(0 <= left < kv - 1 or 0 < right < kv - 1)  # right 0 is what a causal mask does anyway
+    return bool(0 <= left < kv - 1 or 0 < right < kv - 1)  # a causal mask has right 0 anyway
 
 
 @shape("workload.causal", BOOLEAN, "the mask is causal, top-left or bottom-right", needs=("workload.mask",))
@@ -50,18 +49,18 @@ def _bottom_right(mask: str) -> bool:
 @shape(
     "workload.bottom_right_diagonal",
     BOOLEAN,
-    "window and ALiBi count from the bottom-right corner",
+    "window and ALiBi are aligned to the bottom-right corner",
     needs=("workload.mask",),
 )
 def _bottom_right_diagonal(mask: str) -> bool:
-    # Source: TransformerEngine dot_product_attention.py: only the top-left causal masks count from the other corner.
+    # Source: TransformerEngine dot_product_attention.py: only the top-left causal masks have the other alignment.
     return mask not in ("causal", "padding_causal")
 
 
 @derived(
     "workload.fully_masked_rows",
     BOOLEAN,
-    "the mask leaves queries that see no key; not known of padding and of masks that are a tensor, unless said",
+    "some queries are masked from every key; unknown for padding and mask tensors unless stated",
     needs=("workload.mask", "workload.window"),
     uses=("workload.seq_len_q", "workload.seq_len_kv", "workload.bottom_right_diagonal"),
 )
@@ -69,17 +68,17 @@ def _fully_masked_rows(
     mask: str, window: tuple[int, int] | str, q: int | None, kv: int | None, bottom_right: bool | None
 ) -> bool | None:
     if mask not in ("no_mask", "causal", "causal_bottom_right"):
-        return None  # padding may hide all keys of a query, or a whole sequence; a tensor may say anything
+        return None  # padding may mask all keys of a query, or a whole sequence; a tensor may hold anything
     left, right = window if isinstance(window, tuple) else (-1, -1)
     if mask != "no_mask":
         right = 0
     if left < 0 and (right < 0 or mask == "causal"):
-        return False  # every query sees the first key
+        return False  # every query attends to the first key
     if not isinstance(q, int) or not isinstance(kv, int) or bottom_right is None:
         return None
-    if bottom_right:  # the last query sees the last key: the first one reaches `right` beyond kv - q
+    if bottom_right:  # the last query attends to the last key, the first one up to `right` beyond kv - q
         return 0 <= right < q - kv
-    return 0 <= left < q - kv  # the first query sees the first key: the last one looks back `left` from q - 1
+    return 0 <= left < q - kv  # the first query attends to the first key, the last one back to `left` before q - 1
 
 
 @derived("workload.context_parallel", BOOLEAN, "cp_size is above 1", needs=("workload.cp_size",))
@@ -90,7 +89,7 @@ def _context_parallel(cp_size: int | str) -> bool:
 @derived(
     "workload.step_masks",
     LIST,
-    "the masks of the single steps that context parallelism cuts attention into",
+    "the masks of the single steps of context parallelism",
     needs=("workload.mask", "workload.context_parallel", "workload.cp_comm_type"),
 )
 def _step_masks(mask: str, context_parallel: bool, comm: str) -> tuple[str, ...] | None:
@@ -100,11 +99,11 @@ def _step_masks(mask: str, context_parallel: bool, comm: str) -> tuple[str, ...]
     if not context_parallel or comm == "a2a" or "causal" not in mask:
         return (mask,)
     padded = mask.startswith("padding")
-    if comm == "all_gather":  # a chunk of queries meets a growing prefix of keys
+    if comm == "all_gather":  # a chunk of queries attends to a growing prefix of keys
         return ("padding_causal_bottom_right" if padded else "causal_bottom_right",)
-    if mask.endswith("bottom_right"):  # the ring knows no such step; refused before it starts
+    if mask.endswith("bottom_right"):  # the ring has no such step; it is refused before it starts
         return (mask,)
-    # The ring, p2p unless told otherwise: the diagonal step keeps its mask, the others see all of the keys they get.
+    # The ring (p2p, the default): the diagonal step keeps its mask, the others attend to all keys they get.
     return (mask, "padding" if padded else "no_mask")
 
 

@@ -1,17 +1,19 @@
-"""Derived facts: what follows from other facts by arithmetic that YAML cannot say.
+"""The registry of derived facts: what follows from other facts by arithmetic that YAML cannot express.
 
-A derivation is a pure function from values to a value. Versions and limits belong in rules;
-a derivation only rearranges what is known (`workload.head_dims_equal`), so that the condition
-language needs no second kind of operator.
+A derivation is a pure function from values to a value. Versions and limits belong in rules; a derivation only
+rearranges what is known (`workload.head_dims_equal`), so that the condition language needs no further operator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
+from doctor.facts.kinds import BOOLEAN, FactKind
 from doctor.facts.vocabulary import TERMS, Term, declare
+from doctor.model import ABSENT
 
 
 @dataclass(frozen=True)
@@ -21,19 +23,19 @@ class Derivation:
     key: str
     needs: tuple[str, ...]  # all must be known, else the derived fact is unknown
     uses: tuple[str, ...]  # may be unknown: passed as None
-    compute: Callable[..., Any]  # values of needs, then of uses -> value; None = could not tell
+    compute: Callable[..., Any]  # values of needs, then of uses -> value; None = unknown
 
 
 DERIVATIONS: dict[str, Derivation] = {}
 
 
 def derived(
-    key: str, kind: str, meaning: str, *, needs: tuple[str, ...] = (), uses: tuple[str, ...] = ()
+    key: str, kind: FactKind, meaning: str, *, needs: tuple[str, ...] = (), uses: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the derivation of `key` and declare the key.
 
-    The values come in canonical form (see `vocabulary`); `absent` is the text `ABSENT`. A key that is in
-    the vocabulary already is then derived where it is not given.
+    Values are in canonical form (see `vocabulary`); `absent` is the text `ABSENT`. A key of the vocabulary is derived
+    only where it is not given.
     """
 
     def register(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,3 +45,33 @@ def derived(
         return compute
 
     return register
+
+
+def shape(
+    key: str, kind: FactKind, meaning: str, *, needs: tuple[str, ...], uses: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register like `derived`, for arithmetic: where a size is `absent`, the derived fact is unknown."""
+
+    def register(compute: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(compute)
+        def guarded(*values: Any) -> Any:
+            return None if ABSENT in values[: len(needs)] else compute(*values)
+
+        return derived(key, kind, meaning, needs=needs, uses=uses)(guarded)
+
+    return register
+
+
+def computed(key: str, kind: FactKind, meaning: str, function: Callable[..., Any], *needs: str) -> None:
+    """Register `function` of the needed sizes as the derivation of `key`."""
+    shape(key, kind, meaning, needs=needs)(function)
+
+
+def multiple_of(key: str, meaning: str, number: int, *needs: str) -> None:
+    """Register the fact that every needed size is a multiple of `number`."""
+    computed(key, BOOLEAN, meaning, lambda *sizes: all(size % number == 0 for size in sizes), *needs)
+
+
+def alias(key: str, kind: FactKind, meaning: str, of: str) -> None:
+    """Register `key` as having the value of another key."""
+    derived(key, kind, meaning, needs=(of,))(lambda value: value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from doctor.facts.derived.registry import derived
-from doctor.facts.vocabulary import BOOLEAN
+from doctor.facts.kinds import BOOLEAN
 from doctor.model import ABSENT
 
 

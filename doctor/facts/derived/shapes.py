@@ -1,15 +1,16 @@
-"""Derived facts of the workload: shapes compared, layouts taken apart."""
+"""Derived facts of the workload: comparisons of shapes, parts of layouts."""
 
 from __future__ import annotations
 
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, TEXT
-from doctor.model import ABSENT
+import operator
+
+from doctor.facts.kinds import BOOLEAN, INTEGER, TEXT
+from doctor.model import ABSENT, Facts
 
 from . import masks  # noqa: F401  (registers its derivations)
-from .arithmetic import shape
-from .registry import derived
+from .registry import alias, computed, derived, multiple_of, shape
 
-_FRAMEWORK_OF = (  # a dedicated trainer says more than a library that many things bring along
+_FRAMEWORK_OF = (  # a trainer is more specific than a library that many packages install
     ("xtuner.version", "xtuner"),
     ("megatron-core.version", "megatron"),
     ("transformer-engine.version", "transformer_engine"),
@@ -30,60 +31,65 @@ def _framework(given: bool, attn_implementation: str | None, *versions: str | No
         return None
     for (_, framework), version in zip(_FRAMEWORK_OF, versions, strict=True):
         if attn_implementation not in (None, ABSENT) and framework != "xtuner":
-            return "transformers"  # the argument is its own; of the trainers only XTuner builds on its classes
+            return "transformers"  # only transformers and XTuner, which uses its classes, have this argument
         if version not in (None, ABSENT):
             return framework
     return None
 
 
-@shape(
+def framework_of(facts: Facts) -> str | None:
+    """Return who calls attention by facts alone, without a rulebook: as stated, else by what is installed."""
+    if "workload.framework" in facts:
+        stated = facts.value("workload.framework")
+        return None if stated is None else str(stated)
+    given = any(key.startswith("workload.") for key in facts)
+    versions = (facts.value(key) for key, _ in _FRAMEWORK_OF)
+    found: str | None = _framework(given, facts.value("workload.attn_implementation"), *versions)
+    return found
+
+
+computed(
     "workload.head_dims_equal",
     BOOLEAN,
     "head_dim_qk = head_dim_v; false for multi-head latent attention",
-    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+    operator.eq,
+    "workload.head_dim_qk",
+    "workload.head_dim_v",
 )
-def _head_dims_equal(qk: int, v: int) -> bool:
-    return qk == v
 
 
-@shape(
+computed(
     "workload.values_wider",
     BOOLEAN,
     "head_dim_v > head_dim_qk",
-    needs=("workload.head_dim_qk", "workload.head_dim_v"),
-)
-def _values_wider(qk: int, v: int) -> bool:
-    return v > qk
-
-
-@derived(
+    operator.lt,
+    "workload.head_dim_qk",
     "workload.head_dim_v",
-    INTEGER,
-    "width of a value head",
-    needs=("workload.head_dim_qk",),
 )
-def _head_dim_v(qk: int) -> int:
-    return qk  # every architecture but multi-head latent attention; that one states both
 
 
-@shape(
+# Every architecture except multi-head latent attention, which states both.
+alias("workload.head_dim_v", INTEGER, "width of a value head", "workload.head_dim_qk")
+
+
+computed(
     "workload.head_dim_max",
     INTEGER,
     "the larger of head_dim_qk and head_dim_v",
-    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+    max,
+    "workload.head_dim_qk",
+    "workload.head_dim_v",
 )
-def _head_dim_max(qk: int, v: int) -> int:
-    return max(qk, v)
 
 
-@shape(
+computed(
     "workload.head_dim_min",
     INTEGER,
     "the smaller of head_dim_qk and head_dim_v",
-    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+    min,
+    "workload.head_dim_qk",
+    "workload.head_dim_v",
 )
-def _head_dim_min(qk: int, v: int) -> int:
-    return min(qk, v)
 
 
 @shape(
@@ -96,19 +102,17 @@ def _head_dims_192_128(qk: int, v: int) -> bool:
     return (qk, v) == (192, 128)
 
 
-@shape(
+multiple_of(
     "workload.head_dims_multiple_of_8",
-    BOOLEAN,
     "both head dims are multiples of 8",
-    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+    8,
+    "workload.head_dim_qk",
+    "workload.head_dim_v",
 )
-def _multiple_of_8(qk: int, v: int) -> bool:
-    return qk % 8 == 0 and v % 8 == 0
 
 
-@derived("workload.num_kv_heads", INTEGER, "key/value heads", needs=("workload.num_heads",))
-def _num_kv_heads(heads: int) -> int:
-    return heads  # plain multi-head attention, where no group count is given
+# Plain multi-head attention, where no number of groups is given.
+alias("workload.num_kv_heads", INTEGER, "key/value heads", "workload.num_heads")
 
 
 @shape(
@@ -131,54 +135,50 @@ def _kv_heads_divide(heads: int, kv_heads: int) -> bool | None:
     return None if kv_heads < 1 else heads % kv_heads == 0
 
 
-@shape(
+computed(
     "workload.gqa",
     BOOLEAN,
     "fewer key/value heads than query heads (GQA or MQA)",
-    needs=("workload.num_heads", "workload.num_kv_heads"),
+    operator.ne,
+    "workload.num_heads",
+    "workload.num_kv_heads",
 )
-def _gqa(heads: int, kv_heads: int) -> bool:
-    return heads != kv_heads
 
 
-@derived("workload.seq_len_kv", INTEGER, "key/value tokens", needs=("workload.seq_len_q",))
-def _seq_len_kv(seq_len_q: int) -> int:
-    return seq_len_q  # self-attention
+# Self-attention.
+alias("workload.seq_len_kv", INTEGER, "key/value tokens", "workload.seq_len_q")
 
 
-@shape(
+computed(
     "workload.seq_lens_equal",
     BOOLEAN,
     "as many query as key/value tokens",
-    needs=("workload.seq_len_q", "workload.seq_len_kv"),
+    operator.eq,
+    "workload.seq_len_q",
+    "workload.seq_len_kv",
 )
-def _seq_lens_equal(q: int, kv: int) -> bool:
-    return q == kv
 
 
-@shape(
+computed(
     "workload.q_longer_than_kv",
     BOOLEAN,
     "more query than key/value tokens",
-    needs=("workload.seq_len_q", "workload.seq_len_kv"),
+    operator.gt,
+    "workload.seq_len_q",
+    "workload.seq_len_kv",
 )
-def _q_longer(q: int, kv: int) -> bool:
-    return q > kv
 
 
-@shape(
+multiple_of(
     "workload.seq_lens_multiple_of_128",
-    BOOLEAN,
     "query and key/value tokens divide by 128",
-    needs=("workload.seq_len_q", "workload.seq_len_kv"),
+    128,
+    "workload.seq_len_q",
+    "workload.seq_len_kv",
 )
-def _lens_multiple_of_128(q: int, kv: int) -> bool:
-    return q % 128 == 0 and kv % 128 == 0
 
 
-@shape("workload.seq_len_kv_multiple_of_128", BOOLEAN, "key/value tokens divide by 128", needs=("workload.seq_len_kv",))
-def _kv_multiple_of_128(kv: int) -> bool:
-    return kv % 128 == 0
+multiple_of("workload.seq_len_kv_multiple_of_128", "key/value tokens divide by 128", 128, "workload.seq_len_kv")
 
 
 @shape(
@@ -191,24 +191,16 @@ def _kv_half_tile(kv: int) -> bool:
     return kv % 128 == 64
 
 
-@shape(
-    "workload.seq_len_kv_multiple_of_64",
-    BOOLEAN,
-    "key/value tokens divide by 64",
-    needs=("workload.seq_len_kv",),
-)
-def _kv_multiple_of_64(kv: int) -> bool:
-    return kv % 64 == 0
+multiple_of("workload.seq_len_kv_multiple_of_64", "key/value tokens divide by 64", 64, "workload.seq_len_kv")
 
 
-@shape(
+multiple_of(
     "workload.seq_lens_multiple_of_64",
-    BOOLEAN,
     "query and key/value tokens divide by 64",
-    needs=("workload.seq_len_q", "workload.seq_len_kv"),
+    64,
+    "workload.seq_len_q",
+    "workload.seq_len_kv",
 )
-def _multiple_of_64(q: int, kv: int) -> bool:
-    return q % 64 == 0 and kv % 64 == 0
 
 
 @derived(
@@ -244,7 +236,7 @@ def _thd(qkv_format: str) -> bool:
 @derived(
     "workload.zero_length_sequences",
     BOOLEAN,
-    "a packed or nested batch may hold a sequence without queries; not known of such batches, unless said",
+    "a packed or nested batch may have a sequence without queries; unknown for such batches unless stated",
     needs=("workload.qkv_format",),
     uses=("workload.nested_tensors",),
 )

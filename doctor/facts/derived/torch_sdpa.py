@@ -1,13 +1,16 @@
-"""Derived facts of torch's attention call: which arguments `scaled_dot_product_attention` gets for a workload."""
+"""Derived facts of torch's attention call: the arguments of `scaled_dot_product_attention` for a workload."""
 
 from __future__ import annotations
 
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, TEXT, Term, declare
+from doctor.facts.kinds import BOOLEAN, INTEGER, TEXT
+from doctor.facts.vocabulary import Term, declare
 from doctor.model import ABSENT
 
-from .registry import derived
+from .registry import derived, multiple_of
 
-declare(Term("torch.sdpa_reviewed", BOOLEAN, "what this torch release accepts was read from its source", derived=True))
+declare(
+    Term("torch.sdpa_reviewed", BOOLEAN, "the conditions of this torch release were read from its source", derived=True)
+)
 
 _FULL_WINDOW = (-1, -1)
 _HUGGING_FACE = ("transformers", "xtuner")  # XTuner runs the models of transformers
@@ -34,7 +37,7 @@ def _mask_tensor(
     if window != ABSENT and isinstance(window, tuple) and window != _FULL_WINDOW:
         left = window[0]
         if left < 0 and "causal" in mask:
-            pass  # unlimited to the left under a causal mask is no window
+            pass  # unlimited to the left under a causal mask: not a window
         elif seq_len_kv is None:
             return None
         elif left < 0 or left + 1 < seq_len_kv:
@@ -45,7 +48,10 @@ def _mask_tensor(
 
 
 def _written_for_lengths(mask: str, seq_len_q: int | None, seq_len_kv: int | None) -> bool:
-    """Of transformers' _ignore_causal_mask_sdpa: its causal masks end at the lower right, which is_causal does not."""
+    """Return whether transformers writes the mask out: it aligns to the lower right, `is_causal` to the upper left.
+
+    Source: transformers, _ignore_causal_mask_sdpa.
+    """
     known = seq_len_q is not None and seq_len_kv is not None
     return known and mask in ("causal", "causal_bottom_right") and seq_len_q not in (1, seq_len_kv)
 
@@ -97,14 +103,13 @@ def _sixteenths(dropout: float) -> bool:
     return (dropout * 16.0).is_integer()
 
 
-@derived(
+multiple_of(
     "workload.head_dims_multiple_of_4",
-    BOOLEAN,
     "both head dims are multiples of 4",
-    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+    4,
+    "workload.head_dim_qk",
+    "workload.head_dim_v",
 )
-def _multiple_of_4(qk: int, v: int) -> bool:
-    return qk % 4 == 0 and v % 4 == 0
 
 
 @derived(
@@ -164,7 +169,7 @@ def _calls_flash_attn(framework: str, attn_implementation: str, selected: str | 
 @derived(
     "workload.use_varlen_attn",
     BOOLEAN,
-    "XTuner: packed sequences through varlen attention; off unless asked for",
+    "XTuner: packed sequences through varlen attention; off by default",
     needs=("workload.framework",),
 )
 def _use_varlen_attn(framework: str) -> bool | None:
@@ -179,7 +184,7 @@ def _use_varlen_attn(framework: str) -> bool | None:
     uses=("hf.sdpa_gqa", "workload.head_dim_qk", "workload.head_dim_v"),
 )
 def _enable_gqa(framework: str, mask_tensor: bool, gqa: str | None, qk: int | None, v: int | None) -> bool | None:
-    # use_gqa_in_sdpa of transformers: a mask would leave enable_gqa to plain math, so it expands the heads then.
+    # use_gqa_in_sdpa of transformers: with a mask only plain math takes enable_gqa, so it expands the heads.
     if framework not in _HUGGING_FACE:
         return None
     if mask_tensor or gqa == "never":
@@ -202,7 +207,7 @@ def _known_thd(layout: str | None) -> bool:
 @derived(
     "workload.enable_gqa_asked",
     BOOLEAN,
-    "enable_gqa=True is known to be passed; false where the call is not known",
+    "enable_gqa=True is known to be passed; false where the call is unknown",
     uses=("workload.enable_gqa",),
 )
 def _enable_gqa_asked(enabled: bool | None) -> bool:
@@ -232,7 +237,7 @@ def _jagged(nested: bool, layout: str) -> bool:
 @derived(
     "workload.known_empty_sequences",
     BOOLEAN,
-    "a sequence without tokens is known to be in the batch; false where that is not said",
+    "the batch is known to have a sequence without tokens; false where that is not stated",
     uses=("workload.zero_length_sequences",),
 )
 def _known_empty_sequences(empty: bool | None) -> bool:

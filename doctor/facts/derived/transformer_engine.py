@@ -1,44 +1,45 @@
-"""Derived facts of TransformerEngine: its own normalisation of a workload before it filters backends.
+"""Derived facts of TransformerEngine: how it normalises a workload before it filters backends.
 
-Arithmetic only. Where releases normalise differently, a behaviour fact (`te.seqlen_per_rank` …) says which way;
-`rules/transformer_engine/library.yaml` ties those to release ranges.
+Arithmetic only. Where releases normalise differently, a behaviour fact (`te.seqlen_per_rank` …) decides;
+`rules/transformer_engine/library.yaml` sets these facts for ranges of releases.
 Source: DotProductAttention.forward and get_attention_backend of every release from 1.9 on.
 """
 
 from __future__ import annotations
 
+import operator
 from math import gcd
 
-from doctor.facts.vocabulary import BOOLEAN, INTEGER, NUMBER, TEXT, Term, declare, parse_version
+from doctor.facts.kinds import BOOLEAN, INTEGER, NUMBER, TEXT
+from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
 
-from .registry import derived
+from .registry import alias, computed, derived, multiple_of
 
 _FLAGS = (
     ("te.seqlen_per_rank", BOOLEAN, "this release filters on the sequence length of one context-parallel rank"),
     ("te.thd_seqlen_pow2", BOOLEAN, "this release rounds thd sequence lengths up to a power of two, later ones to 64"),
     ("te.alibi_cross_as_bias", BOOLEAN, "this release hands ALiBi to cuDNN as a bias when q and kv lengths differ"),
     ("te.cp_packs_kv", BOOLEAN, "this release packs k and v into one tensor for p2p context-parallel steps"),
-    ("te.cp_ring_only", BOOLEAN, "this release knows no context parallelism but the ring"),
-    ("te.flash2_accepted", BOOLEAN, "the installed flash-attn lies in the window of this TransformerEngine"),
-    ("te.knows_111s", BOOLEAN, "this release tells a 111s bias from 11ss"),
+    ("te.cp_ring_only", BOOLEAN, "this release has no context parallelism except the ring"),
+    ("te.flash2_accepted", BOOLEAN, "this TransformerEngine accepts the installed flash-attn"),
+    ("te.knows_111s", BOOLEAN, "this release distinguishes a 111s bias from 11ss"),
 )
 for _key, _kind, _meaning in (
     *_FLAGS,
     ("cudnn.runs_head_dim_256", TEXT, "where this cuDNN trains head_dim 256 on sm10x: thd, padded layouts only, never"),
     ("flash-attn.has_window", BOOLEAN, "the installed flash-attn has a sliding window"),
-    ("te.forces_backend_1", TEXT, "for which bias this release sets NVTE_FUSED_ATTN_BACKEND=1 by itself"),
+    ("megatron.pads_v", BOOLEAN, "this megatron-core pads V to head_dim_qk in the thd layout"),
+    ("te.forces_backend_1", TEXT, "the bias for which this release itself sets NVTE_FUSED_ATTN_BACKEND=1"),
 ):
     declare(Term(_key, _kind, _meaning, derived=True))
 
 
-@derived("te.mask", TEXT, "the mask TE filters on", needs=("workload.mask",))
-def _mask(mask: str) -> str:
-    return mask
+alias("te.mask", TEXT, "the mask TE filters on", "workload.mask")
 
 
 def window(mask: str, given: tuple[int, int] | str) -> tuple[int, int]:
-    """TE's check_set_window_size: the window that goes with a mask."""
+    """Return the window that TE sets for a mask (check_set_window_size)."""
     causal = "causal" in mask
     if given == ABSENT or given in ((-1, -1), (-1, 0)):
         return (-1, 0) if causal else (-1, -1)
@@ -57,7 +58,7 @@ def _window_right(mask: str, given: tuple[int, int] | str) -> int:
 
 
 @derived(
-    "te.windowed", BOOLEAN, "a sliding window is left after normalisation", needs=("te.window_left", "te.window_right")
+    "te.windowed", BOOLEAN, "a sliding window remains after normalisation", needs=("te.window_left", "te.window_right")
 )
 def _windowed(left: int, right: int) -> bool:
     return left != -1 or right not in (-1, 0)
@@ -66,7 +67,7 @@ def _windowed(left: int, right: int) -> bool:
 @derived(
     "te.window_contradicts_mask",
     BOOLEAN,
-    "a window that the mask does not allow: TE asserts",
+    "a window that the mask does not allow; TE raises an AssertionError",
     needs=("workload.mask", "workload.window"),
 )
 def _contradicts(mask: str, given: tuple[int, int] | str) -> bool:
@@ -76,9 +77,7 @@ def _contradicts(mask: str, given: tuple[int, int] | str) -> bool:
     return left < 0 if "causal" in mask else left < 0 or right < 0
 
 
-@derived("te.layout", TEXT, "memory layout of q, k, v as TE names it", needs=("workload.qkv_layout",))
-def _layout(layout: str) -> str:
-    return layout
+alias("te.layout", TEXT, "memory layout of q, k, v as TE names it", "workload.qkv_layout")
 
 
 @derived("te.qkv_format", TEXT, "bshd, sbhd or thd", needs=("te.layout",))
@@ -91,19 +90,13 @@ def _group(layout: str) -> str:
     return layout.translate({ord(letter): None for letter in "bst"})
 
 
-@derived("te.heads", INTEGER, "query heads of one call", needs=("workload.num_heads",))
-def _heads(heads: int) -> int:
-    return heads
+alias("te.heads", INTEGER, "query heads of one call", "workload.num_heads")
 
 
-@derived("te.kv_heads", INTEGER, "key/value heads of one call", needs=("workload.num_kv_heads",))
-def _kv_heads(heads: int) -> int:
-    return heads
+alias("te.kv_heads", INTEGER, "key/value heads of one call", "workload.num_kv_heads")
 
 
-@derived("te.gqa", BOOLEAN, "fewer key/value heads than query heads", needs=("te.heads", "te.kv_heads"))
-def _gqa(heads: int, kv_heads: int) -> bool:
-    return heads != kv_heads
+computed("te.gqa", BOOLEAN, "fewer key/value heads than query heads", operator.ne, "te.heads", "te.kv_heads")
 
 
 @derived(
@@ -151,54 +144,72 @@ def _seqlen_kv(length: int, layout_format: str, cp_size: int, per_rank: bool | N
     return _seqlen(length, layout_format, cp_size, per_rank, pow2)
 
 
-@derived("te.cross", BOOLEAN, "query and key/value lengths differ", needs=("te.seqlen_q", "te.seqlen_kv"))
-def _cross(q: int, kv: int) -> bool:
-    return q != kv
+computed("te.cross", BOOLEAN, "query and key/value lengths differ", operator.ne, "te.seqlen_q", "te.seqlen_kv")
 
 
-@derived("te.more_q_than_kv", BOOLEAN, "more query than key/value tokens", needs=("te.seqlen_q", "te.seqlen_kv"))
-def _more_q(q: int, kv: int) -> bool:
-    return q > kv
+computed("te.more_q_than_kv", BOOLEAN, "more query than key/value tokens", operator.gt, "te.seqlen_q", "te.seqlen_kv")
 
 
-@derived("te.seqlen_max", INTEGER, "the longer of both lengths", needs=("te.seqlen_q", "te.seqlen_kv"))
-def _seqlen_max(q: int, kv: int) -> int:
-    return max(q, kv)
+computed("te.seqlen_max", INTEGER, "the longer of both lengths", max, "te.seqlen_q", "te.seqlen_kv")
 
 
-@derived("te.seqlens_multiple_of_64", BOOLEAN, "both lengths divide by 64", needs=("te.seqlen_q", "te.seqlen_kv"))
-def _by_64(q: int, kv: int) -> bool:
-    return q % 64 == 0 and kv % 64 == 0
+multiple_of("te.seqlens_multiple_of_64", "both lengths divide by 64", 64, "te.seqlen_q", "te.seqlen_kv")
 
 
-@derived("te.seqlens_multiple_of_128", BOOLEAN, "both lengths divide by 128", needs=("te.seqlen_q", "te.seqlen_kv"))
-def _by_128(q: int, kv: int) -> bool:
-    return q % 128 == 0 and kv % 128 == 0
+multiple_of("te.seqlens_multiple_of_128", "both lengths divide by 128", 128, "te.seqlen_q", "te.seqlen_kv")
 
 
-@derived("te.seqlen_kv_multiple_of_128", BOOLEAN, "key/value tokens divide by 128", needs=("te.seqlen_kv",))
-def _kv_by_128(kv: int) -> bool:
-    return kv % 128 == 0
-
-
-@derived("te.head_dim_qk_multiple_of_8", BOOLEAN, "head_dim_qk divides by 8", needs=("workload.head_dim_qk",))
-def _dim_qk_by_8(qk: int) -> bool:
-    return qk % 8 == 0
-
-
-@derived("te.head_dim_max_multiple_of_8", BOOLEAN, "the larger head dim divides by 8", needs=("te.head_dim_max",))
-def _dim_max_by_8(dim: int) -> bool:
-    return dim % 8 == 0
+multiple_of("te.seqlen_kv_multiple_of_128", "key/value tokens divide by 128", 128, "te.seqlen_kv")
 
 
 @derived(
-    "te.head_dims_multiple_of_16",
-    BOOLEAN,
-    "both head dims divide by 16",
-    needs=("workload.head_dim_qk", "te.head_dim_v"),
+    "te.head_dim_v",
+    INTEGER,
+    "width of a value head as TransformerEngine gets it: Megatron may pad V to head_dim_qk in the thd layout",
+    needs=("workload.head_dim_qk", "workload.head_dim_v"),
+    uses=("megatron.pads_v", "workload.framework", "te.qkv_format"),
 )
-def _dims_by_16(qk: int, v: int) -> bool:
-    return qk % 16 == 0 and v % 16 == 0
+def _head_dim_v(qk: int, v: int, pads: bool | None, framework: str | None, fmt: str | None) -> int:
+    padded = pads is True and framework == "megatron" and fmt == "thd" and v < qk
+    return qk if padded else v
+
+
+computed(
+    "te.head_dims_equal",
+    BOOLEAN,
+    "head_dim_qk = head_dim_v as TransformerEngine gets them",
+    operator.eq,
+    "workload.head_dim_qk",
+    "te.head_dim_v",
+)
+
+
+computed(
+    "te.head_dim_max",
+    INTEGER,
+    "the larger head dim as TransformerEngine gets them",
+    max,
+    "workload.head_dim_qk",
+    "te.head_dim_v",
+)
+
+
+multiple_of(
+    "te.head_dims_multiple_of_8",
+    "both head dims divide by 8 as TransformerEngine gets them",
+    8,
+    "workload.head_dim_qk",
+    "te.head_dim_v",
+)
+
+
+multiple_of("te.head_dim_qk_multiple_of_8", "head_dim_qk divides by 8", 8, "workload.head_dim_qk")
+
+
+multiple_of("te.head_dim_max_multiple_of_8", "the larger head dim divides by 8", 8, "te.head_dim_max")
+
+
+multiple_of("te.head_dims_multiple_of_16", "both head dims divide by 16", 16, "workload.head_dim_qk", "te.head_dim_v")
 
 
 @derived("te.fp8_dpa", BOOLEAN, "attention itself runs in FP8; fp8_mha forces it",
@@ -215,7 +226,7 @@ def _fp8_recipe(recipe: str) -> str:
 @derived(
     "te.bottom_right_diagonal",
     BOOLEAN,
-    "window and ALiBi count from the bottom-right corner",
+    "window and ALiBi are aligned to the bottom-right corner",
     needs=("te.mask",),
     uses=("workload.bottom_right_diagonal",),
 )
@@ -230,7 +241,7 @@ def _bottom_right_diagonal(mask: str, given: bool | None) -> bool:
 @derived(
     "te.ragged_offset_64bit",
     BOOLEAN,
-    "a thd offset passes 2^31: heads · head_dim · tokens",
+    "a thd offset is 2^31 or more: heads · head_dim · tokens",
     needs=(
         "te.qkv_format", "te.layout_group", "te.heads", "te.kv_heads", "te.seqlen_q", "te.seqlen_kv",
         "workload.head_dim_qk", "te.head_dim_v",
@@ -280,7 +291,7 @@ def _te_cudnn_differs(torch: str, te: str) -> bool:
 @derived(
     "flash-attn.has_local_label",
     BOOLEAN,
-    "the installed flash-attn carries a label such as +cu12torch2.8, which counts as newer than the bare version",
+    "the installed flash-attn has a label such as +cu12torch2.8, which counts as newer than the bare version",
     needs=("flash-attn.version",),
 )
 def _local_label(version: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doctor.facts.vocabulary import BOOLEAN, TEXT
+from doctor.facts.kinds import BOOLEAN, TEXT
 from doctor.model import ABSENT
 
 from .registry import derived
@@ -74,7 +74,7 @@ def _forced(bias: str, shape: str, grad: bool, forces: str | None) -> bool:
 @derived(
     "te.head_dim_256_trains_on_sm100",
     BOOLEAN,
-    "head dims 256/256 as cuDNN's deterministic backward on sm10x takes them: nothing but a plain or causal window",
+    "head dims 256/256 with no more than a plain or causal window, as cuDNN's backward on sm10x requires",
     needs=(
         "workload.head_dim_qk", "te.head_dim_v", "gpu.sm", "workload.dropout", "workload.softmax_type",
         "te.fused_bias", "te.mask", "te.windowed", "cudnn.runs_head_dim_256", "te.qkv_format",

@@ -1,10 +1,11 @@
-"""Derived facts of transformers: which attention a job asks for, whatever way it is written."""
+"""Derived facts of transformers: the attention that a job requests, however it is written."""
 
 from __future__ import annotations
 
 import re
 
-from doctor.facts.vocabulary import BOOLEAN, TEXT, VERSION, Term, declare
+from doctor.facts.kinds import BOOLEAN, TEXT, VERSION
+from doctor.facts.vocabulary import Term, declare
 from doctor.model import ABSENT
 
 from .registry import derived
@@ -14,7 +15,7 @@ for _key, _kind, _meaning in (
     ("hf.model_flash2", BOOLEAN, "transformers lets this kind of model use FlashAttention 2 (and 4)"),
     ("hf.model_flash3", BOOLEAN, "transformers lets this kind of model use FlashAttention 3"),
     ("hf.model_flex", BOOLEAN, "transformers lets this kind of model use flex attention"),
-    ("hf.model_flash_kernel", TEXT, "the one flash kernel this kind of model takes, where it takes not all of them"),
+    ("hf.model_flash_kernel", TEXT, "the only flash kernel that this kind of model takes, where it does not take all"),
     ("hf.knows_model", BOOLEAN, "this release of transformers knows the model_type"),
     ("hf.model_since", VERSION, "the first transformers release that knows the model_type"),
     ("hf.model_until", VERSION, "the last transformers release that knows the model_type"),
@@ -30,13 +31,13 @@ for _key, _kind, _meaning in (
     ("llf.wants_trl", TEXT, "the trl that this LLaMA-Factory release accepts"),
     ("axolotl.wants_transformers", TEXT, "the transformers that this axolotl release pins"),
     ("swift.wants_transformers", TEXT, "the transformers that this ms-swift release accepts"),
-    ("hf.kernel_cached", BOOLEAN, "the attention kernel lies in the Hub's cache on this machine"),
-    ("hf.sdpa_writes_mask", BOOLEAN, "this release writes a mask out for SDPA even where is_causal would do"),
+    ("hf.kernel_cached", BOOLEAN, "the attention kernel is in the Hub's cache on this machine"),
+    ("hf.sdpa_writes_mask", BOOLEAN, "this release passes a mask tensor to SDPA even where is_causal is enough"),
     ("hf.sdpa_gqa", TEXT, "when SDPA gets enable_gqa=True: never, unmasked, unmasked_flash_dims"),
 ):
     declare(Term(_key, _kind, _meaning, derived=True))
 
-#: what `attn_implementation` may say by name; everything else is a kernel of the Hub or a mistake
+#: Names that `attn_implementation` takes; everything else is a kernel of the Hub or an error.
 NAMES = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
 _HUB_KERNEL = r"[^/:|@\s]+/[^/:|@\s]+(@[^:|@\s]+)?(:[^/:|@\s]+)?"
 
@@ -44,7 +45,7 @@ _HUB_KERNEL = r"[^/:|@\s]+/[^/:|@\s]+(@[^:|@\s]+)?(:[^/:|@\s]+)?"
 @derived(
     "hf.request",
     TEXT,
-    "the attention the job asks transformers for: none, eager, sdpa, flash_attention_2 …, hub, other",
+    "the attention that the job requests of transformers: none, eager, sdpa, flash_attention_2 …, hub, other",
     needs=("workload.framework", "workload.attn_implementation"),
     uses=("flash-attn.version",),
 )
@@ -58,5 +59,5 @@ def _request(framework: str, written: str, flash_attn: str | None) -> str | None
         return "hub" if re.fullmatch(_HUB_KERNEL, name) else "other"
     if framework != "xtuner":
         return "none"
-    # XTuner fills in flash_attention_2 itself wherever flash-attn can be imported.
+    # XTuner sets flash_attention_2 itself where flash-attn can be imported.
     return None if flash_attn is None else "none" if flash_attn == ABSENT else "flash_attention_2"

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.kinds import VERSION
 from doctor.facts.versions import split_clauses
-from doctor.facts.vocabulary import VERSION, nearest, parse_version, term
+from doctor.facts.vocabulary import nearest, parse_version, term
 from doctor.rulebook.authoring.scaffold import ID, KEBAB
 from doctor.rulebook.conditions import All, AnyOf, Condition, Leaf, Not
 from doctor.rulebook.messages import PLACEHOLDER
@@ -22,7 +23,7 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import Source, read_source
-from doctor.util.resources import kernels_dir
+from doctor.util.resources import programs_dir
 
 from .regex_safety import regex_fault
 from .scaffold import TODO
@@ -165,7 +166,7 @@ def _places(source: Source, libraries: Rulebook) -> Iterator[Fault]:
         yield Fault(source.path, source.line("import_error"), f"`import_error` needs `{source.library}`, the folder")
     kernel = (content.get("confirm") or {}).get("kernel")
     if kernel is not None:
-        kernels = sorted(path.stem for path in kernels_dir().glob("*.py") if not path.name.startswith("_"))
+        kernels = sorted(path.stem for path in programs_dir().glob("*.py"))
         if kernel not in kernels:
             at = source.line("confirm", "kernel")
             yield Fault(source.path, at, f"there is no kernel `{kernel}`", nearest(kernel, kernels))

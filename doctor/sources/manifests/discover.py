@@ -1,7 +1,9 @@
-"""What a project's folder declares: every file that does, which of them count together, and why the others do not.
+"""Find the files of a project folder that declare an environment, and decide which of them count together.
 
-A lock beats what it was resolved from; an image counts with the files it installs; files that look like another
-machine's environment (`requirements-cpu.txt`) or like tools for development are named and left out.
+A lock is preferred to the files it was resolved from; an image counts together with the files it installs. Files for
+other machines (`requirements-cpu.txt`) or for development tools are reported and left out. Files that contradict each
+other are common: a list was frozen long ago, or an image starts with a torch that the project does not use. Those that
+an install of the project does not use are left out.
 """
 
 from __future__ import annotations
@@ -9,16 +11,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from doctor.errors import DoctorError
-from doctor.sources.manifests.scripts.variables import watched
+from doctor.model import Facts
+from doctor.sources.manifests.scripts.variables import is_read
+from doctor.sources.watch import Watch
+from doctor.util.yaml_text import read_text
 
-from .base import ENVIRONMENT, LEFT_OUT, VARIABLES, Discovered
+from .base import MAX_BYTES, DiscoveredFile, FileRole, Manifest, ManifestKind
 from .detect import kind_of
-from .folder import settled
+from .readers import reader_of
+from .resolve import resolve
 
-MOST_FILES = 400  # leafed through
+MOST_FILES = 400  # whose beginning is read
 _MOST_BYTES = 4 * 1024 * 1024  # of each
 _NAMED = re.compile(
     r".*\.(txt|in|toml|lock|ya?ml|sh|bash|zsh|sbatch|slurm|pbs|job|srun|sub)|pipfile|.*(docker|container)file.*",
@@ -28,7 +35,7 @@ _LOCKS = (
     "pylock.toml", "uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "pixi.lock", "conda-lock.yml",
     "conda-lock.yaml",
 )  # fmt: skip
-#: A lock → what it was resolved from.
+#: A lock -> the files it was resolved from.
 _RESOLVED_FROM = {
     "Pipfile.lock": ("Pipfile",), "pixi.lock": ("pixi.toml", "pyproject.toml"),
     "conda-lock.yml": ("environment.yml", "environment.yaml"),
@@ -45,7 +52,7 @@ _PROJECT = re.compile(r"^\s*\[(project|dependency-groups|tool\.(poetry|pixi|pdm)
 _DYNAMIC = re.compile(r"""^dynamic\s*=[^\]]*['"]dependencies['"]""", re.MULTILINE)
 _FROM_FILE = re.compile(r"^dependencies\s*=\s*\{\s*file\b", re.MULTILINE)
 _SET = re.compile(r"\b([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\s*[:= ]")
-#: Words in a file's name that speak of another environment than the one that trains on NVIDIA GPUs.
+#: Words in a file name that mean another environment than the one that runs on NVIDIA GPUs.
 _OTHER = {
     "cpu": "for machines without a GPU", "rocm": "for AMD GPUs", "amd": "for AMD GPUs", "hip": "for AMD GPUs",
     "tpu": "for TPUs", "xla": "for TPUs", "hpu": "for Gaudi", "gaudi": "for Gaudi", "xpu": "for Intel GPUs",
@@ -55,152 +62,162 @@ _OTHER = {
     "test": "tools for tests", "tests": "tools for tests", "ci": "tools for tests", "doc": "tools for documentation",
     "docs": "tools for documentation", "build": "tools for the build", "rtd": "tools for documentation",
 }  # fmt: skip
+_JOBS = (ManifestKind.WORKFLOW, ManifestKind.JOBSCRIPT)
+_PROJECTS = (ManifestKind.PYPROJECT, ManifestKind.PIXI_PROJECT, ManifestKind.PIPFILE)
 _FIRST = ("train", "training", "gpu", "cuda", "base", "common", "main", "core", "requirements")
 
 
-def discover(folder: Path) -> tuple[Discovered, ...]:
-    """Every file in a project's folder that declares an environment or its variables; those that count come first."""
+def discover(folder: Path, watch: Watch) -> tuple[DiscoveredFile, ...]:
+    """Return every file in a project folder that declares an environment or its variables, those that count first."""
     if not folder.is_dir():
         raise DoctorError(f"`{folder}` is not a folder")
-    texts = {path: _leafed(path) for path in _candidates(folder)}
+    texts = {path: _beginning(path) for path in _candidates(folder)}
     kinds = {path: kind for path, text in texts.items() if (kind := _kind(path, text))}
-    environments = [path for path, kind in kinds.items() if kind not in ("workflow", "jobscript")]
-    told = list(_environments(folder, environments, kinds, texts))
+    environments = [path for path, kind in kinds.items() if kind not in _JOBS]
+    files = list(_environments(folder, environments, kinds, texts, watch))
     for path, kind in kinds.items():
-        if kind in ("workflow", "jobscript"):
-            sets = any(watched(name) for name in set(_SET.findall(texts[path])))
-            if kind == "workflow" and path.parent.name != "workflows":
+        if kind in _JOBS:
+            sets = any(is_read(name, watch) for name in set(_SET.findall(texts[path])))
+            if kind == ManifestKind.WORKFLOW and path.parent.name != "workflows":
                 continue
             if sets:
-                told.append(Discovered(path, kind, VARIABLES, "it sets variables"))
+                files.append(DiscoveredFile(path, kind, FileRole.VARIABLES, "it sets variables"))
             elif _STACK.search(texts[path]) and "install" in texts[path]:
-                told.append(Discovered(path, kind, LEFT_OUT, "what a job installs is not the project's environment"))
-    return tuple(sorted(told, key=lambda item: (ENVIRONMENT, VARIABLES, LEFT_OUT).index(item.role)))
+                why = "the packages of a job are not the project's environment"
+                files.append(DiscoveredFile(path, kind, FileRole.LEFT_OUT, why))
+    return tuple(sorted(files, key=lambda item: tuple(FileRole).index(item.role)))
 
 
-def told(found: Sequence[Discovered]) -> tuple[str, ...]:
-    """The notes for a report: what was read, and what was not, with the reason."""
-    read = ", ".join(f"`{item.path}`" for item in found if item.used)
-    left = [item for item in found if not item.used]
-    return (f"read: {read}", *(f"`{item.path}` was left out: {item.why}" for item in left))
+def notes_of(files: Sequence[DiscoveredFile]) -> tuple[str, ...]:
+    """Return notes for a report: the files that were read, and each skipped one with the reason."""
+    read = ", ".join(f"`{item.path}`" for item in files if item.used)
+    return (f"read: {read}", *(f"skipped `{item.path}`: {item.why}" for item in files if not item.used))
 
 
 def _environments(
-    folder: Path, paths: Sequence[Path], kinds: dict[Path, str], texts: dict[Path, str]
-) -> Iterator[Discovered]:
-    images = [path for path in paths if kinds[path] == "dockerfile"]
+    folder: Path, paths: Sequence[Path], kinds: dict[Path, ManifestKind], texts: dict[Path, str], watch: Watch
+) -> Iterator[DiscoveredFile]:
+    images = [path for path in paths if kinds[path] == ManifestKind.DOCKERFILE]
     rest = [path for path in paths if path not in images]
-    silent = [path for path in rest if not _speaks(path, texts)]
-    speaking = [path for path in rest if path not in silent]
-    chosen, verdicts = _choose(folder, speaking, kinds, texts)
+    relevant = [path for path in rest if _names_stack(path, texts)]
+    chosen, verdicts = _choose(folder, relevant, kinds, texts)
     image, passed = _image(images, texts)
     installed = [path for path in chosen if image is not None and _installs(texts[image], path, kinds[path])]
     if image is not None and chosen and not installed:
-        verdicts[image] = f"it does not install `{chosen[0].name}`: another environment"
+        verdicts[image] = f"it does not install `{chosen[0].name}`, so it is another environment"
         image = None
-    count = [Discovered(path, kinds[path], ENVIRONMENT, verdicts.pop(path)) for path in chosen]
+    count = [DiscoveredFile(path, kinds[path], FileRole.ENVIRONMENT, verdicts.pop(path)) for path in chosen]
     of_image = [item for item in count if item.path in installed]
     if image is not None:
-        why = f"it installs `{installed[0].name}`" if chosen else "nothing else declares the attention stack"
-        count.insert(0, Discovered(image, "dockerfile", ENVIRONMENT, why))
+        why = f"it installs `{installed[0].name}`" if chosen else "no other file declares attention libraries"
+        count.insert(0, DiscoveredFile(image, ManifestKind.DOCKERFILE, FileRole.ENVIRONMENT, why))
     if len(count) > 1:
-        count = settled(count, of_image)
+        count = _without_clashes(count, of_image, watch)
     yield from count
-    for path in silent:
-        verdicts[path] = "it says nothing of the attention stack"
+    for path in rest:
+        if path not in relevant:
+            verdicts[path] = "it names no attention library"
     for path, why in {**verdicts, **passed}.items():
-        yield Discovered(path, kinds[path], LEFT_OUT, why)
+        yield DiscoveredFile(path, kinds[path], FileRole.LEFT_OUT, why)
 
 
 def _choose(
-    folder: Path, paths: Sequence[Path], kinds: dict[Path, str], texts: dict[Path, str]
+    folder: Path, paths: Sequence[Path], kinds: dict[Path, ManifestKind], texts: dict[Path, str]
 ) -> tuple[list[Path], dict[Path, str]]:
-    """(the files that count together, why each counts or does not)."""
+    """Return the files that count together, and why each file counts or does not."""
     why: dict[Path, str] = {}
-    locks = [path for path in paths if path.name in _LOCKS or kinds[path] == "pylock"]
+    locks = [path for path in paths if path.name in _LOCKS or kinds[path] == ManifestKind.PYLOCK]
     if locks:
         locks.sort(key=lambda path: (path.parent != folder, _rank_of_lock(path, folder)))
         first = locks[0]
-        why[first] = "a lock says what is installed"
+        why[first] = "a lock lists what is installed"
         for path in paths:
             if path != first:
-                one = path in locks
-                why[path] = f"`{first.name}` was preferred" if one else f"`{first.name}` says what is installed"
+                why[path] = f"`{first.name}` is preferred; name this file to check it"
         return [first], why
     for path in paths:
         word = _other_word(path)
         if word:
             why[path] = f"by its name it is {_OTHER[word]}"
-        elif kinds[path] == "pyproject" and _DYNAMIC.search(texts[path]) and not _FROM_FILE.search(texts[path]):
-            why[path] = "its dependencies are made by the build, which is not run"
+        elif (
+            kinds[path] == ManifestKind.PYPROJECT
+            and _DYNAMIC.search(texts[path])
+            and not _FROM_FILE.search(texts[path])
+        ):
+            why[path] = "only its build knows the dependencies, and it is not run"
     left = [path for path in paths if path not in why]
-    project = [path for path in left if kinds[path] in ("pyproject", "pixi_project", "pipfile")]
-    lists = [path for path in left if kinds[path] == "requirements"]
-    condas = [path for path in left if kinds[path] == "conda"]
+    project = [path for path in left if kinds[path] in _PROJECTS]
+    lists = [path for path in left if kinds[path] == ManifestKind.REQUIREMENTS]
+    condas = [path for path in left if kinds[path] == ManifestKind.CONDA]
     chosen: list[Path] = []
     if project:
         project.sort(key=lambda path: path.parent != folder)
         chosen.append(project[0])
         why[project[0]] = "the project's own dependencies"
-        _pass_over(project[1:], project[0], why)
+        _skip_others(project[1:], project[0], why)
     if lists:
         lists.sort(key=lambda path: (path.parent != folder, path.name != "requirements.txt", _rank_of_name(path)))
         first = lists[0]
         if not project or first.name == "requirements.txt":
             chosen.append(first)
-            why[first] = "installed beside the project" if project else "what is to be installed"
+            why[first] = "installed together with the project" if project else "the packages to install"
             for path in lists[1:]:
                 if _includes(texts[first], path, first):
                     why[path] = f"`{first.name}` includes it"
-        _pass_over([path for path in lists if path not in why], chosen[0], why)
+        _skip_others([path for path in lists if path not in why], chosen[0], why)
     if condas:
         condas.sort(key=lambda path: (path.parent != folder, _rank_of_name(path)))
         if not chosen:
             chosen.append(condas[0])
-            why[condas[0]] = "what is to be installed"
-        _pass_over([path for path in condas if path not in why], chosen[0], why)
+            why[condas[0]] = "the packages to install"
+        _skip_others([path for path in condas if path not in why], chosen[0], why)
     return chosen, why
 
 
-def _pass_over(paths: Sequence[Path], chosen: Path, why: dict[Path, str]) -> None:
+def _skip_others(paths: Sequence[Path], chosen: Path, why: dict[Path, str]) -> None:
     for path in paths:
-        why[path] = f"it may be another environment than that of `{chosen.name}`; name it to have it judged"
+        why[path] = f"it may be another environment than `{chosen.name}`; name it to check it"
 
 
 def _image(images: Sequence[Path], texts: dict[Path, str]) -> tuple[Path | None, dict[Path, str]]:
-    """(the image that counts, why the others do not)."""
+    """Return the image that counts, and why the others do not."""
     why = {path: f"by its name it is {_OTHER[word]}" for path in images if (word := _other_word(path))}
     left = [path for path in images if path not in why]
-    why.update({path: "it says nothing of the attention stack" for path in left if not _STACK.search(texts[path])})
+    why.update({path: "it names no attention library" for path in left if not _STACK.search(texts[path])})
     left = [path for path in left if path not in why]
     if not left:
         return None, why
     left.sort(key=lambda path: (len(path.parts), path.name.lower() != "dockerfile", _rank_of_name(path)))
-    why.update({path: f"`{left[0]}` was preferred; name it to have it judged" for path in left[1:]})
+    why.update({path: f"`{left[0]}` is preferred; name this file to check it" for path in left[1:]})
     return left[0], why
 
 
-def _installs(image: str, path: Path, kind: str) -> bool:
-    """Whether a Dockerfile installs what a file declares."""
+def _installs(image: str, path: Path, kind: ManifestKind) -> bool:
+    """Return whether a Dockerfile installs what a file declares."""
     if path.name in image:
         return True
     command = {
-        "uv": r"\buv\s+(sync|run)\b", "poetry": r"\bpoetry\s+install\b", "pdm": r"\bpdm\s+(install|sync)\b",
-        "pipfile_lock": r"\bpipenv\s+(install|sync)\b", "pixi": r"\bpixi\s+install\b",
-        "pyproject": r"\bpip3?\s+install\b[^\n]*?(-e\s*|\s)[\"']?\.(\[|[\"'/\s]|$)",
-    }.get(kind)  # fmt: skip
+        ManifestKind.UV: r"\buv\s+(sync|run)\b",
+        ManifestKind.POETRY: r"\bpoetry\s+install\b",
+        ManifestKind.PDM: r"\bpdm\s+(install|sync)\b",
+        ManifestKind.PIPFILE_LOCK: r"\bpipenv\s+(install|sync)\b",
+        ManifestKind.PIXI: r"\bpixi\s+install\b",
+        ManifestKind.PYPROJECT: r"\bpip3?\s+install\b[^\n]*?(-e\s*|\s)[\"']?\.(\[|[\"'/\s]|$)",
+    }.get(kind)
     return bool(command and re.search(command, image, re.MULTILINE))
 
 
-def _speaks(path: Path, texts: dict[Path, str], behind: tuple[Path, ...] = ()) -> bool:
-    """Whether the file or one that it includes names something of the stack."""
+def _names_stack(path: Path, texts: dict[Path, str], behind: tuple[Path, ...] = ()) -> bool:
+    """Return whether the file, or one that it includes, names an attention library."""
     if _STACK.search(texts[path]):
         return True
     if "-r" not in texts[path]:
         return False
     behind = (*behind, path)
     return any(
-        _includes(texts[path], other, path) and _speaks(other, texts, behind) for other in texts if other not in behind
+        _includes(texts[path], other, path) and _names_stack(other, texts, behind)
+        for other in texts
+        if other not in behind
     )
 
 
@@ -210,7 +227,7 @@ def _includes(text: str, path: Path, by: Path) -> bool:
 
 
 def _rank_of_lock(path: Path, folder: Path) -> tuple[bool, int]:
-    """A lock whose project file is there comes first; among equals the order of `_LOCKS`."""
+    """Rank a lock whose project file exists first, then by the order of `_LOCKS`."""
     sources = _RESOLVED_FROM.get(path.name, ("pyproject.toml",))
     orphan = not any((folder / source).is_file() for source in sources)
     return orphan, _LOCKS.index(path.name) if path.name in _LOCKS else 0
@@ -229,23 +246,22 @@ def _words(path: Path) -> list[str]:
     return re.findall(r"[a-z]+", path.name.lower().rpartition(".")[0] or path.name.lower())
 
 
-def _kind(path: Path, text: str) -> str | None:
-    """The format, None for a file that declares nothing by its name."""
-
+def _kind(path: Path, text: str) -> ManifestKind | None:
+    """Return the format, None for a file that by its name or content declares nothing."""
     try:
         kind = kind_of(path, text)
     except DoctorError:
         return None
     name = path.name.lower()
-    if kind == "requirements" and not (
+    if kind == ManifestKind.REQUIREMENTS and not (
         name.endswith((".txt", ".in")) and ("req" in name or path.parent.name in ("requirements", "reqs"))
     ):
         return None
-    if kind == "requirements" and name.endswith(".in") and path.with_suffix(".txt").is_file():
-        return None  # what the .txt beside it was compiled from
-    if kind == "conda" and not re.search(r"^dependencies:", text, re.MULTILINE):
+    if kind == ManifestKind.REQUIREMENTS and name.endswith(".in") and path.with_suffix(".txt").is_file():
+        return None  # the .txt of the same name was compiled from it
+    if kind == ManifestKind.CONDA and not re.search(r"^dependencies:", text, re.MULTILINE):
         return None
-    if kind == "pyproject" and not _PROJECT.search(text):
+    if kind == ManifestKind.PYPROJECT and not _PROJECT.search(text):
         return None  # settings of tools
     return kind
 
@@ -266,10 +282,65 @@ def _candidates(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _leafed(path: Path) -> str:
-    """The beginning of a file, as text; what cannot be read is empty and told when it is read in earnest."""
+def _beginning(path: Path) -> str:
+    """Return the beginning of a file as text, empty where it cannot be read: `read_manifests` reports that."""
     try:
         with path.open("rb") as stream:
             return stream.read(_MOST_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def _without_clashes(
+    files: Sequence[DiscoveredFile], installed: Sequence[DiscoveredFile], watch: Watch
+) -> list[DiscoveredFile]:
+    """Return the files, with those left out that contradict the ones that an install of the project uses.
+
+    `files` count as one environment, an image first; `installed` are those that the image installs.
+    """
+    manifests = {item.path: manifest for item in files if (manifest := _manifest(item, watch)) is not None}
+    image = next((item for item in files if item.kind == ManifestKind.DOCKERFILE and item.path in manifests), None)
+    seen = set(manifests[image.path].included) if image else set()
+    apart = (item for item in files if item is not image and item.path in manifests)
+    result = {item.path: item for item in files}
+    kept: list[DiscoveredFile] = []
+    for item in apart:  # the project's own file first
+        if str(item.path.resolve()) in seen:
+            continue
+        if kept and (clash := _clash([manifests[one.path] for one in kept], manifests[item.path])):
+            first = kept[0].path.name
+            why = f"it contradicts `{first}`, which an install of the project uses: {clash}; name it to check it"
+            result[item.path] = replace(item, role=FileRole.LEFT_OUT, why=why)
+        else:
+            kept.append(item)
+    if image is None:
+        return list(result.values())
+    for item in kept:
+        clash = _clash([manifests[image.path]], manifests[item.path])
+        if clash and item in installed:
+            why = f"could not parse how it installs `{item.path.name}`; its earlier pins are ignored: {clash}"
+            result[image.path] = replace(image, role=FileRole.LEFT_OUT, why=why)
+            break
+        if clash:
+            why = f"`{image.path.name}` does not install it, and {clash}"
+            result[item.path] = replace(item, role=FileRole.LEFT_OUT, why=why)
+    return list(result.values())
+
+
+def _clash(before: Sequence[Manifest], new: Manifest) -> str | None:
+    """Return how a file contradicts others, without the faults that each has by itself."""
+    alone = {message for manifests in (before, [new]) for message in _faults(manifests)}
+    return next((message for message in _faults([*before, new]) if message not in alone), None)
+
+
+def _faults(manifests: Sequence[Manifest]) -> Iterator[str]:
+    return (fault.message for fault in resolve(manifests, Facts()).faults)
+
+
+def _manifest(item: DiscoveredFile, watch: Watch) -> Manifest | None:
+    """Return what a file declares, None where it cannot be read: `read_manifests` reports that."""
+    try:
+        text = read_text(item.path, "declared environment", MAX_BYTES)
+        return reader_of(item.kind)(item.path, text, watch)
+    except DoctorError:
+        return None

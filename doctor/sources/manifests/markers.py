@@ -1,4 +1,4 @@
-"""Environment markers judged where not everything about the machine is known: yes, no, or it depends."""
+"""Evaluate environment markers where parts of the machine are unknown: yes, no, or unknown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PYTHONS = ("3.9.20", "3.10.15", "3.11.10", "3.12.7", "3.13.1", "3.14.0")
 
 
 def platforms(requires_python: Sequence[str], facts: Facts) -> tuple[Platform, ...]:
-    """The machines it may be installed on: Linux with one of the Pythons that the files and the user leave open."""
+    """Return the machines it may be installed on: Linux with each Python that the files and the user allow."""
     system, machine = facts.value("platform.system"), facts.value("platform.machine")
     python = facts.value("python.version")
     known = [] if python in (None, ABSENT) else [_full(str(python))]
@@ -29,7 +29,7 @@ def platforms(requires_python: Sequence[str], facts: Facts) -> tuple[Platform, .
 
 
 def pythons_of(*requires_python: str) -> list[str]:
-    """One Python of every minor version in use that these ranges admit."""
+    """Return one Python of every minor version in use that these ranges allow."""
     return [found for found in _PYTHONS if all(_admits(text, found) for text in requires_python)]
 
 
@@ -40,25 +40,25 @@ def _full(python: str) -> str:
 def _admits(text: str, python: str) -> bool:
     try:
         return admits(text, python)
-    except ValueError:  # InvalidSpecifier, whose import is dear
-        return True  # a range of another kind narrows nothing for us
+    except ValueError:  # InvalidSpecifier
+        return True  # a range of another syntax excludes nothing
 
 
-def judge(entry: DeclaredRequirement, likely: Sequence[Platform]) -> bool | None:
-    """Whether the line counts on these machines; None where they differ, or where the marker asks for more."""
+def applies(entry: DeclaredRequirement, likely: Sequence[Platform]) -> bool | None:
+    """Return whether the line counts on these machines; None where they differ, or the marker needs other facts."""
     if entry.marker is None:
         return True
-    verdicts = {_holds(entry.marker, platform, entry) for platform in likely}
+    if _parsed(entry.marker) is None and not entry.locked:  # a lock may use newer variables, such as groups
+        raise fault(entry.file, entry.line, f"`{entry.marker[:80]}` is not a marker")
+    verdicts = {_holds(entry.marker, platform) for platform in likely}
     return verdicts.pop() if len(verdicts) == 1 else None
 
 
-def _holds(marker: str, platform: Platform, entry: DeclaredRequirement) -> bool | None:
+@functools.lru_cache(maxsize=16384)
+def _holds(marker: str, platform: Platform) -> bool | None:
     parsed = _parsed(marker)
     if parsed is None:
-        if entry.locked:
-            return None  # a newer kind of marker, such as of dependency groups
-        raise fault(entry.file, entry.line, f"`{marker[:80]}` is no marker")
-
+        return None
     try:
         return bool(parsed.evaluate({**platform.markers, "extra": ""}))
     except (UndefinedComparison, UndefinedEnvironmentName, KeyError):

@@ -1,8 +1,4 @@
-"""Declared environments: what requirement and lock files say will be installed, as facts with file and line.
-
-One module per format, each a function `read(path, text)` that gives a `Manifest`; `resolve` makes facts of the sheets,
-`admitted` judges what a range leaves open.
-"""
+"""Read declared environments: requirement, lock and project files, as facts with file and line."""
 
 from __future__ import annotations
 
@@ -15,65 +11,67 @@ from doctor.errors import DoctorError
 from doctor.model import Facts
 from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.scripts.dockerfile import read_stage
+from doctor.sources.watch import Watch
 from doctor.util.yaml_text import read_text
 
-from .base import ENVIRONMENT, MAX_BYTES, VARIABLES, Discovered, Manifest
+from .base import MAX_BYTES, DiscoveredFile, FileRole, Manifest, ManifestKind
 from .detect import kind_of
-from .discover import discover, told
+from .discover import discover, notes_of
 from .readers import reader_of
 from .resolve import Declaration, resolve
 
 
-def read_manifests(names: Sequence[str], said: Facts) -> Declaration:
-    """What these files declare together; `said` are facts that decide markers. A bad file does not hide the others.
+def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declaration:
+    """Return what these files declare together; a file that cannot be read does not hide the others.
 
-    A folder stands for what `discover` finds in it; `pyproject.toml[train]` adds an extra or a group,
-    `Dockerfile[train]` means that stage.
+    names: files, or folders of which `discover` chooses the files. `pyproject.toml[train]` adds an extra or a group,
+        `Dockerfile[train]` chooses a stage.
+    stated: facts given by the user; they decide markers.
+
+    Raise DoctorError where no file can be read.
     """
-    sheets: list[Manifest] = []
+    manifests: list[Manifest] = []
     faults: list[DoctorError] = []
     notes: list[str] = []
     for name in dict.fromkeys(names):
         chosen: tuple[str, ...] = ()
         try:
-            path, chosen = _named(name)
-            paths = [(path, ENVIRONMENT)]
+            path, chosen = _split_extras(name)
+            files = [(path, FileRole.ENVIRONMENT)]
             if path.is_dir():
-                found = _found(path)
-                notes += told(found)
-                paths = [(item.path, item.role) for item in found if item.used]
-        except DoctorError as fault:
-            faults.append(fault)
+                discovered = _discover(path, watch)
+                notes += notes_of(discovered)
+                files = [(item.path, item.role) for item in discovered if item.used]
+        except DoctorError as problem:
+            faults.append(problem)
             continue
         included: set[str] = set()
-        for path, role in paths:
+        for path, role in files:
             if str(path.resolve()) in included:
-                continue  # an image was read before, with all that it installs, in the order in which it does
+                continue  # an image was read before, with the files it installs, in the order of its commands
             try:
-                sheet = _read(path, chosen)
-            except DoctorError as fault:
-                faults.append(fault)
+                manifest = _read(path, chosen, watch)
+            except DoctorError as problem:
+                faults.append(problem)
             else:
-                sheets.append(replace(sheet, entries=()) if role == VARIABLES else sheet)
-                included |= set(sheet.included)
-    if not sheets:
+                manifests.append(replace(manifest, entries=()) if role == FileRole.VARIABLES else manifest)
+                included |= set(manifest.included)
+    if not manifests:
         raise faults[0]
-    declaration = resolve(sheets, said, faults)
+    declaration = resolve(manifests, stated, faults)
     return replace(declaration, notes=(*notes, *declaration.notes))
 
 
-def _found(folder: Path) -> Sequence[Discovered]:
-    found = discover(folder)
-    if not any(item.role == ENVIRONMENT for item in found):
-        hint = "its `setup.py` is code, which is not run: " if (folder / "setup.py").is_file() else ""
-        raise DoctorError(
-            f"no file in `{folder}` declares an environment of the attention stack", f"{hint}name the files themselves"
-        )
-    return found
+def _discover(folder: Path, watch: Watch) -> Sequence[DiscoveredFile]:
+    discovered = discover(folder, watch)
+    if not any(item.role == FileRole.ENVIRONMENT for item in discovered):
+        hint = "`setup.py` is code and is not run: " if (folder / "setup.py").is_file() else ""
+        raise DoctorError(f"no file in `{folder}` declares attention libraries", f"{hint}name the files to check")
+    return discovered
 
 
-def _named(name: str) -> tuple[Path, tuple[str, ...]]:
-    """A file, and the extras and groups of `pyproject.toml[train,gpu]`."""
+def _split_extras(name: str) -> tuple[Path, tuple[str, ...]]:
+    """Return the file, and the extras and groups of `pyproject.toml[train,gpu]`."""
     match = re.fullmatch(r"(.+)\[([^\[\]]*)\]", name)
     try:
         if match is None or Path(name).exists():
@@ -83,15 +81,14 @@ def _named(name: str) -> tuple[Path, tuple[str, ...]]:
     return Path(match[1]), tuple(filter(None, re.split(r"[\s,]+", match[2])))
 
 
-def _read(path: Path, chosen: tuple[str, ...]) -> Manifest:
+def _read(path: Path, chosen: tuple[str, ...], watch: Watch) -> Manifest:
     text = read_text(path, "declared environment", MAX_BYTES)
     kind = kind_of(path, text)
-    if chosen and kind == "dockerfile" and len(chosen) == 1:
-        return read_stage(path, text, chosen[0])
+    if chosen and kind == ManifestKind.DOCKERFILE and len(chosen) == 1:
+        return read_stage(path, text, chosen[0], watch)
     if chosen:
-        if kind != "pyproject":
-            hint = "extras and groups of a pyproject.toml can be chosen, and one stage of a Dockerfile"
-            raise DoctorError(f"`{path}` has no extras to choose", hint)
-
-        return read_project(path, text, chosen)
-    return reader_of(kind)(path, text)
+        if kind != ManifestKind.PYPROJECT:
+            hint = "only a pyproject.toml has extras and groups, and a Dockerfile stages (name one)"
+            raise DoctorError(f"`{path}` has no extras", hint)
+        return read_project(path, text, watch, chosen)
+    return reader_of(kind)(path, text, watch)

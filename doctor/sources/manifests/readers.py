@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Protocol, cast
 
-from .base import Manifest
+from doctor.sources.watch import Watch
 
-#: A function of a file's path and text; DoctorError names file and line of what it cannot read.
-Reader = Callable[[Path, str], Manifest]
+from .base import Manifest, ManifestKind
 
-#: Kind (see `detect`) -> module with a function `read(path, text)`.
-_MODULES = {
-    "conda": "formats.conda",
-    "conda_lock": "formats.conda_lock",
-    "dockerfile": "scripts.dockerfile",
-    "jobscript": "scripts.jobscript",
-    "pdm": "formats.pdm",
-    "pipfile": "formats.pipfile",
-    "pipfile_lock": "formats.pipfile_lock",
-    "pixi": "formats.pixi",
-    "pixi_project": "formats.pixi_project",
-    "poetry": "formats.poetry",
-    "pylock": "formats.pylock",
-    "pyproject": "formats.pyproject",
-    "requirements": "formats.requirements",
-    "uv": "formats.uv",
-    "workflow": "scripts.workflow",
+
+class Reader(Protocol):
+    """A function that reads one file; DoctorError names file and line of what it cannot read."""
+
+    def __call__(self, path: Path, text: str, watch: Watch) -> Manifest:
+        """Return what the file declares."""
+        ...
+
+
+#: Kind -> (module, function) of its reader.
+_READERS = {
+    ManifestKind.CONDA: ("formats.conda", "read"),
+    ManifestKind.CONDA_LOCK: ("formats.conda_lock", "read"),
+    ManifestKind.DOCKERFILE: ("scripts.dockerfile", "read"),
+    ManifestKind.JOBSCRIPT: ("scripts.jobscript", "read"),
+    ManifestKind.PDM: ("formats.toml_locks", "read_pdm"),
+    ManifestKind.PIPFILE: ("formats.pipfile", "read"),
+    ManifestKind.PIPFILE_LOCK: ("formats.pipfile_lock", "read"),
+    ManifestKind.PIXI: ("formats.pixi", "read"),
+    ManifestKind.PIXI_PROJECT: ("formats.pixi_project", "read"),
+    ManifestKind.POETRY: ("formats.toml_locks", "read_poetry"),
+    ManifestKind.PYLOCK: ("formats.toml_locks", "read_pylock"),
+    ManifestKind.PYPROJECT: ("formats.pyproject", "read"),
+    ManifestKind.REQUIREMENTS: ("formats.requirements", "read"),
+    ManifestKind.UV: ("formats.toml_locks", "read_uv"),
+    ManifestKind.WORKFLOW: ("scripts.workflow", "read"),
 }
 
 
-def reader_of(kind: str) -> Reader:
+def reader_of(kind: ManifestKind) -> Reader:
     """Return the reader of one manifest kind."""
-    found: Reader = import_module(f"doctor.sources.manifests.{_MODULES[kind]}").read
-    return found
+    module, function = _READERS[kind]
+    return cast(Reader, getattr(import_module(f"doctor.sources.manifests.{module}"), function))

@@ -1,4 +1,4 @@
-"""From the entries of declared files to facts: markers judged, pins joined, ranges narrowed, what pins bring added."""
+"""Resolve declared requirements to facts: evaluate markers, join pins, narrow ranges, add what pins require."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from doctor.packages.platform import Platform
 from doctor.packages.requirements import admits, needs_of
 
 from .base import DeclaredRequirement, Manifest
-from .markers import judge, platforms
+from .markers import applies, platforms
 from .source_builds import LOOSE_FROM_SOURCE
 from .version_ranges import OpenRange, binding, fits, go_together
 
@@ -23,7 +23,7 @@ _MOST_ROUNDS = 8
 
 @dataclass(frozen=True)
 class Declaration:
-    """The declared environment: what it fixes, what it leaves open, and which files could not be read."""
+    """The declared environment: what it fixes, which ranges stay open, and which files could not be read."""
 
     facts: Facts
     open: tuple[OpenRange, ...] = ()
@@ -31,35 +31,39 @@ class Declaration:
     other_index: bool = False  # torch does not come from PyPI
     notes: tuple[str, ...] = ()
     faults: tuple[DoctorError, ...] = ()
-    asked: Mapping[str, DeclaredRequirement] = field(
-        default_factory=dict
-    )  # package → the line that asks for it, no lock's
+    requested: Mapping[str, DeclaredRequirement] = field(default_factory=dict)  # package -> its line, not of a lock
 
 
-def resolve(sheets: Sequence[Manifest], said: Facts, faults: Sequence[DoctorError] = ()) -> Declaration:
-    """What these sheets mean together. Lines that contradict one another are faults and leave their package unknown."""
-    facts = _plain_facts(sheets)
-    likely = platforms([sheet.requires_python for sheet in sheets], Facts(facts.values()).with_(*said.values()))
+def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[DoctorError] = ()) -> Declaration:
+    """Return what these manifests declare together.
+
+    stated: facts given by the user; they decide markers.
+    faults: files that could not be read, for the notes. Lines that contradict each other are added to them, and their
+        package becomes unknown.
+    """
+    facts = _plain_facts(manifests)
+    known = Facts(facts.values()).with_(*stated.values())
+    likely = platforms([manifest.requires_python for manifest in manifests], known)
     index = load_index()
-    groups = _groups(sheets)
+    groups = _groups(manifests)
     pinned: dict[str, Fact] = {}
     ranges: dict[str, tuple[str, DeclaredRequirement]] = {}
     extras: dict[str, frozenset[str]] = {}
     broken: list[DoctorError] = []
-    asked: dict[str, DeclaredRequirement] = {}
+    requested: dict[str, DeclaredRequirement] = {}
     for name, entries in groups.items():
         if name not in index and (plain := _plain_pin(entries)) is not None:
             pinned[name] = plain  # most lines of a long file
             if not entries[0].locked:
-                asked[name] = replace(entries[0], range="")
+                requested[name] = replace(entries[0], range="")
             continue
         try:
             holding, unsure = _holding(entries, likely)
             wanted = [entry for entry in holding if not entry.constraint]
-            asked |= _asked(name, [] if unsure else holding)
+            requested |= _requested(name, [] if unsure else holding)
             extras[name] = frozenset(extra for entry in wanted for extra in entry.extras)
-            if unsure and not _all_alike([*wanted, *unsure]):
-                pinned[name] = _unsure(name, [*wanted, *unsure])
+            if unsure and not _all_equal([*wanted, *unsure]):
+                pinned[name] = _undecided(name, [*wanted, *unsure])
             elif wanted or unsure:
                 _join(name, [*holding, *unsure], pinned, ranges)
             elif any(entry.locked for entry in entries):
@@ -73,31 +77,37 @@ def resolve(sheets: Sequence[Manifest], said: Facts, faults: Sequence[DoctorErro
     sources = frozenset(name for name in LOOSE_FROM_SOURCE if any(entry.source for entry in groups.get(name, ())))
     opened = _follow(pinned, ranges, extras, index, platform, likely, other_index, sources)
     for item in opened:
-        trouble = f"`{item.name}{item.range}` leaves its version open"
+        open_because = f"`{item.name}{item.range}` does not fix a version"
         if item.versions:
-            trouble = f"`{item.name}{item.range}` admits {item.versions[0]} to {item.versions[-1]}"
-        pinned[item.name] = Fact(f"{item.name}.version", None, item.place, item.range or None, trouble)
+            open_because = f"`{item.name}{item.range}` allows {item.versions[0]} to {item.versions[-1]}"
+        pinned[item.name] = Fact(f"{item.name}.version", None, item.place, item.range or None, open_because)
     facts.update({fact.key: fact for fact in pinned.values()})
     for name in sources - {"transformer-engine"}:  # whose wheels bind no torch
-        place = f"{groups[name][0].place}, compiled against the torch that is there"
+        place = f"{groups[name][0].place}, compiled against the installed torch"
         facts[f"{name}.torch_pin"] = Fact(f"{name}.torch_pin", ABSENT, place)
-    if all(sheet.complete for sheet in sheets) and _value(pinned, "torch") not in (None, ABSENT):
-        where = ", ".join(dict.fromkeys(entry.file for sheet in sheets for entry in sheet.entries))
+    if all(manifest.complete for manifest in manifests) and _value(pinned, "torch") not in (None, ABSENT):
+        where = ", ".join(dict.fromkeys(entry.file for manifest in manifests for entry in manifest.entries))
         facts["distributions.complete"] = Fact("distributions.complete", True, where)
-    notes = tuple(note for sheet in sheets for note in sheet.notes)
-    told = (f"{problem.message}; the other files were judged" for problem in faults)
-    rest = (f"{problem.message}; the other packages were judged" for problem in broken)
-    notes += tuple(_at_odds(pinned, extras, index, platform, other_index, sources))
+    notes = tuple(note for manifest in manifests for note in manifest.notes)
+    unread = (f"{problem.message}; the other files were checked" for problem in faults)
+    contradictions = (f"{problem.message}; the other packages were checked" for problem in broken)
+    notes += tuple(_conflicts(pinned, extras, index, platform, other_index, sources))
     several = tuple(item for item in opened if item.versions)
     return Declaration(
-        Facts(facts.values()), several, platform, other_index, (*notes, *told, *rest), (*faults, *broken), asked
+        Facts(facts.values()),
+        several,
+        platform,
+        other_index,
+        (*notes, *unread, *contradictions),
+        (*faults, *broken),
+        requested,
     )
 
 
-def _plain_facts(sheets: Iterable[Manifest]) -> dict[str, Fact]:
-    """What the files say besides packages; two that differ leave it open."""
+def _plain_facts(manifests: Iterable[Manifest]) -> dict[str, Fact]:
+    """Return the facts of the files except packages; where two differ, the fact is unknown."""
     facts: dict[str, Fact] = {}
-    for fact in (fact for sheet in sheets for fact in sheet.facts):
+    for fact in (fact for manifest in manifests for fact in manifest.facts):
         before = facts.get(fact.key)
         if before is not None and before.value != fact.value:
             problem = f"{before.source} says {before.value}, {fact.source} says {fact.value}"
@@ -107,15 +117,15 @@ def _plain_facts(sheets: Iterable[Manifest]) -> dict[str, Fact]:
     return facts
 
 
-def _groups(sheets: Iterable[Manifest]) -> dict[str, list[DeclaredRequirement]]:
+def _groups(manifests: Iterable[Manifest]) -> dict[str, list[DeclaredRequirement]]:
     groups: dict[str, list[DeclaredRequirement]] = {}
-    for entry in (entry for sheet in sheets for entry in sheet.entries):
+    for entry in (entry for manifest in manifests for entry in manifest.entries):
         groups.setdefault(entry.name, []).append(entry)
     return groups
 
 
 def _plain_pin(entries: Sequence[DeclaredRequirement]) -> Fact | None:
-    """The fact of a package that one line pins without any condition."""
+    """Return the fact of a package that a single line pins without a condition, else None."""
     entry = entries[0]
     if len(entries) > 1 or entry.version is None or entry.marker or entry.problem or entry.constraint:
         return None
@@ -125,10 +135,10 @@ def _plain_pin(entries: Sequence[DeclaredRequirement]) -> Fact | None:
 def _holding(
     entries: Sequence[DeclaredRequirement], likely: Sequence[Platform]
 ) -> tuple[list[DeclaredRequirement], list[DeclaredRequirement]]:
-    """(entries that count here, entries of which it depends on what is not known)."""
+    """Return the entries that count here, and those for which that is unknown."""
     holding, unsure = [], []
     for entry in entries:
-        verdict = judge(entry, likely)
+        verdict = applies(entry, likely)
         if verdict is None:
             unsure.append(entry)
         elif verdict:
@@ -139,21 +149,21 @@ def _holding(
     return holding, unsure
 
 
-def _asked(name: str, entries: Sequence[DeclaredRequirement]) -> dict[str, DeclaredRequirement]:
-    """The line to edit where another release is wanted: the one that pins, else one that narrows; with all ranges."""
+def _requested(name: str, entries: Sequence[DeclaredRequirement]) -> dict[str, DeclaredRequirement]:
+    """Return the line to edit for another release: the one that pins, else one with a range; with all ranges."""
     own = [entry for entry in entries if not entry.locked and not entry.problem]
     lines = sorted(own, key=lambda entry: (entry.version is None, not entry.range, entry.constraint))
     ranges = (clause for entry in own if entry.version is None for clause in entry.range.split(",") if clause)
     return {name: replace(lines[0], range=",".join(dict.fromkeys(ranges)))} if lines else {}
 
 
-def _all_alike(entries: Sequence[DeclaredRequirement]) -> bool:
+def _all_equal(entries: Sequence[DeclaredRequirement]) -> bool:
     return len({(entry.version, entry.range) for entry in entries}) == 1
 
 
-def _unsure(name: str, entries: Sequence[DeclaredRequirement]) -> Fact:
-    told = ", ".join(dict.fromkeys(f"{entry.version or entry.range or 'any'} ({entry.place})" for entry in entries))
-    problem = f"it depends on the Python, on extras or on groups which of these is installed: {told}"
+def _undecided(name: str, entries: Sequence[DeclaredRequirement]) -> Fact:
+    choices = ", ".join(dict.fromkeys(f"{entry.version or entry.range or 'any'} ({entry.place})" for entry in entries))
+    problem = f"the Python, extras or groups decide which of these is installed: {choices}"
     return Fact(f"{name}.version", None, entries[0].place, problem=problem)
 
 
@@ -163,7 +173,7 @@ def _join(
     pinned: dict[str, Fact],
     ranges: dict[str, tuple[str, DeclaredRequirement]],
 ) -> None:
-    """All lines about one package: one pin, or one range; DoctorError where they exclude one another."""
+    """Join all lines of one package to one pin or one range; DoctorError where they exclude each other."""
     unknown = next((entry for entry in entries if entry.problem), None)
     if unknown is not None:
         pinned[name] = Fact(f"{name}.version", None, unknown.place, unknown.raw, unknown.problem)
@@ -187,7 +197,7 @@ def _join(
 
 
 def _on_record(name: str, entry: DeclaredRequirement) -> str:
-    """The version as its release is called: `torch==2.2` installs 2.2.0."""
+    """Return the version as the index names it: `torch==2.2` installs 2.2.0."""
     version = str(entry.version)
     release = load_index().release(name, version)
     public, plus, label = version.partition("+")
@@ -198,14 +208,14 @@ def _follow(
     pinned: dict[str, Fact], ranges: dict[str, tuple[str, DeclaredRequirement]], extras: Mapping[str, frozenset[str]],
     index: ReleaseIndex, platform: Platform, likely: Sequence[Platform], other_index: bool, sources: frozenset[str],
 ) -> list[OpenRange]:  # fmt: skip
-    """Add what pinned releases pin in turn, narrow ranges by what they need; what then stays open."""
+    """Add what pinned releases pin, narrow ranges by what they require, and return the ranges that stay open."""
     open_: dict[str, OpenRange] = {}
     for _ in range(_MOST_ROUNDS):
         needs = _needs(pinned, ranges, extras, index, platform, other_index, sources)
         before = len(pinned)
-        for name, (pin, place) in needs[0].items():
-            if name not in pinned and (name not in ranges or admits(ranges[name][0], pin)):
-                pinned[name] = make_fact(f"{name}.version", pin, place)
+        for name, fact in needs[0].items():
+            if name not in pinned and (name not in ranges or admits(ranges[name][0], str(fact.value))):
+                pinned[name] = fact
         open_ = {}
         for name, (declared, entry) in ranges.items():
             if name in pinned:
@@ -232,11 +242,11 @@ def _follow(
     return list(open_.values())
 
 
-def _at_odds(
+def _conflicts(
     pinned: Mapping[str, Fact], extras: Mapping[str, frozenset[str]], index: ReleaseIndex, platform: Platform,
     other_index: bool, sources: frozenset[str],
 ) -> Iterator[str]:  # fmt: skip
-    """A sentence for each pinned release that does not admit another pin, by its own metadata."""
+    """Yield a note for each pinned release whose metadata excludes another pin."""
     for name, fact in pinned.items():
         if name not in index:
             continue  # most lines of a long file
@@ -245,20 +255,20 @@ def _at_odds(
         for need in binding(name, str(fact.value), needs, other_index):
             other = pinned.get(need.package)
             known = other is not None and other.value not in (None, ABSENT)
-            asked = re.sub(r"\+[\w.]+", "", need.range)  # which build it is, its index decides
-            if other is not None and known and not admits(asked, str(other.value)):
+            public = re.sub(r"\+[\w.]+", "", need.range)  # the index decides which build it is
+            if other is not None and known and not admits(public, str(other.value)):
                 yield (
-                    f"{other.source}: {name} {fact.value} asks for `{need.package}{need.range}`, and {other.value} is "
-                    "pinned: an installer that is asked for both at once refuses, unless told to override"
+                    f"{other.source}: {name} {fact.value} requires `{need.package}{need.range}`, but {other.value} is "
+                    "pinned: no installer installs both together without an override"
                 )
 
 
 def _needs(
     pinned: Mapping[str, Fact], ranges: Mapping[str, object], extras: Mapping[str, frozenset[str]],
     index: ReleaseIndex, platform: Platform, other_index: bool, sources: frozenset[str],
-) -> tuple[dict[str, tuple[str, str]], dict[str, list[str]]]:  # fmt: skip
-    """(package → the version that a pinned release requires and the source, package → ranges they require)."""
-    pins: dict[str, tuple[str, str]] = {}
+) -> tuple[dict[str, Fact], dict[str, list[str]]]:  # fmt: skip
+    """Return, by package, the versions that pinned releases pin, and the ranges that they require."""
+    pins: dict[str, Fact] = {}
     wanted: dict[str, list[str]] = {}
     for name, fact in pinned.items():
         if fact.value in (None, ABSENT) or name not in index or name in sources:
@@ -272,10 +282,10 @@ def _needs(
             if need.package not in index:
                 continue
             if name == "torch" and need.package not in ranges:
-                continue  # what nobody names, the rulebook tells of each build
+                continue  # the rulebook knows what each build of torch brings
             if need.pin:
-                at = fact.source.partition(", through ")[0]
-                pins.setdefault(need.package, (need.pin, f"{at}, through {name} {fact.value}"))
+                pin = make_fact(f"{need.package}.version", need.pin, fact.source)
+                pins.setdefault(need.package, replace(pin, via=f"{name} {fact.value}"))
             elif need.range:
                 wanted.setdefault(need.package, []).append(need.range)
     return pins, wanted

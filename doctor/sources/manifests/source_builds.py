@@ -1,4 +1,4 @@
-"""What a `pip install` moves: packages that are there already and that do not suit what it installs."""
+"""Installed packages that a `pip install` replaces, because its packages exclude their releases."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from doctor.packages.requirements import Need, admits, needs_of
 from .base import DeclaredRequirement
 from .version_ranges import binding
 
-#: Their wheels ask for one torch or one core; compiled from a repository they take what is there and have no core.
+#: Their wheels require one torch or one core; compiled from a repository, they use the installed torch, without a core.
 LOOSE_FROM_SOURCE = ("torchvision", "xformers", "transformer-engine")
 
 
-def displaced(there: Mapping[str, Sequence[DeclaredRequirement]], command: Collection[str]) -> list[str]:
-    """The packages of earlier commands that pip replaces, since what this command names does not go with them."""
-    gone: list[str] = []
+def displaced(installed: Mapping[str, Sequence[DeclaredRequirement]], command: Collection[str]) -> list[str]:
+    """Return the packages of earlier commands that pip replaces, because this command's packages exclude them."""
+    replaced: list[str] = []
     index = load_index()
-    known = (name for name in command if name in index)  # of others it is not on record what they need
-    queue = [(name, entry.version, entry.source) for name in known for entry in there.get(name, ()) if entry.version]
+    known = (name for name in command if name in index)  # the requirements of others are unknown
+    queue = [
+        (name, entry.version, entry.source) for name in known for entry in installed.get(name, ()) if entry.version
+    ]
     seen = set()
     while queue:
         name, version, source = queue.pop()
@@ -28,14 +30,14 @@ def displaced(there: Mapping[str, Sequence[DeclaredRequirement]], command: Colle
             continue
         seen.add((name, version))
         for need in _needs(name, version, source):
-            if need.package in command or need.package in gone:
+            if need.package in command or need.package in replaced:
                 continue
-            entry = next((entry for entry in there.get(need.package, ()) if not entry.constraint), None)
-            if entry is not None and not _suits(entry, need):
-                gone.append(need.package)
-            if need.pin and (entry is None or need.package in gone):
+            entry = next((entry for entry in installed.get(need.package, ()) if not entry.constraint), None)
+            if entry is not None and not _satisfies(entry, need):
+                replaced.append(need.package)
+            if need.pin and (entry is None or need.package in replaced):
                 queue.append((need.package, need.pin, False))
-    return gone
+    return replaced
 
 
 def _needs(name: str, version: str, source: bool) -> Iterator[Need]:
@@ -45,8 +47,8 @@ def _needs(name: str, version: str, source: bool) -> Iterator[Need]:
     return binding(name, version, needs_of(release.requires, Platform()), True)
 
 
-def _suits(entry: DeclaredRequirement, need: Need) -> bool:
-    """Whether pip leaves a package alone; one of unknown release makes room for an exact pin only."""
+def _satisfies(entry: DeclaredRequirement, need: Need) -> bool:
+    """Return whether pip keeps a package; one of unknown release is replaced for an exact pin only."""
     if entry.version is None:
         return need.pin is None
     return admits(need.range, entry.version)

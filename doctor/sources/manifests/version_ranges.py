@@ -1,4 +1,4 @@
-"""Which releases of the packages that a declaration leaves open go together, by what their metadata requires."""
+"""Find releases of packages with open ranges that are compatible by their metadata."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from doctor.packages.index import Release, load_index
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import Need, admits, needs_of
 
-MOST_TRIED = 50_000  # steps of the search for releases that admit one another
+MOST_TRIED = 50_000  # steps of the search for compatible releases
 MOST_NAMED = 4  # releases in one sentence, or left out of one range
-Ranges = Mapping[str, tuple[str, ...]]  # other package → what a release asks of it
+Ranges = Mapping[str, tuple[str, ...]]  # other package -> ranges that a release requires of it
 
 
 @dataclass(frozen=True)
 class OpenRange:
-    """A package whose range leaves several releases open, the newest last."""
+    """A package whose range allows several releases, the newest last."""
 
     name: str
     range: str
@@ -27,9 +27,9 @@ class OpenRange:
 
 
 def binding(name: str, version: str, needs: Sequence[Need], other_index: bool) -> Iterator[Need]:
-    """The needs that hold wherever a wheel comes from: another build of torch brings other CUDA wheels than PyPI's.
+    """Yield the needs that hold for wheels of any index: other builds of torch require other CUDA wheels than PyPI's.
 
-    transformer-engine-torch is built on the spot and asks for the core of whichever torch it is built with.
+    transformer-engine-torch is compiled at installation and requires the core for the torch it is compiled with.
     """
     label = version.partition("+")[2]
     for need in needs:
@@ -38,13 +38,13 @@ def binding(name: str, version: str, needs: Sequence[Need], other_index: bool) -
         if name != "torch" or not (label or other_index):
             yield need
         elif need.package == "triton" and (not label or label.startswith("cu")):
-            yield need  # every build for CUDA asks for the same
+            yield need  # every build for CUDA requires the same one
 
 
 def fits(
     name: str, release: Release, chosen: Mapping[str, Fact], platform: Platform, other_index: bool = False
 ) -> bool:
-    """Whether a release goes with the versions that are settled, by its own metadata."""
+    """Return whether a release is compatible with the chosen versions, by its own metadata."""
     for need in binding(name, release.version, needs_of(release.requires, platform), other_index):
         found = chosen.get(need.package)
         if found is not None and found.value not in (None, ABSENT) and not admits(need.range, str(found.value)):
@@ -54,7 +54,7 @@ def fits(
 
 @functools.lru_cache(maxsize=4096)
 def pins_of(name: str, version: str, platform: Platform) -> tuple[tuple[str, str], ...]:
-    """The packages on record that a release pins, with the pins; those of torch the rulebook tells of each build."""
+    """Return the indexed packages that a release pins, with the pins; for torch the rulebook has them by build."""
     index = load_index()
     release = index.release(name, version) if name != "torch" else None
     needs = needs_of(release.requires, platform) if release is not None else ()
@@ -62,34 +62,36 @@ def pins_of(name: str, version: str, platform: Platform) -> tuple[tuple[str, str
 
 
 def go_together(opened: Mapping[str, OpenRange], platform: Platform, other_index: bool) -> list[OpenRange]:
-    """The open packages without those releases that no release of another open package goes with."""
+    """Return the open packages without releases that are incompatible with every release of another open package."""
     known = {name: item for name, item in opened.items() if item.versions}  # a long file has thousands of others
-    asks = {name: _asked(item, known, platform, other_index) for name, item in known.items()}
+    required = {name: _required(item, known, platform, other_index) for name, item in known.items()}
     left = {name: item.versions for name, item in known.items()}
     before = None
     while before != left:
         before = dict(left)
         for name in left:
-            left[name] = tuple(version for version in left[name] if _served(asks[name][version], left))
+            left[name] = tuple(version for version in left[name] if _satisfiable(required[name][version], left))
             for other in left:
-                left[other] = _asked_for(left[other], [asks[name][version].get(other, ()) for version in left[name]])
+                left[other] = _allowed_by(
+                    left[other], [required[name][version].get(other, ()) for version in left[name]]
+                )
     if not all(left.values()):
-        return list(opened.values())  # by their metadata none go together, which their user may know better
+        return list(opened.values())  # incompatible by their metadata, which the user may override
     return [OpenRange(item.name, item.range, item.place, left.get(name, ())) for name, item in opened.items()]
 
 
 class TooMany(Exception):
-    """The combinations cannot all be looked at."""
+    """There are too many combinations to check them all."""
 
 
 def combinations(
     packages: Sequence[OpenRange], platform: Platform, other_index: bool, *, newest_first: bool = False
 ) -> Iterator[tuple[str, ...]]:
-    """A release of each package, whose metadata admit one another; TooMany where the search gets long."""
+    """Yield compatible releases, one of each package; raise TooMany where the search takes too many steps."""
     opened = {item.name: item for item in packages}
-    asks = [_asked(item, opened, platform, other_index) for item in packages]
+    required = [_required(item, opened, platform, other_index) for item in packages]
     names = [item.name for item in packages]
-    within = functools.cache(_within)  # few ranges are asked of many releases
+    within = functools.cache(_within)  # few ranges, many releases
     tried = 0
 
     def further(chosen: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -102,9 +104,10 @@ def combinations(
             tried += 1
             if tried > MOST_TRIED:
                 raise TooMany
-            own = asks[here][version]
+            own = required[here][version]
             if all(
-                within(other, own.get(names[place], ())) and within(version, asks[place][other].get(names[here], ()))
+                within(other, own.get(names[place], ()))
+                and within(version, required[place][other].get(names[here], ()))
                 for place, other in enumerate(chosen)
             ):
                 yield from further((*chosen, version))
@@ -112,10 +115,10 @@ def combinations(
     return further(())
 
 
-def _asked(
+def _required(
     item: OpenRange, opened: Mapping[str, OpenRange], platform: Platform, other_index: bool
 ) -> dict[str, Ranges]:
-    """Release → what it asks of the other open packages of which there are releases on record."""
+    """Return for each release the ranges that it requires of other open packages."""
     found: dict[str, Ranges] = {}
     for version in item.versions:
         release = load_index().release(item.name, version)
@@ -127,13 +130,13 @@ def _asked(
     return found
 
 
-def _served(ranges: Ranges, left: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether each other package has a release that this one takes."""
+def _satisfiable(ranges: Ranges, left: Mapping[str, tuple[str, ...]]) -> bool:
+    """Return whether each other package has a release in the required ranges."""
     return all(any(_within(version, wanted) for version in left[other]) for other, wanted in ranges.items())
 
 
-def _asked_for(versions: tuple[str, ...], choices: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The releases that one of the choices takes; all of them where one choice asks for nothing."""
+def _allowed_by(versions: tuple[str, ...], choices: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the releases that at least one of the choices allows; all where a choice has no requirement."""
     if not choices or not all(choices):
         return versions
     distinct = set(choices)
@@ -145,7 +148,7 @@ def _within(version: str, ranges: tuple[str, ...]) -> bool:
 
 
 def any_of(name: str, ranges: Sequence[str]) -> str:
-    """One range that admits of the releases on record what any of these admits; empty where none is on record."""
+    """Return one range that allows the indexed releases of any of these ranges; empty where there is none."""
     releases = [version for version, item in load_index().releases(name).items() if not item.is_prerelease]
     good = [at for at, version in enumerate(releases) if any(admits(text, version) for text in ranges)]
     if not good:
@@ -156,7 +159,7 @@ def any_of(name: str, ranges: Sequence[str]) -> str:
 
 
 def narrowed(item: OpenRange, clean: Sequence[str]) -> str:
-    """A range that admits none of the others on record, and of these the newest, with few releases left out between."""
+    """Return a range of the newest of these releases that excludes all others, with few exclusions inside."""
     versions, good = item.versions, set(clean)
     first = last = max(map(versions.index, clean))
     inside: list[str] = []
@@ -164,7 +167,7 @@ def narrowed(item: OpenRange, clean: Sequence[str]) -> str:
         if versions[position] in good:
             first = position
         elif versions[position + 1] not in good or len(inside) == MOST_NAMED:
-            break  # older ones lie behind a whole stretch that is bad
+            break  # older ones are separated by several excluded releases
         else:
             inside.insert(0, versions[position])
     inside = [version for version in inside if versions.index(version) > first]

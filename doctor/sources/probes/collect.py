@@ -1,38 +1,54 @@
-"""Where facts come from: one module per source, asked in order; what a later one says replaces the earlier."""
+"""Run the probes of an installed environment in order; facts of a later one replace those of an earlier one."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import cast
+from collections.abc import Iterable, Mapping
 
 from doctor.model import Fact, Facts
+from doctor.sources.watch import Watch
 
-from .locate import ask, find_target, named_interpreter
-from .target import Probe, Target, Watch
+from . import (
+    cudnn,
+    distributions,
+    env_vars,
+    gpu,
+    platform,
+    te_cudnn,
+    toolkit,
+    torch_build,
+    wheel_files,
+    xformers_build,
+)
+from .target import Probe, Target
 
-#: Later ones know better: torch's own version file knows the build label that its metadata lacks.
-PROBES = (
-    "platform", "distributions", "torch_build", "xformers_build", "wheel_files", "cudnn", "te_cudnn", "gpu", "toolkit",
-    "env_vars",
-)  # fmt: skip
+#: In their order: torch's own version file has the build label that its metadata lacks.
+PROBES: Mapping[str, Probe] = {
+    "platform": platform,
+    "distributions": distributions,
+    "torch_build": torch_build,
+    "xformers_build": xformers_build,
+    "wheel_files": wheel_files,
+    "cudnn": cudnn,
+    "te_cudnn": te_cudnn,
+    "gpu": gpu,
+    "toolkit": toolkit,
+    "env_vars": env_vars,
+}
 
-__all__ = ["PROBES", "Probe", "Target", "Watch", "ask", "collect", "find_target", "named_interpreter"]
 
-
-def collect(target: Target, watch: Watch, probes: tuple[str, ...] = PROBES) -> Facts:
-    """All that the probes find out; one that fails leaves unknown facts with the reason, never an exception."""
+def collect(target: Target, watch: Watch, probes: Iterable[str] = tuple(PROBES)) -> Facts:
+    """Return the facts of these probes; a probe that fails leaves unknown facts with the reason."""
     facts: dict[str, Fact] = {}
     for name in probes:
-        probe = cast(Probe, import_module(f"doctor.sources.probes.{name}"))
+        probe = PROBES[name]
         found: dict[str, Fact] = {}
         try:
             for fact in probe.collect(target, watch):
                 found[fact.key] = fact
-        except Exception as problem:  # a probe reads what anyone may have left there: nothing of it may stop the rest
-            said = f"{type(problem).__name__}: {problem}" if str(problem) else type(problem).__name__
-            reason = f"the {name} probe failed: {said}"
+        except Exception as problem:  # a probe reads files of any content: a failure must not stop the others
+            text = f"{type(problem).__name__}: {problem}" if str(problem) else type(problem).__name__
             for key in probe.PROMISES:
                 if key not in found and key not in facts:
-                    found[key] = Fact(key, None, f"{name} probe", problem=reason)
+                    found[key] = Fact(key, None, f"{name} probe", problem=f"the {name} probe failed: {text}")
         facts.update(found)
     return Facts(facts.values())

@@ -1,4 +1,4 @@
-"""Which cuDNN the process will load, and every other copy that lies about."""
+"""The cuDNN that the process will load, and every other copy on the machine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Fact
+from doctor.sources.watch import Watch
 
 from .elf import Dynamic, NotElf, read_dynamic, section
 from .library_search import DEFAULT_DIRS, library_path, loader_cache, resolve
-from .target import SITE_PACKAGES, Target, Watch
+from .target import Target, TargetKind
 from .torch_build import torch_folder, version_file
 
 PROMISES = ("cudnn.version", "cudnn.path", "cudnn.copies")
@@ -23,11 +24,11 @@ _IN_NAME = re.compile(r"libcudnn\.so\.(\d+\.\d+\.\d+)")
 _DEFINED = re.compile(r"#\s*define\s+CUDNN_(MAJOR|MINOR|PATCHLEVEL)\s+(\d+)")
 _IN_GRAPH = re.compile(rb"cudnn_version_(\d{1,2})_(\d{1,3})_(\d{1,3})_")
 _MAX_SECTION = 16 << 20
-#: Those of torch's libraries that may name cuDNN as needed; the first that does is the one that brings it in.
+#: Libraries of torch that may need cuDNN; the first that does loads it.
 _TORCH_LIBRARIES = (
     "libtorch_global_deps.so", "libtorch_cuda.so", "libtorch_cuda_cpp.so", "libtorch_python.so", "libtorch_cpu.so",
 )  # fmt: skip
-#: Where installers put cuDNN; `{machine}` is x86_64 or aarch64.
+#: Folders where installers put cuDNN; `{machine}` is x86_64 or aarch64.
 SYSTEM_DIRS = (
     "/usr/local/cuda/lib64", "/usr/local/cudnn/lib", "/usr/local/cudnn/lib64",
     "/usr/lib/{machine}-linux-gnu", "/lib/{machine}-linux-gnu", *DEFAULT_DIRS,
@@ -37,16 +38,15 @@ _HOMES = ("CUDNN_HOME", "CUDNN_PATH", "CUDA_HOME", "CUDA_PATH")
 
 @dataclass(frozen=True)
 class Loaded:
-    """What the loader will take for torch's need of cuDNN."""
+    """The cuDNN that the loader will take for torch."""
 
     path: str | None
-    how: str  # the source of that knowledge, or why there is none; empty = no cuDNN is needed
-    #: False: torch's files are silent, and what its release is known to bring may answer instead.
-    certain: bool = True
+    how: str  # the source, or why it is unknown; empty: no cuDNN is needed
+    certain: bool = True  # False: unknown from torch's files, so that the release's own cuDNN may count
 
 
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
-    """cudnn.copies always; cudnn.path and cudnn.version as far as torch's own libraries tell."""
+    """Yield cudnn.copies always; cudnn.path and cudnn.version as far as torch's libraries determine them."""
     loaded = predict(target)
     if loaded.path is not None:
         version, source = version_of(loaded.path)
@@ -61,7 +61,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
 
 
 def predict(target: Target) -> Loaded:
-    """The cuDNN file that importing torch will load; an empty reason where torch needs none."""
+    """Return the cuDNN file that importing torch will load; with an empty reason where torch needs none."""
     folder = torch_folder(target)
     if folder is None:
         return Loaded(None, "no torch is installed", certain=False)
@@ -83,17 +83,19 @@ def predict(target: Target) -> Loaded:
             return _resolve(target, library.name, wanted, dynamic)
     if unreadable:
         return Loaded(None, f"cannot read torch's {', '.join(unreadable)}")
-    return Loaded(None, "torch's libraries are not there, or do not name cuDNN", certain=False)
+    return Loaded(None, "torch's libraries are missing, or do not need cuDNN", certain=False)
 
 
 def _resolve(target: Target, name: str, wanted: str, dynamic: Dynamic) -> Loaded:
-    if target.kind == SITE_PACKAGES:
-        # Only what travels with the tree: this machine's loader path is not that of the machine it will run on.
+    if target.kind == TargetKind.SITE_PACKAGES:
+        # Only files of the tree count: the loader path of this machine is not that of the machine it will run on.
         inside = [path for path in dynamic.rpath if not dynamic.runpath and os.path.isfile(f"{path}/{wanted}")]  # noqa: PTH113
         if inside:
             return Loaded(f"{inside[0]}/{wanted}", f"DT_RPATH of torch's {name}")
         return Loaded(
-            None, f"torch's {name} takes `{wanted}` from the loader's path, which a tree does not tell", certain=False
+            None,
+            f"torch's {name} finds `{wanted}` on the loader's path, which a folder does not determine",
+            certain=False,
         )
     path = resolve(wanted, dynamic, executable(target), loader_cache(), target.environ)
     if path is None:
@@ -102,7 +104,7 @@ def _resolve(target: Target, name: str, wanted: str, dynamic: Dynamic) -> Loaded
 
 
 def executable(target: Target) -> Dynamic | None:
-    """The dynamic section of the target's interpreter: conda's carries a DT_RPATH that all libraries inherit."""
+    """Return the dynamic section of the interpreter: conda's has a DT_RPATH that all libraries inherit."""
     try:
         return read_dynamic(os.path.realpath(target.python)) if target.python else None
     except (OSError, NotElf):
@@ -110,13 +112,13 @@ def executable(target: Target) -> Dynamic | None:
 
 
 def version_of(path: str) -> tuple[str | None, str]:
-    """Version of one copy and how it is known, or None and why not."""
+    """Return the version of one copy and its source, or None and why it is unknown."""
     real = os.path.realpath(path)
     if match := _IN_NAME.search(os.path.basename(real)):  # noqa: PTH119
         return match[1], f"file name {real}"
-    # In a store of links each file may lie elsewhere: its neighbours are those of the link, then those of the file.
+    # In a store of links, look next to the link first, then next to its target.
     folders = tuple(dict.fromkeys((os.path.dirname(path), os.path.dirname(real))))  # noqa: PTH120
-    # The library itself before the header beside it: two wheels that own the same files may mix.
+    # The library before the header next to it: two wheels that own the same files may mix.
     for folder in folders:
         if (found := _in_graph(folder, real)) is not None:
             return found
@@ -128,7 +130,7 @@ def version_of(path: str) -> tuple[str | None, str]:
             continue
         if len(numbers) == 3:
             return f"{numbers['MAJOR']}.{numbers['MINOR']}.{numbers['PATCHLEVEL']}", header
-    return None, f"cannot tell the version of {path}: no number in its name, its library or a header beside it"
+    return None, f"unknown version of {path}: no number in its name, its library or a header next to it"
 
 
 def _headers(folder: str) -> Iterator[str]:
@@ -143,7 +145,7 @@ def _headers(folder: str) -> Iterator[str]:
 
 
 def _in_graph(folder: str, real: str) -> tuple[str, str] | None:
-    """cuDNN 9 keeps its number in the read-only text of libcudnn_graph, in a symbol of its plan serialisation."""
+    """Return version and source from libcudnn_graph of cuDNN 9, whose plan serialisation names the version."""
     soname = os.path.basename(real).replace("libcudnn.", "libcudnn_graph.")  # noqa: PTH119
     path = f"{folder}/{soname}"
     try:
@@ -161,7 +163,7 @@ def _in_graph(folder: str, real: str) -> tuple[str, str] | None:
 
 
 def _copies(target: Target, loaded: Loaded) -> Iterator[str]:
-    """Every main cuDNN library, the one that will be loaded first."""
+    """Yield every main cuDNN library, first the one that will be loaded."""
     if loaded.path is not None:
         yield loaded.path
     for folder in _folders(target):
@@ -172,7 +174,7 @@ def _copies(target: Target, loaded: Loaded) -> Iterator[str]:
         for name in names:
             if os.path.exists(f"{folder}/{name}"):  # noqa: PTH110 - not a dangling link
                 yield f"{folder}/{name}"
-    if target.kind != SITE_PACKAGES:
+    if target.kind != TargetKind.SITE_PACKAGES:
         cache = loader_cache()
         yield from (path for name, path in cache.items() if _MAIN.fullmatch(name) and os.path.exists(path))  # noqa: PTH110
 
@@ -181,7 +183,7 @@ def _folders(target: Target) -> Iterator[str]:
     for directory in target.site_dirs:
         yield f"{directory}/nvidia/cudnn/lib"
         yield f"{directory}/torch/lib"
-    if target.kind == SITE_PACKAGES:
+    if target.kind == TargetKind.SITE_PACKAGES:
         return
     yield from library_path(target.environ)
     for variable in _HOMES:

@@ -1,4 +1,4 @@
-"""Installed distributions, from the names of their metadata folders; nothing is imported and few files are opened."""
+"""Installed distributions by the names of their metadata folders: nothing is imported, few files are opened."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from doctor.errors import reason_of
 from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import Fact
+from doctor.sources.watch import Watch
 
-from .target import Target, Watch
+from .target import Target
 
 PROMISES = ("distributions.complete", "distributions.broken", "distributions.duplicates")
 
@@ -34,17 +36,12 @@ class Distribution:
     problem: str | None = None
 
 
-def normalized(name: str) -> str:
-    """The PEP 503 form of a distribution's name."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
-    """`<name>.version` of every distribution, those that are broken or there twice, and that the list is complete."""
+    """Yield `<name>.version` of every distribution, the broken and duplicate ones, and whether the list is complete."""
     broken: list[str] = []
     unreadable: list[str] = []
     by_name: dict[str, list[Distribution]] = {}
-    for found in scan(target.site_dirs, frozenset(normalized(name) for name in watch.distributions), unreadable):
+    for found in scan(target.site_dirs, frozenset(canonicalize_name(name) for name in watch.distributions), unreadable):
         if found.problem:
             broken.append(f"{found.path}: {found.problem}")
         if found.name:
@@ -58,29 +55,29 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     where = ", ".join(str(path) for path in target.site_dirs)
     yield Fact("distributions.broken", tuple(broken), where)
     yield Fact("distributions.duplicates", tuple(duplicates), where)
-    if unreadable:  # what is not named may still lie there
+    if unreadable:  # a distribution that was not found may still be there
         yield Fact("distributions.complete", None, where, problem="cannot read " + ", ".join(unreadable))
-    elif by_name and "torch" not in by_name:  # a layer, or half installed: what the job will run with lies elsewhere
-        problem = "torch is not in there, so this is only a part of the environment that will run"
+    elif by_name and "torch" not in by_name:  # an image layer, or half installed
+        problem = "it has no torch, so it is only a part of the environment of the job"
         yield Fact("distributions.complete", None, where, problem=problem)
     else:
         yield Fact("distributions.complete", True, where)
 
 
 def _first_on_path(copies: list[Distribution]) -> Distribution:
-    """The copy that an import finds; none can be told where one folder holds two versions."""
+    """Return the copy that an import finds; its version is unknown where one folder holds two versions."""
     first = copies[0]
     folder = os.path.dirname(first.path)  # noqa: PTH120 - hundreds of these at every start
-    beside = [copy for copy in copies if os.path.dirname(copy.path) == folder]  # noqa: PTH120
-    versions = list(dict.fromkeys(copy.version for copy in beside if copy.version))
+    same_folder = [copy for copy in copies if os.path.dirname(copy.path) == folder]  # noqa: PTH120
+    versions = list(dict.fromkeys(copy.version for copy in same_folder if copy.version))
     if len(versions) > 1:
         return Distribution(
             first.name,
             None,
             folder,
-            f"installed as {' and as '.join(versions)} in one folder: files of both may remain",
+            f"installed as {' and '.join(versions)} in one folder, so the files of both may be mixed",
         )
-    return next((copy for copy in beside if copy.version), first)
+    return next((copy for copy in same_folder if copy.version), first)
 
 
 def scan(
@@ -89,9 +86,9 @@ def scan(
     unreadable: list[str] | None = None,
     only: str | None = None,
 ) -> Iterator[Distribution]:
-    """Every distribution, in the order of the import path; the metadata of those in `verify` is opened.
+    """Yield every distribution, in the order of the import path; the metadata of those in `verify` is opened.
 
-    With `only`, folders whose names say plainly that they are of another distribution are left out.
+    With `only`, folders whose names clearly belong to another distribution are skipped.
     """
     for directory in site_dirs:
         base = str(directory)
@@ -105,16 +102,16 @@ def scan(
             yield from _egg(base, base, "EGG-INFO/PKG-INFO")
         for entry in names:
             if entry.endswith(".dist-info"):
-                if only is not None and _is_plainly_of_another(entry[:-10], only):
+                if only is not None and _is_another(entry[:-10], only):
                     continue
                 yield _dist_info(f"{base}/{entry}", entry[:-10], verify)
             elif entry.endswith(".egg-info"):
                 yield from _egg(f"{base}/{entry}", entry, "PKG-INFO")
 
 
-def _is_plainly_of_another(stem: str, wanted: str) -> bool:
+def _is_another(stem: str, wanted: str) -> bool:
     name, _, version = stem.partition("-")
-    return normalized(name) != wanted and _NAME.fullmatch(name) is not None and _is_version(version)
+    return canonicalize_name(name) != wanted and _NAME.fullmatch(name) is not None and _is_version(version)
 
 
 def _dist_info(path: str, stem: str, verify: frozenset[str]) -> Distribution:
@@ -129,15 +126,15 @@ def _dist_info(path: str, stem: str, verify: frozenset[str]) -> Distribution:
         return _broken(name, path, reason)
     if size == 0:
         return _broken(name, path, "METADATA is empty")
-    plain = normalized(name)
-    # The folder's name says both. It is not trusted where the package matters to a rule, or where it looks odd.
+    plain = canonicalize_name(name)
+    # The folder name has both. It is not trusted where rules read the package, or where it is malformed.
     if plain not in verify and _NAME.fullmatch(name) and _is_version(version):
         return Distribution(plain, version, path)
     return _from_file(path, metadata, name)
 
 
 def _egg(path: str, entry: str, inner: str) -> Iterator[Distribution]:
-    """An `.egg-info` folder or file, or an `.egg`: old, and still what system packages and source builds leave."""
+    """Yield an `.egg-info` folder or file, or an `.egg`, as system packages and source builds leave them."""
     metadata = f"{path}/{inner}" if os.path.isdir(path) else path  # noqa: PTH112
     match = _EGG.fullmatch(os.path.basename(entry))  # noqa: PTH119
     guess = match["name"] if match else os.path.basename(entry).rpartition(".")[0]  # noqa: PTH119
@@ -149,7 +146,7 @@ def _from_file(path: str, metadata: str, guess: str, version: str | None = None)
         headers = _headers(metadata)
     except OSError as problem:
         if version is not None and isinstance(problem, FileNotFoundError) and _is_version(version):
-            return Distribution(normalized(guess), version, path)
+            return Distribution(canonicalize_name(guess), version, path)
         return _broken(guess, path, _reason(metadata.rpartition("/")[2], problem))
     except UnicodeDecodeError:
         return _broken(guess, path, f"{metadata.rpartition('/')[2]} is not text")
@@ -160,11 +157,11 @@ def _from_file(path: str, metadata: str, guess: str, version: str | None = None)
         return _broken(name, path, f"{metadata.rpartition('/')[2]} gives no version")
     if not _is_version(found):
         return _broken(name, path, f"`{found[:60]}` is not a version")
-    return Distribution(normalized(name), found, path)
+    return Distribution(canonicalize_name(name), found, path)
 
 
 def _broken(name: str, path: str, problem: str) -> Distribution:
-    return Distribution(normalized(name) if _NAME.fullmatch(name) else "", None, path, problem)
+    return Distribution(canonicalize_name(name) if _NAME.fullmatch(name) else "", None, path, problem)
 
 
 def _reason(what: str, problem: OSError) -> str:
@@ -176,11 +173,11 @@ def _is_version(text: str) -> bool:
         parse_version(text)
     except InvalidVersion:
         return False
-    return "_" not in text  # an escaped `-`: only the file says which
+    return "_" not in text  # an escaped `-`: only the file has the real one
 
 
 def _headers(path: str) -> dict[str, str]:
-    """Name and version from the head of a metadata file."""
+    """Return name and version from the head of a metadata file."""
     with open(path, "rb") as stream:  # noqa: PTH123
         head = stream.read(8192).decode("utf-8", "strict" if os.stat(path).st_size <= 8192 else "ignore")  # noqa: PTH116
     found: dict[str, str] = {}
@@ -190,13 +187,13 @@ def _headers(path: str) -> dict[str, str]:
 
 
 def installed_version(target: Target, name: str) -> str | None:
-    """The version of one distribution, None when it is not there or broken."""
-    wanted = normalized(name)
+    """Return the version of one distribution, None where it is missing or broken."""
+    wanted = canonicalize_name(name)
     return next((found.version for found in scan(target.site_dirs, only=wanted) if found.name == wanted), None)
 
 
 def installed_requirements(target: Target) -> dict[str, list[str]]:
-    """What every installed distribution requires, as its metadata says it; opens all files, so ask late."""
+    """Return the requirements of every installed distribution by its metadata; opens all files, so call it late."""
     requirements: dict[str, list[str]] = {}
     for found in scan(target.site_dirs):
         if found.name and found.version and found.name not in requirements:
@@ -220,7 +217,7 @@ def _requires(path: str) -> list[str]:
 
 
 def _requires_txt(path: str) -> list[str]:
-    """`requires.txt` of an egg: only the part before the first `[extra]` heading always holds."""
+    """Read `requires.txt` of an egg, up to the first `[extra]` heading."""
     for name in ("requires.txt", "EGG-INFO/requires.txt"):
         candidate = Path(path) / name
         if candidate.is_file():

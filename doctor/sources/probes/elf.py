@@ -1,4 +1,4 @@
-"""What a shared library asks of the loader: the dynamic section of an ELF file, and nothing else of it."""
+"""Read the dynamic section of a shared library: the libraries it needs, and where the loader searches."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ _MAX_HEADERS = 512
 
 
 class NotElf(ValueError):
-    """The file is no ELF file that this reader understands."""
+    """The file is not an ELF file that this module can read."""
 
 
 @dataclass(frozen=True)
 class Dynamic:
-    """The loader's part of an ELF file; run paths with `$ORIGIN` filled in."""
+    """The dynamic section of an ELF file, with `$ORIGIN` replaced in its run paths."""
 
     needed: tuple[str, ...]
     soname: str | None
-    rpath: tuple[str, ...]  # DT_RPATH: searched before LD_LIBRARY_PATH, but ignored beside a DT_RUNPATH
+    rpath: tuple[str, ...]  # DT_RPATH: searched before LD_LIBRARY_PATH, ignored together with a DT_RUNPATH
     runpath: tuple[str, ...]  # DT_RUNPATH: searched after it
 
 
 @lru_cache(maxsize=256)
 def read_dynamic(path: str) -> Dynamic:
-    """The dynamic section of `path`; NotElf or OSError when it cannot be read."""
+    """Return the dynamic section of `path`; raise NotElf or OSError where it cannot be read."""
     with open(path, "rb") as stream:  # noqa: PTH123
         head, order = _head(stream, path)
         (table,) = struct.unpack_from(order + "Q", head, 32)
         size, count = struct.unpack_from(order + "HH", head, 54)
         if size < 56 or not 0 < count <= _MAX_HEADERS:
-            raise NotElf(f"`{path}`: odd program headers")
+            raise NotElf(f"`{path}`: invalid program headers")
         headers = _at(stream, table, size * count)
         loads: list[tuple[int, int, int]] = []
         dynamic: bytes | None = None
@@ -59,12 +59,12 @@ def read_dynamic(path: str) -> Dynamic:
             return Dynamic((), None, (), ())
         start = next((strings - at + offset for at, offset, length in loads if at <= strings < at + length), None)
         if start is None:
-            raise NotElf(f"`{path}`: its string table lies outside the file")
+            raise NotElf(f"`{path}`: its string table is outside the file")
         texts = {
             tag: [_text(stream, start + value) for found, value in entries if found == tag]
             for tag in (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)
         }
-    # The loader goes by the name it opened: behind a link (conda, uv) `$ORIGIN` is where the link lies.
+    # The loader uses the name it opened: `$ORIGIN` is the folder of a link (conda, uv), not of its target.
     origin = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120
     return Dynamic(
         tuple(texts[_DT_NEEDED]),
@@ -75,7 +75,7 @@ def read_dynamic(path: str) -> Dynamic:
 
 
 def section(path: str, name: str) -> tuple[int, int] | None:
-    """Offset and size of a named section, None when there is none; NotElf or OSError when it cannot be read."""
+    """Return offset and size of a named section, or None; raise NotElf or OSError where it cannot be read."""
     with open(path, "rb") as stream:  # noqa: PTH123
         head, order = _head(stream, path)
         (table,) = struct.unpack_from(order + "Q", head, 40)
@@ -120,6 +120,8 @@ def _text(stream: IO[bytes], offset: int) -> str:
 def _paths(texts: list[str], origin: str) -> tuple[str, ...]:
     paths = (part for text in texts for part in text.split(":") if part)
     return tuple(
-        os.path.normpath(part.replace("${ORIGIN}", origin).replace("$ORIGIN", origin))  # realpath would hide the wheel
+        os.path.normpath(
+            part.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)
+        )  # realpath would leave the wheel's folder
         for part in paths
     )

@@ -1,4 +1,4 @@
-"""Environment variables that bear on attention: those on the list, and no other."""
+"""Environment variables that affect attention: those that rules read, and a fixed list."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator
 
 from doctor.model import Fact
+from doctor.sources.watch import Watch
 from doctor.util.redact import is_secret, tilde
 
-from .target import Target, Watch
+from .target import Target
 
 PROMISES: tuple[str, ...] = ()
 
-#: Where libraries are sought and what GPUs the job sees, whichever framework it uses.
+#: Library search paths and visible GPUs, whichever framework the job uses.
 ALWAYS = (
     "LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH",
     "CUDNN_HOME", "CUDNN_PATH",
@@ -21,14 +22,10 @@ MAX_VALUE = 4096
 
 
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
-    """`env.<NAME>` of every listed variable that is set."""
-    names = {name for name in (*ALWAYS, *watch.environment) if not name.endswith("*")}
-    prefixes = tuple(name[:-1] for name in watch.environment if name.endswith("*") and len(name) > 1)
+    """Yield `env.<NAME>` of every listed variable that is set."""
     for name in sorted(os.environ):
-        if name not in names and not (prefixes and name.startswith(prefixes)):
+        if name not in ALWAYS and not watch.reads_variable(name):
             continue
-        if not name.isidentifier() or not name.isascii():
-            continue  # no shell sets such a name, and no rule can ask for it
         value = os.environ[name]
         if is_secret(name, value):
             yield Fact(f"env.{name}", None, "environment", problem="set, but looks like a secret: not read")

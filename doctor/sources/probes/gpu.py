@@ -1,4 +1,4 @@
-"""GPUs and driver, through NVIDIA's management library: what the job will see, not all that is in the box."""
+"""GPUs and driver through NVIDIA's management library (NVML): the GPUs visible to the job, not all of the machine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 
 from doctor.facts.vocabulary import fact
 from doctor.model import Fact
+from doctor.packages.gpus import Table, newest_cuda
+from doctor.sources.watch import Watch
 
-from .gpu_table import gpu_facts, newest_cuda
-from .target import Target, Watch
-
-__all__ = ["PROMISES", "collect", "gpu_facts"]
+from .target import Target
 
 _OF_DRIVER = ("driver.version", "driver.cuda")
 _OF_GPU = ("gpu.sm", "gpu.name", "gpu.count", "gpu.memory_bytes", "gpu.all", "gpu.mig")
@@ -30,7 +29,7 @@ _NO_DRIVER = "no NVIDIA driver: libnvidia-ml.so.1 not found"
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU as the driver lists it; a field that the driver would not tell is None."""
+    """One GPU as the driver lists it; None where the driver does not report a field."""
 
     index: int
     uuid: str
@@ -41,19 +40,19 @@ class Device:
 
 
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
-    """The gpu.* and driver.* facts; each that cannot be had says why."""
+    """Yield the gpu.* and driver.* facts; an unknown one carries the reason."""
     if not any(os.path.exists(trace) for trace in _TRACES):  # noqa: PTH110
-        yield from _nothing(_NO_DRIVER)  # loading the library would only tell the same, later
+        yield from _unknown(_NO_DRIVER, watch.cuda_drivers)  # without a driver, loading the library only costs time
         return
     try:
         import pynvml  # type: ignore[import-untyped]
     except ImportError:
-        yield from _nothing("the Python package `nvidia-ml-py` is not installed beside attn-doctor")
+        yield from _unknown("the Python package `nvidia-ml-py` is not installed with attn-doctor", watch.cuda_drivers)
         return
     try:
         pynvml.nvmlInit()
     except Exception as problem:  # NVMLError, or what an odd library raises
-        yield from _nothing(_why(problem))
+        yield from _unknown(_why(problem), watch.cuda_drivers)
         return
     try:
         yield from _driver(pynvml)
@@ -62,18 +61,18 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         pynvml.nvmlShutdown()
 
 
-def _nothing(problem: str) -> Iterator[Fact]:
+def _unknown(problem: str, cuda_drivers: Table) -> Iterator[Fact]:
     for key in PROMISES:
         yield Fact(key, None, _SOURCE, problem=problem)
     version = _module_version()
     if version is not None:
         yield fact("driver.version", version, _MODULE)
-        if (cuda := newest_cuda(version)) is not None:
+        if (cuda := newest_cuda(version, cuda_drivers)) is not None:
             yield fact("driver.cuda", cuda, f"{_MODULE} and the table of CUDA releases")
 
 
 def _module_version() -> str | None:
-    """The kernel module's own word, for where its library is missing (a container started without it)."""
+    """Return the version of the kernel module, for containers that lack the driver's library."""
     try:
         match = _KERNEL_MODULE.search(Path(_MODULE).read_text("utf-8", "replace"))
     except OSError:
@@ -119,7 +118,7 @@ def _gpus(nvml: Any) -> Iterator[Fact]:
     if True in migs:
         yield Fact("gpu.mig", True, source)
     elif None in migs:
-        yield Fact("gpu.mig", None, source, problem="the driver does not tell")
+        yield Fact("gpu.mig", None, source, problem="the driver does not report it")
     else:
         yield Fact("gpu.mig", False, source)
 
@@ -127,12 +126,12 @@ def _gpus(nvml: Any) -> Iterator[Fact]:
 def _one(
     key: str, seen: list[Device], values: list[Any], source: str, doubt: str | None, devices: list[Device]
 ) -> Fact:
-    """One value for all visible GPUs; of mixed ones the weakest counts, for the job must run on each."""
+    """Return one value for all visible GPUs; of mixed ones the weakest counts, as the job runs on each."""
     field = key.rpartition(".")[2]
     if doubt and len({getattr(gpu, field) for gpu in devices}) > 1:
         return Fact(key, None, source, problem=doubt)
     if None in values:
-        return Fact(key, None, source, problem="the driver does not tell")
+        return Fact(key, None, source, problem="the driver does not report it")
     if len(set(values)) == 1:
         return fact(key, values[0], source)
     weakest = min(seen, key=lambda gpu: (_rank(gpu.sm), gpu.memory_bytes or 0))
@@ -144,17 +143,17 @@ def _rank(sm: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in sm.split(".")) if sm else (99,)
 
 
-def visible(devices: list[Device], asked: str | None, order: str | None) -> tuple[list[Device], str, str | None]:
-    """The GPUs that CUDA shows a job, how that is known, and a doubt where indices may mean others than ours.
+def visible(devices: list[Device], variable: str | None, order: str | None) -> tuple[list[Device], str, str | None]:
+    """Return the GPUs that CUDA shows a job, the source, and a doubt where CUDA's indices may differ from NVML's.
 
-    CUDA's reading of CUDA_VISIBLE_DEVICES: an entry that names no GPU ends the list, and a GPU named twice voids it.
+    CUDA_VISIBLE_DEVICES as CUDA reads it: an entry that names no GPU ends the list, a GPU named twice empties it.
     """
-    if asked is None:
+    if variable is None:
         return devices, _SOURCE, None
-    source = f"{_SOURCE} and CUDA_VISIBLE_DEVICES={asked[:80]}"
+    source = f"{_SOURCE} and CUDA_VISIBLE_DEVICES={variable[:80]}"
     chosen: list[Device] = []
     by_index = False
-    for entry in asked.split(","):
+    for entry in variable.split(","):
         entry = entry.strip()
         if re.fullmatch(r"\d+", entry) and int(entry) < len(devices):
             found: Device | None = devices[int(entry)]
@@ -170,14 +169,14 @@ def visible(devices: list[Device], asked: str | None, order: str | None) -> tupl
     doubt = None
     if by_index and len(chosen) < len(devices) and order != "PCI_BUS_ID":
         doubt = (
-            "CUDA counts GPUs from the fastest on, the driver by their slots, and they differ here: "
+            "CUDA numbers GPUs by speed, the driver by slot, and this machine has different GPUs: "
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
     return chosen, source, doubt
 
 
 def _by_uuid(devices: list[Device], entry: str) -> Device | None:
-    """A GPU by its identifier or the beginning of it; one slice of a partitioned GPU stands for the GPU."""
+    """Return a GPU by its identifier or the beginning of it; a MIG slice means its GPU."""
     upper = entry.upper()
     if upper.startswith("GPU-"):
         matches = [gpu for gpu in devices if gpu.uuid.upper().startswith(upper)]
@@ -193,15 +192,15 @@ def _by_uuid(devices: list[Device], entry: str) -> Device | None:
 def _device(nvml: Any, index: int) -> Device:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
-    def ask(question: Any) -> Any:
+    def query(function: Any) -> Any:
         try:
-            return question(handle)
-        except Exception:  # this one thing the driver does not tell: a fact of its own, not the end of all
+            return function(handle)
+        except Exception:  # the driver does not report this field; others may still be known
             return None
 
-    capability = ask(nvml.nvmlDeviceGetCudaComputeCapability)
-    memory = ask(nvml.nvmlDeviceGetMemoryInfo)
-    name, uuid = ask(nvml.nvmlDeviceGetName), ask(nvml.nvmlDeviceGetUUID)
+    capability = query(nvml.nvmlDeviceGetCudaComputeCapability)
+    memory = query(nvml.nvmlDeviceGetMemoryInfo)
+    name, uuid = query(nvml.nvmlDeviceGetName), query(nvml.nvmlDeviceGetUUID)
     return Device(
         index=index,
         uuid=_text(uuid) if uuid else "",
@@ -229,4 +228,4 @@ def _why(problem: Exception) -> str:
         return _NO_DRIVER
     if "driver not loaded" in text.lower():
         return "the NVIDIA driver is installed but not loaded"
-    return f"the NVIDIA driver does not answer: {text or type(problem).__name__}"
+    return f"the NVIDIA driver does not respond: {text or type(problem).__name__}"

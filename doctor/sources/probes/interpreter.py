@@ -1,4 +1,4 @@
-"""Ask an interpreter who it is and where it imports from, whatever it prints, and however it ends."""
+"""Query an interpreter for its version, prefix and import path, whatever else it prints and however it ends."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import time
 from typing import NamedTuple
 
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
+from doctor.runner.process_group import ParentDeathPipe
 
 TIMEOUT = 20.0
-MAX_HEARD = 4 << 20
+MAX_OUTPUT = 4 << 20
 
-# Runs in the target, from Python 2.7 on, so that one too old can say so. Nothing is imported that `site` has not
-# imported already; fields are parted by NUL, which no path holds; marks tell the answer from a noisy sitecustomize.
+# Runs in the target, from Python 2.7 on, so that an old one can report its version. It imports only what `site` has
+# imported; NUL separates the fields, as no path contains it; marks separate the answer from other output.
 _SNIPPET = """
 import os, sys
 u = os.uname() if hasattr(os, "uname") else ("", "", "", "", "")
@@ -34,8 +35,8 @@ _BEGIN, _END = b"<attn-doctor\0", b"\0attn-doctor>"
 _FIELDS = 7
 
 
-class Said(NamedTuple):
-    """What an interpreter said of itself."""
+class InterpreterInfo(NamedTuple):
+    """What an interpreter reported about itself."""
 
     version: str
     implementation: str
@@ -48,33 +49,37 @@ class Said(NamedTuple):
 
 
 class InterpreterQuery:
-    """An interpreter that was started and asked; it takes its time, so the answer is heard when it is needed."""
+    """A query of an interpreter: started at once, its answer is read when it is needed."""
 
     def __init__(self, python: str) -> None:
         self.python, self._closed = python, False
         environment = {
-            # PYTHONSAFEPATH would leave out the first entry of sys.path, which is ours and not the job's.
+            # PYTHONSAFEPATH would omit the first entry of sys.path, which the snippet drops itself.
             name: value
             for name, value in os.environ.items()
             if name not in ("PYTHONSAFEPATH", "PYTHONINSPECT")
         }
+        self._death_pipe = ParentDeathPipe()
         try:
             self._process = subprocess.Popen(
                 [python, "-B", "-c", _SNIPPET],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # so that what it starts ends with it
+                start_new_session=True,  # so that its children can be killed with it
                 env=environment,
+                pass_fds=self._death_pipe.child_ends,
             )
         except OSError as problem:
+            self._death_pipe.close()
             reason = reason_of(problem)
             raise DoctorError(f"cannot start interpreter `{python}`: {reason}") from None
+        self._death_pipe.attach(self._process.pid)
 
-    def answer(self, timeout: float = TIMEOUT) -> Said:
-        """What it says; DoctorError when it is no Python, NoDiagnosis when it dies, hangs or stays silent."""
+    def answer(self, timeout: float = TIMEOUT) -> InterpreterInfo:
+        """Return its answer; DoctorError where it is not Python, NoDiagnosis where it dies, hangs or prints nothing."""
         try:
-            stdout, stderr, late = _listen(self._process, timeout)
+            stdout, stderr, late = _read(self._process, timeout)
         finally:
             self.close()
         _, found, answer = stdout.partition(_BEGIN)
@@ -82,25 +87,26 @@ class InterpreterQuery:
         fields = [os.fsdecode(field) for field in answer.split(b"\0")]
         if found and ended and len(fields) >= _FIELDS:
             version, implementation, prefix, system, machine, glibc, stdlib = fields[:_FIELDS]
-            return Said(version, implementation, prefix, system, machine, glibc, stdlib, fields[_FIELDS:])
+            return InterpreterInfo(version, implementation, prefix, system, machine, glibc, stdlib, fields[_FIELDS:])
         if late:
-            raise NoDiagnosis(f"`{self.python}` gave no answer within {timeout:g} s")
+            raise NoDiagnosis(f"`{self.python}` did not respond within {timeout:g} s")
         raise _no_answer(self.python, self._process.returncode, stderr)
 
     def close(self) -> None:
-        """End it and all that it has started, whether it was heard or not."""
+        """Kill it with all its children."""
         if self._closed:
             return
         self._closed = True
         _end(self._process.pid)
         self._process.wait()
+        self._death_pipe.close()
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
 
 
 def _no_answer(python: str, status: int, stderr: bytes) -> DoctorError:
-    """How it ended instead."""
+    """Return the error for how it ended instead."""
     last = stderr.decode("utf-8", "replace").strip().rpartition("\n")[2].strip()[:200]
     if status < 0:
         try:
@@ -109,54 +115,49 @@ def _no_answer(python: str, status: int, stderr: bytes) -> DoctorError:
             name = f"signal {-status}"
         return NoDiagnosis(f"`{python}` crashes at start: killed by {name}")
     if status == 0:
-        return DoctorError(
-            f"`{python}` is not a Python interpreter, or what runs at its start (a sitecustomize) ends it or takes its "
-            "stdout: no line of Python answered"
-        )
+        return DoctorError(f"`{python}` is not a Python interpreter, or a sitecustomize ends it or takes its stdout")
     return NoDiagnosis(f"`{python}` fails at start with status {status}" + (f": {last}" if last else ""))
 
 
-def _listen(process: subprocess.Popen[bytes], timeout: float) -> tuple[bytes, bytes, bool]:
-    """Both outputs until the answer is there or the process is gone; also whether it was late.
+def _read(process: subprocess.Popen[bytes], timeout: float) -> tuple[bytes, bytes, bool]:
+    """Return both outputs, up to the answer or the end of the process, and whether it was late.
 
-    Not `communicate`: a grandchild that keeps the pipes open would make us wait for it.
+    Not `communicate`: it would wait for a grandchild that keeps the pipes open.
     """
-
     assert process.stdout is not None and process.stderr is not None
-    heard = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
-    answer, errors = heard
+    output = {process.stdout.fileno(): b"", process.stderr.fileno(): b""}
+    answer, errors = output
     poll = select.poll()
-    for descriptor in heard:
+    for descriptor in output:
         poll.register(descriptor, select.POLLIN | select.POLLHUP)
-    waiting, deadline, late, gone = set(heard), time.monotonic() + timeout, False, False
+    waiting, deadline, late, gone = set(output), time.monotonic() + timeout, False, False
     try:
-        while waiting and _END not in heard[answer]:
+        while waiting and _END not in output[answer]:
             ready = poll.poll(0 if gone else 50)
             for descriptor, _ in ready:
                 chunk = os.read(descriptor, 1 << 16)
-                heard[descriptor] = (heard[descriptor] + chunk)[-MAX_HEARD:]
+                output[descriptor] = (output[descriptor] + chunk)[-MAX_OUTPUT:]
                 if not chunk:
                     poll.unregister(descriptor)
                     waiting.discard(descriptor)
             if not ready:
                 if gone:
                     break
-                gone = process.poll() is not None  # it may have spoken since we last looked: once more, then
+                gone = process.poll() is not None  # it may have printed since the last poll: read once more
             if time.monotonic() > deadline:
                 late = True
                 break
-        # Gone after closing its pipes: wait for the true exit status, but not for ever.
-        while not late and _END not in heard[answer] and process.poll() is None:
+        # It closed its pipes: wait for its exit status, within the time limit.
+        while not late and _END not in output[answer] and process.poll() is None:
             late = time.monotonic() > deadline
             time.sleep(0.002)
     finally:
         process.stdout.close()
         process.stderr.close()
-    return heard[answer], heard[errors], late
+    return output[answer], output[errors], late
 
 
 def _end(pid: int) -> None:
-    """Kill the whole group: what the interpreter started must not outlive the question."""
-
+    """Kill the whole process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)

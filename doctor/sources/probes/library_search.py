@@ -1,4 +1,4 @@
-"""Where the dynamic loader looks for a library, in its order: ld.so(8), written down."""
+"""The search order of the dynamic loader for a library, by ld.so(8)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_CACHE = 16 << 20
 
 
 def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The folders of LD_LIBRARY_PATH; an empty one would mean the current folder and is left out."""
+    """Return the folders of LD_LIBRARY_PATH, without empty ones (the current folder)."""
     return tuple(part for part in environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":") if part)
 
 
@@ -24,12 +24,12 @@ def resolve(
     cache: dict[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> str | None:
-    """The file that the loader takes for `name`, needed by a library with the section `own`; None = not found."""
+    """Return the file that the loader takes for `name`, needed by a library with the section `own`, or None."""
     for preloaded in environ.get("LD_PRELOAD", "").replace(":", " ").split():
         if os.path.basename(preloaded) == name and os.path.isfile(preloaded):  # noqa: PTH113, PTH119
             return preloaded
     runpath = own.runpath if own else ()
-    if not runpath:  # a DT_RUNPATH switches every DT_RPATH off, also the executable's
+    if not runpath:  # a DT_RUNPATH disables every DT_RPATH, also that of the executable
         inherited = executable.rpath if executable and not executable.runpath else ()
         if (found := _first((*(own.rpath if own else ()), *inherited), name)) is not None:
             return found
@@ -50,7 +50,7 @@ def _first(folders: Iterable[str], name: str) -> str | None:
 
 
 def loader_cache(path: str = "/etc/ld.so.cache", containing: str = "libcudnn") -> dict[str, str]:
-    """Library name → file, from ldconfig's cache, without running ldconfig; empty when there is none."""
+    """Return library name -> file from ldconfig's cache, without running ldconfig; empty without a cache."""
     try:
         with open(path, "rb") as stream:  # noqa: PTH123
             data = stream.read(_MAX_CACHE)

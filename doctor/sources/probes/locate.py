@@ -1,4 +1,4 @@
-"""Find the environment to examine: an interpreter, an unpacked tree, or the active environment."""
+"""Find the target environment: an interpreter, a folder of packages, or the active environment."""
 
 from __future__ import annotations
 
@@ -8,38 +8,34 @@ import sys
 from pathlib import Path
 
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
-from doctor.sources.probes.tree import tree_target
 
 from .interpreter import InterpreterQuery
-from .target import INTERPRETER, OLDEST, Target
+from .target import OLDEST, Target, TargetKind, tree_target
 
 
 def find_target(
-    python: str | None = None, site_packages: str | None = None, asked: InterpreterQuery | None = None
+    python: str | None = None, site_packages: str | None = None, query: InterpreterQuery | None = None
 ) -> Target:
-    """The target that the command line names, else the active environment, else our own interpreter.
+    """Return the target that the command line names, else the active environment, else our own interpreter.
 
-    `asked` is its interpreter where that was asked already.
+    `query` is a query of its interpreter that was started before.
     """
     if python is not None and site_packages is not None:
         raise DoctorError("`--python` and `--site-packages` exclude each other")
     if site_packages is not None:
         return tree_target(site_packages)
-    asked = asked or ask(python)
-    return _own() if asked is None else _of_interpreter(asked)
+    query = query or query_interpreter(python)
+    return _own() if query is None else _of_interpreter(query)
 
 
-def ask(python: str | None = None) -> InterpreterQuery | None:
-    """The interpreter of that target, started and asked who it is; None for our own."""
+def query_interpreter(python: str | None = None) -> InterpreterQuery | None:
+    """Start a query of the target's interpreter; None for our own, which needs no query."""
     interpreter = named_interpreter(python)
-    if interpreter is None:
-        return None
-
-    return InterpreterQuery(interpreter)
+    return None if interpreter is None else InterpreterQuery(interpreter)
 
 
 def named_interpreter(python: str | None = None) -> str | None:
-    """The interpreter of that target, not yet asked anything; None for our own."""
+    """Return the path of the target's interpreter; None for our own."""
     if python is not None:
         return _executable(python)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
@@ -50,13 +46,15 @@ def named_interpreter(python: str | None = None) -> str | None:
             return None
         interpreter = _interpreter_in(Path(prefix))
         if interpreter is None:
-            raise DoctorError(f"{variable} names `{prefix}`, which holds no Python", "say which one with `--python`")
+            raise DoctorError(
+                f"{variable} names `{prefix}`, which has no Python", "name the interpreter with `--python`"
+            )
         return interpreter
     return None
 
 
 def _executable(python: str) -> str:
-    """An absolute path that can be started; a folder means the environment in it."""
+    """Return an absolute path that can be started; a folder means the environment in it."""
     if "\0" in python or not python:
         raise DoctorError("`--python` needs the path of an interpreter")
     path = Path(python).expanduser()
@@ -74,8 +72,8 @@ def _executable(python: str) -> str:
         if not path.exists():
             dangling = path.is_symlink()
             raise DoctorError(
-                f"interpreter `{python}` " + ("is a link to a file that is gone" if dangling else "does not exist"),
-                "create the environment anew" if dangling else None,
+                f"interpreter `{python}` " + ("is a link to a missing file" if dangling else "does not exist"),
+                "create the environment again" if dangling else None,
             )
     except OSError as problem:
         raise DoctorError(f"interpreter `{python}`: {reason_of(problem)}") from None
@@ -94,15 +92,15 @@ def _interpreter_in(prefix: Path) -> str | None:
 
 
 def _own() -> Target:
-    """The interpreter that runs us: it knows all that a child would say."""
+    """Return our own interpreter as the target, without starting a process."""
     uname = os.uname() if hasattr(os, "uname") else None
-    # Our own script's folder and the current one are on our path, not on the job's.
+    # The folder of our script and the current one are on our path, not on the job's.
     ours = {"", str(Path.cwd()), str(Path(sys.argv[0]).resolve().parent) if sys.argv and sys.argv[0] else ""}
     return Target(
         python=sys.executable,
         prefix=Path(sys.prefix),
         site_dirs=import_dirs([entry for entry in sys.path if entry not in ours], str(Path(os.__file__).parent)),
-        kind=INTERPRETER,
+        kind=TargetKind.INTERPRETER,
         version=".".join(str(part) for part in sys.version_info[:3]),
         implementation=sys.implementation.name,
         system=uname.sysname if uname else sys.platform,
@@ -120,7 +118,7 @@ def _glibc() -> str | None:
 
 
 def import_dirs(entries: list[str], stdlib: str) -> tuple[Path, ...]:
-    """The folders of a `sys.path` in which distributions may lie."""
+    """Return the folders of a `sys.path` that may contain distributions."""
     kept: dict[str, None] = {}
     for entry in entries:
         path = entry.rstrip(os.sep)
@@ -129,24 +127,24 @@ def import_dirs(entries: list[str], stdlib: str) -> tuple[Path, ...]:
     return tuple(Path(path) for path in kept)
 
 
-def _of_interpreter(asked: InterpreterQuery) -> Target:
+def _of_interpreter(query: InterpreterQuery) -> Target:
     try:
-        said, python = asked.answer(), asked.python
+        answer, python = query.answer(), query.python
     finally:
-        asked.close()
-    version = tuple(int(part) for part in said.version.split("."))
+        query.close()
+    version = tuple(int(part) for part in answer.version.split("."))
     if version < OLDEST:
-        raise DoctorError(f"`{python}` is Python {said.version}: needs 3.8 or newer")
-    if not said.path:
+        raise DoctorError(f"`{python}` is Python {answer.version}: needs 3.8 or newer")
+    if not answer.path:
         raise NoDiagnosis(f"`{python}` has an empty import path: nothing to examine")
     return Target(
         python=python,
-        prefix=Path(said.prefix),
-        site_dirs=import_dirs(said.path, said.stdlib),
-        kind=INTERPRETER,
-        version=said.version,
-        implementation=said.implementation,
-        system=said.system or None,
-        machine=said.machine or None,
-        glibc=said.glibc or None,
+        prefix=Path(answer.prefix),
+        site_dirs=import_dirs(answer.path, answer.stdlib),
+        kind=TargetKind.INTERPRETER,
+        version=answer.version,
+        implementation=answer.implementation,
+        system=answer.system or None,
+        machine=answer.machine or None,
+        glibc=answer.glibc or None,
     )

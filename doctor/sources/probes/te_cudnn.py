@@ -1,7 +1,7 @@
-"""Which cuDNN TransformerEngine loads: it searches by itself, and not as torch does.
+"""The cuDNN that TransformerEngine loads: its own search differs from torch's.
 
-The order has changed twice (transformer_engine/common/__init__.py): up to 2.3 the wheel came first, from 2.4 the
-folders that variables name, from 2.11 also the loader's path before the wheel.
+The order changed twice (transformer_engine/common/__init__.py): up to 2.3 the wheel came first, from 2.4 the folders
+that variables name, and from 2.11 the loader's path comes before the wheel.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from pathlib import Path
 
 from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import Fact
+from doctor.sources.watch import Watch
 
 from .cudnn import executable, version_of
 from .distributions import installed_version
 from .library_search import loader_cache, resolve
-from .target import SITE_PACKAGES, Target, Watch
+from .target import Target, TargetKind
 
 PROMISES = ("cudnn.te_version", "cudnn.te_path")
 
@@ -27,11 +28,11 @@ DEFAULT_CUDA = "/usr/local/cuda"
 
 
 class _Unknown(Exception):
-    """The search cannot be foretold; the text says why."""
+    """The search cannot be predicted; the text gives the reason."""
 
 
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
-    """cudnn.te_path and cudnn.te_version, where TransformerEngine is installed."""
+    """Yield cudnn.te_path and cudnn.te_version where TransformerEngine is installed."""
     version = installed_version(target, "transformer-engine")
     if version is None:
         return
@@ -61,7 +62,7 @@ def _search(target: Target, release: tuple[int, ...]) -> tuple[str, str]:
         if found is not None:
             return found
     raise _Unknown(
-        "TransformerEngine finds no cuDNN: neither in a folder a variable names, nor by the loader or a wheel"
+        "TransformerEngine finds no cuDNN: not in a folder that a variable names, not by the loader, not in a wheel"
     )
 
 
@@ -74,10 +75,10 @@ def _wheel(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:
 
 
 def _homes(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:
-    """The folders that variables name, searched in depth for any libcudnn.so*, the greatest name first."""
+    """Search the folders that variables name for any libcudnn.so*; the last by name wins."""
     for variable, folder in _home_folders(target, release):
-        if target.kind == SITE_PACKAGES:
-            raise _Unknown("TransformerEngine searches folders of the machine it runs on, which a tree does not tell")
+        if target.kind == TargetKind.SITE_PACKAGES:
+            raise _Unknown("TransformerEngine searches folders of the machine it runs on, which are unknown here")
         found = _deep(folder)
         if found:
             best = sorted(found, key=os.path.basename, reverse=True)[0]
@@ -99,19 +100,19 @@ def _home_folders(target: Target, release: tuple[int, ...]) -> list[tuple[str, s
 
 
 def _deep(folder: str) -> list[str]:
-    """Every libcudnn.so* below a folder, as `glob` with `**` finds them; stubs are none."""
+    """Return every libcudnn.so* below a folder as `glob` with `**` finds it, without stubs."""
     found: list[str] = []
     waiting = [folder]
     seen = 0
-    while waiting:  # not `os.walk`: it asks the system of each folder again whether it is a link
+    while waiting:  # not `os.walk`, which queries each folder again for links
         root = waiting.pop()
         seen += 1
         if seen > _MAX_FOLDERS:
-            raise _Unknown(f"`{folder}` holds more than {_MAX_FOLDERS} folders: not searched to the end")
+            raise _Unknown(f"`{folder}` holds more than {_MAX_FOLDERS} folders, so the search stopped")
         folders: list[str] = []
         linked: list[str] = []
         for entry in _entries(root):
-            # `**` follows links to folders but enters no hidden one; a link back up would never end, so only lib links.
+            # `**` follows links to folders, not hidden ones. Links are searched one level deep, as they may be cyclic.
             if _is_folder(entry):
                 if not entry.name.startswith("."):
                     (linked if entry.is_symlink() else folders).append(entry.path)
@@ -139,8 +140,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _loader(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:
-    if target.kind == SITE_PACKAGES:
-        raise _Unknown("TransformerEngine asks the loader of the machine it runs on, which a tree does not tell")
+    if target.kind == TargetKind.SITE_PACKAGES:
+        raise _Unknown("TransformerEngine uses the loader of the machine it runs on, which is unknown here")
     cache = loader_cache()
     if (2, 6) <= release < (2, 11) and _LIBRARY in cache and os.path.exists(cache[_LIBRARY]):  # noqa: PTH110
         return cache[_LIBRARY], "TransformerEngine's search: ldconfig's cache"

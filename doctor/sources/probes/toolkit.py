@@ -11,7 +11,9 @@ from pathlib import Path
 
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Fact
-from doctor.sources.probes.target import INTERPRETER, Target, Watch
+from doctor.sources.watch import Watch
+
+from .target import Target, TargetKind
 
 PROMISES = ("toolkit.nvcc", "toolkit.cuda_home", "toolkit.gcc", "toolkit.ninja")
 
@@ -23,8 +25,8 @@ _MAX_HEADER = 1 << 18
 
 
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
-    """toolkit.nvcc, toolkit.cuda_home, toolkit.gcc and toolkit.ninja, for an interpreter of this machine."""
-    if target.kind != INTERPRETER or target.system not in (None, "Linux"):
+    """Yield toolkit.nvcc, toolkit.cuda_home, toolkit.gcc and toolkit.ninja, for an interpreter of this machine."""
+    if target.kind != TargetKind.INTERPRETER or target.system not in (None, "Linux"):
         return
     home = cuda_home(target.prefix)
     if home is None:
@@ -32,7 +34,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     else:
         yield Fact("toolkit.cuda_home", str(home), "CUDA_HOME, CUDA_PATH, PATH or " + _DEFAULT_HOME)
         release, source = nvcc_release(home)
-        yield fact("toolkit.nvcc", release, source, problem=None if release else f"`{home}` does not say its release")
+        yield fact("toolkit.nvcc", release, source, problem=None if release else f"`{home}` does not give its release")
     compiler = os.environ.get("CXX") or "g++"
     path = shutil.which(compiler.split()[0]) if compiler.strip() else None
     if path is None:
@@ -44,7 +46,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
 
 
 def cuda_home(prefix: Path) -> Path | None:
-    """The toolkit that torch's extension builder takes: CUDA_HOME, CUDA_PATH, the folder of nvcc, the default."""
+    """Return the toolkit that torch's extension builder takes: CUDA_HOME, CUDA_PATH, nvcc's folder, the default."""
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         value = os.environ.get(variable)
         if value:
@@ -61,7 +63,7 @@ def cuda_home(prefix: Path) -> Path | None:
 
 
 def nvcc_release(home: Path) -> tuple[str | None, str]:
-    """The toolkit's release and the file that says so: version.json, cuda.h, else the folder's name."""
+    """Return the toolkit's release and its source: version.json, cuda.h, else the folder's name."""
     note = home / "version.json"
     try:
         with note.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""How the installed torch was built, read from its files: version and label, CUDA, C++ ABI, architectures."""
+"""The build of the installed torch, from its files: version with label, CUDA, C++ ABI, architectures."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Fact
+from doctor.sources.watch import Watch
 
 from .distributions import scan
 from .elf import NotElf, section
-from .target import Target, Watch
+from .target import Target
 
 PROMISES = ("torch.version", "torch.cuda", "torch.cxx11_abi", "torch.arch_list", "torch.git_version")
 
@@ -30,7 +31,7 @@ _MAX_SECTION = 32 << 20
 
 
 def torch_folder(target: Target) -> Path | None:
-    """The folder of the torch that an import finds."""
+    """Return the folder of the torch that an import finds."""
     for directory in target.site_dirs:
         if os.path.isfile(f"{directory}/torch/__init__.py"):  # noqa: PTH113
             return directory / "torch"
@@ -38,55 +39,58 @@ def torch_folder(target: Target) -> Path | None:
 
 
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
-    """The torch.* facts; none at all where no torch is installed."""
+    """Yield the torch.* facts; none where no torch is installed."""
     folder = torch_folder(target)
     if folder is None:
         yield from _without_files(target)
         return
-    said, source = version_file(folder)
-    if "__version__" in said:
-        yield fact("torch.version", said["__version__"], source)
-    missing = f"`{source}` does not say"
-    if "cuda" in said:
-        yield fact("torch.cuda", said["cuda"] or ABSENT, source, raw=f"hip {said['hip']}" if said.get("hip") else None)
+    assigned, source = version_file(folder)
+    if "__version__" in assigned:
+        yield fact("torch.version", assigned["__version__"], source)
+    missing = f"`{source}` does not give it"
+    if "cuda" in assigned:
+        yield fact(
+            "torch.cuda",
+            assigned["cuda"] or ABSENT,
+            source,
+            raw=f"hip {assigned['hip']}" if assigned.get("hip") else None,
+        )
     else:
         yield Fact("torch.cuda", None, source, problem=missing)
-    if said.get("git_version"):
-        yield fact("torch.git_version", said["git_version"], source)
+    if assigned.get("git_version"):
+        yield fact("torch.git_version", assigned["git_version"], source)
     if (abi := _abi(folder)) is not None:
         yield fact("torch.cxx11_abi", *abi)
-    if "cuda" in said and not said["cuda"]:
-        yield Fact("torch.arch_list", ABSENT, source)  # a build without CUDA carries code for no GPU
+    if "cuda" in assigned and not assigned["cuda"]:
+        yield Fact("torch.arch_list", ABSENT, source)  # a build without CUDA has code for no GPU
     elif (archs := _arch_list(folder)) is not None:
         yield fact("torch.arch_list", *archs)
 
 
 def _without_files(target: Target) -> Iterator[Fact]:
-    """Metadata may stay behind after the files are gone: then nothing can be imported."""
+    """Yield an unknown version where only the metadata is left, so that nothing can be imported."""
     left = next((found for found in scan(target.site_dirs) if found.name == "torch"), None)
     if left is not None:
-        yield Fact(
-            "torch.version", None, left.path, left.version, "its metadata is there but the `torch` folder is not"
-        )
+        yield Fact("torch.version", None, left.path, left.version, "it has metadata, but no `torch` folder")
 
 
 def version_file(folder: Path) -> tuple[dict[str, str], str]:
-    """What torch/version.py assigns, None as an empty text, and where that file is."""
+    """Return what torch/version.py assigns, with None as an empty text, and the path of the file."""
     path = folder / "version.py"
     try:
         with path.open("rb") as stream:
             text = stream.read(1 << 16).decode("utf-8", "replace")
     except OSError:
         return {}, str(path)
-    said = {}
+    assigned = {}
     for match in _ASSIGNED.finditer(text):
         value = match["value"]
-        said[match["name"]] = "" if value == "None" else value[1:-1]
-    return said, str(path)
+        assigned[match["name"]] = "" if value == "None" else value[1:-1]
+    return assigned, str(path)
 
 
 def _abi(folder: Path) -> tuple[bool, str] | None:
-    """The flag that torch's CMake file passes on, or, since that is gone, the symbols of its smallest library."""
+    """Return the C++11 ABI by torch's CMake file or, in releases without that flag, by symbols of libc10.so."""
     config = folder / "share/cmake/Torch/TorchConfig.cmake"
     try:
         with config.open("rb") as stream:
@@ -113,13 +117,13 @@ def _arch_list(folder: Path) -> tuple[list[str], str] | None:
         kind, _, number = arch.partition("_")
         digits = number.rstrip("af")
         name = f"{digits[:-1]}.{digits[-1]}"
-        # PTX is compiled by the driver for any later GPU; machine code with a letter serves that very one.
+        # The driver compiles PTX for any later GPU; machine code with a letter runs on that GPU alone.
         archs.append(name + "+PTX" if kind == "compute" else name + number[len(digits) :])
     return archs, str(library)
 
 
 def _section(path: Path, name: str) -> bytes:
-    """One section of a library, which is a small part of it; empty when it cannot be had."""
+    """Return one section of a library, empty where it cannot be read."""
     try:
         found = section(str(path), name)
         if found is None or found[1] > _MAX_SECTION:

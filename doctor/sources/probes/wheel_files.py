@@ -7,18 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from doctor.model import Fact
-from doctor.sources.probes.distributions import scan
-from doctor.sources.probes.target import Target, Watch
+from doctor.sources.watch import Watch
+
+from .distributions import scan
+from .target import Target
 
 PROMISES: tuple[str, ...] = ()
 
-#: Compiled packages whose wheels carry in the file name what they were built for.
+#: Compiled packages whose wheel files name what they were built for.
 NAMES = ("flash-attn", "flash-attn-3", "xformers", "sageattention", "sgl-kernel", "sglang-kernel", "vllm")
 _MAX_NOTE = 1 << 16
 
 
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
-    """`<name>.wheel` of each such distribution that pip took from an address and not from an index."""
+    """Yield `<name>.wheel` of each such distribution that was installed from an address, not from an index."""
     for found in scan(target.site_dirs):
         if found.name not in NAMES:
             continue
@@ -28,7 +30,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
 
 
 def _wheel_name(note: Path) -> str | None:
-    """The last part of the address, if it is a wheel."""
+    """Return the last part of the address, if it is a wheel."""
     try:
         with note.open("rb") as stream:
             url = json.loads(stream.read(_MAX_NOTE))["url"]

@@ -1,4 +1,4 @@
-"""A project's own defaults: `[tool.attn-doctor]` of the nearest pyproject.toml."""
+"""Project defaults: `[tool.attn-doctor]` of the nearest pyproject.toml."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from doctor.util.toml_text import parse_toml
 SECTION = "tool.attn-doctor"
 KEYS = ("fail-on", "gpu", "model", "workload", "requirements", "environments", "rules", "ignore")
 IGNORE_KEYS = ("rule", "reason", "owner", "until")
-#: A header or a key that may begin the section, however TOML lets it be written; most files are never parsed.
+#: A header or key that may start the section in any TOML notation; without one, the file is not parsed.
 _SECTION = re.compile(
     r"""^\s*(?:\[+\s*["']?tool["']?\s*\.\s*["']?attn-doctor["']?\s*[].]"""
     r"""|(?:["']?tool["']?\s*\.\s*)?["']?attn-doctor["']?\s*(?:\.|=(?!=)))""",
@@ -30,7 +30,7 @@ _NEEDED = ("rule", "reason", "until")
 
 @dataclass(frozen=True)
 class Ignore:
-    """One entry of `ignore`: a rule that does not count until a day."""
+    """One entry of `ignore`: a rule that is ignored until a date."""
 
     rule: str
     reason: str
@@ -39,48 +39,48 @@ class Ignore:
     place: str  # file and line
 
     @property
-    def told(self) -> str:
-        """Reason, owner and day, as notes quote them."""
+    def summary(self) -> str:
+        """Return reason, owner and date, for notes."""
         return f"{self.reason} ({f'{self.owner}, ' if self.owner else ''}until {self.until})"
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a project says once instead of on every command line."""
+    """The defaults of a project for command-line options."""
 
     fail_on: str | None = None
-    gpus: tuple[str, ...] = ()  # for a machine that has none, such as a CI runner
+    gpus: tuple[str, ...] = ()  # for machines without one, such as CI runners
     models: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     workload_facts: Facts = field(default_factory=Facts)
     requirements: tuple[str, ...] = ()  # the files that declare its environment
-    environments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name → files, where it has several
+    environments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> files, where it has several
     rules: tuple[str, ...] = ()
-    ignored: Mapping[str, str] = field(default_factory=dict)  # rule id → reason and expiry
-    expired: tuple[Ignore, ...] = ()  # entries whose day is over
-    folder: Path | None = None  # where the section stands
+    ignored: Mapping[str, str] = field(default_factory=dict)  # rule id -> reason and expiry
+    expired: tuple[Ignore, ...] = ()  # entries whose date has passed
+    folder: Path | None = None  # of the pyproject.toml
 
     @property
     def gpu(self) -> str | None:
-        """The first GPU, for a command that answers for one."""
+        """Return the first GPU, for commands that take one."""
         return self.gpus[0] if self.gpus else None
 
     @property
     def model(self) -> str | None:
-        """The first model."""
+        """Return the first model."""
         return self.models[0] if self.models else None
 
     @property
     def workload(self) -> str | None:
-        """The first workload file."""
+        """Return the first workload file."""
         return self.workloads[0] if self.workloads else None
 
 
 def project_defaults(start: Path | None = None) -> Defaults:
-    """The defaults of the project around `start` (the current folder); none where there is no such section."""
+    """Return the defaults of the project around `start` (default: the current folder); empty without a section."""
     try:
         folder = start or Path.cwd()
-    except OSError:  # the current folder is gone
+    except OSError:  # the current folder was removed
         return Defaults()
     for parent in (folder, *folder.parents):
         path = parent / "pyproject.toml"
@@ -91,14 +91,14 @@ def project_defaults(start: Path | None = None) -> Defaults:
                 return Defaults()
             continue
         except (OSError, UnicodeDecodeError):
-            return Defaults()  # not ours to complain about: we may have no business in it
+            return Defaults()  # it may not be meant for us
         return read_defaults(path, text) if _SECTION.search(text) else Defaults()
     return Defaults()
 
 
 def read_defaults(path: Path, text: str) -> Defaults:
-    """The section of one pyproject.toml; DoctorError says in which line what does not fit."""
-    page = _Page(path, text)
+    """Return the section of one pyproject.toml; DoctorError names the line of an error."""
+    page = _Section(path, text)
     section = page.section()
     page.known(section, KEYS, f"[{SECTION}]", "")
     fail_on = page.text(section, "fail-on")
@@ -131,7 +131,7 @@ def read_defaults(path: Path, text: str) -> Defaults:
 
 
 def split_names(given: Iterable[str]) -> tuple[str, ...]:
-    """The names in texts that may hold several, separated by commas; each once."""
+    """Return the names in comma-separated texts, each once."""
     names: dict[str, str] = {}
     for name in (part.strip() for text in given for part in text.split(",")):
         if name:
@@ -139,14 +139,14 @@ def split_names(given: Iterable[str]) -> tuple[str, ...]:
     return tuple(names.values())
 
 
-def _folders(page: _Page, section: Mapping[str, Any]) -> tuple[str, ...]:
+def _folders(page: _Section, section: Mapping[str, Any]) -> tuple[str, ...]:
     rules = section.get("rules") or []
     if not isinstance(rules, list) or not all(isinstance(item, str) for item in rules):
         raise page.fault("`rules` needs a list of folders", "rules")
-    return tuple(page.beside(item) for item in rules)
+    return tuple(page.relative(item) for item in rules)
 
 
-def _environments(page: _Page, section: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _environments(page: _Section, section: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     table = section.get("environments") or {}
     if not isinstance(table, dict):
         raise page.fault("`environments` needs a table of names, each with its files", "environments")
@@ -157,8 +157,8 @@ def _environments(page: _Page, section: Mapping[str, Any]) -> dict[str, tuple[st
     return found
 
 
-def _ignored(page: _Page, items: Any) -> tuple[dict[str, str], tuple[Ignore, ...]]:
-    """(rule id → why it is ignored, the entries that have run out)."""
+def _ignored(page: _Section, items: Any) -> tuple[dict[str, str], tuple[Ignore, ...]]:
+    """Return rule id -> why it is ignored, and the expired entries."""
     items = [] if items is None else items
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise page.fault("`ignore` needs tables `{rule = …, reason = …, owner = …, until = …}`", "ignore")
@@ -172,47 +172,46 @@ def _ignored(page: _Page, items: Any) -> tuple[dict[str, str], tuple[Ignore, ...
         if missing:
             raise DoctorError(
                 f"{place}: an entry of `ignore` lacks `{missing[0]}`",
-                "an ignored rule needs a reason and a day on which it is looked at again",
+                "an ignored rule needs a reason and a date for its review",
             )
         wrong = next((key for key in ("rule", "reason", "owner") if not isinstance(item.get(key, ""), str)), None)
         if wrong is not None:
             raise DoctorError(f"{place}: `{wrong}` needs a text, found `{item[wrong]}`")
-        told = {key: " ".join(str(item[key]).split()) for key in IGNORE_KEYS if item.get(key)}
+        texts = {key: " ".join(str(item[key]).split()) for key in IGNORE_KEYS if item.get(key)}
         try:
-            until = datetime.date.fromisoformat(told["until"][:10])
+            until = datetime.date.fromisoformat(texts["until"][:10])
         except ValueError:
-            raise DoctorError(f"{place}: `until` needs a day as 2026-12-31, found `{item['until']}`") from None
-        entry = Ignore(told["rule"], told["reason"], str(until), told.get("owner"), place)
+            raise DoctorError(f"{place}: `until` needs a date such as 2026-12-31, found `{item['until']}`") from None
+        entry = Ignore(texts["rule"], texts["reason"], str(until), texts.get("owner"), place)
         if until < datetime.date.today():
             expired.append(entry)
         else:
-            ignored[entry.rule] = entry.told
+            ignored[entry.rule] = entry.summary
     return ignored, tuple(entry for entry in expired if entry.rule not in ignored)
 
 
 def section_of(path: Path, text: str) -> Any:
-    """What stands under `tool.attn-doctor`, None where nothing does; DoctorError for what is no TOML."""
-
-    tool = parse_toml(text, _near(path)).get("tool")
+    """Return the content of `tool.attn-doctor`, None without one; DoctorError where the text is not TOML."""
+    tool = parse_toml(text, _relative(path)).get("tool")
     return tool.get("attn-doctor") if isinstance(tool, dict) else None
 
 
-class _Page:
-    """One pyproject.toml: its section, and the lines of its keys, which no TOML reader tells."""
+class _Section:
+    """One pyproject.toml: its section and the lines of its keys."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path, self._text = path, text
-        self.name = _near(path)
+        self.name = _relative(path)
 
     def section(self) -> Mapping[str, Any]:
-        """The table `[tool.attn-doctor]`."""
+        """Return the table `[tool.attn-doctor]`."""
         found = section_of(self._path, self._text) or {}
         if not isinstance(found, dict):
             raise DoctorError(f"{self.name}: `[{SECTION}]` needs to be a table")
         return found
 
     def at(self, key: str, table: str = "") -> str:
-        """File and line of a key in the section, or in the table `.ignore` … below it."""
+        """Return file and line of a key in the section, or in a table such as `.ignore` below it."""
         written = rf"""(?:"{re.escape(key)}"|'{re.escape(key)}'|{re.escape(key)})\s*="""
         inside = False
         for number, line in enumerate(self._text.split("\n"), 1):
@@ -229,7 +228,7 @@ class _Page:
         return self.name
 
     def entry(self, number: int, rule: str) -> str:
-        """File and line of an entry of `ignore`."""
+        """Return file and line of an entry of `ignore`."""
         lines = self._text.split("\n")
         heads = [at for at, line in enumerate(lines, 1) if re.sub(r"\s", "", line).startswith(f"[[{SECTION}.ignore]]")]
         if number < len(heads):
@@ -239,26 +238,25 @@ class _Page:
         return f"{self.name}:{found}" if found else self.at("ignore")
 
     def fault(self, message: str, key: str, table: str = "", hint: str | None = None) -> DoctorError:
-        """A complaint about a key, with its line."""
+        """Return an error about a key, with its line."""
         return DoctorError(f"{self.at(key, table)}: {message}", hint)
 
     def known(self, table: Mapping[str, Any], keys: tuple[str, ...], where: str, below: str, at: str = "") -> None:
-        """DoctorError for a key that is none, with the nearest that is one."""
-
+        """Raise DoctorError for an unknown key, with the nearest known one."""
         for key in table:
             if key not in keys:
                 hint = nearest(key, keys) or f"keys: {', '.join(keys)}"
                 raise DoctorError(f"{at or self.at(key, below)}: {where} has no key `{key}`", hint)
 
     def text(self, section: Mapping[str, Any], key: str) -> str | None:
-        """A text, None where there is none."""
+        """Return a text, None where it is missing."""
         value = section.get(key)
         if value is not None and not isinstance(value, str):
             raise self.fault(f"`{key}` needs a text, found `{value}`", key)
         return value
 
     def texts(self, section: Mapping[str, Any], key: str, table: str = "") -> tuple[str, ...]:
-        """A text or a list of texts."""
+        """Return a text or a list of texts as a tuple."""
         value = section.get(key)
         items = [] if value is None else value if isinstance(value, list) else [value]
         wrong = next((item for item in items if not isinstance(item, str) or not item.strip()), None)
@@ -267,16 +265,16 @@ class _Page:
         return tuple(dict.fromkeys(items))
 
     def files(self, section: Mapping[str, Any], key: str, table: str = "") -> tuple[str, ...]:
-        """Files named in the section, as seen from its folder."""
-        return tuple(self.beside(name) for name in self.texts(section, key, table))
+        """Return the files named in the section, relative to its folder."""
+        return tuple(self.relative(name) for name in self.texts(section, key, table))
 
-    def beside(self, name: str) -> str:
-        """One such file."""
-        return _near(self._path.parent / name)
+    def relative(self, name: str) -> str:
+        """Return one file named in the section."""
+        return _relative(self._path.parent / name)
 
 
-def _near(path: Path) -> str:
-    """The path as it is shortest said from the current folder: reports show it, and code hosts want it relative."""
+def _relative(path: Path) -> str:
+    """Return the path relative to the current folder where it is inside it, as code hosts need it in reports."""
     try:
         return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
     except OSError:

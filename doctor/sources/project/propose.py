@@ -1,4 +1,4 @@
-"""A project's `[tool.attn-doctor]` section: proposed after a look at its files, and put into its pyproject.toml."""
+"""Propose the `[tool.attn-doctor]` section of a project from its files, and insert it into its pyproject.toml."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from doctor.errors import DoctorError
-from doctor.sources.manifests.base import ENVIRONMENT, LEFT_OUT, VARIABLES
+from doctor.packages.gpus import gpu_facts
+from doctor.sources.manifests.base import FileRole, ManifestKind
 from doctor.sources.manifests.discover import discover
-from doctor.sources.probes.gpu_table import gpu_facts
+from doctor.sources.watch import Watch
 
 from .config import SECTION, read_defaults, section_of
 
@@ -21,43 +22,44 @@ _SKIPPED = {
     "node_modules", "site-packages", "__pycache__", "build", "dist", "venv", "env", "wandb", "outputs", "checkpoints",
 }  # fmt: skip
 _LARGEST = 1 << 20  # bytes of a model config
-_ASKED_GPU = re.compile(r"(?:gres|gpus(?:-per-\w+)?)[= ](?:gpu:)?([A-Za-z][\w-]*):\d+|(?:gres=)gpu:([A-Za-z][\w-]*)")
+_REQUESTED_GPU = re.compile(
+    r"(?:gres|gpus(?:-per-\w+)?)[= ](?:gpu:)?([A-Za-z][\w-]*):\d+|(?:gres=)gpu:([A-Za-z][\w-]*)"
+)
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a project's folder says of itself."""
+class ProjectFiles:
+    """What the files of a project folder declare."""
 
     folder: Path
     requirements: tuple[tuple[str, str], ...]  # file, why it counts
     left_out: tuple[tuple[str, str], ...]  # file, why it does not
-    scripts: tuple[str, ...]  # of jobs, which set variables
-    variables: tuple[str, ...]  # other files that set some, which count where they are named
+    scripts: tuple[str, ...]  # job scripts that set variables
+    variables: tuple[str, ...]  # other files that set variables; they count where the section names them
     models: tuple[str, ...]
     more_models: int
-    gpus: tuple[tuple[str, str], ...]  # GPU, the file that asks for it
+    gpus: tuple[tuple[str, str], ...]  # GPU, the file that requests it
 
 
-def look(folder: Path) -> Found:
-    """The declared files, the model configs and the GPUs that job scripts ask for."""
-
-    files = discover(folder)
-    setting = [item for item in files if item.role == VARIABLES]
+def inspect_project(folder: Path, watch: Watch) -> ProjectFiles:
+    """Return the declared files, the model configs, and the GPUs that job scripts request."""
+    files = discover(folder, watch)
+    setting = [item for item in files if item.role == FileRole.VARIABLES]
     models = sorted(_models(folder))
-    asked: dict[str, str] = {}
+    gpus: dict[str, str] = {}
     for item in files:
-        if item.kind in ("jobscript", "workflow") or item.role == VARIABLES:
-            for name in _asked(item.path):
-                asked.setdefault(name, _inside(folder, item.path))
-    return Found(
+        if item.kind in (ManifestKind.JOBSCRIPT, ManifestKind.WORKFLOW) or item.role == FileRole.VARIABLES:
+            for name in _requested_gpus(item.path, watch):
+                gpus.setdefault(name, _inside(folder, item.path))
+    return ProjectFiles(
         folder,
-        tuple((_inside(folder, item.path), item.why) for item in files if item.role == ENVIRONMENT),
-        tuple((_inside(folder, item.path), item.why) for item in files if item.role == LEFT_OUT),
-        tuple(_inside(folder, item.path) for item in setting if item.kind == "jobscript"),
-        tuple(_inside(folder, item.path) for item in setting if item.kind != "jobscript"),
+        tuple((_inside(folder, item.path), item.why) for item in files if item.role == FileRole.ENVIRONMENT),
+        tuple((_inside(folder, item.path), item.why) for item in files if item.role == FileRole.LEFT_OUT),
+        tuple(_inside(folder, item.path) for item in setting if item.kind == ManifestKind.JOBSCRIPT),
+        tuple(_inside(folder, item.path) for item in setting if item.kind != ManifestKind.JOBSCRIPT),
         tuple(_inside(folder, path) for path in models[:MOST_MODELS]),
         max(0, len(models) - MOST_MODELS),
-        tuple(asked.items()),
+        tuple(gpus.items()),
     )
 
 
@@ -66,7 +68,7 @@ def _inside(folder: Path, path: Path) -> str:
 
 
 def _models(folder: Path) -> Iterator[Path]:
-    """Hugging Face model configs: JSON files that name a `model_type`."""
+    """Yield Hugging Face model configs: JSON files with a `model_type`."""
     for seen, (place, folders, files) in enumerate(os.walk(folder)):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED and not name.startswith("."))
         if seen >= MOST_FOLDERS:
@@ -89,63 +91,60 @@ def _is_model(path: Path) -> bool:
     return "architectures" in content or any(key.endswith(("hidden_size", "n_embd", "_config")) for key in content)
 
 
-def _asked(path: Path) -> Iterator[str]:
-    """GPUs that a job script asks a scheduler for by name."""
-
+def _requested_gpus(path: Path, watch: Watch) -> Iterator[str]:
+    """Yield the GPUs that a job script requests from a scheduler by name."""
     try:
         text = path.read_text("utf-8", "replace")[:_LARGEST]
     except OSError:
         return
-    for match in _ASKED_GPU.finditer(text):
+    for match in _REQUESTED_GPU.finditer(text):
         name = (match[1] or match[2]).lower()
         try:
-            gpu_facts(name)
+            gpu_facts(name, watch.gpus)
         except DoctorError:
-            continue  # a partition's own word
+            continue  # the name of a partition
         yield name
 
 
-def section(found: Found) -> str:
-    """The section with comments, in TOML."""
+def section(files: ProjectFiles) -> str:
+    """Return the section with comments, in TOML."""
     lines = [
         f"[{SECTION}]",
-        "# What `attn-doctor check` judges where its command line names nothing else: the environment below, on each",
-        "# GPU, with each job. A value of the command line takes the place of the one here.",
+        "# What `attn-doctor check` checks by default: the environment below, on each GPU, with each workload.",
+        "# Options on the command line override these values.",
         "",
     ]
-    if found.requirements:
-        named = (*found.requirements, *((name, "it sets variables of the stack") for name in found.scripts))
+    if files.requirements:
+        named = (*files.requirements, *((name, "it sets variables that rules read") for name in files.scripts))
         lines += [f"# `{name}`: {why}" for name, why in named]
-        lines.append(f"requirements = {_listed([name for name, _ in named])}")
+        lines.append(f"requirements = {_toml_list([name for name, _ in named])}")
     else:
-        lines += ["# files that declare the environment; without them the active environment is examined",
+        lines += ["# files that declare the environment (default: the active environment)",
                   '# requirements = ["requirements.txt"]']  # fmt: skip
-    lines += [
-        f"# `{name}` sets variables of the stack: name it above, and they are judged too" for name in found.variables
-    ]
+    lines += [f"# `{name}` sets variables that rules read; name it above to check them too" for name in files.variables]
     lines.append("")
-    if found.gpus:
-        lines += [*(f"# `{where}` asks for {gpu}" for gpu, where in found.gpus),
-                  f"gpu = {_listed([gpu for gpu, _ in found.gpus])}"]  # fmt: skip
+    if files.gpus:
+        lines += [*(f"# `{where}` requests {gpu}" for gpu, where in files.gpus),
+                  f"gpu = {_toml_list([gpu for gpu, _ in files.gpus])}"]  # fmt: skip
     else:
-        lines += ["# GPUs the jobs run on, judged where there is none, such as on a CI runner; also sm90 and the like",
+        lines += ["# GPUs of the jobs, for machines without one, such as CI runners; also capabilities such as sm90",
                   '# gpu = ["a100", "h100"]']  # fmt: skip
     lines.append("")
-    if found.models:
-        lines += ["# model configs of Hugging Face, each judged on each GPU", f"model = {_listed(found.models)}"]
-        if found.more_models:
-            lines.append(f"# and {found.more_models} more were found")
+    if files.models:
+        lines += ["# Hugging Face model configs; each is checked on each GPU", f"model = {_toml_list(files.models)}"]
+        if files.more_models:
+            lines.append(f"# and {files.more_models} more")
     else:
-        lines += ["# model configs of Hugging Face, each judged on each GPU", '# model = ["configs/config.json"]']
+        lines += ["# Hugging Face model configs; each is checked on each GPU", '# model = ["configs/config.json"]']
     lines += [
         "",
-        "# what the training does with them: library, dtype, mask, parallelism; files, or keys in a table",
+        "# how attention is used: library, dtype, mask, parallelism; files, or keys in a table",
         '# workload = {framework = "megatron", dtype = "bfloat16", cp_size = 2}',
         "",
-        "# the mildest finding that fails the check: error, warning, note, never",
+        "# minimum severity that fails the check: error, warning, note, never",
         'fail-on = "error"',
         "",
-        "# A rule that is known and accepted, with whoever answers for it; after its day it is a finding itself.",
+        "# Accepted rules with owner and expiry; an expired entry is reported as a finding.",
         "# [[tool.attn-doctor.ignore]]",
         '# rule = "TE104"',
         '# reason = "the cluster is upgraded in spring"',
@@ -155,46 +154,49 @@ def section(found: Found) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _listed(names: tuple[str, ...] | list[str]) -> str:
+def _toml_list(names: tuple[str, ...] | list[str]) -> str:
     quoted = [json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f") for name in names]
     line = f"[{', '.join(quoted)}]"
     return line if len(line) < 90 else "[\n" + "".join(f"    {name},\n" for name in quoted) + "]"
 
 
-def place(path: Path, text: str, made: str, *, force: bool) -> str:
-    """The text of a pyproject.toml with the section in it; every other byte stays. DoctorError where one is there."""
+def insert_section(path: Path, text: str, section: str, *, force: bool) -> str:
+    """Return the text of a pyproject.toml with the section in it; every other byte stays.
+
+    Raise DoctorError where it has such a section, unless `force` replaces it.
+    """
     ending = "\r\n" if "\r\n" in text else "\n"
-    made = made.replace("\n", ending)
+    section = section.replace("\n", ending)
     lines = text.splitlines(keepends=True)
     own = _own_lines(lines)
     if _has_section(path, text):
         if not force:
             first = f":{min(own) + 1}" if own else ""
-            raise DoctorError(f"{path}{first}: `[{SECTION}]` is there already", "`--force` writes it anew")
+            raise DoctorError(f"{path}{first}: `[{SECTION}]` exists already", "`--force` replaces it")
         if not own:
             raise DoctorError(
-                f"{path}: the section is not written as `[{SECTION}]`, and is left alone", "take it out by hand"
+                f"{path}: the section is not written as `[{SECTION}]`, so it cannot be replaced", "remove it by hand"
             )
         start = min(own)
         before = "".join(line for number, line in enumerate(lines[:start]) if number not in own)
         after = "".join(line for number, line in enumerate(lines[start:], start) if number not in own)
         gap = ending if after and not re.match(r"\s*\n", after) else ""
-        whole = before + made + gap + after
+        whole = before + section + gap + after
     else:
         gap = "" if not text or text.endswith(("\n\n", "\r\n\r\n")) else ending
         gap = ending + gap if text and not text.endswith("\n") else gap
-        whole = text + gap + made
-    read_defaults(path, whole)  # what cannot be read back is not written
+        whole = text + gap + section
+    read_defaults(path, whole)  # raises where it could not be read back
     return whole
 
 
 def _has_section(path: Path, text: str) -> bool:
-    """Whether the file has such a section, however it is written; DoctorError for what is no TOML."""
+    """Return whether the file has such a section, however written; DoctorError where it is not TOML."""
     return bool(text.strip()) and section_of(path, text) is not None
 
 
 def _own_lines(lines: list[str]) -> set[int]:
-    """The lines of the section's tables, up to the header of another; comments before that one are its own."""
+    """Return the line numbers of the section's tables, without comments right before the next table."""
     own: set[int] = set()
     current: list[int] = []
     inside = False
@@ -211,7 +213,7 @@ def _own_lines(lines: list[str]) -> set[int]:
 
 
 def _without_tail(lines: list[str], numbers: list[int]) -> set[int]:
-    """Comments right before the next table belong to that one."""
+    """Return the numbers without trailing comments, which belong to the next table."""
     kept = list(numbers)
     while kept and lines[kept[-1]].lstrip().startswith("#"):
         kept.pop()

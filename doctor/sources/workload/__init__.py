@@ -1,1 +1,1 @@
-"""The workload: a file, a model config, or settings on the command line."""
+"""Workloads from a file, a model config, or settings on the command line."""

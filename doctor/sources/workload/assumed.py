@@ -1,4 +1,4 @@
-"""Facts that nothing states: what is usually meant, flagged as assumed."""
+"""Facts that nothing states, with the usual value and flagged as assumed."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from doctor.model import Fact
 
 
 def assumed_fact(key: str, value: Any, why: str) -> Fact:
-    """Return a fact that is assumed; `why` says on what grounds."""
+    """Return an assumed fact; `why` gives the reason."""
     return Fact(key, value, f"assumed: {why}", assumed=True)

@@ -1,4 +1,4 @@
-"""What a workload usually means where it is silent: filled in visibly, never where that would hide an unknown."""
+"""Assumptions for what a workload leaves out: each is flagged, and none hides an unknown value."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from dataclasses import replace
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.derived.shapes import framework_of
 from doctor.facts.vocabulary import parse_version, term
 from doctor.model import ABSENT, Fact, Facts
-from doctor.rulebook.resolver import FactResolver
 from doctor.sources.workload.assumed import assumed_fact
 
-from .files import check_value, one_line
+from .files import NULL, check_value, one_line
 
 _SEQUENCE_FIRST = ("transformer_engine", "megatron")
 _PASSES_GQA = "4.54"  # transformers: use_gqa_in_sdpa in integrations/sdpa_attention.py, absent in 4.53.3
 _TAKES_GQA = "2.5"  # torch: the argument enable_gqa of scaled_dot_product_attention
-_NULLS = ("not known", "given as null")  # how a bare null is noted; any other problem is a failed reading
+_NULLS = ("not known", NULL)  # problems of a plain null; any other problem is a failed reading
 
 
 def lay_over(facts: Facts, more: Facts) -> Facts:
-    """The facts with `more` on top, except that what `more` only assumes does not replace what was said."""
+    """Return the facts with `more` on top; an assumption in `more` replaces nothing."""
     return facts.with_(*(fact for key, fact in more.items() if key not in facts or not fact.assumed))
 
 
 def complete_workload(facts: Facts) -> Facts:
-    """The facts with the usual layout, batch and mask added; each carries the flag `assumed`.
+    """Return the facts with the usual layout, batch size and mask added, each flagged as assumed.
 
-    DoctorError for a workload value no attention can have, wherever it came from.
+    Raise DoctorError for a workload value that no attention can have, whatever its source.
     """
     if not any(key.startswith("workload.") for key in facts):
         return facts
@@ -37,13 +37,13 @@ def complete_workload(facts: Facts) -> Facts:
             continue
         if fact.value is None:
             if term(key).default == ABSENT and (fact.problem or _NULLS[0]).startswith(_NULLS):
-                changed = changed.with_(Fact(key, ABSENT, fact.source))  # a null window says that none was given
+                changed = changed.with_(Fact(key, ABSENT, fact.source))  # a null window means none
             continue
         try:
             check_value(key, fact.value)
         except DoctorError as error:
             raise DoctorError(one_line(f"{fact.source}: {error.message}"), error.hint) from None
-    framework = _framework(changed)
+    framework = framework_of(changed)
     added: list[Fact] = []
 
     def assume(key: str, value: Any, why: str) -> None:
@@ -52,32 +52,23 @@ def complete_workload(facts: Facts) -> Facts:
 
     assume("workload.batch_size", 1, "one sequence in a batch")
     length = facts.get("workload.seq_len_q")
-    if length is not None and length.known and length.source.startswith("assumed:"):
+    if length is not None and length.known and length.assumed:
         assume("workload.seq_len_assumed", True, "no length was given")
     packed = facts.value("workload.use_varlen_attn") is True
     if packed:
         assume("workload.qkv_layout", "thd_thd_thd", "variable-length attention packs sequences")
     elif framework in _SEQUENCE_FIRST:
-        assume("workload.qkv_layout", "sbhd_sbhd_sbhd", f"what {framework} is given unless told otherwise")
+        assume("workload.qkv_layout", "sbhd_sbhd_sbhd", f"the usual layout of {framework}")
     elif framework is not None:
-        assume("workload.qkv_layout", "bshd_bshd_bshd", f"what {framework} is given unless told otherwise")
+        assume("workload.qkv_layout", "bshd_bshd_bshd", f"the usual layout of {framework}")
     if framework in _SEQUENCE_FIRST and (facts.value("workload.cp_size") or 1) > 1:
         assume("workload.cp_comm_type", "p2p", "the default of context parallelism")
     changed = changed.with_(*added)
     return changed.with_(*_padded_mask(changed), *_enable_gqa(changed, framework))
 
 
-def _framework(facts: Facts) -> str | None:
-    given = facts.value("workload.framework")
-    if given is not None or "workload.framework" in facts:
-        return None if given is None else str(given)
-
-    found = FactResolver(facts).value("workload.framework")
-    return None if found is None else str(found)
-
-
 def _padded_mask(facts: Facts) -> list[Fact]:
-    """Packed sequences (thd) need the padded form of a mask that was only assumed."""
+    """Return the padded form of an assumed mask, which packed sequences (thd) need."""
     mask, layout = facts.get("workload.mask"), facts.value("workload.qkv_layout")
     if mask is None or mask.value != "causal" or not mask.assumed:
         return []
@@ -87,7 +78,7 @@ def _padded_mask(facts: Facts) -> list[Fact]:
 
 
 def _enable_gqa(facts: Facts, framework: str | None) -> list[Fact]:
-    """Whether transformers hands grouped key/value heads to SDPA as they are, instead of repeating them."""
+    """Return whether transformers passes grouped key/value heads to SDPA unchanged, instead of repeating them."""
     key = "workload.enable_gqa"
     if key in facts or framework != "transformers":
         return []
@@ -100,9 +91,10 @@ def _enable_gqa(facts: Facts, framework: str | None) -> list[Fact]:
         return [
             assumed_fact(key, False, f"transformers before {_PASSES_GQA} or torch before {_TAKES_GQA} repeats heads")
         ]
-    mask, window = facts.value("workload.mask"), facts.value("workload.window")
-    if mask is None or None in old or ("workload.window" in facts and window is None):
+    mask = facts.value("workload.mask")
+    windows = [facts[name] for name in ("workload.window", "workload.sliding_window") if name in facts]
+    if mask is None or None in old or any(window.value is None for window in windows):
         return []
-    if mask not in ("causal", "no_mask") or window not in (None, ABSENT):
+    if mask not in ("causal", "no_mask") or any(window.value != ABSENT for window in windows):
         return [assumed_fact(key, False, "transformers repeats heads where it passes a mask tensor")]
     return [assumed_fact(key, True, f"transformers >= {_PASSES_GQA} passes no mask tensor and leaves heads grouped")]

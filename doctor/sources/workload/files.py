@@ -1,4 +1,4 @@
-"""Workload files and `--set`: flat keys become `workload.*` facts, a fault is told with file and line."""
+"""Workload files and `--set`: flat keys become `workload.*` facts; errors name file and line."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
-from doctor.facts.vocabulary import INTEGER, TERMS, WINDOW, nearest, parse, term
+from doctor.facts.kinds import INTEGER, WINDOW
+from doctor.facts.vocabulary import TERMS, nearest, parse, term
 from doctor.model import ABSENT, Fact, Facts
 from doctor.util.yaml_text import parse_yaml, read_text
 
 PREFIX = "workload."
 LONG_FORM = ("value", "source", "raw", "problem")
-#: What other tools call it: said in a hint, never taken over in silence.
+NULL = "given as null"  # the problem of a plain null
+#: Names of other tools, for hints; they are not accepted.
 SYNONYMS: Mapping[str, str] = {
     "head_dim": "head_dim_qk", "heads": "num_heads", "kv_heads": "num_kv_heads", "num_attention_heads": "num_heads",
     "num_key_value_heads": "num_kv_heads", "num_gqa_groups": "num_kv_heads", "attn_mask_type": "mask",
-    "window_size": "window", "sliding_window": "window", "seq_len": "seq_len_q", "seq_length": "seq_len_q",
+    "window_size": "window", "seq_len": "seq_len_q", "seq_length": "seq_len_q",
     "max_seqlen_q": "seq_len_q", "max_seqlen_kv": "seq_len_kv", "context_parallel_size": "cp_size",
     "attention_dropout": "dropout", "is_training": "training", "torch_dtype": "dtype", "batch": "batch_size",
     "is_causal": "mask", "causal": "mask", "qkv_format": "qkv_layout", "micro_batch_size": "batch_size",
 }  # fmt: skip
-_SECTIONS = ("workload", "facts", "schema", "tool")  # of a facts file, which may serve as a workload too
+_SECTIONS = ("workload", "facts", "schema", "tool")  # of a facts file, which may be used as a workload file too
 _OF_CONFIGS = ("architectures", "hidden_size", "num_hidden_layers", "_name_or_path")  # keys of a model config
 _FROM_ZERO = ("workload.num_splits",)  # 0 = the kernel decides
-LARGEST = 1 << 40  # no axis of a tensor is longer; keeps derived products printable
+LARGEST = 1 << 40  # no tensor dimension is longer; keeps derived products printable
 
 
 def read_workload(path: Path) -> Facts:
-    """The workload of a YAML or JSON file; DoctorError names the file, the line and the nearest key."""
-
+    """Return the workload of a YAML or JSON file; DoctorError names the file, the line and the nearest key."""
     content, lines = _load(read_text(path, "workload file"), str(path))
     if content is None:
         raise DoctorError(f"{path}: the workload file is empty", "write keys such as `head_dim_qk: 128`")
@@ -41,7 +42,7 @@ def read_workload(path: Path) -> Facts:
     if "workload" in content:
         stray = next((key for key in content if key not in _SECTIONS), None)
         if stray is not None:
-            raise _fault(path, lines.get((stray,)), f"`{stray}` stands beside `workload:`", "move it under `workload:`")
+            raise _fault(path, lines.get((stray,)), f"`{stray}` is outside `workload:`", "move it under `workload:`")
         content, at = content["workload"], ("workload",)
         if not isinstance(content, dict):
             raise _fault(path, lines.get(at), f"`workload:` needs a mapping of keys, found {_kind(content)}", None)
@@ -59,7 +60,7 @@ def workload_facts(
     source: Callable[[str], str] = lambda key: "workload",
     where: Callable[[str], str] = lambda key: "",
 ) -> Facts:
-    """The facts of a workload mapping, keys with or without `workload.`; `where(key)` opens the message of a fault."""
+    """Return the facts of a mapping, its keys with or without `workload.`; `where(key)` starts an error message."""
     facts: dict[str, Fact] = {}
     for key, value in content.items():
         try:
@@ -67,13 +68,13 @@ def workload_facts(
         except DoctorError as error:
             raise DoctorError(one_line(where(str(key)) + error.message), error.hint) from None
         if found.key in facts:
-            raise DoctorError(one_line(f"{where(str(key))}`{found.key}` is given twice, with and without `{PREFIX}`"))
+            raise DoctorError(one_line(f"{where(str(key))}`{found.key}` appears twice, with and without `{PREFIX}`"))
         facts[found.key] = found
     return Facts(facts.values())
 
 
 def parse_settings(settings: Iterable[str]) -> Facts:
-    """The facts of `--set KEY=VALUE` options; the last one of a key wins."""
+    """Return the facts of `--set KEY=VALUE` options; the last one of a key wins."""
     facts: dict[str, Fact] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
@@ -83,7 +84,7 @@ def parse_settings(settings: Iterable[str]) -> Facts:
         _check_setting_key(setting, key)
         if not text and not key.startswith("env."):
             raise DoctorError(
-                one_line(f"`--set {setting}` gives no value"), f"`--set {key}={ABSENT}` says it is not there"
+                one_line(f"`--set {setting}` has no value"), f"`--set {key}={ABSENT}` means that it is not there"
             )
         try:
             facts[key] = _typed(key, None if _means_null(key, text) else text, f"--set {key}")
@@ -112,7 +113,7 @@ def _check_setting_key(setting: str, key: str) -> None:
 
 
 def check_value(key: str, value: Any) -> None:
-    """DoctorError for a value that parses but that no attention can have: negative sizes, odds above 1."""
+    """Raise DoctorError for a value that no attention can have: a negative size, a probability above 1."""
     if not key.startswith(PREFIX):
         return
     kind = term(key).kind
@@ -134,7 +135,7 @@ def check_value(key: str, value: Any) -> None:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks and unprintable halves of characters: what a user typed may hold any."""
+    """Return the text without line breaks and lone surrogates, which user input may contain."""
     return " ".join(text.encode("utf-8", "backslashreplace").decode().split())
 
 
@@ -158,17 +159,17 @@ def _fact(key: str, value: Any, source: str) -> Fact:
 
 
 def _givable(key: str) -> bool:
-    """Whether a workload may state the key: one that follows from others would contradict or hide them."""
+    """Return whether a workload may state the key; derived keys could contradict their inputs."""
     known = TERMS.get(key)
     return known is not None and not known.derived
 
 
 def _typed(key: str, value: Any, source: str) -> Fact:
-    """A parsed fact; null means "none" for a key whose default is absent (a window), else unknown."""
+    """Return a parsed fact; null means "none" for a key whose default is absent (a window), else unknown."""
     if value is None:
         if term(key).default == ABSENT:
             return Fact(key, ABSENT, source)
-        return Fact(key, None, source, None, "given as null")
+        return Fact(key, None, source, None, NULL)
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, (list, dict)) for item in value)):
         raise DoctorError(f"`{key}`: needs a value of kind {term(key).kind}, found {_kind(value)}")
     parsed = parse(key, value)
@@ -183,14 +184,12 @@ def _means_null(key: str, text: str) -> bool:
 
 
 def _load(text: str, origin: str) -> tuple[Any, dict[tuple[str, ...], int]]:
-    """YAML, which JSON nearly is; JSON indented by tabs, which YAML refuses, goes through the JSON parser."""
-
+    """Parse YAML, or JSON with tabs, which YAML refuses."""
     try:
         return parse_yaml(text, origin)
     except DoctorError:
         if not text.lstrip().startswith("{"):
             raise
-
         try:
             return json.loads(text), {}
         except (ValueError, RecursionError):

@@ -1,22 +1,23 @@
-"""A Hugging Face config as typed look-ups: wrong types and sizes become one line that names the key."""
+"""Typed access to a Hugging Face config: a value of the wrong type or size becomes a one-line error with its key."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from doctor.errors import DoctorError
 from doctor.util.yaml_text import read_text
 
 from .files import LARGEST, one_line
 
-#: Where a multimodal config keeps its language model.
+#: Keys below which a multimodal config has its language model.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 
-#: What transformers fills in for keys that published configs leave out. Source: configuration_<model>.py.
+#: Defaults of transformers for keys that published configs leave out. Source: configuration_<model>.py.
 CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 2048},
     "mistral": {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "sliding_window": 4096},
@@ -48,10 +49,21 @@ CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def load_config(path: Path) -> Config:
-    """The config of a file (or of the model folder that holds it), ready to be asked."""
+Value = TypeVar("Value")
 
-    with contextlib.suppress(OSError):  # a folder that may not be looked into is told by read_text
+
+@dataclass(frozen=True)
+class Setting(Generic[Value]):
+    """One value of a config, None where it has none, with the key that names it and the source for facts."""
+
+    value: Value | None = None
+    key: str = ""
+    source: str = ""
+
+
+def load_config(path: Path) -> Config:
+    """Return the config of a file, or of the model folder that contains it."""
+    with contextlib.suppress(OSError):  # read_text reports a folder without permission
         if path.is_dir():
             path = path / "config.json"
     text = read_text(path, "model config")
@@ -71,7 +83,7 @@ def load_config(path: Path) -> Config:
 
 
 class Config:
-    """Look-ups in one config; the nested language model of a multimodal one is asked first."""
+    """One config; the nested language model of a multimodal one comes first."""
 
     def __init__(self, content: Mapping[str, Any], path: Path, text: str) -> None:
         self.path, self.name, self._text = path, path.name, text
@@ -89,7 +101,7 @@ class Config:
         self._defaults = CLASS_DEFAULTS.get(self.model_type, {})
 
     def _find(self, key: str) -> tuple[str, Any]:
-        """(key with the path to it, value); None where it is missing or null."""
+        """Return (key with its path, value); the value is None where it is missing or null."""
         for prefix, level in self._levels:
             value: Any = level
             for part in key.split("."):
@@ -99,79 +111,80 @@ class Config:
         return key, None
 
     def get(self, key: str) -> Any:
-        """The value of `key`; where the file does not name it, the default of the model's class, or None."""
+        """Return the value of `key`, else the default of the model's class, else None."""
         value = self._find(key)[1]
         return self._defaults.get(key) if value is None and not self.has(key) else value
 
     def has(self, key: str) -> bool:
-        """Whether the file names `key` at all, be it as null."""
+        """Return whether the file has `key`, even as null."""
         return any(key in level for _, level in self._levels)
 
+    def outermost(self, key: str) -> Any:
+        """Return the value of `key` in the file's outermost object, or None."""
+        return self._levels[-1][1].get(key)
+
     def source(self, key: str) -> str:
-        """`config.json: key`, with the path of a nested one, or whose default it is."""
+        """Return `config.json: key`, with the path of a nested one, or whose default it is."""
         where, value = self._find(key)
         if value is None and key in self._defaults and not self.has(key):
             return f"default of {self.model_type} in transformers: {key}"
         return f"{self.name}: {where}"
 
-    def integer(self, *keys: str, least: int = 1) -> tuple[int | None, str]:
-        """The first of `keys` that is given and its source; DoctorError unless a sane integer."""
+    def integer(self, *keys: str, least: int = 1) -> Setting[int]:
+        """Return the first of `keys` that is given; DoctorError unless an integer from `least` to 2^40."""
         key, value = self._first(keys)
-        if value is None:
-            return None, ""
-        if isinstance(value, list):  # a value per layer: which one counts cannot be told
-            return None, ""
+        if value is None or isinstance(value, list):  # a list has a value per layer, and which one counts is unknown
+            return Setting()
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.fault(self.source(key), f"needs an integer, found {_shown(value)}")
+            raise self.fault(key, f"needs an integer, found {_shown(value)}")
         if not least <= value <= LARGEST:
-            raise self.fault(self.source(key), f"needs an integer from {least} to 2^40, found {_shown(value)}")
-        return value, self.source(key)
+            raise self.fault(key, f"needs an integer from {least} to 2^40, found {_shown(value)}")
+        return Setting(value, key, self.source(key))
 
-    def number(self, *keys: str, most: float = float(1 << 40)) -> tuple[float | None, str]:
-        """The first of `keys` that is given and its source; DoctorError unless between 0 and `most`."""
+    def number(self, *keys: str, most: float = float(1 << 40)) -> Setting[float]:
+        """Return the first of `keys` that is given; DoctorError unless a number from 0 to `most`."""
         key, value = self._first(keys)
         if value is None:
-            return None, ""
+            return Setting()
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-            raise self.fault(self.source(key), f"needs a number from 0 to {most:g}, found {_shown(value)}")
-        return float(value), self.source(key)
+            raise self.fault(key, f"needs a number from 0 to {most:g}, found {_shown(value)}")
+        return Setting(float(value), key, self.source(key))
 
-    def text(self, *keys: str) -> tuple[str | None, str]:
-        """The first of `keys` that is given as a text and its source."""
+    def text(self, *keys: str) -> Setting[str]:
+        """Return the first of `keys` that is given as a text."""
         key, value = self._first(keys)
-        if value is None or isinstance(value, dict):  # one per sub-model: not for us to choose
-            return None, ""
+        if value is None or isinstance(value, dict):  # a mapping has one per sub-model, and which counts is unknown
+            return Setting()
         if not isinstance(value, str):
-            raise self.fault(self.source(key), f"needs a text, found {_shown(value)}")
-        return one_line(value), self.source(key)
+            raise self.fault(key, f"needs a text, found {_shown(value)}")
+        return Setting(one_line(value), key, self.source(key))
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """The list of texts under `key`; empty when missing."""
+        """Return the list of texts of `key`, empty where it is missing."""
         value = self.get(key)
         if value is None:
             return ()
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.fault(self.source(key), f"needs a list of texts, found {_shown(value)}")
+            raise self.fault(key, f"needs a list of texts, found {_shown(value)}")
         return tuple(map(one_line, value))
 
     def flag(self, key: str) -> bool | None:
-        """The truth of `key`; None when missing."""
+        """Return the boolean of `key`, None where it is missing."""
         value = self.get(key)
         if value is None:
             return None
         if not isinstance(value, bool):
-            raise self.fault(self.source(key), f"needs true or false, found {_shown(value)}")
+            raise self.fault(key, f"needs true or false, found {_shown(value)}")
         return value
 
-    def fault(self, source: str, why: str) -> DoctorError:
-        """One line with file, line and key for what is wrong there."""
-        key = source.partition(": ")[2].split(" ")[0]
+    def fault(self, key: str, why: str) -> DoctorError:
+        """Return a one-line error with file, line and key."""
         at = self._text.find(f'"{key.rpartition(".")[2]}"')
         line = f":{self._text.count(chr(10), 0, at) + 1}" if at >= 0 else ""
-        return DoctorError(one_line(f"{self.path}{line}: `{key}`: {why}"))
+        return DoctorError(one_line(f"{self.path}{line}: `{self._find(key)[0]}`: {why}"))
 
     def _first(self, keys: tuple[str, ...]) -> tuple[str, Any]:
-        for key in keys:  # what the file says comes before any default
+        for key in keys:  # values of the file before defaults
             if self._find(key)[1] is not None:
                 return key, self._find(key)[1]
         for key in keys:

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from doctor.apply.edit.edits import edits_of
 from doctor.apply.edit.lines import read_lines
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.read import read_manifests
 from tests.helpers.onefix import TORCH, change, edited, report
 
@@ -61,7 +63,7 @@ WHEEL = (
 @pytest.mark.parametrize("end", [True, False])
 def test_a_line_says_the_new_version_and_keeps_the_rest(rewrite, before: str, after: str | None, newline: str, end):
     if after is None:
-        with pytest.raises(DoctorError, match="is no marker"):
+        with pytest.raises(DoctorError, match="is not a marker"):
             rewrite(before)
         return
     last = newline if end else ""
@@ -362,7 +364,7 @@ def test_the_result_declares_what_was_wanted(tmp_path_factory, pieces, newline):
     for file in edited(path).files:
         file.write()
     said = Facts([fact("python.version", "3.11.7", "test")])
-    assert read_manifests([str(path)], said).facts.value("torch.version") == "2.7.1"
+    assert read_manifests([str(path)], said, watch_of(load_rulebook())).facts.value("torch.version") == "2.7.1"
 
 
 @settings(deadline=None)

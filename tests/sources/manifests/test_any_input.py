@@ -6,9 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
 from doctor.model import Facts
-from doctor.sources.manifests.detect import FORMATS
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.manifests.base import ManifestKind
 from doctor.sources.manifests.read import read_manifests
 
 NAMES = {
@@ -46,7 +48,7 @@ BEGINNINGS = {
 
 
 def test_every_format_is_tried():
-    assert set(NAMES.values()) == {"requirements", "workflow", *(module for _, module in FORMATS)}
+    assert set(NAMES.values()) == set(ManifestKind)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,7 +70,7 @@ def judged(path: Path, data: bytes, name: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     try:
-        declaration = read_manifests([str(path)], Facts())
+        declaration = read_manifests([str(path)], Facts(), watch_of(load_rulebook()))
     except DoctorError as problem:
         assert name in problem.message
     else:

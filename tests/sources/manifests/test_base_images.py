@@ -13,12 +13,12 @@ from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.scripts.base_images import image
 
 INCIDENTS = Path(__file__).parents[3] / "examples" / "incidents"
-TABLE = load_rulebook().libraries["images"].body["images"]
+IMAGES = load_rulebook().images
 
 
 def held(reference):
     """Key → value of what the image brings, and the notes."""
-    found = image(reference, "Dockerfile", 1)
+    found = image(reference, IMAGES, "Dockerfile", 1)
     known = {f"{entry.name}.version": entry.version for entry in found.entries}
     return {**known, **{fact.key: fact.value for fact in found.facts}}, found.notes
 
@@ -51,9 +51,9 @@ def test_a_row_says_what_its_publisher_says_and_what_others_saw():
     assert held("nvcr.io/nvidia/pytorch:24.10-py3")[1] == ()
 
 
-@pytest.mark.parametrize("name", sorted(TABLE))
+@pytest.mark.parametrize("name", sorted(IMAGES))
 def test_every_row_has_a_source_and_versions_that_can_be_compared(name):
-    for release, row in TABLE[name].items():
+    for release, row in IMAGES[name].items():
         for part in (row, row.get("reported", row)):
             assert part["source"]
         assert not row.keys() & row.get("reported", {}).keys() - {"source"}, release  # nothing is said twice
@@ -65,7 +65,7 @@ def test_later_releases_hold_nothing_older():
     """A slip of the pen in the table would show as a step back."""
     from packaging.version import Version
 
-    rows = [held(f"nvcr.io/nvidia/pytorch:{release}-py3")[0] for release in TABLE["nvcr.io/nvidia/pytorch"]]
+    rows = [held(f"nvcr.io/nvidia/pytorch:{release}-py3")[0] for release in IMAGES["nvcr.io/nvidia/pytorch"]]
     for key in ("torch.version", "torch.cuda", "cudnn.version", "transformer-engine.version", "python.version"):
         versions = [Version(text).release[:2] for text in (row.get(key) for row in rows) if text]
         assert versions == sorted(versions) and len(versions) > 10, key
@@ -107,8 +107,8 @@ def test_nemo_by_its_release_and_not_by_an_edition():
     found, notes = held("nvcr.io/nvidia/nemo:25.09.00")
     assert (found["transformer-engine.version"], found["cudnn.version"]) == ("2.7.0", "9.11.0.98") and notes == ()
     assert held("nvcr.io/nvidia/nemo:25.09")[0] == found
-    edition = image("nvcr.io/nvidia/nemo:25.11.nemotron_3_nano", "Dockerfile", 1)
-    assert all(entry.version is None and "not on record" in entry.problem for entry in edition.entries)
+    edition = image("nvcr.io/nvidia/nemo:25.11.nemotron_3_nano", IMAGES, "Dockerfile", 1)
+    assert all(entry.version is None and "unknown content" in entry.problem for entry in edition.entries)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_pytorchs_images_are_of_conda_and_later_of_wheels(tag, version, build):
 def test_the_torch_of_vllms_image_is_the_one_it_requires(read):
     found = read({"Dockerfile": "FROM vllm/vllm-openai:v0.7.2\n"})
     assert (found.facts.value("vllm.version"), found.facts.value("torch.version")) == ("0.7.2", "2.5.1")
-    assert "taken to be the one that vLLM 0.7.2 requires" in found.notes[0]
+    assert "assumed to be the one that vLLM 0.7.2 requires" in found.notes[0]
     latest = read({"Dockerfile": "FROM vllm/vllm-openai:latest\n"}).facts
     assert latest["torch.version"].value is None and "fixes no release" in latest["vllm.version"].problem
 
 
 def test_an_image_for_amd_is_told_apart():
-    found = image("rocm/pytorch:rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0", "Dockerfile", 3)
-    assert "made for AMD's GPUs" in found.notes[0] and found.entries[0].version is None
+    found = image("rocm/pytorch:rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0", IMAGES, "Dockerfile", 3)
+    assert "is for AMD GPUs" in found.notes[0] and found.entries[0].version is None
 
 
 def test_a_toolkit_is_no_torch():

@@ -5,8 +5,10 @@
 import pytest
 
 from doctor.cli import main as cli
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
-from doctor.sources.manifests.base import ENVIRONMENT, LEFT_OUT, VARIABLES
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.manifests.base import FileRole
 from doctor.sources.manifests.discover import discover
 
 UV = '[[package]]\nname = "torch"\nversion = "2.6.0"\n'
@@ -20,7 +22,7 @@ def found(write, tmp_path):
     def found(files):
         for name, text in files.items():
             write(name, text)
-        return {str(item.path.relative_to(tmp_path)): item for item in discover(tmp_path)}
+        return {str(item.path.relative_to(tmp_path)): item for item in discover(tmp_path, watch_of(load_rulebook()))}
 
     return found
 
@@ -57,9 +59,9 @@ def roles(found, role):
 )  # fmt: skip
 def test_what_counts(files, counts, found):
     result = found(files)
-    assert roles(result, ENVIRONMENT) == counts
+    assert roles(result, FileRole.ENVIRONMENT) == counts
     assert all(item.why for item in result.values())
-    assert roles(result, LEFT_OUT) <= set(files) - counts
+    assert roles(result, FileRole.LEFT_OUT) <= set(files) - counts
 
 
 def test_workflows_and_job_scripts_bring_variables_alone(found):
@@ -72,21 +74,21 @@ def test_workflows_and_job_scripts_bring_variables_alone(found):
             "scripts/clean.sh": "rm -r x\n",
         }
     )
-    assert roles(result, VARIABLES) == {".github/workflows/gpu.yml", "scripts/train.sbatch"}
-    assert roles(result, LEFT_OUT) == {".github/workflows/lint.yml"}
+    assert roles(result, FileRole.VARIABLES) == {".github/workflows/gpu.yml", "scripts/train.sbatch"}
+    assert roles(result, FileRole.LEFT_OUT) == {".github/workflows/lint.yml"}
 
 
 def test_why_says_what_was_preferred(found):
     result = found({"uv.lock": UV, "pyproject.toml": PROJECT, "requirements-cpu.txt": "torch\n"})
-    assert result["pyproject.toml"].why == "`uv.lock` says what is installed"
-    assert result["requirements-cpu.txt"].why == "`uv.lock` says what is installed"
+    assert result["pyproject.toml"].why == "`uv.lock` is preferred; name this file to check it"
+    assert result["requirements-cpu.txt"].why == "`uv.lock` is preferred; name this file to check it"
 
 
 def test_the_lock_of_the_project_that_is_there(found):
     result = found(
         {"Pipfile": "[packages]\ntorch = '*'\n", "Pipfile.lock": '{"default": {"torch": {}}}', "poetry.lock": UV}
     )
-    assert roles(result, ENVIRONMENT) == {"Pipfile.lock"}
+    assert roles(result, FileRole.ENVIRONMENT) == {"Pipfile.lock"}
 
 
 def test_a_folder_is_judged_by_what_is_found_in_it(read, tmp_path, values):
@@ -97,7 +99,7 @@ def test_a_folder_is_judged_by_what_is_found_in_it(read, tmp_path, values):
     found = values(declaration)
     assert found["torch.version"] == "2.6.0" and found["env.NVTE_FLASH_ATTN"] == "0"
     assert declaration.notes[0].startswith("read: ") and "uv.lock" in declaration.notes[0]
-    assert any("requirements-cpu.txt` was left out: `uv.lock` says" in note for note in declaration.notes)
+    assert any("requirements-cpu.txt`: `uv.lock` is preferred" in note for note in declaration.notes)
 
 
 def test_one_bad_file_of_a_folder_does_not_hide_the_others(read):
@@ -109,10 +111,10 @@ def test_one_bad_file_of_a_folder_does_not_hide_the_others(read):
 
 
 def test_a_folder_that_declares_nothing(read, tmp_path):
-    with pytest.raises(DoctorError, match="declares an environment"):
+    with pytest.raises(DoctorError, match="declares attention libraries"):
         read({"README.md": "torch"}, only=["."])
     with pytest.raises(DoctorError, match="is not a folder"):
-        discover(tmp_path / "gone")
+        discover(tmp_path / "gone", watch_of(load_rulebook()))
 
 
 def test_the_command_line_takes_a_folder(write, tmp_path, capsys):
@@ -147,9 +149,9 @@ PINNED = '[project]\nname = "x"\ndependencies = ["torch==2.3.0", "transformers==
 
 def test_a_list_that_was_frozen_long_ago_is_another_environment(read, found, values):
     result = found({"pyproject.toml": WITH_EXTRA, "requirements.txt": FROZEN})
-    assert roles(result, ENVIRONMENT) == {"pyproject.toml"}
+    assert roles(result, FileRole.ENVIRONMENT) == {"pyproject.toml"}
     why = result["requirements.txt"].why
-    assert "deepspeed==0.12.2" in why and "deepspeed==0.14.4" in why and why.endswith("name it to have it judged")
+    assert "deepspeed==0.12.2" in why and "deepspeed==0.14.4" in why and why.endswith("name it to check it")
     declaration = read({}, only=["."])
     assert values(declaration)["deepspeed.version"] == "0.14.4" and not declaration.faults
 
@@ -166,8 +168,8 @@ def test_an_image_whose_own_torch_the_project_does_not_use(read, found, values):
     """How it installs the project lies in a script that was not read."""
     image = "FROM nvcr.io/nvidia/pytorch:24.06-py3\nCOPY pyproject.toml pyproject.toml\nRUN bash setup.sh\n"
     result = found({"Dockerfile": image, "pyproject.toml": PINNED})
-    assert roles(result, ENVIRONMENT) == {"pyproject.toml"}
-    assert "torch==2.3.0" in result["Dockerfile"].why and "gives way" in result["Dockerfile"].why
+    assert roles(result, FileRole.ENVIRONMENT) == {"pyproject.toml"}
+    assert "torch==2.3.0" in result["Dockerfile"].why and "its earlier pins are ignored" in result["Dockerfile"].why
     declaration = read({}, only=["."])
     assert values(declaration)["torch.version"] == "2.3.0" and not declaration.faults
 
@@ -177,7 +179,7 @@ def test_what_an_image_held_is_displaced_by_an_install_that_is_seen(read, found,
     image = f"FROM pytorch/pytorch:2.4.0-cuda12.1-cudnn9-devel\nENV NVTE_FLASH_ATTN=0\nCOPY . .\nRUN {command}\n"
     project = f'{PINNED}[project.optional-dependencies]\ntrain = ["deepspeed==0.14.4"]\n'
     result = found({"Dockerfile": image, "pyproject.toml": project})
-    assert roles(result, ENVIRONMENT) == {"Dockerfile", "pyproject.toml"}
+    assert roles(result, FileRole.ENVIRONMENT) == {"Dockerfile", "pyproject.toml"}
     declaration = read({}, only=["."])
     told = values(declaration)
     assert told["torch.version"] == "2.3.0" and told["env.NVTE_FLASH_ATTN"] == "0" and not declaration.faults
@@ -186,7 +188,7 @@ def test_what_an_image_held_is_displaced_by_an_install_that_is_seen(read, found,
 def test_a_project_that_the_image_does_not_install(found):
     image = "FROM nvidia/cuda:12.4.1-devel-ubuntu22.04\nCOPY requirements.txt .\nRUN pip install -r requirements.txt\n"
     result = found({"Dockerfile": image, "requirements.txt": "torch==2.5.1\n", "pyproject.toml": PINNED})
-    assert len(roles(result, ENVIRONMENT)) == 2 and "Dockerfile" in roles(result, ENVIRONMENT)
+    assert len(roles(result, FileRole.ENVIRONMENT)) == 2 and "Dockerfile" in roles(result, FileRole.ENVIRONMENT)
     assert "`Dockerfile` does not install it" in result["pyproject.toml"].why
 
 
@@ -194,4 +196,4 @@ def test_a_project_of_files_that_contradict_one_another_has_its_verdict(write, t
     write("pyproject.toml", WITH_EXTRA)
     write("requirements.txt", FROZEN)
     assert cli.run(["check", "--requirements", str(tmp_path), "--gpu", "a100", "--no-run"]) == 0
-    assert "requirements.txt` was left out" in " ".join(capsys.readouterr().out.split())
+    assert "requirements.txt`: it contradicts `pyproject.toml`" in " ".join(capsys.readouterr().out.split())

@@ -184,7 +184,7 @@ def test_ngc_release_on_record_and_not_on_record(docker):
     found = docker("FROM nvcr.io/nvidia/pytorch:25.10-py3\n").facts
     assert found.value("torch.version") == "2.9.0a0+145a3a7bda.nv25.10"
     assert (found.value("cudnn.version"), found.value("transformer-engine.version")) == ("9.14.0.64", "2.8.0")
-    assert found["triton.version"].value is None and "not on record" in found["triton.version"].problem
+    assert found["triton.version"].value is None and "unknown release" in found["triton.version"].problem
     unknown = docker("FROM nvcr.io/nvidia/pytorch:99.01-py3\n").facts
     for key in ("torch.version", "transformer-engine.version", "cudnn.version", "torch.cuda"):
         assert unknown[key].value is None and "99.01" in unknown[key].problem
@@ -198,7 +198,7 @@ def test_another_torch_takes_the_place_of_the_images(docker):
 
 def test_an_image_that_nobody_knows_is_told(docker):
     found = docker("FROM registry.example.org/team/train:7\nRUN pip install torch==2.6.0\n")
-    assert "not on record" in found.notes[0]
+    assert "unknown content" in found.notes[0]
     assert "distributions.complete" not in found.facts
 
 
@@ -239,7 +239,7 @@ def test_the_project_itself(docker):
         ("FROM a b c d\n", "Dockerfile:1", "needs an image"),
         ("FROM\n", "Dockerfile:1", "needs an image"),
         ("FROM a\nFROBNICATE x\n", "Dockerfile:2", "unknown instruction"),
-        ("FROM a\nRUN <<EOF\npip install torch\n", "Dockerfile:2", "does not end"),
+        ("FROM a\nRUN <<EOF\npip install torch\n", "Dockerfile:2", "no closing"),
         ("FROM a\n{}\n", "Dockerfile:2", "unknown instruction"),
         ("FROM a\n" * 300, "Dockerfile:201", "stages"),
     ],

@@ -149,16 +149,16 @@ def test_pylock(read, values):
     [
         ("uv.lock", UV[:-30], "uv.lock:18", "not TOML"),
         ("uv.lock", "version = 1\n", "uv.lock", "nothing is locked"),
-        ("uv.lock", "package = 3\n", "uv.lock", "needs tables"),
-        ("uv.lock", "[[package]]\nname = 'x'\nversion = 'oops'\n", "uv.lock:3", "no version"),
+        ("uv.lock", "package = 3\n", "uv.lock", "needs to be tables"),
+        ("uv.lock", "[[package]]\nname = 'x'\nversion = 'oops'\n", "uv.lock:3", "not a version"),
         ("uv.lock", "[[package]]\nversion = '1'\n", "uv.lock:2", "no `name`"),
         ("uv.lock", "[[package]]\nname = 'x'\nversion = 1\n", "uv.lock:3", "needs a text"),
         ("uv.lock", "[[package]]\nname = 'x'\nname = 'y'\n", "uv.lock:3", "not TOML"),
         ("poetry.lock", "\n\n=", "poetry.lock:3", "not TOML"),
         ("pylock.toml", "lock-version = '2.0'\n", "pylock.toml", "needs 1.x"),
         ("pylock.toml", "[[packages]]\nname = 'x'\n", "pylock.toml", "needs 1.x"),
-        ("other.lock", "{}", None, "is not known"),
-        ("package.json", "{}", None, "is not known"),
+        ("other.lock", "{}", None, "unknown file format"),
+        ("package.json", "{}", None, "unknown file format"),
     ],
 )  # fmt: skip
 def test_bad_input_names_file_line_and_reason(name, text, place, why, read):
@@ -176,3 +176,92 @@ def test_a_lock_of_a_hundred_thousand_lines(name, read, values):
     found = values(read({name: text + '[[package]]\nname = "torch"\nversion = "2.6.0"\n'}))
     assert time.perf_counter() - began < 30
     assert found["torch.version"] == "2.6.0"
+
+
+#: As uv writes it: torch's wheels for CUDA are reached on x86_64 Linux only, pywin32 on Windows only.
+FORKS = """\
+version = 1
+requires-python = ">=3.11"
+
+[[package]]
+name = "train"
+version = "0"
+source = { virtual = "." }
+dependencies = [
+    { name = "torch" },
+    { name = "portalocker" },
+]
+
+[package.optional-dependencies]
+serve = [{ name = "vllm", extra = ["audio"] }]
+
+[[package]]
+name = "torch"
+version = "2.6.0"
+source = { registry = "https://pypi.org/simple" }
+dependencies = [
+    { name = "nvidia-cudnn-cu12", marker = "platform_machine == 'x86_64' and sys_platform == 'linux'" },
+    { name = "triton", version = "3.2.0", marker = "sys_platform == 'linux'" },
+]
+
+[[package]]
+name = "nvidia-cudnn-cu12"
+version = "9.1.0.70"
+dependencies = [{ name = "nvidia-cublas-cu12" }]
+
+[[package]]
+name = "nvidia-cublas-cu12"
+version = "12.4.5.8"
+
+[[package]]
+name = "triton"
+version = "3.2.0"
+
+[[package]]
+name = "portalocker"
+version = "3.1.1"
+dependencies = [{ name = "pywin32", marker = "sys_platform == 'win32'" }]
+
+[[package]]
+name = "pywin32"
+version = "310"
+
+[[package]]
+name = "vllm"
+version = "0.8.5"
+[package.optional-dependencies]
+audio = [{ name = "librosa" }]
+
+[[package]]
+name = "librosa"
+version = "0.11.0"
+
+[[package]]
+name = "orphan"
+version = "1.0"
+"""
+
+
+def test_packages_of_another_platform_in_a_uv_lock_are_not_installed(read, values):
+    found = values(read({"uv.lock": FORKS}))
+    assert found["nvidia-cudnn-cu12.version"] == "9.1.0.70" and found["nvidia-cublas-cu12.version"] == "12.4.5.8"
+    assert found["triton.version"] == "3.2.0" and found["pywin32.version"] == "absent"
+    assert found["vllm.version"] == "0.8.5" and found["librosa.version"] == "0.11.0"  # every extra counts
+    assert found["orphan.version"] == "1.0"  # reached from nowhere: it counts
+
+
+def test_wheels_that_a_uv_lock_reaches_only_on_another_machine_are_not_installed(read, values):
+    found = values(read({"uv.lock": FORKS}, platform_machine="aarch64"))
+    assert found["nvidia-cudnn-cu12.version"] == "absent"
+    assert found["nvidia-cublas-cu12.version"] == "absent"  # reached only over it
+    assert found["torch.version"] == "2.6.0" and found["triton.version"] == "3.2.0"
+
+
+def test_a_package_of_a_uv_lock_that_any_way_reaches_is_installed(read, values):
+    more = FORKS.replace('{ name = "portalocker" },', '{ name = "portalocker" },\n    { name = "pywin32" },')
+    assert values(read({"uv.lock": more}))["pywin32.version"] == "310"
+
+
+def test_markers_of_conflicting_extras_in_a_uv_lock_hide_no_package(read, values):
+    conflict = FORKS.replace("marker = \"sys_platform == 'win32'\"", "marker = \"extra == 'extra-5-train-cpu'\"")
+    assert values(read({"uv.lock": conflict}))["pywin32.version"] == "310"

@@ -38,7 +38,7 @@ def test_pyproject(read, values):
     assert found["torch.version"] == "2.6.0"
     assert declaration.facts["torch.version"].source.endswith("pyproject.toml:6")
     assert found["flash-attn.version"] == "2.7.3"
-    assert "vllm.version" not in found and "left out" in declaration.notes[0]
+    assert "vllm.version" not in found and "skipped" in declaration.notes[0]
     assert "xformers.version" not in found  # requires-python excludes it
     assert [item.name for item in declaration.open] == ["transformers"]
     assert all(version.startswith("4.4") for version in declaration.open[0].versions)
@@ -87,18 +87,23 @@ def test_specifications_of_conda(specification, version, ranges, read):
     ("name", "text", "place", "why"),
     [
         ("pyproject.toml", "[tool.x]\n", "pyproject.toml", "no `[project]`"),
-        ("pyproject.toml", "[project]\ndynamic = ['dependencies']\n", "pyproject.toml:2", "made by the build"),
-        ("pyproject.toml", "[project]\ndependencies = 'torch'\n", "pyproject.toml:2", "list of texts"),
-        ("pyproject.toml", "[project]\ndependencies = [\n'ok',\n'tor ch']\n", "pyproject.toml:4", "no requirement"),
-        ("pyproject.toml", "[project]\ndependencies = [\n'-r x.txt']\n", "pyproject.toml:3", "no requirement"),
+        ("pyproject.toml", "[project]\ndynamic = ['dependencies']\n", "pyproject.toml:2", "only the build knows"),
+        ("pyproject.toml", "[project]\ndependencies = 'torch'\n", "pyproject.toml:2", "list of strings"),
+        ("pyproject.toml", "[project]\ndependencies = [\n'ok',\n'tor ch']\n", "pyproject.toml:4", "not a requirement"),
+        ("pyproject.toml", "[project]\ndependencies = [\n'-r x.txt']\n", "pyproject.toml:3", "not a requirement"),
         ("pyproject.toml", "[project\n", "pyproject.toml:1", "not TOML"),
-        ("environment.yml", "dependencies:\n  - a: b\n", "environment.yml:2", "no part of"),
+        ("environment.yml", "dependencies:\n  - a: b\n", "environment.yml:2", "unexpected `a`"),
         ("environment.yml", "name: x\n", "environment.yml:1", "no list `dependencies`"),
-        ("environment.yml", "dependencies:\n  - x\n  - pytorch=>2\n", "environment.yml:3", "no range"),
-        ("environment.yml", "dependencies:\n  - [1]\n", "environment.yml:2", "no package specification"),
+        ("environment.yml", "dependencies:\n  - x\n  - pytorch=>2\n", "environment.yml:3", "not a version range"),
+        ("environment.yml", "dependencies:\n  - [1]\n", "environment.yml:2", "not a package specification"),
         ("environment.yml", "dependencies:\n  - x=1\n  - x=2\n", "environment.yml:3", "declared twice"),
         ("environment.yml", "dependencies: [\n", "environment.yml:2", ""),
-        ("environment.yml", "dependencies:\n- pip:\n  - -r /etc/hostname\n", "environment.yml:3", "leads out"),
+        (
+            "environment.yml",
+            "dependencies:\n- pip:\n  - -r /etc/hostname\n",
+            "environment.yml:3",
+            "outside the project",
+        ),
         ("environment.yml", "a: &a [x]\nb: [*a,*a]\ndependencies: !!python/object:x {}\n", "environment.yml:3", "tag"),
     ],
 )

@@ -35,7 +35,7 @@ def test_groups_that_uv_installs_unasked(project):
     assert told(found, "transformer-engine.version") == ("1.13.0", 5)
     assert told(found, "flash-attn.version") == ("2.7.3", 8)
     assert "vllm.version" not in found.facts
-    assert "left out: serve (" in found.notes[0]
+    assert "groups: serve (" in found.notes[0]
     assert project(text, "[serve]").facts.value("vllm.version") == "0.6.3"
     assert project(text, "[*]").facts.value("vllm.version") == "0.6.3"
 
@@ -157,23 +157,23 @@ def test_pixi(project):
 @pytest.mark.parametrize(
     ("name", "text", "place", "why"),
     [
-        ("pyproject.toml", "[dependency-groups]\na = [{include-group = 'b'}]\nb = [{include-group = 'a'}]\ndev = [\n{include-group = 'a'}]\n", "pyproject.toml:3", "a → b → a"),
-        ("pyproject.toml", "[dependency-groups]\ndev = [{include-group = 'nope'}]\n", "pyproject.toml:2", "no group"),
-        ("pyproject.toml", "[dependency-groups]\ndev = [1]\n", "pyproject.toml:2", "no requirement"),
+        ("pyproject.toml", "[dependency-groups]\na = [{include-group = 'b'}]\nb = [{include-group = 'a'}]\ndev = [\n{include-group = 'a'}]\n", "pyproject.toml:3", "a -> b -> a"),
+        ("pyproject.toml", "[dependency-groups]\ndev = [{include-group = 'nope'}]\n", "pyproject.toml:2", "unknown group"),
+        ("pyproject.toml", "[dependency-groups]\ndev = [1]\n", "pyproject.toml:2", "not a requirement"),
         ("pyproject.toml", "[dependency-groups]\ndev = 'x'\n", "pyproject.toml:2", "needs a list"),
         ("pyproject.toml", "project = 1\n", "pyproject.toml:1", "needs to be a table"),
-        ("pyproject.toml", "[project]\n[tool.uv]\noverride-dependencies = 'x'\n", "pyproject.toml:3", "list of texts"),
+        ("pyproject.toml", "[project]\n[tool.uv]\noverride-dependencies = 'x'\n", "pyproject.toml:3", "list of strings"),
         ("pyproject.toml", "[project]\n[tool.uv.sources]\ntorch = 1\n", "pyproject.toml:3", "needs a table"),
-        ("pyproject.toml", "[tool.poetry.dependencies]\ntorch = '=>2'\n", "pyproject.toml:2", "no range"),
-        ("pyproject.toml", "[tool.poetry.dependencies]\ntorch = 2\n", "pyproject.toml:2", "needs a range"),
-        ("pyproject.toml", "[project]\ndynamic = ['dependencies']\n[tool.setuptools.dynamic]\ndependencies = {file = ['../../../../x']}\n", "pyproject.toml:4", "leads out"),
+        ("pyproject.toml", "[tool.poetry.dependencies]\ntorch = '=>2'\n", "pyproject.toml:2", "not a version range"),
+        ("pyproject.toml", "[tool.poetry.dependencies]\ntorch = 2\n", "pyproject.toml:2", "needs a version range"),
+        ("pyproject.toml", "[project]\ndynamic = ['dependencies']\n[tool.setuptools.dynamic]\ndependencies = {file = ['../../../../x']}\n", "pyproject.toml:4", "outside the project"),
         ("pyproject.toml", "x = " + "[" * 5000, "pyproject.toml", ""),
         ("pyproject.toml", "[project]\nx = " + "9" * 5000 + "\n", "pyproject.toml", ""),
         ("Pipfile", "x = 1\n", "Pipfile", "no `[packages]`"),
-        ("Pipfile", "[packages]\ntorch = 1\n", "Pipfile:2", "needs a range"),
+        ("Pipfile", "[packages]\ntorch = 1\n", "Pipfile:2", "needs a version range"),
         ("pixi.toml", "x = 1\n", "pixi.toml", "no `[workspace]`"),
-        ("pixi.toml", "[dependencies]\npytorch = '=>2'\n", "pixi.toml:2", "no range"),
-        ("pixi.toml", "[dependencies]\npytorch = 2\n", "pixi.toml:2", "needs a range"),
+        ("pixi.toml", "[dependencies]\npytorch = '=>2'\n", "pixi.toml:2", "not a version range"),
+        ("pixi.toml", "[dependencies]\npytorch = 2\n", "pixi.toml:2", "needs a version range"),
     ],
 )  # fmt: skip
 def test_bad_input_names_file_line_and_reason(name, text, place, why, read):
@@ -190,3 +190,37 @@ def test_an_extra_that_is_not_there(project):
 def test_only_a_project_has_extras(read):
     with pytest.raises(DoctorError, match="no extras"):
         read({"requirements.txt": "torch\n"}, ["requirements.txt[x]"])
+
+
+SELF = """\
+[project]
+name = "Foo_Bar"
+dependencies = ["torch==2.6.0"]
+[project.optional-dependencies]
+kernels = ["flash-attn==2.7.4.post1"]
+serve = ["vllm==0.8.5"]
+train = ["foo-bar[kernels]", "deepspeed==0.16.4"]
+all = ["foo.bar[train,all]", "foo-bar[serve] ; python_version < '3.9'", "foo-bar[gone]"]
+[dependency-groups]
+dev = ["foo-bar[kernels]"]
+"""
+
+
+def test_extras_that_name_their_own_project_are_followed(read, values):
+    declaration = read({"pyproject.toml": SELF}, only=["pyproject.toml[train]"])
+    found = values(declaration)
+    assert (found["flash-attn.version"], found["deepspeed.version"]) == ("2.7.4.post1", "0.16.4")
+    assert "vllm.version" not in found and "foo-bar.version" not in declaration.facts
+
+
+def test_extras_of_the_own_project_may_name_each_other_and_have_markers(read, values):
+    declaration = read({"pyproject.toml": SELF}, only=["pyproject.toml[all]"], python_version="3.11.7")
+    assert values(declaration)["flash-attn.version"] == "2.7.4.post1"
+    assert "vllm.version" not in values(declaration)  # its marker does not hold
+    assert any("the project has no extra `gone`" in note for note in declaration.notes)
+
+
+def test_a_default_group_that_names_an_extra_of_its_own_project_installs_it(read, values):
+    declaration = read({"pyproject.toml": SELF})
+    assert values(declaration)["flash-attn.version"] == "2.7.4.post1"
+    assert not any("skipped" in note and "kernels" in note for note in declaration.notes)

@@ -6,9 +6,11 @@ import pytest
 
 from doctor.diagnosis import pipeline as session
 from doctor.diagnosis.request import Request
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
-from doctor.sources.manifests import discover
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.detect import kind_of
+from doctor.sources.manifests.discover import discover
 
 
 def pins(declaration):
@@ -33,7 +35,7 @@ def test_versions_that_only_conda_counts_leave_the_other_packages_readable(read)
 def test_a_project_in_a_folder_is_noted_and_the_rest_is_read(line, read):
     declaration = read({"requirements.txt": f"torch==2.4.0\n{line}\n"})
     assert pins(declaration) == {"torch": "2.4.0"}
-    assert "requirements.txt:2: what the project in" in declaration.notes[0]
+    assert "requirements.txt:2: the requirements of the project in" in declaration.notes[0]
 
 
 def test_duplicate_pins_of_one_package_do_not_hide_the_others(read):
@@ -162,7 +164,7 @@ def test_a_file_about_dockerfiles_is_none(name):
     try:
         assert kind_of(Path(name), "#!/bin/bash\n") != "dockerfile"
     except DoctorError as refusal:
-        assert "this kind of file is not known" in refusal.message
+        assert "unknown file format" in refusal.message
 
 
 def test_an_unpacked_project_without_a_checkout_includes_across_its_folders(read):
@@ -171,7 +173,7 @@ def test_an_unpacked_project_without_a_checkout_includes_across_its_folders(read
         "requirements/build/cuda.txt": "-r ../common.txt\n",
     }  # fmt: skip
     assert pins(read(files, only=["requirements/build/cuda.txt"])) == {"torch": "2.6.0"}
-    with pytest.raises(DoctorError, match="leads out of the project"):
+    with pytest.raises(DoctorError, match="is outside the project"):
         read({"requirements/x.txt": "-r ../../../x.txt\n"}, only=["requirements/x.txt"])
 
 
@@ -180,13 +182,17 @@ def test_a_list_that_only_includes_others_speaks_with_their_words(write, tmp_pat
     write("requirements/chat.txt", "torch==2.6.0\n")
     write("requirements/demo.txt", "-r chat.txt\nstreamlit\n")
     write("requirements/bench.txt", "torch\n")
-    used = [item.path.relative_to(tmp_path).as_posix() for item in discover(tmp_path) if item.used]
+    used = [
+        item.path.relative_to(tmp_path).as_posix()
+        for item in discover(tmp_path, watch_of(load_rulebook()))
+        if item.used
+    ]
     assert used == ["requirements.txt"]
 
 
 def test_pins_that_exclude_one_another_by_their_metadata_are_noted(read):
     declaration = read({"requirements.txt": "vllm==0.19.1\ntransformers==5.4.0\n"})
-    assert any("vllm 0.19.1 asks for `transformers!=5.0.*" in note for note in declaration.notes)
+    assert any("vllm 0.19.1 requires `transformers!=5.0.*" in note for note in declaration.notes)
     assert not read({"requirements.txt": "vllm==0.19.1\ntransformers==4.57.6\n"}).notes
     assert not read({"requirements.txt": "torch==2.6.0+cu126\nnvidia-cudnn-cu12==9.5.1.17\n"}).notes  # another build
     assert not read({"requirements.txt": "torch==2.0.0\ntorchvision==0.15.0\n"}).notes  # asks for torch==2.0.0+cu117

@@ -120,18 +120,18 @@ def test_options_without_a_bearing_are_passed_over(read):
 @pytest.mark.parametrize(
     ("files", "place", "why"),
     [
-        ({"a.txt": "torch==\n"}, "a.txt:1", "no requirement"),
-        ({"a.txt": "ok==1\ntorch==2.6.0,\ntor ch\n"}, "a.txt:3", "no requirement"),
-        ({"a.txt": "\ntorch>=oops\n"}, "a.txt:2", "no range"),
-        ({"a.txt": "torch===nightly\n"}, "a.txt:1", "no version"),
+        ({"a.txt": "torch==\n"}, "a.txt:1", "not a requirement"),
+        ({"a.txt": "ok==1\ntorch==2.6.0,\ntor ch\n"}, "a.txt:3", "not a requirement"),
+        ({"a.txt": "\ntorch>=oops\n"}, "a.txt:2", "not a requirement"),
+        ({"a.txt": "torch===nightly\n"}, "a.txt:1", "not a version"),
         ({"a.txt": "--frobnicate\n"}, "a.txt:1", "unknown option"),
         ({"a.txt": "-r\n"}, "a.txt:1", "names no file"),
         ({"a.txt": "torch==2\n-r gone.txt\n"}, "a.txt:2", "no such file"),
-        ({"a.txt": "-r b.txt\n", "b.txt": "x==1\n-r a.txt\n"}, "b.txt:2", "a.txt → b.txt → a.txt"),
-        ({"a.txt": "-r a.txt\n"}, "a.txt:1", "leads back"),
-        ({"a.txt": "-r ../../../../../etc/passwd\n"}, "a.txt:1", "leads out of the project"),
-        ({"a.txt": "-r /etc/hostname\n"}, "a.txt:1", "leads out of the project"),
-        ({"a.txt": "https://example.org/archive\n"}, "a.txt:1", "which package"),
+        ({"a.txt": "-r b.txt\n", "b.txt": "x==1\n-r a.txt\n"}, "b.txt:2", "a.txt -> b.txt -> a.txt"),
+        ({"a.txt": "-r a.txt\n"}, "a.txt:1", "include each other"),
+        ({"a.txt": "-r ../../../../../etc/passwd\n"}, "a.txt:1", "is outside the project"),
+        ({"a.txt": "-r /etc/hostname\n"}, "a.txt:1", "is outside the project"),
+        ({"a.txt": "https://example.org/archive\n"}, "a.txt:1", "does not name its package"),
         ({"a.txt": "torch==2.6.0 \\\n"}, None, None),
     ],
 )
@@ -205,3 +205,12 @@ def test_a_marker_behind_an_address_needs_one_space_only(read):
     lines = [wheel.format("win_amd64", "Windows"), wheel.format("linux_x86_64", "Linux")]
     found = read({"requirements.txt": "\n".join(lines)}).facts["flash-attn.version"]
     assert found.value == "2.7.4+torch2.6.0cxx11abiFALSE" and found.source.endswith(":2")
+
+
+def test_a_package_that_a_pin_requires_names_that_pin(read):
+    facts = read({"a.txt": "torchvision==0.21.0\nxformers==0.0.29.post3\n"}).facts
+    assert facts["torch.version"].value == "2.6.0"
+    assert facts["torch.version"].source.endswith("a.txt:1")
+    assert facts["torch.version"].via == "torchvision 0.21.0"
+    assert facts["torch.version"].origin.endswith("a.txt:1, required by torchvision 0.21.0")
+    assert facts["xformers.version"].via is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from doctor.sources.probes.target import INTERPRETER, Target
+from doctor.sources.probes.target import Target, TargetKind
 
 VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDNN_HOME", "CUDNN_PATH", "CUDA_HOME", "CUDA_PATH")
 
@@ -30,7 +30,9 @@ def site(tmp_path: Path) -> Path:
 @pytest.fixture
 def target(site: Path) -> Target:
     """That environment, as its interpreter would describe it."""
-    return Target(None, site.parents[2], (site,), INTERPRETER, "3.11.7", "cpython", "Linux", "x86_64", "2.35")
+    return Target(
+        None, site.parents[2], (site,), TargetKind.INTERPRETER, "3.11.7", "cpython", "Linux", "x86_64", "2.35"
+    )
 
 
 @pytest.fixture

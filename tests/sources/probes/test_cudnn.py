@@ -11,7 +11,8 @@ from doctor.model import ABSENT, Facts
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.cudnn import version_of
 from doctor.sources.probes.elf import read_dynamic
-from doctor.sources.probes.target import INTERPRETER, SITE_PACKAGES, Target, Watch
+from doctor.sources.probes.target import Target, TargetKind
+from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import cudnn_at, cudnn_wheel, elf, install, torch
 
 Cache = Callable[[dict[str, str]], None]
@@ -80,7 +81,7 @@ def test_condas_interpreter_lends_its_rpath(site: Path, tmp_path: Path) -> None:
     python = elf(prefix / "bin/python3.11", rpath="$ORIGIN/../lib")
     library = cudnn_at(prefix / "lib", "9.3.0")
     (prefix / "conda-meta").mkdir()
-    facts = read(Target(str(python), prefix, (site,), INTERPRETER, "3.11.7"))
+    facts = read(Target(str(python), prefix, (site,), TargetKind.INTERPRETER, "3.11.7"))
     assert facts.value("cudnn.path") == str(library)
     assert facts.value("cudnn.version") == "9.3.0"
 
@@ -92,7 +93,7 @@ def test_condas_torch_keeps_its_libraries_in_the_environment(site: Path, tmp_pat
     prefix = site.parents[2]
     elf(prefix / "lib/libtorch_cuda.so", ("libcudnn.so.9",), rpath="$ORIGIN")
     cudnn_at(prefix / "lib", "9.3.0")
-    facts = read(Target(None, prefix, (site,), INTERPRETER))
+    facts = read(Target(None, prefix, (site,), TargetKind.INTERPRETER))
     assert facts.value("cudnn.version") == "9.3.0"
 
 
@@ -154,7 +155,7 @@ def test_a_torch_library_that_cannot_be_read(site: Path, target: Target) -> None
 def test_a_tree_tells_only_what_travels_with_it(
     site: Path, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = Target(None, target.prefix, (site,), SITE_PACKAGES)
+    tree = Target(None, target.prefix, (site,), TargetKind.SITE_PACKAGES)
     torch(site)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(cudnn_at(tmp_path / "host", "9.14.0").parent))
     facts = read(tree)
@@ -303,8 +304,8 @@ class TestTransformerEngine:
     def test_a_tree_does_not_tell_what_the_machine_holds(self, site: Path, target: Target) -> None:
         install(site, "transformer_engine", "2.20.2")
         cudnn_wheel(site, "9.19.0")
-        fact = read(Target(None, target.prefix, (site,), SITE_PACKAGES))["cudnn.te_version"]
-        assert fact.value is None and "tree" in (fact.problem or "")
+        fact = read(Target(None, target.prefix, (site,), TargetKind.SITE_PACKAGES))["cudnn.te_version"]
+        assert fact.value is None and "unknown here" in (fact.problem or "")
 
 
 def test_a_library_that_the_system_linked() -> None:

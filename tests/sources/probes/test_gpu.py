@@ -12,12 +12,15 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.model import Facts
+from doctor.packages.gpus import GPU_KEYS, gpu_facts, newest_cuda
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.probes import gpu
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.gpu import Device, visible
-from doctor.sources.probes.gpu_table import GPU_KEYS, gpu_facts, newest_cuda
-from doctor.sources.probes.target import Target, Watch
+from doctor.sources.probes.target import Target
+from doctor.sources.watch import Watch
+
+GPUS, CUDA_DRIVERS = load_rulebook().gpus, load_rulebook().cuda_drivers
 
 H200, A100, T4 = (
     ("NVIDIA H200", (9, 0), 150754820096),
@@ -191,8 +194,8 @@ def test_partitioned(machine: Any, mode: bool | None, mig: bool) -> None:
         ({"nvmlDeviceGetCount": "Unknown Error"}, ("gpu.sm", "gpu.count"), "Unknown Error"),
         ({"nvmlDeviceGetHandleByIndex": "GPU is lost"}, ("gpu.sm", "gpu.name"), "GPU is lost"),
         ({"nvmlSystemGetCudaDriverVersion": "Unknown Error"}, ("driver.cuda",), "Unknown Error"),
-        ({"nvmlDeviceGetMemoryInfo": "Not Supported"}, ("gpu.memory_bytes",), "does not tell"),
-        ({"nvmlDeviceGetMigMode": "Unknown Error"}, ("gpu.mig",), "does not tell"),
+        ({"nvmlDeviceGetMemoryInfo": "Not Supported"}, ("gpu.memory_bytes",), "does not report"),
+        ({"nvmlDeviceGetMigMode": "Unknown Error"}, ("gpu.mig",), "does not report"),
     ],
 )
 def test_each_failure_is_an_unknown_fact(machine: Any, fails: dict[str, str], keys: tuple[str, ...], said: str) -> None:
@@ -224,7 +227,7 @@ def test_the_kernel_module_speaks_where_the_library_is_missing(
     (tmp_path / "version").write_text(text)
     monkeypatch.setattr(gpu, "_MODULE", str(tmp_path / "version"))
     monkeypatch.setattr(gpu, "_TRACES", ())
-    facts = collect(target, Watch(), ("gpu",))
+    facts = collect(target, Watch(cuda_drivers=CUDA_DRIVERS), ("gpu",))
     assert facts.value("driver.version") == "570.133.20"
     assert facts.value("driver.cuda") == "12.8"
     assert facts["gpu.sm"].value is None
@@ -243,14 +246,14 @@ def test_the_kernel_module_speaks_where_the_library_is_missing(
     ],
 )  # fmt: skip
 def test_gpus_by_name(name: str, sm: str) -> None:
-    facts = Facts(gpu_facts(name))
+    facts = Facts(gpu_facts(name, GPUS))
     assert facts.value("gpu.sm") == sm
     assert set(facts) == set(GPU_KEYS)  # so that nothing of another GPU is left
 
 
 def test_memory_where_the_name_tells_it() -> None:
-    assert Facts(gpu_facts("A100-SXM4-40GB")).value("gpu.memory_bytes") == 40 << 30
-    unknown = Facts(gpu_facts("a100"))["gpu.memory_bytes"]
+    assert Facts(gpu_facts("A100-SXM4-40GB", GPUS)).value("gpu.memory_bytes") == 40 << 30
+    unknown = Facts(gpu_facts("a100", GPUS))["gpu.memory_bytes"]
     assert unknown.value is None and unknown.problem
 
 
@@ -260,18 +263,18 @@ def test_memory_where_the_name_tells_it() -> None:
 )
 def test_unknown_gpus(name: str, hint: str) -> None:
     with pytest.raises(DoctorError) as caught:
-        gpu_facts(name)
+        gpu_facts(name, GPUS)
     assert hint in (caught.value.hint or "")
     assert len(caught.value.message) < 120
 
 
 def test_the_table_is_sound() -> None:
-    table = load_rulebook().libraries["nvidia"].body["gpus"]
+    table = GPUS
     spelled: dict[str, str] = {}
     for name, entry in table.items():
         assert set(entry) <= {"sm", "cuda", "memory_gib", "aliases"}, name
         for spelling in (name, *entry.get("aliases", ())):
-            assert Facts(gpu_facts(spelling)).value("gpu.name") == name, spelling
+            assert Facts(gpu_facts(spelling, GPUS)).value("gpu.name") == name, spelling
             assert spelled.setdefault(spelling.lower(), name) == name
         assert (entry["sm"].split(".")[0] >= "8") <= (float(entry["cuda"]) >= 11), name
 
@@ -280,7 +283,7 @@ def test_the_table_is_sound() -> None:
     ("driver", "cuda"), [("550.90.07", "12.4"), ("580.159.04", "13.0"), ("525.60.13", "12.0"), ("390.1", None)]
 )
 def test_newest_cuda_of_a_driver(driver: str, cuda: str | None) -> None:
-    assert newest_cuda(driver) == cuda
+    assert newest_cuda(driver, CUDA_DRIVERS) == cuda
 
 
 @pytest.mark.parametrize(
@@ -294,4 +297,4 @@ def test_newest_cuda_of_a_driver(driver: str, cuda: str | None) -> None:
     ],
 )  # fmt: skip
 def test_every_generation_from_volta_on_is_known(name: str, sm: str) -> None:
-    assert Facts(gpu_facts(name)).value("gpu.sm") == sm
+    assert Facts(gpu_facts(name, GPUS)).value("gpu.sm") == sm

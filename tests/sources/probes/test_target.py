@@ -14,11 +14,11 @@ import pytest
 
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.model import Facts
-from doctor.sources.probes import env_vars as environment
-from doctor.sources.probes import interpreter as interrogate
+from doctor.sources.probes import env_vars, interpreter
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.locate import find_target
-from doctor.sources.probes.target import INTERPRETER, SITE_PACKAGES, Target, Watch
+from doctor.sources.probes.target import Target, TargetKind
+from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import install
 
 
@@ -47,7 +47,7 @@ def versions(target: Target) -> Facts:
 
 def test_an_interpreter(venv: Path) -> None:
     target = find_target(str(venv / "bin/python"))
-    assert target.kind == INTERPRETER
+    assert target.kind == TargetKind.INTERPRETER
     assert target.python == str(venv / "bin/python")  # the link, not what it points at
     assert target.prefix == venv
     facts = versions(target)
@@ -123,8 +123,8 @@ def test_a_hang_ends_with_all_its_children(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     python = script(tmp_path / "python", f"sleep 300 &\necho $! > {mark}\nwait")
     began = time.monotonic()
-    with pytest.raises(NoDiagnosis, match="no answer within"):
-        interrogate.Question(python).answer(timeout=0.5)
+    with pytest.raises(NoDiagnosis, match="did not respond within"):
+        interpreter.InterpreterQuery(python).answer(timeout=0.5)
     assert time.monotonic() - began < 5
     pid = int(mark.read_text())
     for _ in range(100):
@@ -161,7 +161,7 @@ def test_no_interpreter_at_all(tmp_path: Path) -> None:
     for python, said in (
         (str(tmp_path / "missing"), "does not exist"),
         (str(plain), "not executable"),
-        (str(tmp_path / "dangling"), "a file that is gone"),
+        (str(tmp_path / "dangling"), "a missing file"),
         (str(tmp_path), "no Python under"),
         ("no-such-python-9.99", "not on the PATH"),
         (str(garbage), "cannot start"),
@@ -194,12 +194,12 @@ def test_a_tree(site: Path) -> None:
     (site / "torch").mkdir()
     (site / "torch/_C.cpython-310-aarch64-linux-gnu.so").write_bytes(b"")
     target = find_target(site_packages=str(site))
-    assert (target.kind, target.python, target.prefix) == (SITE_PACKAGES, None, site.parents[2])
+    assert (target.kind, target.python, target.prefix) == (TargetKind.SITE_PACKAGES, None, site.parents[2])
     facts = versions(target)
     assert facts.value("torch.version") == "2.6.0"
     assert facts.value("python.version") == "3.11"  # by the folder's name
     assert facts.value("platform.machine") == "aarch64"
-    assert facts["platform.glibc"].value is None and "tree" in (facts["platform.glibc"].problem or "")
+    assert facts["platform.glibc"].value is None and "folder of packages" in (facts["platform.glibc"].problem or "")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_listed_variables_and_no_other(target: Target, monkeypatch: pytest.Monke
         "PATH_TO_NOWHERE": "/x",
     }.items():
         monkeypatch.setenv(name, value)
-    facts = collect(target, Watch(("NVTE_*", "TORCH_CUDNN_SDPA_PREFERRED", "NVTE_DEBUG")), ("environment",))
+    facts = collect(target, Watch(("NVTE_*", "TORCH_CUDNN_SDPA_PREFERRED", "NVTE_DEBUG")), ("env_vars",))
     assert facts.value("env.NVTE_FLASH_ATTN") == "0"
     assert facts.value("env.NVTE_UNFUSED_ATTN") == ""
     assert facts.value("env.TORCH_CUDNN_SDPA_PREFERRED") == "1"
@@ -291,13 +291,13 @@ def test_a_probe_that_fails_costs_only_its_own_facts(target: Target, monkeypatch
 
 def test_long_lists_of_names_are_safe(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NVTE_X", "1")
-    assert not collect(target, Watch(("*",)), ("environment",)).get("env.NVTE_X")  # a bare star lists nothing
-    assert "CUDA_HOME" in environment.ALWAYS
+    assert not collect(target, Watch(("*",)), ("env_vars",)).get("env.NVTE_X")  # a bare star lists nothing
+    assert "CUDA_HOME" in env_vars.ALWAYS
 
 
 def test_what_is_said_between_two_looks_is_heard():
     """A process that speaks and ends after we looked at its pipes and before we asked whether it lives."""
-    from doctor.sources.probes.interpreter import _BEGIN, _END, _listen
+    from doctor.sources.probes.interpreter import _BEGIN, _END, _read
 
     answer, to_answer = os.pipe()
     errors, to_errors = os.pipe()  # both stay open, as if a grandchild held them
@@ -313,7 +313,7 @@ def test_what_is_said_between_two_looks_is_heard():
             return 0
 
     try:
-        said, _, late = _listen(Ends(), 5.0)  # type: ignore[arg-type]
+        said, _, late = _read(Ends(), 5.0)  # type: ignore[arg-type]
     finally:
         os.close(to_answer)
         os.close(to_errors)

@@ -9,7 +9,8 @@ import pytest
 
 from doctor.model import ABSENT, Facts
 from doctor.sources.probes.collect import collect
-from doctor.sources.probes.target import Target, Watch
+from doctor.sources.probes.target import Target, TargetKind
+from doctor.sources.watch import Watch
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def tool(path: Path) -> Path:
 
 
 def read(target: Target, tmp_path: Path) -> Facts:
-    here = replace(target, kind="interpreter", prefix=tmp_path / "venv", system="Linux")
+    here = replace(target, kind=TargetKind.INTERPRETER, prefix=tmp_path / "venv", system="Linux")
     return collect(here, Watch(), ("toolkit",))
 
 
@@ -89,5 +90,5 @@ def test_the_compiler_s_release_is_in_the_name_of_its_file(machine: Path, target
 
 
 def test_an_unpacked_tree_says_nothing_of_a_toolkit(target: Target) -> None:
-    tree = replace(target, kind="site_packages")
+    tree = replace(target, kind=TargetKind.SITE_PACKAGES)
     assert not list(collect(tree, Watch(), ("toolkit",)))

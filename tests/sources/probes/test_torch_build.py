@@ -8,7 +8,8 @@ import pytest
 
 from doctor.model import ABSENT, Facts
 from doctor.sources.probes.collect import collect
-from doctor.sources.probes.target import Target, Watch
+from doctor.sources.probes.target import Target
+from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import elf, install, torch
 
 ARCHS = b"\0sm_75 sm_80 sm_86 sm_90 sm_100 sm_120\0"
@@ -82,7 +83,7 @@ def test_libraries_cut_off_or_foreign(site: Path, target: Target) -> None:
 def test_metadata_without_the_files(site: Path, target: Target) -> None:
     install(site, "torch", "2.6.0")
     fact = read(target)["torch.version"]
-    assert fact.value is None and "folder is not" in (fact.problem or "")
+    assert fact.value is None and "no `torch` folder" in (fact.problem or "")
     assert fact.raw == "2.6.0"
 
 
@@ -90,7 +91,7 @@ def test_a_version_file_that_says_nothing(site: Path, target: Target) -> None:
     (torch(site) / "version.py").write_bytes(b"\xff\xfe garbage")
     facts = read(target)
     assert facts.value("torch.version") == "2.6.0"  # what the metadata says
-    assert facts["torch.cuda"].value is None and "does not say" in (facts["torch.cuda"].problem or "")
+    assert facts["torch.cuda"].value is None and "does not give it" in (facts["torch.cuda"].problem or "")
 
 
 def test_no_torch(site: Path, target: Target) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from doctor.sources.probes.collect import collect
-from doctor.sources.probes.target import Target, Watch
+from doctor.sources.probes.target import Target
+from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import install
 
 URL = "https://github.com/Dao-AILab/flash-attention/releases/download/v2.8.3/"

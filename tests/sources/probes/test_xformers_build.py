@@ -8,7 +8,8 @@ import pytest
 
 from doctor.model import ABSENT, Facts
 from doctor.sources.probes.collect import collect
-from doctor.sources.probes.target import Target, Watch
+from doctor.sources.probes.target import Target
+from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import install
 
 BUILT = '{"version": {"cuda": %s, "hip": null, "torch": "2.10.0+cu128", "python": "3.10.19"}, "env": {}}'
@@ -37,7 +38,7 @@ def test_a_note_that_says_nothing_leaves_it_unknown(site: Path, target: Target, 
     note(site, "")
     (site / "xformers/cpp_lib.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     fact = read(target)["xformers.cuda"]
-    assert fact.value is None and "does not say" in (fact.problem or "")
+    assert fact.value is None and "does not give it" in (fact.problem or "")
 
 
 def test_a_build_without_the_note(site: Path, target: Target) -> None:

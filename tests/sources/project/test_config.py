@@ -40,7 +40,7 @@ def test_faulty_defaults_are_told_with_the_file(text, message, tmp_path):
             "[[tool.attn-doctor.ignore]]\nrule='B'\nreson='b'\nuntil=2999-01-01",
             5, "no key `reson`", "did you mean `reason`?",
         ),
-        ("[tool.attn-doctor]\nignore = [\n {rule = 'A', reason = 'b', until = 'soon'}]", 3, "needs a day", None),
+        ("[tool.attn-doctor]\nignore = [\n {rule = 'A', reason = 'b', until = 'soon'}]", 3, "needs a date", None),
         ("[[tool.attn-doctor.ignore]]\nrule = ['A']\nreason = 'b'\nuntil = 2999-01-01", 1, "`rule` needs a text", None),
         ("[tool.attn-doctor.workload]\nhead_dim = 64", 2, "head_dim", "did you mean `head_dim_qk`?"),
         ("[tool.attn-doctor]\ngpu = 'a100\n", 2, "not TOML", None),

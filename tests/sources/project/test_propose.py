@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from doctor.cli import main as cli
+from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.project.config import project_defaults
-from doctor.sources.project.propose import look, place, section
+from doctor.sources.project.propose import insert_section, inspect_project, section
 
 try:
     import tomllib
@@ -43,7 +45,7 @@ def test_what_was_found_is_what_check_then_judges(project, capsys):
     assert found.requirements == ("requirements.txt", "train.sbatch")
     assert found.models == ("configs/llama/config.json",)
     assert found.gpus == ("a100",)
-    assert "requirements.txt: what is to be installed" in said.out
+    assert "requirements.txt: the packages to install" in said.out
     assert cli.run(["check", "--format", "json"]) in (0, 1)
     report = json.loads(capsys.readouterr().out)
     assert report["facts"]["torch.version"]["source"] == "requirements.txt:1"
@@ -70,8 +72,8 @@ def test_a_section_is_not_overwritten_unasked(project, capsys):
     before = path.read_bytes()
     code, said = init(capsys)
     assert code == 2
-    assert "pyproject.toml:1: `[tool.attn-doctor]` is there already" in said.err
-    assert "hint: `--force` writes it anew" in said.err
+    assert "pyproject.toml:1: `[tool.attn-doctor]` exists already" in said.err
+    assert "hint: `--force` replaces it" in said.err
     assert path.read_bytes() == before
 
 
@@ -96,7 +98,7 @@ def test_a_section_written_otherwise_is_left_alone(text, project, capsys):
     path = project / "pyproject.toml"
     path.write_text(text)
     code, said = init(capsys, "--force")
-    assert code == 2 and "left alone" in said.err
+    assert code == 2 and "cannot be replaced" in said.err
     assert path.read_text() == text
 
 
@@ -118,7 +120,7 @@ def test_a_faulty_pyproject_is_told_and_kept(project, capsys):
 
 def test_an_empty_project_gets_a_section_to_fill_in(tmp_path, capsys):
     code, said = init(capsys, str(tmp_path))
-    assert code == 0 and "no file declares the attention stack" in said.out
+    assert code == 0 and "no file declares attention libraries" in said.out
     assert tomllib.loads((tmp_path / "pyproject.toml").read_text()) == {"tool": {"attn-doctor": {"fail-on": "error"}}}
 
 
@@ -131,18 +133,18 @@ def test_names_that_toml_would_misread_are_quoted(project):
     odd = project / 'a "b" \\ ü'
     odd.mkdir()
     (odd / "config.json").write_text(LLAMA.read_text())
-    made = section(look(project))
+    made = section(inspect_project(project, watch_of(load_rulebook())))
     assert 'a "b" \\ ü/config.json' in tomllib.loads(made)["tool"]["attn-doctor"]["model"]
 
 
 def test_many_models_are_counted_and_the_rest_named_by_number(project):
     for number in range(20):
         (project / f"m{number:02}.json").write_text(LLAMA.read_text())
-    found = look(project)
+    found = inspect_project(project, watch_of(load_rulebook()))
     assert (len(found.models), found.more_models) == (12, 9)
-    assert "# and 9 more were found" in section(found)
+    assert "# and 9 more" in section(found)
 
 
 def test_what_cannot_be_read_back_is_not_written(tmp_path):
     with pytest.raises(DoctorError, match="no key `gpus`"):
-        place(tmp_path / "pyproject.toml", "", "[tool.attn-doctor]\ngpus = 'a'\n", force=False)
+        insert_section(tmp_path / "pyproject.toml", "", "[tool.attn-doctor]\ngpus = 'a'\n", force=False)

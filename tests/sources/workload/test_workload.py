@@ -77,7 +77,7 @@ def test_model_config_says_where_each_fact_comes_from() -> None:
     facts = read_model_config(EXAMPLES / "models" / "deepseek-v3.json")
     assert facts["workload.head_dim_qk"].source == "deepseek-v3.json: qk_nope_head_dim + qk_rope_head_dim"
     assert facts["workload.head_dim_v"].source == "deepseek-v3.json: v_head_dim"
-    assert facts["workload.seq_len_q"].source.startswith("assumed: the longest the model takes")
+    assert facts["workload.seq_len_q"].source.startswith("assumed: the longest of the model")
     assert facts["workload.dtype"].source == "assumed: the dtype of the checkpoint (deepseek-v3.json: torch_dtype)"
     gemma = read_model_config(EXAMPLES / "models" / "gemma-3-4b.json")
     assert gemma["workload.window"].source == "gemma-3-4b.json: text_config.sliding_window"
@@ -177,7 +177,7 @@ def test_windows_and_layer_kinds(tmp_path: Path, content: dict[str, object], win
 def test_sliding_layers_without_a_window_leave_it_unknown(tmp_path: Path) -> None:
     window = read_model_config(config(tmp_path, **LLAMA, layer_types=["sliding_attention"]))["workload.window"]
     assert window.value is None
-    assert "no sliding_window" in str(window.problem)
+    assert "no `sliding_window`" in str(window.problem)
     assert complete_workload(Facts([window])).value("workload.window") is None  # not taken for "none given"
 
 
@@ -197,8 +197,8 @@ def test_a_model_folder_stands_for_its_config(tmp_path: Path) -> None:
     ("text", "fragment"),
     [
         ("", "is empty"),
-        ("{}", "gives no size of an attention head"),
-        ('{"name": "package", "version": "1.0"}', "gives no size of an attention head"),
+        ("{}", "has no size of an attention head"),
+        ('{"name": "package", "version": "1.0"}', "has no size of an attention head"),
         ("[1, 2]", "needs a JSON object"),
         ("{\n  nonsense", ":2: not JSON"),
         ('{\n"hidden_size": 4097,\n"num_attention_heads": 32}', ":2: `hidden_size`: 4097 is not divisible by 32"),
@@ -215,7 +215,7 @@ def test_a_model_folder_stands_for_its_config(tmp_path: Path) -> None:
         ('{"layer_types": "full"}', "`layer_types`: needs a list of texts"),
         ('{"alibi": "yes"}', "`alibi`: needs true or false"),
         ('{"num_attention_heads": 4, "num_key_value_heads": 8}', "more key/value heads (8) than query heads (4)"),
-        ('{"qk_nope_head_dim": 0, "qk_rope_head_dim": 0}', "0 wide"),
+        ('{"qk_nope_head_dim": 0, "qk_rope_head_dim": 0}', "query/key head is 0"),
         ("[" * 100_000, "nested too deeply"),
         ('{"text_config": {"head_dim": "x\\ny"}}', "`text_config.head_dim`: needs an integer"),
     ],
@@ -272,7 +272,7 @@ def test_null_is_none_for_a_window_and_unknown_elsewhere(tmp_path: Path) -> None
         ("- 1\n", ":1: a workload needs a mapping of keys, found a list", None),
         ("dtype: float16\nhead_dim: 128\n", ":2: unknown workload key `head_dim`", "did you mean `head_dim_qk`?"),
         ("workload:\n  head_dim_kq: 128\n", ":2: unknown workload key `head_dim_kq`", "did you mean `head_dim_qk`?"),
-        ("workload: {}\ndtype: float16\n", ":2: `dtype` stands beside `workload:`", "under"),
+        ("workload: {}\ndtype: float16\n", ":2: `dtype` is outside `workload:`", "under"),
         ("workload: 3\n", ":1: `workload:` needs a mapping", None),
         ("causal: true\n", ":1: unknown workload key `causal`", "did you mean `mask`?"),  # follows from the mask
         ("dtype: fp16\n", ":1: `workload.dtype`: needs one of", None),
@@ -287,7 +287,7 @@ def test_null_is_none_for_a_window_and_unknown_elsewhere(tmp_path: Path) -> None
         ("dropout: .nan\n", "`workload.dropout`", None),
         ("softcap: -1\n", "from 0 (none) up", None),
         ("mask: {a: 1}\n", "or a mapping with `value`", None),
-        ("dtype: float16\nworkload.dtype: float16\n", ":2: `workload.dtype` is given twice", None),
+        ("dtype: float16\nworkload.dtype: float16\n", ":2: `workload.dtype` appears twice", None),
         ("mask: [\n", "workload.yaml:", None),
         ("mask: !!python/object:os.system x\n", "workload.yaml:1:", None),
         ("[" * 100_000, "nested deeper", None),
@@ -333,7 +333,7 @@ def test_settings_take_any_fact_key() -> None:
         ("workload.gqa=true", "unknown fact key `workload.gqa`", None),
         ("attn_mask_type=causal", "unknown fact key", "did you mean `workload.mask`?"),
         ("gpu.smm=9.0", "unknown fact key", "did you mean `gpu.sm`?"),
-        ("torch.version=", "gives no value", "absent"),
+        ("torch.version=", "has no value", "absent"),
         ("torch.version=two", "needs a version", None),
         ("workload.num_heads=0", "needs an integer from 1", None),
         ("workload.mask=diagonal\nly", "needs one of", None),

@@ -1,4 +1,4 @@
-"""conda's environment.yml: match specifications, and a list of requirements under `pip:`."""
+"""environment.yml of conda: match specifications, and a list of requirements under `pip:`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
 from doctor.model import ABSENT, Fact
-from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, Manifest, normalized, pin_of
+from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, Manifest, pin_of
+from doctor.sources.watch import Watch
 from doctor.util.yaml_text import parse_yaml
 
 from .requirements import Reader, logical_lines
@@ -21,19 +23,19 @@ _SPEC = re.compile(r"(?P<name>[A-Za-z0-9_][\w.-]*)\s*(?:\[(?P<bracket>[^\]]*)\])
 _NAMES = {
     "pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cpu": "torch", "libtorch": "torch", "torchtriton": "triton",
 }  # fmt: skip
-_CUDA = ("pytorch-cuda", "cuda-version", "cudatoolkit")  # the first that is there says what torch was built for
+_CUDA = ("pytorch-cuda", "cuda-version", "cudatoolkit")  # the first one present says what torch was built for
 _OPERATORS = re.compile(r"(==|>=|<=|!=|~=|>|<|=)?\s*([\w.*+!-]+)")
 
 
-def read(path: Path, text: str) -> Manifest:
-    """Packages of conda and of pip; what conda's torch brings along is conda's choice and left open."""
+def read(path: Path, text: str, watch: Watch) -> Manifest:
+    """Return the packages of conda and of pip; what conda's torch brings with it is unknown."""
     content, lines = parse_yaml(text, str(path))
     listed = content.get("dependencies") if isinstance(content, dict) else None
     if not isinstance(listed, list):
-        raise fault(path, 1, "no list `dependencies`", "is this an environment.yml of conda?")
+        raise fault(path, 1, "it has no list `dependencies`", "is this an environment.yml of conda?")
     reader = Reader(path.resolve().parent)
     rows = text.split("\n")
-    found: dict[str, tuple[str, int, str]] = {}  # name → (range, line, build)
+    found: dict[str, tuple[str, int, str]] = {}  # name -> (range, line, build)
     for index, item in enumerate(listed):
         line = lines.get(("dependencies", str(index)), 1)
         if isinstance(item, dict):
@@ -41,29 +43,29 @@ def read(path: Path, text: str) -> Manifest:
             continue
         name, ranges, build = _spec(item, path, line)
         if name in found:
-            raise fault(path, line, f"`{name}` is declared twice: also in line {found[name][1]}")
+            raise fault(path, line, f"`{name}` is declared twice (also in line {found[name][1]})")
         found[name] = (ranges, line, build)
     reader.entries += _entries(path, found, rows)
-    sheet = reader.sheet()
-    return Manifest(sheet.entries, (*sheet.facts, *_facts(path, found)), False, "", sheet.notes)
+    manifest = reader.manifest()
+    return Manifest(manifest.entries, (*manifest.facts, *_facts(path, found)), False, "", manifest.notes)
 
 
-def specified(path: Path, said: Sequence[tuple[int, str]], rows: Sequence[str]) -> Manifest:
-    """What `conda install` is told: (line, match specification) each."""
+def specified(path: Path, specifications: Sequence[tuple[int, str]], rows: Sequence[str]) -> Manifest:
+    """Return the packages of `conda install`; `specifications` are (line, match specification)."""
     found = {}
-    for line, text in said:
+    for line, text in specifications:
         name, ranges, build = _spec(text, path, line)
         found[name] = (ranges, line, build)
     return packages(path, found, rows)
 
 
 def packages(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Manifest:
-    """What these packages are: name → (range as PEP 440 has it, line, build)."""
+    """Return these packages; `found` maps a name to (PEP 440 range, line, build)."""
     return Manifest(tuple(_entries(path, found, rows)), tuple(_facts(path, found)))
 
 
 def locked_packages(path: Path, locked: Sequence[tuple[str, str, str, int]], rows: Sequence[str]) -> Manifest:
-    """What a lock file chose: (name, version, build, line) each."""
+    """Return the packages of a lock file; `locked` are (name, version, build, line)."""
     found = {name: (f"=={version}", line, build) for name, version, build, line in locked}
     if "pytorch" in found:  # libtorch and pytorch-gpu are parts of it
         found = {name: value for name, value in found.items() if _NAMES.get(name) != "torch" or name == "pytorch"}
@@ -73,11 +75,11 @@ def locked_packages(path: Path, locked: Sequence[tuple[str, str, str, int]], row
 
 def _entries(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[str]) -> Iterator[DeclaredRequirement]:
     for name, (ranges, line, _) in found.items():
-        own = _NAMES.get(name, normalized(name))
+        own = _NAMES.get(name, canonicalize_name(name))
         if name not in (*_CUDA, "python", "cudnn", "pip"):
             raw = rows[line - 1].rstrip("\r")
             if ranges and not _is_range(ranges):
-                problem = f"`{ranges[:60]}` counts as conda does, which is no version of Python packages"
+                problem = f"`{ranges[:60]}` is a version of conda, not one of PEP 440"
                 yield DeclaredRequirement(own, str(path), line, raw=raw, problem=problem)
                 continue
             yield DeclaredRequirement(own, str(path), line, ranges, pin_of(ranges, path, line), raw=raw)
@@ -86,21 +88,21 @@ def _entries(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[
 def _pip(item: dict[str, Any], path: Path, line: int, lines: Any, index: int, rows: list[str], reader: Reader) -> None:
     for key, listed in item.items():
         if key != "pip" or not isinstance(listed, list):
-            raise fault(path, line, f"`{key[:40]}` is no part of `dependencies`", "only `pip:` with a list is")
+            raise fault(path, line, f"unexpected `{key[:40]}` in `dependencies`", "only `pip:` with a list is allowed")
         for number, text in enumerate(listed):
             here = lines.get(("dependencies", str(index), "pip", str(number)), line)
             if not isinstance(text, str):
-                raise fault(path, here, "a requirement needs to be a text")
+                raise fault(path, here, "a requirement needs to be text")
             for _, _, logical in logical_lines(text):
                 reader.line(logical, path, here, rows[here - 1].rstrip("\r"), (path.resolve(),))
 
 
 def _spec(item: Any, path: Path, line: int) -> tuple[str, str, str]:
-    """(name, PEP 440 range, build) of a match specification: `pytorch=2.4.0=py3.11_cuda12.1`, `cudnn >=9, <10`."""
+    """Return (name, PEP 440 range, build) of a match specification: `pytorch=2.4.0=py3.11_cuda12.1`, `cudnn >=9`."""
     text = item.partition("#")[0].strip().rpartition("::")[2] if isinstance(item, str) else ""
     match = _SPEC.fullmatch(text)
     if match is None:
-        raise fault(path, line, f"`{str(item)[:60]}` is no package specification")
+        raise fault(path, line, f"`{str(item)[:60]}` is not a package specification")
     rest = re.sub(r"\s*([=<>!~,|]+)\s*", r"\1", match["rest"])
     version, _, build = rest.partition(" ")
     three = re.fullmatch(r"(={0,2}[^=<>!~,|]+)=([^=]+)", version)
@@ -114,14 +116,14 @@ def _spec(item: Any, path: Path, line: int) -> tuple[str, str, str]:
 
 
 def specification(version: str, path: Path, line: int) -> str:
-    """conda's `=2.4` and `2.4.0` in the words of PEP 440; alternatives (`|`) are left open."""
+    """Return conda's `=2.4` and `2.4.0` as a PEP 440 range; alternatives (`|`) allow every release."""
     if "|" in version or version.strip() in ("", "*"):
         return ""
     clauses = []
     for part in version.split(","):
         match = _OPERATORS.fullmatch(part.strip())
         if match is None:
-            raise fault(path, line, f"`{version[:60]}` is no range of versions")
+            raise fault(path, line, f"`{version[:60]}` is not a version range")
         operator, bound = match[1] or "==", match[2]
         if operator == "=" and not bound.endswith("*"):
             bound = bound if bound.count(".") > 1 else f"{bound}.*"  # `=2.4` is any 2.4, `=2.4.0` is that release
@@ -130,7 +132,7 @@ def specification(version: str, path: Path, line: int) -> str:
 
 
 def _is_range(ranges: str) -> bool:
-    """Whether the bounds are versions that Python packages can have: `tzdata=2023c` and `openssl=1.1.1k` are not."""
+    """Return whether the bounds are versions by PEP 440; those of `tzdata=2023c` and `openssl=1.1.1k` are not."""
     if PLAIN_RANGE.fullmatch(ranges):
         return True
 
@@ -143,7 +145,7 @@ def _is_range(ranges: str) -> bool:
 
 def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
     facts = []
-    python = _least(found, "python")
+    python = _fixed(found, "python")
     if python:
         facts.append(Fact("python.version", python, f"{path}:{found['python'][1]}"))
     torch = next((name for name, own in _NAMES.items() if own == "torch" and name in found), None)
@@ -151,7 +153,7 @@ def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
         return facts
     _, line, build = found[torch]
     at = f"{path}:{line}"
-    cuda = next(((_least(found, name), found[name][1]) for name in _CUDA if _least(found, name)), None)
+    cuda = next(((_fixed(found, name), found[name][1]) for name in _CUDA if _fixed(found, name)), None)
     built = re.search(r"cuda_?(\d+)\.?(\d)", build)
     if built:
         facts.append(Fact("torch.cuda", f"{built[1]}.{built[2]}", at))
@@ -160,21 +162,22 @@ def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
     elif cuda:
         facts.append(Fact("torch.cuda", cuda[0], f"{path}:{cuda[1]}"))
     else:
-        facts.append(Fact("torch.cuda", None, at, problem="the file leaves open which CUDA conda's torch is built for"))
-    own, bundled = _least(found, "cudnn"), re.search(r"cudnn(\d+\.\d+(?:\.\d+)?)", build)
+        problem = "the file does not determine the CUDA of conda's torch"
+        facts.append(Fact("torch.cuda", None, at, problem=problem))
+    own, bundled = _fixed(found, "cudnn"), re.search(r"cudnn(\d+\.\d+(?:\.\d+)?)", build)
     if own and own.count(".") > 1:
         facts.append(Fact("cudnn.version", own, f"{path}:{found['cudnn'][1]}"))
     elif bundled:
         facts.append(Fact("cudnn.version", bundled[1], at))
     else:
-        problem = "conda's torch brings the cuDNN of its channel, and the file does not pin one"
+        problem = "conda's torch uses the cuDNN of its channel, and the file does not pin one"
         facts.append(Fact("cudnn.version", None, at, problem=problem))
     wheels = ("nvidia-cudnn-cu11", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
     facts += [Fact(f"{name}.version", ABSENT, f"{at}, conda's torch needs no wheel for it") for name in wheels]
     return facts
 
 
-def _least(found: dict[str, tuple[str, int, str]], name: str) -> str | None:
-    """The version a specification fixes, as far as it goes: `=3.11` is 3.11."""
+def _fixed(found: dict[str, tuple[str, int, str]], name: str) -> str | None:
+    """Return the version that a specification fixes, as far as it goes: `=3.11` is 3.11."""
     match = re.fullmatch(r"==(\d+(?:\.\d+)*)(\.\*)?", found[name][0]) if name in found else None
     return match[1] if match else None

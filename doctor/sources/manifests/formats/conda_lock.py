@@ -1,4 +1,4 @@
-"""conda-lock.yml, every platform in one file, and the explicit lists of addresses that conda writes for one."""
+"""conda-lock.yml (all platforms in one file) and conda's explicit lists of addresses (one platform)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from packaging.version import InvalidVersion
+from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
-from doctor.facts.vocabulary import parse_version
-from doctor.sources.manifests.base import DeclaredRequirement, Manifest, normalized
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, checked_version
+from doctor.sources.watch import Watch
 
 from .conda import locked_packages
 from .yaml_lock import machine_of, read_lock_yaml
@@ -21,18 +21,18 @@ ADDRESS = re.compile(
 )
 
 
-def read(path: Path, text: str) -> Manifest:
-    """The packages for Linux."""
+def read(path: Path, text: str, watch: Watch) -> Manifest:
+    """Return the packages for Linux."""
     if re.search(r"^@EXPLICIT\s*$", text, re.MULTILINE):
         return _explicit(path, text)
     content, lines = read_lock_yaml(path, text, "package", _KEYS)
     listed = content.get("package") if isinstance(content, dict) else None
     if not isinstance(listed, list):
-        raise fault(path, 1, "no list `package`", "is this a conda-lock.yml?")
+        raise fault(path, 1, "it has no list `package`", "is this a conda-lock.yml?")
     rows = text.split("\n")
     items = [(index, item) for index, item in enumerate(listed) if isinstance(item, dict)]
     if len(items) < len(listed):
-        raise fault(path, lines.get(("package",), 1), "a package needs keys with values")
+        raise fault(path, lines.get(("package",), 1), "a package needs a mapping")
     machine = machine_of(path, {str(item.get("platform")) for _, item in items})
     conda: list[tuple[str, str, str, int]] = []
     entries: list[DeclaredRequirement] = []
@@ -49,21 +49,18 @@ def read(path: Path, text: str) -> Manifest:
             entries.append(_pip(path, name, version, line, rows))
         else:
             conda.append((name.lower(), version, _build(item), line))
-    sheet = locked_packages(path, conda, rows)
+    manifest = locked_packages(path, conda, rows)
     note = (f"{path}: {left} packages of other categories than `main` were left out",) if left else ()
-    found = (*sheet.entries, *entries)
+    found = (*manifest.entries, *entries)
     if not found:
-        raise fault(path, None, f"nothing is locked for {machine}")
-    return Manifest(found, sheet.facts, True, "", note)
+        raise fault(path, None, f"it locks no package for {machine}")
+    return Manifest(found, manifest.facts, True, "", note)
 
 
 def _pip(path: Path, name: str, version: str, line: int, rows: list[str]) -> DeclaredRequirement:
-    try:
-        parse_version(version)
-    except InvalidVersion:
-        raise fault(path, line, f"`{version[:60]}` is no version") from None
+    checked_version(version, path, line)
     raw = rows[line - 1].strip()
-    return DeclaredRequirement(normalized(name), str(path), line, f"=={version}", version, raw=raw, locked=True)
+    return DeclaredRequirement(canonicalize_name(name), str(path), line, f"=={version}", version, raw=raw, locked=True)
 
 
 def _text(path: Path, line: int, item: dict[str, Any], key: str) -> str:
@@ -81,7 +78,7 @@ def _build(item: dict[str, Any]) -> str:
 
 
 def _explicit(path: Path, text: str) -> Manifest:
-    """One address a line."""
+    """Return the packages of an explicit list: one address per line."""
     found = []
     rows = text.split("\n")
     for number, row in enumerate(rows, 1):
@@ -90,9 +87,9 @@ def _explicit(path: Path, text: str) -> Manifest:
             continue
         match = ADDRESS.fullmatch(line)
         if match is None:
-            raise fault(path, number, f"`{line[:60]}` is no address of a conda package")
+            raise fault(path, number, f"`{line[:60]}` is not the address of a conda package")
         found.append((match["name"].lower(), match["version"], match["build"], number))
     if not found:
-        raise fault(path, None, "nothing is locked in it")
-    sheet = locked_packages(path, found, rows)
-    return Manifest(sheet.entries, sheet.facts, True)
+        raise fault(path, None, "it locks no package")
+    manifest = locked_packages(path, found, rows)
+    return Manifest(manifest.entries, manifest.facts, True)

@@ -1,4 +1,4 @@
-"""Pipfile: the packages of `[packages]`; those of `[dev-packages]` are installed only on request."""
+"""Pipfile: the packages of `[packages]`; `[dev-packages]` are installed only on request."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 from doctor.errors import fault
 from doctor.model import Fact
 from doctor.sources.manifests.base import Manifest, cuda_of_index
-from doctor.util.toml_lines import Places, load_toml
+from doctor.sources.watch import Watch
+from doctor.util.toml_text import Places, load_toml
 
 from .poetry_project import dependencies
 
 
-def read(path: Path, text: str) -> Manifest:
-    """What a plain `pipenv install` brings."""
+def read(path: Path, text: str, watch: Watch) -> Manifest:
+    """Return the packages of a plain `pipenv install`."""
     content = load_toml(path, text)
     places = Places(text)
     notes: list[str] = []
@@ -22,7 +23,7 @@ def read(path: Path, text: str) -> Manifest:
         raise fault(path, None, "it has no `[packages]`", "is this a Pipfile?")
     entries = list(dependencies(path, content.get("packages"), "packages", places, notes))
     if content.get("dev-packages"):
-        notes.append(f"{path}: `[dev-packages]` was left out")
+        notes.append(f"{path}: skipped `[dev-packages]`")
     requires = content.get("requires")
     python = (
         requires.get("python_full_version") or requires.get("python_version") if isinstance(requires, dict) else None
@@ -34,7 +35,7 @@ def read(path: Path, text: str) -> Manifest:
 
 
 def _facts(path: Path, content: dict[str, Any], places: Places) -> list[Fact]:
-    """The CUDA of torch by the source it names, else by the only one that says any."""
+    """Return torch's CUDA by the source that torch names, else by the first source that determines one."""
     listed = content.get("packages")
     torch = listed.get("torch") if isinstance(listed, dict) else None
     wanted = torch.get("index") if isinstance(torch, dict) else None

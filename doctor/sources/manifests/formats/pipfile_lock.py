@@ -1,4 +1,4 @@
-"""Pipfile.lock: the packages of `default`; those of `develop` are installed only on request."""
+"""Pipfile.lock: the packages of `default`; `develop` is installed only on request."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from doctor.errors import fault
 from doctor.model import Fact
-from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, normalized, pin_of
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, pin_of
+from doctor.sources.watch import Watch
 
 from .requirements import Reader
 
 
-def read(path: Path, text: str) -> Manifest:
-    """The locked packages."""
+def read(path: Path, text: str, watch: Watch) -> Manifest:
+    """Return the locked packages."""
     content = _load(path, text)
     listed = content.get("default")
     if not isinstance(listed, dict):
-        raise fault(path, 1, "no `default` in it: nothing is locked", "is this a Pipfile.lock?")
+        raise fault(path, 1, "it has no `default`, so nothing is locked", "is this a Pipfile.lock?")
     meta = content.get("_meta")
     meta = meta if isinstance(meta, dict) else {}
     lines = _Lines(text)
@@ -31,7 +34,7 @@ def read(path: Path, text: str) -> Manifest:
     for name, table in listed.items():
         line = lines.of(name)
         if not isinstance(table, dict):
-            raise fault(path, line, f"`{name[:40]}` needs keys with values")
+            raise fault(path, line, f"`{name[:40]}` needs a mapping")
         entry = _entry(path, name, table, line, lines.raw(line), notes)
         if entry is None:
             continue
@@ -40,7 +43,7 @@ def read(path: Path, text: str) -> Manifest:
         if entry.name == "torch" and cuda and "+" not in (entry.version or ""):
             facts.append(Fact("torch.cuda", cuda, f"{path}:{line}"))
     if content.get("develop"):
-        notes.append(f"{path}: the packages of `develop` were left out")
+        notes.append(f"{path}: skipped the packages of `develop`")
     return Manifest(tuple(entries), tuple(facts), bool(entries), _python(meta), tuple(notes))
 
 
@@ -60,7 +63,7 @@ def _load(path: Path, text: str) -> dict[str, Any]:
     except RecursionError:
         raise fault(path, None, "nested too deeply") from None
     if not isinstance(content, dict):
-        raise fault(path, 1, "it needs keys with values", "is this a Pipfile.lock?")
+        raise fault(path, 1, "it needs a mapping", "is this a Pipfile.lock?")
     return content
 
 
@@ -78,19 +81,19 @@ def _entry(
             reader.line(f"{name} @ {address}", path, line, raw)
             notes += reader.notes
             return reader.entries[0] if reader.entries else None
-        problem = f"`{name[:40]}` comes from a folder, or from nowhere that is told"
+        problem = f"`{name[:40]}` has no version and no source that gives one"
         return DeclaredRequirement(
-            normalized(name), str(path), line, marker=marker, raw=raw, locked=True, problem=problem
+            canonicalize_name(name), str(path), line, marker=marker, raw=raw, locked=True, problem=problem
         )
     if not isinstance(version, str):
-        raise fault(path, line, f"the version of `{name[:40]}` needs to be a text")
+        raise fault(path, line, f"the version of `{name[:40]}` needs to be text")
     if version.strip() == "*":
-        problem = f"`{name[:40]}` is locked to no version"
+        problem = f"`{name[:40]}` is locked without a version"
         return DeclaredRequirement(
-            normalized(name), str(path), line, marker=marker, raw=raw, locked=True, problem=problem
+            canonicalize_name(name), str(path), line, marker=marker, raw=raw, locked=True, problem=problem
         )
     pin = pin_of(version if version.startswith("=") else f"=={version}", path, line)
-    return DeclaredRequirement(normalized(name), str(path), line, f"=={pin}", pin, (), marker, raw, locked=True)
+    return DeclaredRequirement(canonicalize_name(name), str(path), line, f"=={pin}", pin, (), marker, raw, locked=True)
 
 
 def _indexes(meta: dict[str, Any]) -> dict[str, str]:
@@ -109,7 +112,7 @@ def _python(meta: dict[str, Any]) -> str:
 
 
 class _Lines:
-    """Where the version of each package stands; `json` does not say."""
+    """The line of each package's version, which `json` does not tell."""
 
     def __init__(self, text: str) -> None:
         self.rows = text.split("\n")
@@ -124,7 +127,7 @@ class _Lines:
 
 
 def _versions(rows: list[str]) -> Iterator[tuple[str, int]]:
-    """(package, line of its version, else of its name) in `default`; later ones win, so `develop` is not looked at."""
+    """Yield (package, line of its version or name) of `default`; the last one of a package counts."""
     name, section = "", ""
     for number, row in enumerate(rows, 1):
         stripped = row.strip()

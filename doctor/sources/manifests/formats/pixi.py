@@ -1,4 +1,4 @@
-"""pixi.lock: environments by platform, and what each address in them is; the default environment counts."""
+"""pixi.lock: environments by platform, and the packages behind their addresses; the default environment counts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from packaging.version import InvalidVersion
+from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
-from doctor.facts.vocabulary import parse_version
-from doctor.sources.manifests.base import DeclaredRequirement, Manifest, normalized
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, checked_version
+from doctor.sources.watch import Watch
 from doctor.util.yaml_text import Lines
 
 from .conda import locked_packages
@@ -22,12 +22,12 @@ _KEYS = ("conda", "pypi", "kind", "name", "version", "build", "url", "path")
 _WHEEL = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.]+)-(?P<version>\d[^-/]*)-[^/]*\.whl")
 
 
-def read(path: Path, text: str) -> Manifest:
-    """The packages of the default environment for Linux."""
+def read(path: Path, text: str, watch: Watch) -> Manifest:
+    """Return the packages of the default environment for Linux."""
     content, lines = read_lock_yaml(path, text, "packages", _KEYS)
     environments = content.get("environments") if isinstance(content, dict) else None
     if not isinstance(environments, dict) or not environments:
-        raise fault(path, 1, "no `environments`", "is this a pixi.lock?")
+        raise fault(path, 1, "it has no `environments`", "is this a pixi.lock?")
     name = "default" if "default" in environments else next(iter(environments))
     environment = environments[name]
     listed = environment.get("packages") if isinstance(environment, dict) else None
@@ -45,7 +45,7 @@ def read(path: Path, text: str) -> Manifest:
     for index, reference in enumerate(wanted):
         here = lines.get(("environments", name, "packages", machine, str(index)), at)
         if not isinstance(reference, dict):
-            raise fault(path, here, "a package needs keys with values")
+            raise fault(path, here, "a package needs a mapping")
         address = reference.get("conda") or reference.get("pypi")
         if not isinstance(address, str):
             raise fault(path, here, "a package needs `conda` or `pypi` with an address")
@@ -56,20 +56,20 @@ def read(path: Path, text: str) -> Manifest:
                 conda.append((*found, line))
         else:
             entries.append(_pypi(path, address, table, line, rows))
-    sheet = locked_packages(path, conda, rows)
+    manifest = locked_packages(path, conda, rows)
     others = [other for other in environments if other != name]
-    note = (f"{path}: of its environments `{name}` was read, not {', '.join(others)}",) if others else ()
-    if not (sheet.entries or entries):
-        raise fault(path, at, "nothing is locked in it")
-    return Manifest((*sheet.entries, *entries), sheet.facts, True, "", note)
+    note = (f"{path}: only the environment `{name}` was read, not {', '.join(others)}",) if others else ()
+    if not (manifest.entries or entries):
+        raise fault(path, at, "it locks no package")
+    return Manifest((*manifest.entries, *entries), manifest.facts, True, "", note)
 
 
 def _known(path: Path, listed: Any, lines: Lines) -> dict[str, tuple[dict[str, Any], int]]:
-    """Address → what is told of it, and the line of its version."""
+    """Return for each address its table and the line of its version."""
     known: dict[str, tuple[dict[str, Any], int]] = {}
     for index, item in enumerate(listed if isinstance(listed, list) else []):
         if not isinstance(item, dict):
-            raise fault(path, lines.get(("packages", str(index)), 1), "a package needs keys with values")
+            raise fault(path, lines.get(("packages", str(index)), 1), "a package needs a mapping")
         address = item.get("conda") or item.get("pypi") or item.get("url") or item.get("path")
         line = lines.get(("packages", str(index), "version"), lines.get(("packages", str(index)), 1))
         if isinstance(address, str):
@@ -79,31 +79,27 @@ def _known(path: Path, listed: Any, lines: Lines) -> dict[str, tuple[dict[str, A
 
 def _conda(address: str, table: dict[str, Any]) -> tuple[str, str, str] | None:
     match = ADDRESS.fullmatch(address)
-    told = [table.get(key) for key in ("name", "version", "build")]
+    fields = [table.get(key) for key in ("name", "version", "build")]
     if match is not None:
-        told = [
-            own or found for own, found in zip(told, (match["name"], match["version"], match["build"]), strict=True)
+        fields = [
+            own or found for own, found in zip(fields, (match["name"], match["version"], match["build"]), strict=True)
         ]
-    if not isinstance(told[0], str) or not isinstance(told[1], str):
+    if not isinstance(fields[0], str) or not isinstance(fields[1], str):
         return None  # a package built from a folder
-    return told[0].lower(), told[1], str(told[2] or "")
+    return fields[0].lower(), fields[1], str(fields[2] or "")
 
 
 def _pypi(path: Path, address: str, table: dict[str, Any], line: int, rows: list[str]) -> DeclaredRequirement:
     match = _WHEEL.fullmatch(unquote(address).partition("#")[0])
     name, version = table.get("name") or (match["name"] if match else None), table.get("version")
     if match and "+" in match["version"] and "+" not in str(version):
-        version = match["version"]  # the address keeps the label of the build
+        version = match["version"]  # only the address has the label of the build
     version = version or (match["version"] if match else None)
     if not isinstance(name, str):
-        raise fault(path, line, f"`{address[:60]}` does not say which package it is")
+        raise fault(path, line, f"`{address[:60]}` does not name its package")
     raw = rows[line - 1].strip()
     problem = None if version else f"{path}:{line} gives no version"
-    try:
-        parse_version(str(version or "0"))
-    except InvalidVersion:
-        raise fault(path, line, f"`{str(version)[:60]}` is no version") from None
-    own = str(version) if version else None
+    own = checked_version(str(version), path, line) if version else None
     return DeclaredRequirement(
-        normalized(name), str(path), line, f"=={own}" if own else "", own, raw=raw, locked=True, problem=problem
+        canonicalize_name(name), str(path), line, f"=={own}" if own else "", own, raw=raw, locked=True, problem=problem
     )

@@ -1,4 +1,4 @@
-"""pixi.toml, and `[tool.pixi]` of a pyproject.toml: packages of conda and of PyPI; features are no plain install."""
+"""pixi.toml, and `[tool.pixi]` of a pyproject.toml: packages of conda and of PyPI, without features."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from doctor.errors import fault
 from doctor.model import Fact
-from doctor.sources.manifests.base import DeclaredRequirement, Manifest, agreed, cuda_of_index
-from doctor.util.toml_lines import Places, load_toml
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, without_conflicts
+from doctor.sources.watch import Watch
+from doctor.util.toml_text import Places, load_toml
 
 from .conda import packages, specification
 from .poetry_project import dependencies
@@ -18,8 +19,8 @@ Table = dict[str, Any]
 _LINUX = ("linux-64", "linux", "unix")
 
 
-def read(path: Path, text: str) -> Manifest:
-    """What the default environment holds."""
+def read(path: Path, text: str, watch: Watch) -> Manifest:
+    """Return the packages of the default environment."""
     content = load_toml(path, text)
     if not ({"workspace", "project", "dependencies", "pypi-dependencies", "feature"} & content.keys()):
         hint = "name the pixi.lock or the pyproject.toml instead"
@@ -28,7 +29,7 @@ def read(path: Path, text: str) -> Manifest:
 
 
 def tables(path: Path, content: Table, prefix: str, places: Places) -> Manifest:
-    """The tables of pixi below `prefix`; where the default feature brings nothing, all features are read."""
+    """Return the packages of the tables below `prefix`; where the default feature has none, those of all features."""
     if not content:
         return Manifest(())
     notes: list[str] = []
@@ -42,9 +43,9 @@ def tables(path: Path, content: Table, prefix: str, places: Places) -> Manifest:
                 found, further = _feature(path, table, _below(prefix, f"feature.{name}"), places, notes)
                 more += found
                 facts += further
-        entries = list(agreed(more, "the features of"))
+        entries = list(without_conflicts(more, "the features of"))
     elif features:
-        notes.append(f"{path}: features of pixi were left out: {', '.join(features)}")
+        notes.append(f"{path}: skipped pixi features: {', '.join(features)}")
     for table in (content.get("pypi-options"),):
         for url in _urls(table):
             if cuda := cuda_of_index(url):
@@ -69,18 +70,18 @@ def _feature(
             line = places.key(_below(where, "dependencies"), name)
             given = {"version": value} if isinstance(value, str) else value
             if not isinstance(given, dict):
-                raise fault(path, line, f"`{name[:40]}` needs a range of versions or a table")
+                raise fault(path, line, f"`{name[:40]}` needs a version range or a table")
             version, build = given.get("version", "*"), given.get("build", "")
             if not isinstance(version, str) or not isinstance(build, str):
-                raise fault(path, line, f"the version of `{name[:40]}` needs to be a text")
+                raise fault(path, line, f"the version of `{name[:40]}` needs to be text")
             found[name.lower()] = (specification(version, path, line), line, build)
         entries += dependencies(path, table.get("pypi-dependencies"), _below(where, "pypi-dependencies"), places, notes)
-    sheet = packages(path, found, places.rows)
-    return [*sheet.entries, *entries], list(sheet.facts)
+    manifest = packages(path, found, places.rows)
+    return [*manifest.entries, *entries], list(manifest.facts)
 
 
 def _parts(content: Table, prefix: str) -> Iterator[tuple[Table, str]]:
-    """The tables for every platform, then those for Linux alone."""
+    """Yield the tables for every platform, then those for Linux."""
     yield content, prefix
     targets = content.get("target")
     for name in _LINUX:

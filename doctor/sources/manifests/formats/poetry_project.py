@@ -1,4 +1,4 @@
-"""`[tool.poetry]` of a pyproject.toml, and Pipfile, which writes packages alike: name = range, or a table."""
+"""`[tool.poetry]` of a pyproject.toml, and Pipfile, which has the same syntax: name = range, or a table."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
 from doctor.model import Fact
-from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, cuda_of_index, normalized, pin_of
+from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, cuda_of_index, pin_of
 from doctor.sources.manifests.version_ranges import any_of
-from doctor.util.toml_lines import Places
+from doctor.util.toml_text import Places
 
 from .requirements import Reader
 
@@ -22,7 +23,7 @@ _CLAUSE = re.compile(r"(===|==|>=|<=|!=|~=|\^|~|>|<|=)?\s*(v?\d[\w.!+*-]*|\*)")
 
 
 def dependencies(path: Path, given: Any, table: str, places: Places, notes: list[str]) -> Iterator[DeclaredRequirement]:
-    """Every package of a table but `python`; what is optional belongs to an extra and is not installed unasked."""
+    """Yield every package of a table but `python`; optional ones belong to an extra and are left out."""
     if given is None:
         return
     if not isinstance(given, dict):
@@ -42,7 +43,7 @@ def _entry(
 ) -> DeclaredRequirement | None:
     table = {"version": value} if isinstance(value, str) else value
     if not isinstance(table, dict):
-        raise fault(path, line, f"`{name[:40]}` needs a range of versions or a table")
+        raise fault(path, line, f"`{name[:40]}` needs a version range or a table")
     if table.get("optional") is True:
         return None
     marker = _marker(table)
@@ -55,27 +56,26 @@ def _entry(
         notes += reader.notes
         return reader.entries[0] if reader.entries else None
     if isinstance(table.get("path"), str):
-        problem = f"`{normalized(name)}` comes from a folder of the project"
+        problem = f"`{canonicalize_name(name)}` comes from a folder of the project"
         return DeclaredRequirement(
-            normalized(name), str(path), line, extras=extras, marker=marker, raw=raw, problem=problem
+            canonicalize_name(name), str(path), line, extras=extras, marker=marker, raw=raw, problem=problem
         )
     version = table.get("version", "*")
     if not isinstance(version, str):
-        raise fault(path, line, f"the version of `{name[:40]}` needs to be a text")
+        raise fault(path, line, f"the version of `{name[:40]}` needs to be text")
     several = [pep440(part) for part in re.split(r"\|\|?", version)]
     ranges = several[0] if len(several) == 1 else None if None in several else _any(name, several)
     if ranges is None:
-        raise fault(path, line, f"`{version[:60]}` is no range of versions")
+        raise fault(path, line, f"`{version[:60]}` is not a version range")
     return DeclaredRequirement(
-        normalized(name), str(path), line, ranges, pin_of(ranges, path, line), extras, marker, raw
+        canonicalize_name(name), str(path), line, ranges, pin_of(ranges, path, line), extras, marker, raw
     )
 
 
 def _any(name: str, ranges: Sequence[str | None]) -> str:
-    """Alternatives as one range; one that admits everything makes them all idle."""
-
+    """Return alternatives as one range; empty where one of them allows every release."""
     whole = [text for text in ranges if text]
-    return any_of(normalized(name), whole) if len(whole) == len(ranges) else ""
+    return any_of(canonicalize_name(name), whole) if len(whole) == len(ranges) else ""
 
 
 def _marker(table: Table) -> str | None:
@@ -102,7 +102,7 @@ def _address(table: Table) -> str | None:
 
 
 def pep440(text: str) -> str | None:
-    """poetry's `^2.4`, `~2.4`, `2.4.*` and `2.4.0` in the words of PEP 440; of alternatives (`||`) one at a time."""
+    """Return poetry's `^2.4`, `~2.4`, `2.4.*` or `2.4.0` as a PEP 440 range, None for anything else."""
     text = text.strip()
     if PLAIN_RANGE.fullmatch(text):
         return text
@@ -133,7 +133,7 @@ def pep440(text: str) -> str | None:
 
 
 def _next(numbers: list[int], operator: str) -> str:
-    """The first release that `^` or `~` does not admit any more."""
+    """Return the first release that `^` or `~` excludes."""
     if operator == "~":
         at = 0 if len(numbers) == 1 else 1
     else:
@@ -142,14 +142,14 @@ def _next(numbers: list[int], operator: str) -> str:
 
 
 def python_of(poetry: Table) -> str:
-    """The Pythons that `[tool.poetry.dependencies]` admits, as PEP 440 has it."""
+    """Return the Pythons of `[tool.poetry.dependencies]` as a PEP 440 range."""
     listed = poetry.get("dependencies")
     given = listed.get("python") if isinstance(listed, dict) else None
     return (pep440(given) or "") if isinstance(given, str) else ""
 
 
 def facts(path: Path, poetry: Table, places: Places) -> list[Fact]:
-    """The CUDA of torch, where a source of poetry's is PyTorch's index for one."""
+    """Return torch's CUDA, where a source is PyTorch's index for one CUDA."""
     sources = poetry.get("source")
     tables = [table for table in (sources if isinstance(sources, list) else []) if isinstance(table, dict)]
     listed = poetry.get("dependencies")

@@ -1,20 +1,25 @@
-"""pyproject.toml: what a plain install of the project brings, and the extras and groups that are asked for.
+"""pyproject.toml: the packages of a plain install of the project, and of the extras and groups that are named.
 
 `[project]` (PEP 621), dependency groups (PEP 735), `[tool.uv]` with its sources, overrides and constraints, and the
-tables of poetry, pdm and pixi. A plain install brings the dependencies and the groups that uv and poetry install
-unasked; where these say nothing of the attention stack, every extra and group is read.
+tables of poetry, pdm and pixi. A plain install brings the dependencies and the default groups of uv and poetry. Where
+these hold no attention library, every extra and group is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from doctor.errors import DoctorError, fault
-from doctor.rulebook.rulebook import load_rulebook
-from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, agreed, normalized
-from doctor.util.toml_lines import Places, load_toml
+from doctor.model import Fact
+from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, without_conflicts
+from doctor.sources.watch import Watch
+from doctor.util.toml_text import Places, load_toml
 from doctor.util.yaml_text import read_text
 
 from . import pixi_project, poetry_project, uv_project
@@ -24,62 +29,71 @@ Table = dict[str, Any]
 EVERYTHING = "*"
 
 
-def read(path: Path, text: str) -> Manifest:
-    """What a plain install brings."""
-    return read_project(path, text)
+def read(path: Path, text: str, watch: Watch) -> Manifest:
+    """Return the packages of a plain install."""
+    return read_project(path, text, watch)
 
 
-def read_project(path: Path, text: str, chosen: Sequence[str] = (), groups: Sequence[str] | None = None) -> Manifest:
-    """The same with these extras and groups; `groups` are those taken unasked, where it is not for the tools to say."""
-    project = _Project(path, text, load_toml(path, text))
-    return project.sheet(tuple(normalized(name) for name in chosen if name != EVERYTHING), EVERYTHING in chosen, groups)
+def read_project(
+    path: Path, text: str, watch: Watch, chosen: Sequence[str] = (), groups: Sequence[str] | None = None
+) -> Manifest:
+    """Return the packages of an install with these extras and groups; `groups` replaces the default groups."""
+    project = _Project(path, text, load_toml(path, text), watch)
+    names = tuple(canonicalize_name(name) for name in chosen if name != EVERYTHING)
+    return project.manifest(names, EVERYTHING in chosen, groups)
 
 
 class _Project:
     """The tables of one file."""
 
-    def __init__(self, path: Path, text: str, content: Table) -> None:
-        self.path, self.content, self.places = path, content, Places(text)
+    def __init__(self, path: Path, text: str, content: Table, watch: Watch) -> None:
+        self.path, self.content, self.places, self.watch = path, content, Places(text), watch
         self.folder = path.resolve().parent
         self.project = self._table(content, "project")
         self.tool = self._table(content, "tool")
         self.poetry = self._table(self.tool, "poetry", "tool.poetry")
         self.uv = self._table(self.tool, "uv", "tool.uv")
         self.pixi = self._table(self.tool, "pixi", "tool.pixi")
-        self.groups = {
-            normalized(name): (name, items) for name, items in self._table(content, "dependency-groups").items()
+        self.groups: dict[str, tuple[str, Any]] = {
+            canonicalize_name(name): (name, items) for name, items in self._table(content, "dependency-groups").items()
         }
-        self.included: set[str] = set()  # groups that others took in
+        given = self.project.get("name")
+        self.name = canonicalize_name(given) if isinstance(given, str) else None
+        extras = self._table(self.project, "optional-dependencies", "project.optional-dependencies")
+        self.extras: dict[str, tuple[str, Any]] = {
+            canonicalize_name(name): (name, items) for name, items in extras.items()
+        }
+        self.included: set[str] = set()  # extras and groups that others include
         self.notes: list[str] = []
-        self.facts: list[Any] = []
+        self.facts: list[Fact] = []
 
-    def sheet(self, chosen: tuple[str, ...], everything: bool, unasked: Sequence[str] | None) -> Manifest:
+    def manifest(self, chosen: tuple[str, ...], everything: bool, groups: Sequence[str] | None) -> Manifest:
+        """Return the packages with the chosen extras and groups; `groups` replaces the default groups."""
         if "project" not in self.content and not (self.poetry or self.groups or self.pixi):
             raise fault(self.path, None, "it has no `[project]`", "name the lock file or the requirements instead")
         optional = dict(self._optional())
-        strangers = [name for name in chosen if name not in optional]
-        if strangers:
+        unknown = [name for name in chosen if name not in optional]
+        if unknown:
             known = ", ".join(sorted(optional)) or "none"
-            raise fault(self.path, None, f"it has no extra and no group `{strangers[0]}`", f"it has: {known}")
-        default = [name for name in (self._default_groups() if unasked is None else unasked) if name in optional]
+            raise fault(self.path, None, f"it has no extra and no group `{unknown[0]}`", f"it has: {known}")
+        default = [name for name in (self._default_groups() if groups is None else groups) if name in optional]
         entries = list(self._always())
         taken = dict.fromkeys([*default, *chosen, *(optional if everything else ())])
         for name in taken:
             entries += optional[name]()
         left = [name for name in optional if name not in taken and name not in self.included]
-        if left and not chosen and not everything and not _speaks(entries):
+        if left and not chosen and not everything and not self._has_watched(entries):
             more = [entry for name in left for entry in optional[name]()]
-            if _speaks(more):
-                entries += agreed(more, "the extras and groups of")
+            if self._has_watched(more):
+                entries += without_conflicts(more, "the extras and groups of")
                 self.notes.append(
-                    f"{self.path}: a plain install brings nothing of the stack: every extra and group was read"
+                    f"{self.path}: a plain install brings no attention library, so every extra and group was read"
                 )
                 taken, left = dict.fromkeys(optional), []
         if left:
             shown = ", ".join(left[:6]) + (" …" if len(left) > 6 else "")
             self.notes.append(
-                f"{self.path}: extras and groups that no plain install brings were left out: {shown} "
-                f"(`{self.path.name}[{left[0]}]` reads one)"
+                f"{self.path}: skipped optional extras and groups: {shown} (`{self.path.name}[{left[0]}]` reads one)"
             )
         entries, facts = uv_project.applied(self.path, self.uv, entries, tuple(taken), self.places, self.notes)
         python = self.project.get("requires-python")
@@ -87,8 +101,8 @@ class _Project:
         return Manifest(tuple(entries), (*self.facts, *facts), False, wanted, tuple(dict.fromkeys(self.notes)))
 
     def _always(self) -> Iterator[DeclaredRequirement]:
-        """The dependencies of every install."""
-        yield from self._listed(self.project.get("dependencies"), "project", "dependencies")
+        """Yield the dependencies of every install."""
+        yield from self._requirements(self.project.get("dependencies"), "project", "dependencies")
         dynamic = self.project.get("dynamic")
         if isinstance(dynamic, list) and "dependencies" in dynamic and not self.poetry:
             yield from self._from_files()
@@ -96,51 +110,62 @@ class _Project:
             self.path, self.poetry.get("dependencies"), "tool.poetry.dependencies", self.places, self.notes
         )
         self.facts += poetry_project.facts(self.path, self.poetry, self.places)
-        sheet = pixi_project.tables(self.path, self.pixi, "tool.pixi", self.places)
-        self.notes += sheet.notes
-        self.facts += sheet.facts
-        yield from sheet.entries
+        pixi = pixi_project.tables(self.path, self.pixi, "tool.pixi", self.places)
+        self.notes += pixi.notes
+        self.facts += pixi.facts
+        yield from pixi.entries
 
-    def _optional(self) -> Iterator[tuple[str, Any]]:
-        """(name of an extra or a group, what reads it)."""
-        for name, items in self._table(self.project, "optional-dependencies", "project.optional-dependencies").items():
-            where = ("project.optional-dependencies", name)
-            yield normalized(name), lambda items=items, where=where: list(self._listed(items, *where))
-        for name in self.groups:
-            yield name, lambda name=name: list(self._group(name, ()))
+    def _optional(self) -> Iterator[tuple[str, Callable[[], Iterator[DeclaredRequirement]]]]:
+        """Yield (name, reader) of every extra and group."""
+        for extra in self.extras:
+            yield extra, partial(self._extra, extra, (extra,))
+        for group in self.groups:
+            yield group, partial(self._group, group, ())
         for name, table in self._table(self.poetry, "group", "tool.poetry.group").items():
             header = f"tool.poetry.group.{name}.dependencies"
             listed = table.get("dependencies") if isinstance(table, dict) else None
-            yield (
-                normalized(name),
-                lambda listed=listed, header=header: list(
-                    poetry_project.dependencies(self.path, listed, header, self.places, self.notes)
-                ),
-            )
+            reader = partial(poetry_project.dependencies, self.path, listed, header, self.places, self.notes)
+            yield canonicalize_name(name), reader
         pdm = self._table(self.tool, "pdm", "tool.pdm")
         for name, items in self._table(pdm, "dev-dependencies", "tool.pdm.dev-dependencies").items():
-            where = ("tool.pdm.dev-dependencies", name)
-            yield normalized(name), lambda items=items, where=where: list(self._listed(items, *where))
+            yield canonicalize_name(name), partial(self._requirements, items, "tool.pdm.dev-dependencies", name)
 
     def _default_groups(self) -> list[str]:
-        """What uv and poetry install unasked."""
+        """Return the groups that uv and poetry install by default."""
+        names: list[str] = []
         given = self.uv.get("default-groups")
         if given == "all":
             names = list(self.groups)
         elif isinstance(given, list):
-            names = [normalized(name) for name in given if isinstance(name, str)]
-        else:
-            names = ["dev"] if "dev" in self.groups else []
+            names = [canonicalize_name(name) for name in given if isinstance(name, str)]
+        elif "dev" in self.groups:
+            names = ["dev"]
         groups = self._table(self.poetry, "group", "tool.poetry.group")
         names += [
-            normalized(name)
+            canonicalize_name(name)
             for name, table in groups.items()
             if isinstance(table, dict) and table.get("optional") is not True
         ]
         return names
 
+    def _extra(self, name: str, behind: tuple[str, ...]) -> Iterator[DeclaredRequirement]:
+        """Yield an extra with those it names of its own project; `behind` are the extras that led here."""
+        written, items = self.extras[name]
+        yield from self._requirements(items, "project.optional-dependencies", written, behind)
+
+    def _own_extras(self, entry: DeclaredRequirement, behind: tuple[str, ...]) -> Iterator[DeclaredRequirement]:
+        """Yield the extras of a requirement that names its own project: `foo[gpu]` in foo."""
+        for name in map(canonicalize_name, entry.extras):
+            if name not in self.extras:
+                self.notes.append(f"{entry.place}: the project has no extra `{name[:40]}`")
+            elif name not in behind:
+                self.included.add(name)
+                for other in self._extra(name, (*behind, name)):
+                    markers = [f"({marker})" for marker in (entry.marker, other.marker) if marker]
+                    yield replace(other, marker=" and ".join(markers) or None)
+
     def _group(self, name: str, behind: tuple[str, ...]) -> Iterator[DeclaredRequirement]:
-        """A dependency group with those it includes."""
+        """Yield a dependency group with those it includes."""
         written, items = self.groups[name]
         line = self.places.key("dependency-groups", written)
         if not isinstance(items, list):
@@ -149,40 +174,56 @@ class _Project:
             included = item.get("include-group") if isinstance(item, dict) else None
             if isinstance(item, str):
                 line = self.places.text(item, line)
-                yield self._requirement(item, line)
+                yield from self._requirement(item, line)
             elif isinstance(included, str):
                 line = self.places.text(included, line)
-                other = normalized(included)
+                other = canonicalize_name(included)
                 if other in (*behind, name):
-                    ring = " → ".join((*behind, name, other))
-                    raise fault(self.path, line, f"the group leads back to where it came from: {ring}")
+                    ring = " -> ".join((*behind, name, other))
+                    raise fault(self.path, line, f"the groups include each other: {ring}")
                 if other not in self.groups:
-                    raise fault(self.path, line, f"there is no group `{included[:40]}` to include")
+                    raise fault(self.path, line, f"unknown group `{included[:40]}`")
                 self.included.add(other)
                 yield from self._group(other, (*behind, name))
             else:
-                raise fault(self.path, line, f"`{str(item)[:60]}` is no requirement", "nor `{include-group = …}`")
+                raise fault(
+                    self.path,
+                    line,
+                    f"`{str(item)[:60]}` is not a requirement",
+                    "allowed are requirements and `{include-group = …}`",
+                )
 
-    def _listed(self, items: Any, table: str, key: str) -> Iterator[DeclaredRequirement]:
+    def _requirements(
+        self, items: Any, table: str, key: str, behind: tuple[str, ...] = ()
+    ) -> Iterator[DeclaredRequirement]:
         line = self.places.key(table, key)
         if items is not None and not (isinstance(items, list) and all(isinstance(item, str) for item in items)):
-            raise fault(self.path, line, f"`{key}` needs a list of texts")
+            raise fault(self.path, line, f"`{key}` needs a list of strings")
         for item in items or ():
             line = self.places.text(item, line)
-            yield self._requirement(item, line)
+            yield from self._requirement(item, line, behind)
 
-    def _requirement(self, text: str, line: int) -> DeclaredRequirement:
+    def _requirement(self, text: str, line: int, behind: tuple[str, ...] = ()) -> Iterator[DeclaredRequirement]:
         if not text.strip() or text.lstrip().startswith("-"):
-            raise fault(self.path, line, f"`{text[:60]}` is no requirement")
+            raise fault(self.path, line, f"`{text[:60]}` is not a requirement")
         reader = Reader(self.folder)
         reader.line(text.strip(), self.path, line, self.places.raw(line))
         self.notes += reader.notes
         if not reader.entries:
-            raise fault(self.path, line, f"`{text[:60]}` is no requirement")
-        return reader.entries[0]
+            raise fault(self.path, line, f"`{text[:60]}` is not a requirement")
+        entry = reader.entries[0]
+        if entry.name == self.name:
+            yield from self._own_extras(entry, behind)
+        else:
+            yield entry
+
+    def _has_watched(self, entries: Sequence[DeclaredRequirement]) -> bool:
+        """Return whether a package that rules know is among them."""
+        watched = set(self.watch.distributions)
+        return any(entry.name in watched for entry in entries)
 
     def _from_files(self) -> Iterator[DeclaredRequirement]:
-        """`dynamic`: setuptools may read the dependencies from files; anything else is made by the build."""
+        """Yield the dependencies that setuptools reads from files; other `dynamic` ones only the build knows."""
         setuptools = self._table(self.tool, "setuptools", "tool.setuptools")
         dynamic = self._table(setuptools, "dynamic", "tool.setuptools.dynamic")
         given = dynamic.get("dependencies")
@@ -190,13 +231,13 @@ class _Project:
         names = [names] if isinstance(names, str) else names
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             line = self.places.key("project", "dynamic")
-            raise fault(self.path, line, "the dependencies are made by the build", "name its requirements file")
+            raise fault(self.path, line, "only the build knows the dependencies", "name a requirements file")
         reader = Reader(project_top(self.path))
         line = self.places.key("tool.setuptools.dynamic", "dependencies")
         for name in names:
             target = self.path.parent / name
             if not _within(target, project_top(self.path)):
-                raise fault(self.path, line, f"`{name[:60]}` leads out of the project")
+                raise fault(self.path, line, f"`{name[:60]}` is outside the project")
             try:
                 text = read_text(target, "included file", MAX_BYTES)
             except DoctorError as problem:
@@ -220,10 +261,3 @@ def _within(path: Path, top: Path) -> bool:
         return path.resolve().is_relative_to(top)
     except (OSError, ValueError, RuntimeError):
         return False
-
-
-def _speaks(entries: Sequence[DeclaredRequirement]) -> bool:
-    """Whether anything of the attention stack is among them."""
-
-    watched = set(load_rulebook().watched_distributions)
-    return any(entry.name in watched for entry in entries)

@@ -7,69 +7,70 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from packaging.requirements import InvalidRequirement
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
 from doctor.errors import DoctorError, fault
 from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact
-from doctor.packages.requirements import requirement
-from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, cuda_of_index, normalized, pin_of
+from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, cuda_of_index, pin_of
+from doctor.sources.watch import Watch
 from doctor.util.yaml_text import read_text
 
 MAX_FILES = 200
 _OPTION = re.compile(r"(--?[A-Za-z][A-Za-z-]*)(?:\s*=\s*|\s+|(?<=^-[a-z]))?(.*)", re.DOTALL)
 _TRAILING = re.compile(r"\s(--?[A-Za-z][\w-]*(?:[\s=].*)?)$", re.DOTALL)  # pip's requirement ends with the first option
-_IGNORED = re.compile(r"(?<!\S)(-i|-f|--(?:extra-)?index-url|--find-links)(?=[\s=])")  # they need a line
+_IGNORED = re.compile(r"(?<!\S)(-i|-f|--(?:extra-)?index-url|--find-links)(?=[\s=])")  # they need a line of their own
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _WHEEL = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.]+)-(?P<version>\d[^-/]*)(-\d[^-/]*)?-[^-/]+-[^-/]+-[^-/]+\.whl")
 _SDIST = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.-]+?)-(?P<version>\d[^-/]*)\.(?:tar\.gz|zip)")
 _TAG = re.compile(r"@v?(\d+(?:\.\d+)+(?:\.?(?:post|rc|a|b|dev)\d+)?)(?:[#?].*)?$")
 _NAMED = r"[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?\s*@"
 _ADDRESS = re.compile(rf"(?!{_NAMED})(?:[a-z+]+://|git\+|\.{{0,2}}/|file:|.*\.(?:whl|tar\.gz|zip)(?:#.*)?$)")
-#: A project in a folder, as pip takes it: `.`, `./server[gpu]`, `libs/kernels`.
+#: A project folder, as pip accepts it: `.`, `./server[gpu]`, `libs/kernels`.
 _FOLDER = re.compile(r"(?:\.{1,2}|(?:file:)?[\w.~+-]*/[\w./~+-]*)(?:\[[\w,. -]*\])?(?:\s*;.*)?")
 _FILE = re.compile(r"\.(?:whl|tar\.gz|zip|txt)\b")
 _PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(\d{1,9}(?:\.\d{1,9}){0,6})")
-#: Repositories whose distribution is called otherwise.
+#: Repository -> distribution, where the names differ.
 _REPOSITORIES = {
     "flash-attention": "flash-attn", "transformerengine": "transformer-engine", "megatron-lm": "megatron-core",
 }  # fmt: skip
-_SILENT = (
+_WITHOUT_EFFECT = (
     "--no-index", "--find-links", "-f", "--no-binary", "--only-binary", "--prefer-binary", "--require-hashes", "--pre",
     "--trusted-host", "--use-feature", "--no-build-isolation", "--no-deps", "--no-cache-dir", "--upgrade", "-U",
     "--use-pep517", "--default-timeout", "--timeout", "--retries",
 )  # fmt: skip
 
 
-def read(path: Path, text: str) -> Manifest:
-    """The file and what it includes."""
+def read(path: Path, text: str, watch: Watch) -> Manifest:
+    """Return the file with those it includes."""
     reader = Reader(project_top(path))
     reader.file(path, text, (), constraint=False)
     if reader.entries:
         reader.facts.append(Fact("target.manifest", "requirements", str(path)))
-    return reader.sheet()
+    return reader.manifest()
 
 
 class Reader:
-    """Collects entries over one file and its includes."""
+    """Collect the entries of one file and its includes."""
 
     def __init__(self, top: Path) -> None:
-        self.top = top  # no include may lead out of it
+        self.top = top  # includes stay inside this folder
         self.entries: list[DeclaredRequirement] = []
         self.facts: list[Fact] = []
         self.notes: list[str] = []
         self.hashed = 0
         self._read: set[tuple[Path, bool]] = set()
 
-    def sheet(self) -> Manifest:
-        """All that was read; with hashes on every line pip installs nothing that is not listed."""
+    def manifest(self) -> Manifest:
+        """Return everything read; with a hash on every line, pip installs only what is listed."""
         wanted = [entry for entry in self.entries if not entry.constraint]
         complete = bool(wanted) and self.hashed == len(wanted) and all(entry.version for entry in wanted)
         return Manifest(tuple(self.entries), tuple(self.facts), complete, "", tuple(self.notes))
 
     def file(self, path: Path, text: str, behind: tuple[Path, ...], *, constraint: bool) -> None:
-        """Every line of a file; `behind` are the files that led here."""
+        """Read every line of a file; `behind` are the files that led here."""
         here = path.resolve()
         if (here, constraint) in self._read:
             return
@@ -80,7 +81,7 @@ class Reader:
     def line(
         self, line: str, path: Path, number: int, raw: str, behind: tuple[Path, ...] = (), *, constraint: bool = False
     ) -> None:
-        """One logical line: an option, an address or a requirement."""
+        """Read one logical line: an option, an address or a requirement."""
         if line.startswith("-"):
             self._option(line, path, number, behind)
             return
@@ -90,9 +91,9 @@ class Reader:
             self.hashed += int("--hash" in trailing[1] and not constraint)
             ignored = _IGNORED.search(trailing[1])
             if ignored:
-                self.notes.append(f"{path}:{number}: pip ignores `{ignored[1]}` behind a requirement")
+                self.notes.append(f"{path}:{number}: pip ignores `{ignored[1]}` after a requirement")
         if _FOLDER.fullmatch(line) and not _FILE.search(line):
-            self.notes.append(f"{path}:{number}: what the project in `{_safe(line)}` needs was not read")
+            self.notes.append(f"{path}:{number}: the requirements of the project in `{_safe(line)}` were not read")
             return
         self.entries.append(_entry(line, str(path), number, raw, constraint))
 
@@ -105,21 +106,21 @@ class Reader:
             self._include(value.strip("'\""), path, number, behind, constraint=name in ("-c", "--constraint"))
         elif name in ("-e", "--editable"):
             if not re.match(r"[a-z+]+://|git\+|.*egg=", value):
-                self.notes.append(f"{path}:{number}: what the project in `{_safe(value)}` needs was not read")
+                self.notes.append(f"{path}:{number}: the requirements of the project in `{_safe(value)}` were not read")
                 return
             self.entries.append(_entry(value, str(path), number, line, False))
         elif name in ("-i", "--index-url", "--extra-index-url"):
             cuda = cuda_of_index(value)
             if cuda:
                 self.facts.append(Fact("torch.cuda", cuda, f"{path}:{number}"))
-        elif name not in _SILENT:
+        elif name not in _WITHOUT_EFFECT:
             raise fault(path, number, f"unknown option `{_safe(name)}`")
 
     def _include(self, name: str, path: Path, number: int, behind: tuple[Path, ...], *, constraint: bool) -> None:
         if not name:
             raise fault(path, number, "an include names no file")
         if re.match(r"[a-z]+://", name):
-            self.notes.append(f"{path}:{number}: `{_safe(name)}` was not read: nothing is fetched")
+            self.notes.append(f"{path}:{number}: `{_safe(name)}` was not read: files are not downloaded")
             return
         target = path.parent / name
         try:
@@ -127,10 +128,10 @@ class Reader:
         except (OSError, ValueError, RuntimeError):
             raise fault(path, number, f"cannot read `{_safe(name)}`") from None
         if resolved in behind:
-            ring = " → ".join(item.name for item in (*behind[behind.index(resolved) :], resolved))
-            raise fault(path, number, f"the include leads back to where it came from: {ring}")
+            ring = " -> ".join(item.name for item in (*behind[behind.index(resolved) :], resolved))
+            raise fault(path, number, f"the files include each other: {ring}")
         if not resolved.is_relative_to(self.top):
-            raise fault(path, number, f"`{_safe(name)}` leads out of the project", "includes stay inside its folder")
+            raise fault(path, number, f"`{_safe(name)}` is outside the project", "includes stay inside its folder")
         if len(self._read) >= MAX_FILES:
             raise fault(path, number, f"more than {MAX_FILES} files are included")
         try:
@@ -141,7 +142,7 @@ class Reader:
 
 
 def logical_lines(text: str) -> Iterator[tuple[int, str, str]]:
-    """(number of the first line, that line as it stands, the joined line without comment); empty ones left out."""
+    """Yield (number of the first line, that line, the joined line without comment) of each non-empty line."""
     pending: list[str] = []
     first, raw = 0, ""
     for number, line in enumerate(text.split("\n"), 1):
@@ -162,34 +163,41 @@ def logical_lines(text: str) -> Iterator[tuple[int, str, str]]:
 
 
 def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> DeclaredRequirement:
-    """A requirement or an address."""
+    """Return a requirement or an address."""
     if (bare := _PIN.fullmatch(text)) is not None:  # most lines of a long file
         return DeclaredRequirement(
-            normalized(bare[1]), file, number, f"=={bare[2]}", bare[2], (), None, raw, constraint
+            canonicalize_name(bare[1]), file, number, f"=={bare[2]}", bare[2], (), None, raw, constraint
         )
     if _ADDRESS.match(text):
         return _address(text, None, file, number, raw, constraint)
-
-    try:
-        found = requirement(text)
-    except InvalidRequirement:
-        raise fault(file, number, f"`{_safe(text)}` is no requirement") from None
-    marker = str(found.marker) if found.marker else None
+    found, marker = _parsed(text, file, number)
     if found.url:
         return _address(found.url, found.name, file, number, raw, constraint, tuple(sorted(found.extras)), marker)
     ranges = str(found.specifier)
     pin = pin_of(ranges, file, number)
     return DeclaredRequirement(
-        normalized(found.name), file, number, ranges, pin, tuple(sorted(found.extras)), marker, raw, constraint
+        canonicalize_name(found.name), file, number, ranges, pin, tuple(sorted(found.extras)), marker, raw, constraint
     )
+
+
+def _parsed(text: str, file: str, number: int) -> tuple[Requirement, str | None]:
+    """Return a requirement and its marker; an invalid marker stays as written, for `markers` to report."""
+    try:
+        found = Requirement(text)
+    except InvalidRequirement:
+        before, _, marker = text.partition(";")
+        try:
+            return Requirement(before), marker.strip()
+        except InvalidRequirement:
+            raise fault(file, number, f"`{_safe(text)}` is not a requirement") from None
+    return found, str(found.marker) if found.marker else None
 
 
 def _address(
     url: str, name: str | None, file: str, number: int, raw: str, constraint: bool, extras: tuple[str, ...] = (),
     marker: str | None = None,
 ) -> DeclaredRequirement:  # fmt: skip
-    """A wheel, a source archive or a repository: the version is in the file's name or in the tag."""
-
+    """Return a wheel, source archive or repository; its version is in the file name or the tag."""
     url, condition = split_marker(url)
     bare, _, fragment = url.strip().partition("#")
     egg = re.search(r"egg=([A-Za-z0-9._-]+)", fragment)
@@ -199,22 +207,22 @@ def _address(
     called = name or (egg[1] if egg else None) or (found["name"] if found else None) or _repository(bare)
     if called is None:
         hint = "`-r FILE` includes a file" if bare.endswith(".txt") else "write `name @ address`"
-        raise fault(file, number, f"`{_safe(url)}` does not say which package it is", hint)
+        raise fault(file, number, f"`{_safe(url)}` does not name its package", hint)
     version = found["version"].replace("_", "+", 1) if found else tag[1] if tag else None
 
     try:
         parse_version(version or "0")
     except InvalidVersion:
         version = None
-    problem = None if version else f"`{_safe(url)}` does not say which version it is"
+    problem = None if version else f"`{_safe(url)}` does not give its version"
     return DeclaredRequirement(
-        normalized(called), file, number, f"=={version}" if version else "", version, extras,
+        canonicalize_name(called), file, number, f"=={version}" if version else "", version, extras,
         marker or condition.strip() or None, raw, constraint, False, problem, bare.startswith("git+"),
     )  # fmt: skip
 
 
 def address_entry(text: str, file: str, number: int) -> DeclaredRequirement | None:
-    """A line that is nothing but an address, if it tells which package it is."""
+    """Return the package of a line that is only an address, None where it does not name one."""
     if not _ADDRESS.match(text):
         return None
     try:
@@ -224,26 +232,28 @@ def address_entry(text: str, file: str, number: int) -> DeclaredRequirement | No
 
 
 def split_marker(address: str) -> tuple[str, str]:
-    """(address, marker): `;` is part of an address unless a space stands before or behind it."""
+    """Return (address, marker); `;` belongs to the address unless a space is next to it."""
     url, *rest = re.split(r"\s+;\s*|;\s+", address, maxsplit=1)
     return url, rest[0] if rest else ""
 
 
 def version_of_address(url: str, name: str) -> str | None:
-    """The version that a wheel's name, a source archive's or a tag tells."""
+    """Return the version in the name of a wheel or source archive, or in a tag."""
     return _address(url, name, "", 0, url, False).version
 
 
 def _repository(url: str) -> str | None:
-    """What a repository or folder is called, where that is the package's name or one that is known for another."""
+    """Return the package name of a repository, by its last path component."""
     if not url.startswith("git+"):
         return None
-    last = normalized(url.partition("://")[2].partition("@")[0].rstrip("/").rpartition("/")[2].removesuffix(".git"))
+    last = canonicalize_name(
+        url.partition("://")[2].partition("@")[0].rstrip("/").rpartition("/")[2].removesuffix(".git")
+    )
     return _REPOSITORIES.get(last, last) or None
 
 
 def project_top(path: Path) -> Path:
-    """The folder that includes must not leave: the checkout around the file, else the project, else the file's own."""
+    """Return the folder that includes must not leave: the checkout, else the project, else the file's folder."""
     folder = path.resolve().parent
     for marks in ((".git",), ("pyproject.toml", "setup.py", "setup.cfg")):
         for parent in (folder, *folder.parents):
@@ -253,6 +263,6 @@ def project_top(path: Path) -> Path:
 
 
 def _safe(text: str) -> str:
-    """Short, and without the password that an address may carry."""
+    """Return the text short and without the password of an address."""
     shown = re.sub(r"(://)[^/@\s]+@", r"\1…@", " ".join(text.split()))
     return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -1,4 +1,4 @@
-"""`[tool.uv]` of a pyproject.toml: overrides, constraints and where single packages come from."""
+"""`[tool.uv]` of a pyproject.toml: overrides, constraints, and the sources of single packages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
 from doctor.model import Fact
 from doctor.packages.platform import Platform
-from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index, normalized
-from doctor.util.toml_lines import Places
+from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index
+from doctor.util.toml_text import Places
 
 from .requirements import Reader
 
@@ -28,18 +29,21 @@ def applied(
     places: Places,
     notes: list[str],
 ) -> tuple[list[DeclaredRequirement], list[Fact]]:
-    """The entries as uv would have them, and torch's CUDA where its index says it; `taken` are extras and groups."""
+    """Return the entries as uv changes them, and torch's CUDA where its index determines it.
+
+    `taken` are the extras and groups in use.
+    """
     if not uv:
         return list(entries), []
-    overrides = list(_listed(path, uv, "override-dependencies", places))
+    overrides = list(_requirements(path, uv, "override-dependencies", places))
     replaced = {entry.name for entry in overrides}
-    asked = {entry.name for entry in entries}
+    required = {entry.name for entry in entries}
     whole = [entry for entry in entries if entry.name not in replaced]
-    whole += [entry for entry in overrides if entry.name in asked]
+    whole += [entry for entry in overrides if entry.name in required]
     whole += [
         replace(entry, constraint=True)
-        for entry in (*_listed(path, uv, "constraint-dependencies", places), *overrides)
-        if entry.name not in replaced or entry.name not in asked
+        for entry in (*_requirements(path, uv, "constraint-dependencies", places), *overrides)
+        if entry.name not in replaced or entry.name not in required
     ]
     facts: list[Fact] = []
     indexes = _indexes(uv)
@@ -56,11 +60,11 @@ def applied(
             if "index" in table
         }
         found = sorted({cuda for url in urls.values() if (cuda := cuda_of_index(url))})
-        if normalized(name) == "torch" and found:
-            problem = f"its sources differ: CUDA {', '.join(found)}" if len(found) > 1 else None
+        if canonicalize_name(name) == "torch" and found:
+            problem = f"its sources disagree: CUDA {', '.join(found)}" if len(found) > 1 else None
             facts.append(Fact("torch.cuda", None if problem else found[0], f"{path}:{line}", problem=problem))
         whole = [
-            _from(path, line, entry, chosen, places, notes) if entry.name == normalized(name) else entry
+            _from(path, line, entry, chosen, places, notes) if entry.name == canonicalize_name(name) else entry
             for entry in whole
         ]
     if not any(fact.key == "torch.cuda" for fact in facts):
@@ -71,7 +75,7 @@ def applied(
 def _from(
     path: Path, line: int, entry: DeclaredRequirement, tables: Sequence[Table], places: Places, notes: list[str]
 ) -> DeclaredRequirement:
-    """A package that comes from an address, a repository or a folder instead of an index."""
+    """Return the entry of a package that comes from an address, a repository or a folder instead of an index."""
     if len(tables) != 1:
         return entry
     table = tables[0]
@@ -82,11 +86,11 @@ def _from(
         reference = table.get("tag") or table.get("rev") or table.get("branch") or ""
         address = f"git+{table['git']}" + (f"@{reference}" if reference else "")
     elif isinstance(table.get("path"), str) or table.get("workspace") is True:
-        told = f"`{entry.name}` comes from a folder of the project"
+        problem = f"`{entry.name}` comes from a folder of the project"
         if str(table.get("path", "")).endswith(".whl"):
             address = f"./{str(table['path']).lstrip('./')}"
         elif entry.version is None:
-            return replace(entry, problem=told)
+            return replace(entry, problem=problem)
     if address is None:
         return entry
     reader = Reader(path.resolve().parent)
@@ -99,9 +103,9 @@ def _from(
 
 
 def _counts(table: Table, taken: tuple[str, ...]) -> bool:
-    """Whether a source holds on Linux with the chosen extras and groups."""
+    """Return whether a source counts on Linux with the chosen extras and groups."""
     for key in ("extra", "group"):
-        if isinstance(table.get(key), str) and normalized(table[key]) not in taken:
+        if isinstance(table.get(key), str) and canonicalize_name(table[key]) not in taken:
             return False
     marker = table.get("marker")
     if not isinstance(marker, str):
@@ -124,7 +128,7 @@ def _indexes(uv: Table) -> dict[str, str]:
 
 
 def _default_index(path: Path, uv: Table, places: Places) -> Iterator[Fact]:
-    """An index that all packages may come from, where it is not reserved for those that name it."""
+    """Yield torch's CUDA by an index that serves all packages, not only those that name it."""
     tables = uv.get("index")
     urls = [
         table.get("url")
@@ -139,15 +143,15 @@ def _default_index(path: Path, uv: Table, places: Places) -> Iterator[Fact]:
             return
 
 
-def _listed(path: Path, uv: Table, key: str, places: Places) -> Iterator[DeclaredRequirement]:
+def _requirements(path: Path, uv: Table, key: str, places: Places) -> Iterator[DeclaredRequirement]:
     items = uv.get(key)
     line = places.key("tool.uv", key)
     if items is not None and not (isinstance(items, list) and all(isinstance(item, str) for item in items)):
-        raise fault(path, line, f"`{key}` needs a list of texts")
+        raise fault(path, line, f"`{key}` needs a list of strings")
     reader = Reader(path.resolve().parent)
     for item in items or ():
         line = places.text(item, line)
         if not item.strip() or item.lstrip().startswith("-"):
-            raise fault(path, line, f"`{item[:60]}` is no requirement")
+            raise fault(path, line, f"`{item[:60]}` is not a requirement")
         reader.line(item.strip(), path, line, places.raw(line))
     yield from reader.entries

@@ -1,4 +1,4 @@
-"""Lock files in YAML: long, machine-written, of which a few keys of each package matter."""
+"""Read lock files in YAML: long and machine-written, with few keys per package that matter."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LONG = 200_000  # characters; a shorter file is read whole
 
 
 def read_lock_yaml(path: Path, text: str, section: str, keys: Collection[str]) -> tuple[Any, Lines]:
-    """The document and its lines; of a long one only these keys of the section's packages."""
+    """Return the document and its lines; of a long one, only these keys of the section's packages."""
     if len(text) > _LONG:
-        text = _thinned(text, section, keys)
+        text = _with_keys_only(text, section, keys)
     return parse_yaml(text, str(path))
 
 
-def _thinned(text: str, section: str, keys: Collection[str]) -> str:
-    """The text with blank lines where keys of packages stand that nobody asks for: lines keep their numbers."""
+def _with_keys_only(text: str, section: str, keys: Collection[str]) -> str:
+    """Return the text with all other keys of packages blank, so that lines keep their numbers."""
     kept = re.compile(rf"(?:- )?(?:{'|'.join(map(re.escape, keys))}):")
     inside, indent = False, 0
     rows = text.split("\n")
@@ -38,16 +38,16 @@ def _thinned(text: str, section: str, keys: Collection[str]) -> str:
         at = len(row) - len(stripped) + (2 if stripped.startswith("- ") else 0)
         if at == indent and kept.match(stripped):
             continue
-        # The dash of an item must stay, whichever of its keys is first.
+        # The dash of an item must stay, whichever key comes first.
         rows[number] = f"{row[: indent - 2]}-" if stripped.startswith("- ") and at == indent else ""
     return "\n".join(rows)
 
 
 def machine_of(path: Path, platforms: set[str]) -> str:
-    """The platform to read: Linux on x86_64, or the Linux there is."""
+    """Return the platform to read: Linux on x86_64, else the first Linux."""
     linux = sorted(name for name in platforms if name.startswith("linux"))
     if not linux:
         raise fault(
-            path, None, f"nothing is locked for Linux, only for {', '.join(sorted(platforms)) or 'nothing'}"[:200]
+            path, None, f"it locks no package for Linux (only for {', '.join(sorted(platforms)) or 'nothing'})"[:200]
         )
     return "linux-64" if "linux-64" in linux else linux[0]

@@ -1,4 +1,4 @@
-"""What a base image holds: NVIDIA's from the table in the rulebook, others as far as their tags say it."""
+"""What a base image holds: from the rulebook's table of images, else as far as its tag says."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Fact
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.base import DeclaredRequirement
+from doctor.sources.watch import Images
 
 #: `nvcr.io/nvidia/pytorch:24.10-py3`, also as enroot writes it: `nvcr.io#nvidia/pytorch:24.10-py3`.
 _REFERENCE = re.compile(
@@ -24,103 +24,116 @@ _FIRST_OF_WHEELS = (2, 5)
 _CUDA = re.compile(r"(?P<cuda>\d+\.\d+)(?:\.\d+)?(?P<cudnn>-cudnn\d*)?-")
 _VLLM = re.compile(r"v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?:-.*)?")
 _PYTHON = re.compile(r"(?P<version>3\.\d+(?:\.\d+)?)(?:-.*)?")
-#: What an image that brings torch may bring besides; on record or not, something of it is there.
+#: What NVIDIA's images with torch may hold; where the table lacks a value, it is unknown and not absent.
 _OF_NGC = ("torch.version", "transformer-engine.version", "flash-attn.version", "cudnn.version", "torch.cuda",
            "triton.version")  # fmt: skip
 _ABOUT_ROW = ("source", "certainty", "reported")
 _MIRRORS = re.compile(
     r"^(?:docker\.io/|index\.docker\.io/|registry-1\.docker\.io/|mirror\.gcr\.io/|public\.ecr\.aws/docker/)"
 )
-_BARE = (
-    "ubuntu",
-    "debian",
-    "scratch",
-    "alpine",
-    "rockylinux",
-    "almalinux",
-    "centos",
-    "fedora",
-    "busybox",
-    "amazonlinux",
-)
+_WITHOUT_PACKAGES = (
+    "ubuntu", "debian", "scratch", "alpine", "rockylinux", "almalinux", "centos", "fedora", "busybox", "amazonlinux",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Image:
-    """What is known of an image's content."""
+    """What is known of the content of an image."""
 
     entries: tuple[DeclaredRequirement, ...] = ()
     facts: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def image(reference: str, file: str, line: int, raw: str = "") -> Image:
-    """The packages and facts of an image by its name and tag."""
+@dataclass(frozen=True)
+class _Line:
+    """The line that names an image."""
+
+    file: str
+    number: int
+    raw: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.number}"
+
+    def entry(
+        self, name: str, version: str | None = None, problem: str | None = None, *, source: bool = False
+    ) -> DeclaredRequirement:
+        """Return one package of the image."""
+        pin = f"=={version}" if version else ""
+        return DeclaredRequirement(
+            name, self.file, self.number, pin, version, raw=self.raw, problem=problem, source=source
+        )
+
+
+def image(reference: str, images: Images, file: str, number: int, raw: str = "") -> Image:
+    """Return the packages and facts of an image by its name and tag; `file`, `number` and `raw` are the line."""
+    line = _Line(file, number, raw)
     match = _REFERENCE.fullmatch(reference)
-    at = f"{file}:{line}"
     if match is None:
-        return Image(notes=(f"{at}: what the image `{reference[:60]}` holds could not be told",))
+        return Image(notes=(f"{line.place}: unknown content of the image `{reference[:60]}`",))
     name = _MIRRORS.sub("", match["name"].replace("#", "/"))
     name, tag = re.sub(r"^library/", "", name), match["tag"] or ""
-    if name in ("nvcr.io/nvidia/pytorch", "nvcr.io/nvidia/nemo"):
-        return _ngc(name, tag, file, line, raw)
+    rows = images.get(name, {})
+    release = _NGC.fullmatch(tag)
+    row = rows.get(tag) or (rows.get(release["release"]) if release else None)
+    if row is not None:
+        return _from_table(f"{name}:{tag}", row, line)
     if name == "pytorch/pytorch":
-        return _pytorch(tag, file, line, raw)
+        return _pytorch(tag, line)
     if name in ("nvidia/cuda", "nvcr.io/nvidia/cuda"):
         found = _CUDA.match(tag)
-        told = f"CUDA {found['cuda']}" if found else "a CUDA of no known version"
-        told += " and a cuDNN" if found and found["cudnn"] else ""
-        return Image(notes=(f"{at}: the image brings {told} to build with; a torch from a wheel brings its own",))
+        parts = (f"CUDA {found['cuda']}" if found else "a CUDA of unknown version") + (
+            " and a cuDNN" if found and found["cudnn"] else ""
+        )
+        return Image(notes=(f"{line.place}: the image brings {parts} to build with; a torch wheel brings its own",))
     if name == "python":
         found = _PYTHON.fullmatch(tag)
-        return Image(facts=(make_fact("python.version", found["version"], at),) if found else ())
-    if name in _BARE:
+        return Image(facts=(make_fact("python.version", found["version"], line.place),) if found else ())
+    if name in _WITHOUT_PACKAGES:
         return Image()
     if name == "vllm/vllm-openai":
-        return _vllm(tag, file, line, raw)
+        return _vllm(tag, line)
+    if rows:
+        return _from_table(f"{name}:{tag or 'latest'}", None, line)
     if name.startswith("rocm/"):
-        problem = f"the image `{reference[:60]}` is made for AMD's GPUs"
-        return Image((DeclaredRequirement("torch", file, line, raw=raw, problem=problem),), notes=(f"{at}: {problem}",))
-    return Image(notes=(f"{at}: what the image `{reference[:60]}` holds is not on record",))
+        problem = f"the image `{reference[:60]}` is for AMD GPUs"
+        return Image((line.entry("torch", problem=problem),), notes=(f"{line.place}: {problem}",))
+    return Image(notes=(f"{line.place}: unknown content of the image `{reference[:60]}`",))
 
 
-def _pytorch(tag: str, file: str, line: int, raw: str) -> Image:
-    """PyTorch's own: the tag says release and CUDA, and the build is that of the index of that CUDA."""
+def _pytorch(tag: str, line: _Line) -> Image:
+    """Return PyTorch's own image: the tag names release and CUDA, the build is that of the index for that CUDA."""
     found = _TORCH.fullmatch(tag)
     if found is None:
         problem = f"the tag `{tag or 'latest'}` of pytorch/pytorch fixes no release"
-        return Image((DeclaredRequirement("torch", file, line, raw=raw, problem=problem),))
+        return Image((line.entry("torch", problem=problem),))
     conda = tuple(map(int, found["version"].split(".")[:2])) < _FIRST_OF_WHEELS
     version = found["version"] + ("" if conda else f"+cu{found['cuda'].replace('.', '')}")
-    facts = [Fact("torch.cuda", found["cuda"], f"{file}:{line}")]
     build = "package of conda" if conda else "wheel"
-    note = f"{file}:{line}: its torch is taken to be the {build} for CUDA {found['cuda']}, with the cuDNN of that build"
-    return Image((DeclaredRequirement("torch", file, line, f"=={version}", version, raw=raw),), tuple(facts), (note,))
+    note = (
+        f"{line.place}: its torch is assumed to be the {build} for CUDA {found['cuda']}, with the cuDNN of that build"
+    )
+    return Image((line.entry("torch", version),), (Fact("torch.cuda", found["cuda"], line.place),), (note,))
 
 
-def _vllm(tag: str, file: str, line: int, raw: str) -> Image:
-    """vLLM's own: the tag is its release, and the torch is the one which that release requires."""
+def _vllm(tag: str, line: _Line) -> Image:
+    """Return vLLM's own image: the tag is its release, and torch is the one that this release requires."""
     found = _VLLM.fullmatch(tag)
     if found is None:
         problem = f"the tag `{tag or 'latest'}` of vllm/vllm-openai fixes no release"
-        return Image(
-            tuple(DeclaredRequirement(name, file, line, raw=raw, problem=problem) for name in ("vllm", "torch"))
-        )
-    note = f"{file}:{line}: its torch is taken to be the one that vLLM {found['version']} requires"
-    return Image(
-        (DeclaredRequirement("vllm", file, line, f"=={found['version']}", found["version"], raw=raw),), (), (note,)
-    )
+        return Image(tuple(line.entry(name, problem=problem) for name in ("vllm", "torch")))
+    note = f"{line.place}: its torch is assumed to be the one that vLLM {found['version']} requires"
+    return Image((line.entry("vllm", found["version"]),), (), (note,))
 
 
-def _ngc(name: str, tag: str, file: str, line: int, raw: str) -> Image:
-    """NVIDIA's: the release is in the table, or what it holds cannot be told."""
-    release = _NGC.fullmatch(tag)
-    row = _table(name).get(release["release"]) if release else None
-    at, shown = f"{file}:{line}", f"{name}:{tag or 'latest'}"
+def _from_table(shown: str, row: Mapping[str, Any] | None, line: _Line) -> Image:
+    """Return what the table says about an image; without a row for its tag, everything is unknown."""
     if row is None:
-        held, why = {}, f"what `{shown}` holds is not on record"
+        held, why = {}, f"unknown content of the image `{shown}`"
     else:
-        held, why = {**row.get("reported", {}), **row}, f"which one {shown} holds is not on record"
+        held, why = {**row.get("reported", {}), **row}, f"unknown release in the image `{shown}`"
     entries, facts = [], []
     for key in dict.fromkeys((*held, *_OF_NGC)):
         if key in _ABOUT_ROW:
@@ -128,25 +141,16 @@ def _ngc(name: str, tag: str, file: str, line: int, raw: str) -> Image:
         package = key.removesuffix(".version")
         if key.endswith(".version") and package not in ("cudnn", "python"):
             version = held.get(key)
-            problem = None if version else why
-            pin = f"=={version}" if version else ""
-            entries.append(
-                DeclaredRequirement(package, file, line, pin, version, raw=raw, problem=problem, source=True)
-            )
+            entries.append(line.entry(package, version, None if version else why, source=True))
         else:
-            facts.append(make_fact(key, held.get(key), at, problem=None if key in held else why))
-    return Image(tuple(entries), tuple(facts), tuple(_hearsay(row or {}, at)))
+            facts.append(make_fact(key, held.get(key), line.place, problem=None if key in held else why))
+    return Image(tuple(entries), tuple(facts), tuple(_reported(row or {}, line.place)))
 
 
-def _hearsay(row: Mapping[str, Any], at: str) -> Iterator[str]:
-    """What of the row was said by others than the publisher of the image."""
+def _reported(row: Mapping[str, Any], place: str) -> Iterator[str]:
+    """Yield a note for what others than the publisher of the image say about it."""
     if row.get("certainty") == "reported":
-        yield f"{at}: what this image holds was reported by others ({row['source']}), not by its publisher"
+        yield f"{place}: the content of this image was reported by others ({row['source']}), not by its publisher"
     elif row.get("reported"):
         named = ", ".join(key for key in row["reported"] if key not in _ABOUT_ROW)
-        yield f"{at}: {named} of this image: reported by others ({row['reported']['source']}), not by its publisher"
-
-
-def _table(name: str) -> Mapping[str, Mapping[str, Any]]:
-    tables: Mapping[str, Mapping[str, Mapping[str, Any]]] = load_rulebook().libraries["images"].body["images"]
-    return tables.get(name, {})
+        yield f"{place}: {named} of this image: reported by others ({row['reported']['source']}), not by its publisher"

@@ -1,6 +1,6 @@
-"""Dockerfile: the last stage, what it is built from, and what its commands install.
+"""Dockerfile: the last stage, its base, and the packages its commands install; nothing is built.
 
-No light library that is kept up reads the format with heredocs and line numbers, so this does; nothing is built.
+No small maintained library reads the format with heredocs and line numbers.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from pathlib import Path
 
 from doctor.errors import fault
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest
+from doctor.sources.watch import Watch
 
 from .instructions import HEREDOC, Instruction, arguments, exec_form, flat, instructions, pairs
 from .interpreter import Script
 from .shell import UNKNOWN, substituted
 
 _FLAG = re.compile(r"\s*--[a-z][a-z-]*(?:=\S*)?(?=\s)")
-#: Copied from another stage, these bring the packages that were installed there.
+#: Folders that hold installed packages: copied from another stage, they bring its packages.
 _PACKAGES = re.compile(
     r"venv|site-packages|dist-packages|conda|\.local|^/usr(/local)?(/lib.*|/bin)?/?$|^/opt(/[\w.-]+)?/?$|^/$|python"
 )
@@ -26,7 +27,7 @@ MAX_STAGES = 200
 
 @dataclass(frozen=True)
 class Stage:
-    """From one FROM to the next."""
+    """The instructions from one FROM to the next."""
 
     base: str
     name: str
@@ -34,14 +35,14 @@ class Stage:
     instructions: list[Instruction] = field(default_factory=list)
 
 
-def read(path: Path, text: str) -> Manifest:
-    """What the image of the last stage holds."""
-    return read_stage(path, text, "")
+def read(path: Path, text: str, watch: Watch) -> Manifest:
+    """Return what the image of the last stage holds."""
+    return read_stage(path, text, "", watch)
 
 
-def read_stage(path: Path, text: str, name: str) -> Manifest:
-    """What the image of a stage holds, as `docker build --target` would make it; without a name, of the last."""
-    file = _File(path, text)
+def read_stage(path: Path, text: str, name: str, watch: Watch) -> Manifest:
+    """Return what the image of a stage holds, as built by `docker build --target NAME`; without a name, of the last."""
+    file = _Stages(path, text, watch)
     script = file.built(file.number(name))
     installs = script.installs
     entries: list[DeclaredRequirement] = [entry for found in installs.entries.values() for entry in found]
@@ -50,65 +51,63 @@ def read_stage(path: Path, text: str, name: str) -> Manifest:
     return Manifest(tuple(entries), facts, False, "", notes, tuple(sorted(installs.included)))
 
 
-class _File:
-    """The stages of one file, each built when it is needed."""
+class _Stages:
+    """The stages of one file, each followed when it is needed."""
 
-    def __init__(self, path: Path, text: str) -> None:
-        self.path, self.text = path, text
+    def __init__(self, path: Path, text: str, watch: Watch) -> None:
+        self.path, self.text, self.watch = path, text, watch
         self.globals: dict[str, str | None] = {}
         self.stages: list[Stage] = []
         self._built: dict[int, Script] = {}
         for instruction in instructions(path, text):
             if instruction.name == "FROM":
-                self._from(instruction)
+                self._add_stage(instruction)
             elif self.stages:
                 self.stages[-1].instructions.append(instruction)
             elif instruction.name == "ARG":
                 arguments(instruction, self.globals, {})
             else:
-                raise fault(path, instruction.line, f"`{instruction.name}` stands before the first `FROM`")
+                raise fault(path, instruction.line, f"`{instruction.name}` comes before the first `FROM`")
         if not self.stages:
             raise fault(path, None, "it has no `FROM`", "is this a Dockerfile?")
 
-    def _from(self, instruction: Instruction) -> None:
+    def _add_stage(self, instruction: Instruction) -> None:
         words = substituted(flat(instruction.rest), self.globals).split()
         words = [word for word in words if not word.startswith("--")]
         if not words or len(words) not in (1, 3) or (len(words) == 3 and words[1].lower() != "as"):
-            raise fault(
-                self.path, instruction.line, "`FROM` needs an image, and may name its stage: `FROM image AS name`"
-            )
+            raise fault(self.path, instruction.line, "`FROM` needs an image and an optional name: `FROM image AS name`")
         if len(self.stages) >= MAX_STAGES:
             raise fault(self.path, instruction.line, f"more than {MAX_STAGES} stages")
         self.stages.append(Stage(words[0], words[2].lower() if len(words) == 3 else "", instruction.line))
 
     def _earlier(self, name: str, before: int) -> int | None:
-        """The number of an earlier stage by name or number."""
+        """Return the number of an earlier stage by name or number."""
         for number in range(before - 1, -1, -1):
             if self.stages[number].name == name.lower():
                 return number
         return int(name) if name.isdecimal() and len(name) < 5 and int(name) < before else None
 
     def number(self, name: str) -> int:
-        """The stage of that name; else the last that begins with more than an empty file system."""
+        """Return the stage of that name; without a name, the last that does not start from an empty file system."""
         last = len(self.stages)
         if name:
             found = self._earlier(name, last)
             if found is None:
                 known = ", ".join(stage.name for stage in self.stages if stage.name) or "none"
-                raise fault(self.path, None, f"it has no stage `{name[:40]}`", f"it names: {known}")
+                raise fault(self.path, None, f"it has no stage `{name[:40]}`", f"it has: {known}")
             return found
         full = (number for number in range(last - 1, -1, -1) if self._root(number) != "scratch")
         return next(full, last - 1)
 
     def _root(self, number: int) -> str:
-        """The image that a stage goes back to."""
+        """Return the image on which a stage and its base stages are built."""
         while (before := self._earlier(self.stages[number].base, number)) is not None:
             number = before
         return self.stages[number].base
 
     def built(self, number: int) -> Script:
-        """The state at the end of a stage."""
-        chain = [number]  # stages that this one goes on from, so that a long chain is no deep recursion
+        """Return the state at the end of a stage."""
+        chain = [number]  # base stages, collected first: a long chain would recurse too deeply
         while (before := self._earlier(self.stages[chain[-1]].base, chain[-1])) is not None:
             if before in self._built or self.stages[chain[-1]].base.isdecimal():
                 break
@@ -126,19 +125,19 @@ class _File:
             for name in [name for name in script.variables if name not in script.exported]:
                 del script.variables[name]  # build arguments end with their stage
         else:
-            script = Script(self.path, self.text)
+            script = Script(self.path, self.text, self.watch)
             if UNKNOWN in stage.base:
                 shown = stage.base.replace(UNKNOWN, "…")[:60]
                 script.installs.notes.append(
-                    f"{self.path}:{stage.line}: what the image `{shown}` holds was not read: its name is the build's"
+                    f"{self.path}:{stage.line}: unknown content of the image `{shown}`: only the build knows its name"
                 )
             else:
                 script.base(stage.base, stage.line)
         for instruction in stage.instructions:
-            self._obey(instruction, script, number)
+            self._apply(instruction, script, number)
         return script
 
-    def _obey(self, instruction: Instruction, script: Script, number: int) -> None:
+    def _apply(self, instruction: Instruction, script: Script, number: int) -> None:
         if instruction.name == "ARG":
             arguments(instruction, script.variables, self.globals, script.exported)
         elif instruction.name == "ENV":
@@ -159,13 +158,13 @@ class _File:
                 line += 1
                 text = text[joined.end() :]
         if text.lstrip().startswith("[") and not instruction.heredocs:
-            script.apart(exec_form(text), line)
+            script.run_in_subshell(exec_form(text), line)
         elif instruction.heredocs and not HEREDOC.sub("", text).strip():
             for _, body, first in instruction.heredocs:
-                script.apart(body, first)
+                script.run_in_subshell(body, first)
         else:
             whole = "".join(f"\n{body}{tag}" for tag, body, _ in instruction.heredocs)
-            script.apart(text + whole, line)
+            script.run_in_subshell(text + whole, line)
 
     def _copy(self, instruction: Instruction, script: Script, number: int) -> None:
         words = substituted(flat(instruction.rest), script.variables).split()

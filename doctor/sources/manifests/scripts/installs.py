@@ -1,4 +1,4 @@
-"""What install commands leave behind, in their order: of each package the last command that changes it counts."""
+"""Follow install commands in their order; of each package the last command that changes it counts."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
 from doctor.packages.requirements import admits
-from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, normalized
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index
 from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.formats.requirements import Reader
 from doctor.sources.manifests.source_builds import displaced
+from doctor.sources.watch import Watch
 
 from .shell import UNKNOWN
 
-Said = tuple[int, str]  # line and word
-#: Finds a file that a command names: (path, text), None for one that is not there.
+LineWord = tuple[int, str]  # line and word
+#: Returns (path, text) of a file that a command names, None where it is not in the project.
 Find = Callable[[str], "tuple[Path, str] | None"]
 
 _VALUED = {
@@ -40,32 +43,34 @@ _OF_TORCH = ("torch.", "cudnn.")
 
 
 class Installs:
-    """Packages and what is known of them, command by command."""
+    """The packages and facts after the install commands that were followed so far."""
 
-    def __init__(self, path: Path, top: Path, find: Find, rows: Sequence[str] = ()) -> None:
-        self.path, self.top, self.find, self.rows = path, top, find, rows
+    def __init__(self, path: Path, top: Path, find: Find, rows: Sequence[str], watch: Watch) -> None:
+        self.path, self.top, self.find, self.rows, self.watch = path, top, find, rows, watch
         self.entries: dict[str, list[DeclaredRequirement]] = {}
         self.facts: dict[str, Fact] = {}
         self.notes: list[str] = []
         self.included: set[str] = set()
 
     def copy(self) -> Installs:
-        """The same, to go on from."""
-        other = Installs(self.path, self.top, self.find, self.rows)
+        """Return a copy that later commands can change."""
+        other = Installs(self.path, self.top, self.find, self.rows, self.watch)
         other.entries = {name: list(entries) for name, entries in self.entries.items()}
         other.facts, other.notes = dict(self.facts), list(self.notes)
         other.included = set(self.included)
         return other
 
     def raw(self, line: int) -> str:
-        """A line of the file as it stands."""
+        """Return a line of the file."""
         return self.rows[line - 1].strip() if 0 < line <= len(self.rows) else ""
 
-    def pip(self, words: Sequence[Said], variables: Mapping[str, str | None], *, certain: bool = True) -> None:
-        """The words after `pip install`."""
+    def pip_install(
+        self, words: Sequence[LineWord], variables: Mapping[str, str | None], *, certain: bool = True
+    ) -> None:
+        """Follow `pip install`; `words` are those behind it."""
         reader = Reader(self.top)
         upgrade, alone = False, False
-        indexes: list[Said] = []
+        indexes: list[LineWord] = []
         torch_backend = ""
         at = words[0][0] if words else 1
         index = 0
@@ -106,8 +111,8 @@ class Installs:
         if certain and not alone:
             self.remove(displaced(self.entries, {entry.name for entry in reader.entries if not entry.constraint}))
         if any(entry.name == "torch" for entry in reader.entries):
-            told = (variables.get(name) or "" for name in _INDEX_VARIABLES)
-            indexes = [*((0, url) for url in told if url), *indexes]
+            urls = (variables.get(name) or "" for name in _INDEX_VARIABLES)
+            indexes = [*((0, url) for url in urls if url), *indexes]
             built = [(line, cuda) for line, url in indexes if (cuda := cuda_of_index(url))]
             match = re.fullmatch(r"cu(\d+)(\d)", torch_backend or variables.get("UV_TORCH_BACKEND") or "")
             if match:
@@ -124,8 +129,7 @@ class Installs:
         certain: bool = True,
         facts: Iterable[Fact] = (),
     ) -> None:
-        """One command's packages: what is there and fits is left alone, the rest takes the place of what was there."""
-
+        """Install the packages of one command: an installed release that fits stays, any other is replaced."""
         groups: dict[str, list[DeclaredRequirement]] = {}
         for entry in entries:
             groups.setdefault(entry.name, []).append(entry)
@@ -133,8 +137,8 @@ class Installs:
             before = next((entry for entry in self.entries.get(name, ()) if not entry.constraint), None)
             wanted = [entry for entry in found if not entry.constraint]
             if not certain:
-                told = "is installed under a condition"
-                found = [replace(entry, problem=f"{entry.place}: {told}") for entry in found]
+                problem = "is installed under a condition"
+                found = [replace(entry, problem=f"{entry.place}: {problem}") for entry in found]
             elif before is not None and wanted and not upgrade and not any(entry.problem for entry in wanted):
                 if before.version and all(admits(entry.range, before.version) for entry in wanted):
                     if not any("+" in (entry.version or "") for entry in wanted):
@@ -142,7 +146,7 @@ class Installs:
                 elif before.problem and not any(entry.range for entry in wanted):
                     continue
             if before is not None and wanted and name == "torch":
-                self._forget()
+                self._drop_torch()
             if not wanted:
                 self.entries.setdefault(name, []).extend(found)
             else:
@@ -151,22 +155,22 @@ class Installs:
         self.facts.update({fact.key: fact for fact in facts})
 
     def remove(self, names: Iterable[str], line: int | None = None) -> None:
-        """Packages that go; by `pip uninstall` in that line, they are known not to be there."""
+        """Remove packages; with the line of a `pip uninstall`, they are known to be absent."""
         for name in names:
-            self.entries.pop(normalized(name), None)
+            self.entries.pop(canonicalize_name(name), None)
             if line is not None and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-                key = f"{normalized(name).strip('-')}.version"
+                key = f"{canonicalize_name(name).strip('-')}.version"
                 self.facts[key] = Fact(key, ABSENT, f"{self.path}:{line}")
-            if normalized(name) == "torch":
-                self._forget()
+            if canonicalize_name(name) == "torch":
+                self._drop_torch()
 
-    def _forget(self) -> None:
-        """Another torch brings another CUDA, cuDNN and triton."""
+    def _drop_torch(self) -> None:
+        """Drop what came with torch: another torch brings another CUDA, cuDNN and triton."""
         self.entries.pop("triton", None)
         self.facts = {key: fact for key, fact in self.facts.items() if not key.startswith(_OF_TORCH)}
 
-    def _doubt(self, word: str, line: int) -> None:
-        """A command installs something that was not read: what was uninstalled before may be there again."""
+    def _doubt_removals(self, word: str, line: int) -> None:
+        """Mark uninstalled packages as unknown: a command that was not read may install them again."""
         for key, fact in self.facts.items():
             if key.endswith(".version") and fact.value == ABSENT:
                 problem = f"uninstalled in {fact.source}; `{word}` in {self.path}:{line} may install it again"
@@ -180,11 +184,13 @@ class Installs:
             if name is None:
                 shown = word.replace(UNKNOWN, "…")[:60]
                 self.notes.append(f"{self.path}:{line}: `{shown}` was not read: only the build knows its value")
-                self._doubt(shown, line)
+                self._doubt_removals(shown, line)
                 return
             problem = f"`{word.replace(UNKNOWN, '…')[:60]}` in {self.path}:{line} depends on a value of the build"
             reader.entries.append(
-                DeclaredRequirement(normalized(name[0]), str(self.path), line, raw=self.raw(line), problem=problem)
+                DeclaredRequirement(
+                    canonicalize_name(name[0]), str(self.path), line, raw=self.raw(line), problem=problem
+                )
             )
             return
         project = re.fullmatch(r"(?:file:)?((?:\.{1,2}|~)?/[^\[]*|\.{1,2}|[\w.-]+/[\w./-]*)(?:\[([^\]]*)\])?", word)
@@ -193,40 +199,45 @@ class Installs:
             return
         try:
             reader.line(word, self.path, line, self.raw(line))
-        except DoctorError as fault:
+        except DoctorError as problem:
             if name is None or "://" in word:
-                self.notes.append(f"{fault.message}: it was not read")
-                self._doubt(word[:60], line)
+                self.notes.append(f"{problem.message}: skipped")
+                self._doubt_removals(word[:60], line)
                 return
-            why = fault.message.removeprefix(f"{self.path}:{line}: ")
+            why = problem.message.removeprefix(f"{self.path}:{line}: ")
             reader.entries.append(
                 DeclaredRequirement(
-                    normalized(name[0]), str(self.path), line, raw=self.raw(line), problem=f"{self.path}:{line}: {why}"
+                    canonicalize_name(name[0]),
+                    str(self.path),
+                    line,
+                    raw=self.raw(line),
+                    problem=f"{self.path}:{line}: {why}",
                 )
             )
 
     def _project(self, folder: str, extras: str, line: int, reader: Reader) -> None:
-        """`pip install .`: what the project's pyproject.toml asks for."""
+        """Install the requirements of the project in a folder: `pip install .`."""
         found = self.find("pyproject.toml") if folder.rstrip("/") in (".", "", "/workspace", "/app", "/src") else None
         if found is None:
-            self.notes.append(f"{self.path}:{line}: what the project in `{folder[:60]}` needs was not read")
-            self._doubt(folder[:60], line)
+            self.notes.append(f"{self.path}:{line}: the requirements of the project in `{folder[:60]}` were not read")
+            self._doubt_removals(folder[:60], line)
             return
 
         try:
-            sheet = read_project(*found, tuple(filter(None, re.split(r"[\s,]+", extras))), groups=())
-        except DoctorError as fault:
-            self.notes.append(f"{self.path}:{line}: what the project needs was not read: {fault.message}")
+            chosen = tuple(filter(None, re.split(r"[\s,]+", extras)))
+            manifest = read_project(*found, self.watch, chosen, groups=())
+        except DoctorError as problem:
+            self.notes.append(f"{self.path}:{line}: the requirements of the project were not read: {problem.message}")
             return
-        reader.entries += sheet.entries
-        reader.facts += sheet.facts
+        reader.entries += manifest.entries
+        reader.facts += manifest.facts
 
     def _file(self, name: str, line: int, reader: Reader, *, constraint: bool) -> None:
-        """`-r` and `-c`."""
+        """Read the file of `-r` or `-c`."""
         found = None if UNKNOWN in name or "://" in name else self.find(name)
         if found is None:
             shown = name.replace(UNKNOWN, "…")[:60]
-            self.notes.append(f"{self.path}:{line}: `{shown}` is not in the project: it was not read")
+            self.notes.append(f"{self.path}:{line}: `{shown}` is not in the project and was not read")
             return
         path, text = found
         if path.name == "pyproject.toml":
@@ -234,10 +245,10 @@ class Installs:
             return
         try:
             reader.file(path, text, (self.path.resolve(),), constraint=constraint)
-        except DoctorError as fault:  # the command would fail; what else the file says counts all the same
-            self.notes.append(f"{self.path}:{line}: {fault.message}")
+        except DoctorError as problem:  # the command would fail; the other lines of the file count all the same
+            self.notes.append(f"{self.path}:{line}: {problem.message}")
 
-    def sheet_of(self, sheet: Manifest, *, certain: bool = True) -> None:
-        """All that another file declares, installed by one command."""
-        self.notes += sheet.notes
-        self.add(sheet.entries, certain=certain, facts=sheet.facts if certain else ())
+    def add_manifest(self, manifest: Manifest, *, certain: bool = True) -> None:
+        """Install everything that another file declares, by one command."""
+        self.notes += manifest.notes
+        self.add(manifest.entries, certain=certain, facts=manifest.facts if certain else ())

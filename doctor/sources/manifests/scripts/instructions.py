@@ -26,7 +26,7 @@ Variables = MutableMapping[str, str | None]
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction, with its text as it stands so that lines can be counted."""
+    """One instruction with its text as written, so that lines can be counted."""
 
     name: str
     rest: str
@@ -35,7 +35,7 @@ class Instruction:
 
 
 def instructions(path: Path, text: str) -> Iterator[Instruction]:
-    """Every instruction with its continuation lines; comments between them are blank."""
+    """Yield every instruction with its continuation lines; comments between them become blank."""
     rows = text.split("\n")
     escape = "\\"
     for row in rows[:10]:
@@ -71,7 +71,7 @@ def instructions(path: Path, text: str) -> Iterator[Instruction]:
             for found in HEREDOC.finditer(match["rest"]):
                 end = next((at for at in range(number, len(rows)) if rows[at].strip() == found[2]), None)
                 if end is None:
-                    raise fault(path, first + 1, f"the text up to `{found[2]}` does not end")
+                    raise fault(path, first + 1, f"the heredoc has no closing `{found[2]}`")
                 heredocs.append((found[2], "".join(f"{row}\n" for row in rows[number:end]), number + 1))
                 number = end + 1
         before = whole[: match.start("rest")].count("\n")
@@ -79,15 +79,15 @@ def instructions(path: Path, text: str) -> Iterator[Instruction]:
 
 
 def flat(text: str) -> str:
-    """Continuation lines joined, quotes dropped."""
+    """Join continuation lines and drop quotes."""
     return re.sub(r"\\\r?\n|\\$", " ", text).replace('"', "").replace("'", "")
 
 
 def arguments(instruction: Instruction, variables: Variables, outer: Variables, exported: Collection[str] = ()) -> None:
-    """`ARG NAME=default`, several at once; without default the one before the first FROM."""
+    """Apply `ARG NAME=default`; without a default, the value of the same `ARG` before the first FROM counts."""
     for command in commands(instruction.rest.replace("\\\n", " ")):
         for word in command.words:
-            for text in word.said(variables):
+            for text in word.expanded(variables):
                 name, equals, value = text.partition("=")
                 if name in exported:
                     continue  # ENV wins over ARG
@@ -102,7 +102,7 @@ def arguments(instruction: Instruction, variables: Variables, outer: Variables, 
 
 
 def pairs(instruction: Instruction, variables: Variables) -> Iterator[tuple[str, str, int]]:
-    """(name, value, line) of `ENV A=1 B=2` and of the old `ENV A 1`."""
+    """Yield (name, value, line) of `ENV A=1 B=2` and of the old form `ENV A 1`."""
     text = instruction.rest
     old = re.match(r"\s*([^\s=]+)[ \t]+(.*)", text, re.DOTALL)
     if old and not _PAIR.match(text):
@@ -110,7 +110,7 @@ def pairs(instruction: Instruction, variables: Variables) -> Iterator[tuple[str,
         return
     position, line = 0, instruction.line
     text = re.sub(r"\\(\r?\n)", r"\1", text)
-    before = dict(variables)  # all of one ENV see what was set before it
+    before = dict(variables)  # the values of one ENV see only earlier instructions
     while match := _PAIR.match(text, position):
         line = instruction.line + text.count("\n", 0, match.start(1))
         raw = match[2]
@@ -121,7 +121,7 @@ def pairs(instruction: Instruction, variables: Variables) -> Iterator[tuple[str,
 
 
 def exec_form(text: str) -> str:
-    """`["pip", "install", "x"]` as a shell would be told it."""
+    """Return `["pip", "install", "x"]` as a shell command."""
     try:
         words = json.loads(re.sub(r"\\\r?\n", " ", text).strip())
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What the commands of a script leave behind: packages, variables, and hints at modules, images and GPUs."""
+"""Follow the commands of a script: the packages and variables they leave, and hints at modules, images and GPUs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pathlib import Path, PurePosixPath
 
 from doctor.errors import DoctorError
 from doctor.model import Fact
-from doctor.sources.manifests.base import MAX_BYTES
+from doctor.sources.manifests.base import MAX_BYTES, ManifestKind
 from doctor.sources.manifests.formats.conda import read, specified
 from doctor.sources.manifests.formats.requirements import project_top
 from doctor.sources.manifests.readers import reader_of
+from doctor.sources.watch import Watch
 from doctor.util.yaml_text import read_text
 
 from .base_images import image
-from .installs import Installs, Said
+from .installs import Installs, LineWord
 from .shell import UNKNOWN, Command, commands
-from .variables import variable, watched
+from .variables import is_read, variable
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _PIP = re.compile(r"pip(?:3(?:\.\d+)?)?")
@@ -27,32 +28,36 @@ _QUIET = ("echo", "printf", "#", "cat", "grep", "sed", "true", ":", "which", "co
 _BUILDERS = ("pip", "pip3", "uv", "conda", "mamba", "micromamba", "make", "cmake", "python setup.py", "apt-get", "apt")
 _STARTS = ("srun", "docker", "podman", "singularity", "apptainer", "enroot", "torchrun", "sbatch", "mpirun")
 _IMAGE = re.compile(r"(?:--container-image=)?((?:docker://)?(?:nvcr\.io[/#]nvidia|pytorch)/pytorch:\S+)")
-#: A command that installs what lies in a file beside it → that file and its format.
+_MODULE = re.compile(r"(?i)(?:^|/)(cudatoolkit|cuda|cudnn|nccl|pytorch|torch)[/-]v?(\d[\w.]*)")
+#: A command that installs what a lock file of the project lists -> that file and its format.
 _SYNCS = {
-    ("uv", "sync"): ("uv.lock", "uv"), ("poetry", "install"): ("poetry.lock", "poetry"),
-    ("pdm", "install"): ("pdm.lock", "pdm"), ("pdm", "sync"): ("pdm.lock", "pdm"),
-    ("pixi", "install"): ("pixi.lock", "pixi"), ("pipenv", "install"): ("Pipfile.lock", "pipfile_lock"),
-    ("pipenv", "sync"): ("Pipfile.lock", "pipfile_lock"),
+    ("uv", "sync"): ("uv.lock", ManifestKind.UV), ("poetry", "install"): ("poetry.lock", ManifestKind.POETRY),
+    ("pdm", "install"): ("pdm.lock", ManifestKind.PDM), ("pdm", "sync"): ("pdm.lock", ManifestKind.PDM),
+    ("pixi", "install"): ("pixi.lock", ManifestKind.PIXI),
+    ("pipenv", "install"): ("Pipfile.lock", ManifestKind.PIPFILE_LOCK),
+    ("pipenv", "sync"): ("Pipfile.lock", ManifestKind.PIPFILE_LOCK),
 }  # fmt: skip
 _CONTEXTS = ("docker", "dockerfiles", ".devcontainer", "containers", "container", "build", "scripts", "slurm", "jobs")
 
 
 class Script:
-    """A running account of one file's commands."""
+    """The state after the commands of one file that were followed so far."""
 
-    def __init__(self, path: Path, text: str) -> None:
-        self.path, self.top = path, project_top(path)
+    def __init__(self, path: Path, text: str, watch: Watch) -> None:
+        self.path, self.top, self.watch = path, project_top(path), watch
         self.rows = text.split("\n")
         self.variables: MutableMapping[str, str | None] = {}
         self.exported: MutableMapping[str, bool] = {}
         self.environment: MutableMapping[str, Fact] = {}
-        self.copied: dict[str, str] = {}  # name in the image → path in the project
-        self.written: dict[str, str] = {}  # files that the script itself writes, with lines kept
-        self.installs = Installs(path, self.top, self.find, self.rows)
+        self.copied: dict[str, str] = {}  # name in the image -> path in the project
+        self.written: dict[
+            str, str
+        ] = {}  # name of a file that the script writes -> its text, at the line numbers of the script
+        self.installs = Installs(path, self.top, self.find, self.rows, watch)
 
     def copy(self) -> Script:
-        """The same state, to go on from."""
-        other = Script(self.path, "")
+        """Return a copy that later commands can change."""
+        other = Script(self.path, "", self.watch)
         other.rows = self.rows
         other.variables, other.exported = dict(self.variables), dict(self.exported)
         other.environment, other.copied = dict(self.environment), dict(self.copied)
@@ -62,48 +67,48 @@ class Script:
         return other
 
     def run(self, text: str, first_line: int) -> None:
-        """Every command of a text that begins in this line."""
+        """Follow every command of a text that begins in this line."""
         for command in commands(text, first_line):
             self._command(command)
 
-    def apart(self, text: str, first_line: int) -> None:
-        """The same for a shell of its own: what it sets ends with it, what it installs stays."""
-        kept = self.variables, self.exported, self.environment
-        self.variables, self.exported = ChainMap({}, kept[0]), ChainMap({}, kept[1])
-        self.environment = ChainMap({}, kept[2])
+    def run_in_subshell(self, text: str, first_line: int) -> None:
+        """Follow commands in a shell of their own: variables end with it, installed packages stay."""
+        outer = self.variables, self.exported, self.environment
+        self.variables, self.exported = ChainMap({}, outer[0]), ChainMap({}, outer[1])
+        self.environment = ChainMap({}, outer[2])
         try:
             self.run(text, first_line)
         finally:
-            self.variables, self.exported, self.environment = kept
+            self.variables, self.exported, self.environment = outer
 
     def set(self, name: str, value: str | None, line: int, *, certain: bool = True) -> None:
-        """A variable that the job will see."""
+        """Set a variable that the job will see."""
         self.variables[name] = value if certain else None
         self.exported[name] = True
-        if watched(name):
+        if is_read(name, self.watch):
             fact = variable(name, value, f"{self.path}:{line}", certain=certain)
             self.environment[fact.key] = fact
 
     def find(self, name: str) -> tuple[Path, str] | None:
-        """A file that a command names: one the script wrote, one copied into the image, or one of the project."""
+        """Return (path, text) of a file that a command names: written by the script, copied, or the project's."""
         wanted = PurePosixPath(name)
         for known, text in self.written.items():
             if known == name or PurePosixPath(known).name == wanted.name:
                 return self.path, text
-        mapped = next((self.copied[known] for known in (name, wanted.name) if known in self.copied), None)
+        copied = next((self.copied[known] for known in (name, wanted.name) if known in self.copied), None)
         tails = ["/".join(wanted.parts[index:]) for index in range(len(wanted.parts))]
         folders = [self.path.parent, self.top]
         if self.path.resolve().parent.name in _CONTEXTS:
             folders.append(self.path.parent / "..")
         for folder in dict.fromkeys(folders):
-            for tail in filter(None, (mapped, *tails)):
+            for tail in filter(None, (copied, *tails)):
                 found = self._inside(folder / tail.lstrip("/"))
                 if found is not None:
                     return found
         return None
 
     def _inside(self, path: Path) -> tuple[Path, str] | None:
-        """The file, where it lies in the project."""
+        """Return (path, text) of a file inside the project, else None."""
         try:
             real = path.resolve()
             around = self.top if self.path.resolve().parent.name not in _CONTEXTS else self.top.parent
@@ -119,7 +124,7 @@ class Script:
             return None
 
     def _command(self, command: Command) -> None:
-        words = [(word.line, text) for word in command.words for text in word.said(self.variables)]
+        words = [(word.line, text) for word in command.words for text in word.expanded(self.variables)]
         own: list[tuple[int, str, str]] = []
         while words and (match := _ASSIGNED.fullmatch(words[0][1])):
             value = (self.variables.get(match[1]) or "") + match[3] if match[2] else match[3]
@@ -136,24 +141,24 @@ class Script:
         if self._shell_builtin(name, words, command):
             return
         if name in _QUIET:
-            self._written(name, words, command)
+            self._write_file(name, words, command)
             return
         if name == "env":
             for line, text in words[1:]:
                 if match := _ASSIGNED.fullmatch(text):
                     own.append((line, match[1], match[3]))
         if command.after == "||" and not command.certain:
-            return  # taken only if what comes before it fails
+            return  # runs only if the command before it fails
         if self._install(words, own, certain=command.certain):
             return
         if name in _STARTS:
             self._start(words)
         for line, key, value in own:
-            if watched(key) and name not in _BUILDERS:
+            if is_read(key, self.watch) and name not in _BUILDERS:
                 fact = variable(key, value, f"{self.path}:{line}", certain=command.certain)
                 self.environment[fact.key] = fact
 
-    def _shell_builtin(self, name: str, words: list[Said], command: Command) -> bool:
+    def _shell_builtin(self, name: str, words: list[LineWord], command: Command) -> bool:
         if name in ("export", "declare", "typeset", "readonly", "local"):
             for line, text in words[1:]:
                 match = _ASSIGNED.fullmatch(text)
@@ -176,16 +181,15 @@ class Script:
             return False
         return True
 
-    def _modules(self, words: list[Said]) -> None:
+    def _modules(self, words: list[LineWord]) -> None:
         for line, text in words[1:]:
-            match = re.search(r"(?i)(?:^|/)(cudatoolkit|cuda|cudnn|nccl|pytorch|torch)[/-]v?(\d[\w.]*)", text)
-            if match:
+            if match := _MODULE.search(text):
                 self.installs.notes.append(
                     f"{self.path}:{line}: the module `{text[:60]}` may bring {match[1]} {match[2]}; "
                     "a torch from a wheel brings its own CUDA, cuDNN and NCCL"
                 )
 
-    def _written(self, name: str, words: list[Said], command: Command) -> None:
+    def _write_file(self, name: str, words: list[LineWord], command: Command) -> None:
         target = command.to_file
         if target is None:
             return
@@ -196,7 +200,7 @@ class Script:
                 if match := _ASSIGNED.fullmatch(text):
                     self.set(match[1], match[3], line, certain=command.certain)
 
-    def _install(self, words: list[Said], own: list[tuple[int, str, str]], *, certain: bool) -> bool:
+    def _install(self, words: list[LineWord], own: list[tuple[int, str, str]], *, certain: bool) -> bool:
         texts = [text for _, text in words]
         for index, text in enumerate(texts[:12]):
             base = text.rpartition("/")[2]
@@ -207,7 +211,7 @@ class Script:
                     return False
                 after = words[index + 2 + verb :]
                 if rest[verb] == "install":
-                    self.installs.pip(
+                    self.installs.pip_install(
                         after, ChainMap({key: value for _, key, value in own}, self.variables), certain=certain
                     )
                 elif rest[verb] == "uninstall" and certain:
@@ -221,19 +225,19 @@ class Script:
                 return True
         return False
 
-    def _sync(self, line: int, name: str, kind: str, *, certain: bool) -> None:
+    def _sync(self, line: int, name: str, kind: ManifestKind, *, certain: bool) -> None:
         found = self.find(name)
         if found is None:
             self.installs.notes.append(
-                f"{self.path}:{line}: `{name}` is not in the project: what it locks was not read"
+                f"{self.path}:{line}: `{name}` is not in the project, so its locked packages are unknown"
             )
             return
         try:
-            self.installs.sheet_of(reader_of(kind)(*found), certain=certain)
-        except DoctorError as fault:
-            self.installs.notes.append(f"{self.path}:{line}: {fault.message}")
+            self.installs.add_manifest(reader_of(kind)(*found, self.watch), certain=certain)
+        except DoctorError as problem:
+            self.installs.notes.append(f"{self.path}:{line}: {problem.message}")
 
-    def _conda(self, words: list[Said], *, certain: bool) -> bool:
+    def _conda(self, words: list[LineWord], *, certain: bool) -> bool:
         texts = [text for _, text in words]
         if texts[0] == "env" or "--file" in texts or "-f" in texts:
             named = next((texts[at + 1] for at, text in enumerate(texts[:-1]) if text in ("-f", "--file")), "")
@@ -242,45 +246,44 @@ class Script:
                 self.installs.notes.append(f"{self.path}:{words[0][0]}: `{named[:60]}` is not in the project")
                 return True
             try:
-                self.installs.sheet_of(read(*found), certain=certain)
-            except DoctorError as fault:
-                self.installs.notes.append(f"{self.path}:{words[0][0]}: {fault.message}")
+                self.installs.add_manifest(read(*found, self.watch), certain=certain)
+            except DoctorError as problem:
+                self.installs.notes.append(f"{self.path}:{words[0][0]}: {problem.message}")
             return True
         if texts[0] not in ("install", "create", "update"):
             return False
-        packages: list[Said] = []
+        packages: list[LineWord] = []
         skip = False
         for line, text in words[1:]:
             if skip or text.startswith("-"):
                 skip = not skip and text in ("-c", "--channel", "-n", "--name", "-p", "--prefix", "--solver")
             elif UNKNOWN in text:
-                self.installs.notes.append(f"{self.path}:{line}: `{text.replace(UNKNOWN, '…')[:60]}` was not read")
+                self.installs.notes.append(
+                    f"{self.path}:{line}: `{text.replace(UNKNOWN, '…')[:60]}` was not read (its value is unknown)"
+                )
             else:
                 packages.append((line, text))
         try:
-            self.installs.sheet_of(specified(self.path, packages, self.rows), certain=certain)
-        except DoctorError as fault:
-            self.installs.notes.append(f"{fault.message}: it was not read")
+            self.installs.add_manifest(specified(self.path, packages, self.rows), certain=certain)
+        except DoctorError as problem:
+            self.installs.notes.append(f"{problem.message}: skipped")
         return True
 
-    def _start(self, words: Sequence[Said]) -> None:
-        """Images and variables that a launcher is told."""
+    def _start(self, words: Sequence[LineWord]) -> None:
+        """Take the images and variables from the arguments of a launcher."""
         for index, (line, text) in enumerate(words):
             following = words[index + 1][1] if index + 1 < len(words) else ""
-            reference = re.fullmatch(
-                r"(?:--container-image=)?((?:docker://)?(?:nvcr\.io[/#]nvidia|pytorch)/pytorch:\S+)", text
-            )
-            if reference:
+            if reference := _IMAGE.fullmatch(text):
                 self.base(reference[1], line)
             given = re.fullmatch(r"--(?:env|export)=(.*)", text)
-            told = given[1] if given else following if text in ("-e", "--env", "--export") else ""
-            for part in told.split(","):
+            variables = given[1] if given else following if text in ("-e", "--env", "--export") else ""
+            for part in variables.split(","):
                 if match := _ASSIGNED.fullmatch(part.strip("\"'")):
                     self.set(match[1], match[3], line)
 
     def base(self, reference: str, line: int) -> None:
-        """The image that everything else is laid upon."""
-        held = image(reference, str(self.path), line, self.installs.raw(line))
+        """Start from the content of an image."""
+        held = image(reference, self.watch.images, str(self.path), line, self.installs.raw(line))
         for entry in held.entries:
             self.installs.entries.setdefault(entry.name, [entry])
         for fact in held.facts:

@@ -1,6 +1,6 @@
-"""Shell text taken apart as far as installs and variables need it: commands, words with their lines, substitution.
+"""Split shell text into commands and words with their lines, as far as installs and variables need it.
 
-Nothing is run. What a branch decides is marked as uncertain, what only a running shell knows is unknown.
+Nothing is run. Commands in a branch are marked as uncertain; values that only a running shell knows are unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 Part = tuple[str, str]  # (literal | quoted | plain, text)
-UNKNOWN = "\ufffd"  # stands where a value is only known at run time
+UNKNOWN = "\ufffd"  # in place of a value that is known only at run time
 
 _TOKEN = re.compile(
     r"""(?P<joined>\\\r?\n)
@@ -45,8 +45,8 @@ class Word(NamedTuple):
     line: int
     parts: tuple[Part, ...]
 
-    def said(self, variables: Mapping[str, str | None]) -> list[str]:
-        """What the shell makes of it: no word, one, or several where an unquoted variable holds blanks."""
+    def expanded(self, variables: Mapping[str, str | None]) -> list[str]:
+        """Return what the shell expands it to: several words, or none, where an unquoted variable holds blanks."""
         if len(self.parts) == 1 and self.parts[0][0] == "plain" and not re.search(r"[$`]", self.parts[0][1]):
             return [self.parts[0][1]]
         words, fresh = [""], True
@@ -67,15 +67,15 @@ class Command(NamedTuple):
 
     line: int
     words: tuple[Word, ...]
-    certain: bool  # whether it runs whatever the machine is like
+    certain: bool  # it runs on every machine
     after: str = ""  # the operator before it
-    heredoc: str | None = None  # what it reads from the text below
+    heredoc: str | None = None  # its input from the following lines
     heredoc_line: int = 0
-    to_file: str | None = None  # where its output goes
+    to_file: str | None = None  # the file its output goes to
 
 
 def substituted(text: str, variables: Mapping[str, str | None]) -> str:
-    """The text with `$NAME` and `${NAME:-default}` filled in; UNKNOWN for what only a running shell knows."""
+    """Return the text with `$NAME` and `${NAME:-default}` replaced; UNKNOWN for what only a running shell knows."""
 
     def value(match: re.Match[str]) -> str:
         name = match["plain"] or match["name"]
@@ -85,7 +85,7 @@ def substituted(text: str, variables: Mapping[str, str | None]) -> str:
         given = name in variables
         how, other = match["how"] or "", match["other"] or ""
         if not how and other:
-            return UNKNOWN  # ${NAME%.*} and its like
+            return UNKNOWN  # ${NAME%.*} and similar
         if how in (":-", "-", ":=", "="):
             if given and found is None:
                 return UNKNOWN
@@ -100,25 +100,25 @@ def substituted(text: str, variables: Mapping[str, str | None]) -> str:
 
 
 def commands(text: str, first_line: int = 1) -> Iterator[Command]:
-    """Every simple command of a script, in order."""
+    """Yield every simple command of a script, in order."""
     yield from _Reader(text, first_line).commands()
 
 
 class _Reader:
-    """Walks over the tokens of a script once."""
+    """One pass over the tokens of a script."""
 
     def __init__(self, text: str, first_line: int) -> None:
         self.text, self.line = text, first_line
-        self.open: list[bool] = []  # what is not closed yet: whether it branches
-        self.tested = False  # an earlier command of this chain only asks
+        self.open: list[bool] = []  # constructs not closed yet: whether each is a branch
+        self.tested = False  # an earlier command of this chain only tests
         self.after = ""
 
     def commands(self) -> Iterator[Command]:
         words: list[Word] = []
         parts: list[Part] = []
         begun = self.line
-        below: tuple[str, int] | None = None  # the text of a heredoc, and where reading goes on after this line
-        target: list[str] | None = None  # a redirection waits for its file
+        below: tuple[str, int] | None = None  # text of a heredoc, and the position behind it
+        target: list[str] | None = None  # a redirection whose file comes next
         to_file: str | None = None
         position, end = 0, len(self.text)
         while position <= end:
@@ -161,8 +161,8 @@ class _Reader:
                 line_end = self.text.find("\n", position)
                 below = self._below(match["tag"], below[1] if below else end if line_end < 0 else line_end + 1)
             elif kind in ("newline", "operator"):
-                spoke = bool(words)  # a line may end in `&&`
-                if spoke:
+                complete = bool(words)  # a line may end in `&&`
+                if complete:
                     body = below[0] if below else None
                     yield from self._command(words, to_file, body, self.line + 1)
                 if kind == "newline":
@@ -171,13 +171,13 @@ class _Reader:
                         self.line += self.text.count("\n", position, below[1])
                         position, below = below[1], None
                 words, to_file, target = [], None, None
-                if kind == "operator" or spoke or self.after not in ("&&", "||", "|"):
+                if kind == "operator" or complete or self.after not in ("&&", "||", "|"):
                     self._between(whole if kind == "operator" else "")
             elif kind == "joined":
                 self.line += 1
 
     def _below(self, tag: str, position: int) -> tuple[str, int]:
-        """(the text up to the line that is the tag, where reading goes on)."""
+        """Return the text up to the line of the tag, and the position behind it."""
         found = re.compile(rf"^[\t ]*{re.escape(tag)}[ \t\r]*$", re.MULTILINE).search(self.text, position)
         if found is None:
             return self.text[position:], len(self.text)

@@ -1,4 +1,4 @@
-"""GitHub workflows: the variables that jobs and steps set, the images they run in and what their steps install."""
+"""GitHub workflows: the variables of jobs and steps, the images they run in, and the packages their steps install."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from doctor.errors import fault
 from doctor.model import Fact
 from doctor.packages.index import load_index
-from doctor.sources.manifests.base import Manifest, agreed
+from doctor.sources.manifests.base import Manifest, without_conflicts
+from doctor.sources.watch import Watch
 from doctor.util.yaml_text import Lines, parse_yaml
 
 from .interpreter import Script
@@ -19,29 +20,29 @@ from .shell import UNKNOWN
 _EXPRESSION = re.compile(r"\$\{\{.*?\}\}", re.DOTALL)
 
 
-def read(path: Path, text: str) -> Manifest:
-    """What all jobs say together; where two differ it is left open."""
+def read(path: Path, text: str, watch: Watch) -> Manifest:
+    """Return what all jobs declare together; where two differ, the value is unknown."""
     content, lines = parse_yaml(text, str(path))
     if not isinstance(content, dict) or not ({"jobs", "runs"} & content.keys()):
-        raise fault(path, 1, "no `jobs` in it", "is this a workflow of GitHub?")
+        raise fault(path, 1, "it has no `jobs`", "is this a GitHub workflow?")
     jobs = content.get("jobs") or {}
     if not isinstance(jobs, dict):
-        raise fault(path, lines.get(("jobs",), 1), "`jobs` needs names with jobs")
-    scripts = [_job(path, text, content, job, ("jobs", name), lines) for name, job in jobs.items()]
+        raise fault(path, lines.get(("jobs",), 1), "`jobs` needs a mapping")
+    scripts = [_job(Script(path, text, watch), content, job, ("jobs", name), lines) for name, job in jobs.items()]
     if isinstance(content.get("runs"), dict):
-        scripts.append(_job(path, text, content, content["runs"], ("runs",), lines))
+        scripts.append(_job(Script(path, text, watch), content, content["runs"], ("runs",), lines))
     facts, notes = _together(scripts)
     entries = dict.fromkeys(
         entry for script in scripts for found in script.installs.entries.values() for entry in found
     )
-    return Manifest(tuple(agreed(entries, "the jobs of")), tuple(facts), False, "", notes)
+    return Manifest(tuple(without_conflicts(entries, "the jobs of")), tuple(facts), False, "", notes)
 
 
-def _job(path: Path, text: str, content: dict[str, Any], job: Any, at: tuple[str, ...], lines: Lines) -> Script:
-    """One job: its image, its variables, then its steps."""
-    script = Script(path, text)
+def _job(script: Script, content: dict[str, Any], job: Any, at: tuple[str, ...], lines: Lines) -> Script:
+    """Follow one job: its image, its variables, then its steps."""
+    path = script.path
     if not isinstance(job, dict):
-        raise fault(path, lines.get(at, 1), f"`{at[-1]}` needs keys with values")
+        raise fault(path, lines.get(at, 1), f"`{at[-1]}` needs a mapping")
     _variables(script, content.get("env"), ("env",), lines)
     container = job.get("container")
     named = container.get("image") if isinstance(container, dict) else container
@@ -60,7 +61,7 @@ def _job(path: Path, text: str, content: dict[str, Any], job: Any, at: tuple[str
     for number, step in enumerate(steps):
         here = (*at, "steps", str(number))
         if not isinstance(step, dict):
-            raise fault(path, lines.get(here, 1), "a step needs keys with values")
+            raise fault(path, lines.get(here, 1), "a step needs a mapping")
         conditional = isinstance(step.get("if"), str) and step["if"].strip() not in ("always()", "success()", "true")
         _variables(script, step.get("env"), (*here, "env"), lines, certain=not conditional)
         if isinstance(step.get("run"), str) and not conditional:
@@ -70,7 +71,7 @@ def _job(path: Path, text: str, content: dict[str, Any], job: Any, at: tuple[str
 
 
 def _first_line(script: Script, body: str, line: int) -> int:
-    """Where the text begins: in the key's own line, or below it after `|` or `>`."""
+    """Return the line where the text begins: the key's own, or the next one after `|` or `>`."""
     row = script.installs.raw(line)
     return line + 1 if re.search(r":\s*(&\S+\s*)?[|>][-+0-9]*\s*(#.*)?$", row) else line
 
@@ -85,17 +86,20 @@ def _variables(script: Script, given: Any, at: tuple[str, ...], lines: Lines, *,
 
 
 def _together(scripts: list[Script]) -> tuple[Iterator[Fact], tuple[str, ...]]:
-    """What images bring, and the variables of the jobs that install the stack, or of all where none is seen to."""
+    """Return the facts of images, and the variables of the jobs that install attention libraries, else of all jobs."""
     index = load_index()
-    counted, who = [each for each in scripts if any(name in index for name in each.installs.entries)], "installing jobs"
+    counted, which = (
+        [each for each in scripts if any(name in index for name in each.installs.entries)],
+        "installing jobs",
+    )
     if not counted:
-        counted, who = scripts, "jobs"
+        counted, which = scripts, "jobs"
     facts = [fact for script in scripts for fact in script.installs.facts.values()]
     for key in dict.fromkeys(key for script in counted for key in script.environment):
         found = [script.environment[key] for script in counted if key in script.environment]
         if len(found) == len(counted):
             facts += found
         else:
-            problem = f"{found[0].source} sets it in {len(found)} of {len(counted)} {who}, not in all"
+            problem = f"{found[0].source} sets it in {len(found)} of {len(counted)} {which}"
             facts.append(Fact(key, None, found[0].source, found[0].raw, problem))
     return iter(facts), tuple(dict.fromkeys(note for script in scripts for note in script.installs.notes))

@@ -1,0 +1,40 @@
+"""Derived facts of serving workloads: what the words of a model config say to the server's selector."""
+
+from __future__ import annotations
+
+from doctor.facts.derived.registry import derived
+from doctor.facts.kinds import BOOLEAN, INTEGER, WINDOW
+from doctor.model import ABSENT
+
+
+@derived("workload.sinks", BOOLEAN, "learned attention sinks", needs=("workload.softmax_type",))
+def _sinks(softmax_type: str) -> bool:
+    return softmax_type == "learnable"
+
+
+@derived("workload.window", WINDOW, "sliding window", needs=("workload.sliding_window",))
+def _window(tokens: int | str) -> tuple[int, int] | str:
+    return (tokens - 1, 0) if isinstance(tokens, int) else ABSENT
+
+
+@derived(
+    "workload.head_size_given_to_selector",
+    INTEGER,
+    "head width as the server's selector gets it",
+    needs=("workload.mla", "workload.head_dim_qk"),
+    uses=("workload.kv_lora_rank", "workload.qk_rope_head_dim"),
+)
+def _head_size(mla: bool, head_dim: int, lora: int | str | None, rope: int | str | None) -> int | None:
+    if not mla:
+        return head_dim
+    return lora + rope if isinstance(lora, int) and isinstance(rope, int) else None
+
+
+@derived(
+    "workload.head_dims_differ_by_layer",
+    BOOLEAN,
+    "layers have heads of different width",
+    needs=("workload.head_dims_of_layers",),
+)
+def _differ(dims: tuple[str, ...] | str) -> bool:
+    return dims != ABSENT and len(set(dims)) > 1

@@ -1,0 +1,34 @@
+"""What the rulebook makes sources look for: names and tables, handed in so that no source loads a rulebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from doctor.packages.gpus import Table
+
+#: Image name -> release tag -> facts of that image, with `source` and `certainty`.
+Images = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Names and tables that sources need from the rulebook in use, the team's own folders included."""
+
+    environment: tuple[str, ...] = ()  # variables that rules read; a trailing `*` makes a prefix
+    distributions: tuple[str, ...] = ()  # packages whose metadata is opened, not only named
+    gpus: Table = field(default_factory=dict)
+    cuda_drivers: Table = field(default_factory=dict)
+    images: Images = field(default_factory=dict)
+
+    def reads_variable(self, name: str) -> bool:
+        """Return whether a rule reads this environment variable."""
+        exact, prefixes = self._variables
+        return name.isascii() and name.isidentifier() and (name in exact or name.startswith(prefixes))
+
+    @cached_property
+    def _variables(self) -> tuple[frozenset[str], tuple[str, ...]]:
+        exact = frozenset(name for name in self.environment if not name.endswith("*"))
+        return exact, tuple(name[:-1] for name in self.environment if name.endswith("*") and len(name) > 1)
