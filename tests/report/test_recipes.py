@@ -89,11 +89,11 @@ def test_a_dockerfile_has_only_instructions_and_comments():
 
 @pytest.mark.parametrize(("name", "lead"), [("shell", ""), ("docker", "RUN ")])
 def test_what_is_compiled_is_compiled_again_where_torch_moves_and_what_stays_is_held(name: str, lead: str):
-    """`pip install torch==2.7.1` alone leaves extensions that met another torch."""
+    """`pip install torch==2.8.0` alone leaves extensions that met another torch."""
     lines = [line for line in fragment(name, incident("b")).splitlines() if not line.startswith("#")]
     anew = "--no-build-isolation --force-reinstall --no-deps --no-cache-dir"
     assert lines == [
-        f"{lead}pip install torch==2.7.1 megatron-core==0.11.0 transformer-engine==2.3.0",
+        f"{lead}pip install torch==2.8.0 megatron-core==0.11.0 transformer-engine==2.3.0",
         f"{lead}pip install ninja packaging psutil setuptools wheel",
         f"{lead}pip install {anew} flash-attn==2.7.4.post1 transformer-engine-torch==2.3.0",
     ]
@@ -117,7 +117,7 @@ def test_every_report_tells_what_is_built_again_after_what_comes(name: str, comm
     if name == "html" and command == "fixes":
         pytest.skip("a page shows the whole report")
     wanted = [
-        "pip install torch==2.7.1",
+        "pip install torch==2.8.0",
         f"{ANEW} flash-attn==2.7.4.post1 transformer-engine-torch==2.3.0",
         "pip install --extra-index-url https://download.pytorch.org/whl/cu126 torch==2.6.0+cu126",
         f"{ANEW} transformer-engine-torch==2.3.0",
@@ -235,7 +235,7 @@ def test_every_requirement_of_uv_is_exact_and_says_what_it_clears(name: str):
 
 def test_uv_overrides_what_changes_holds_what_stays_and_builds_what_is_built():
     tables = tables_of(fragment("uv", incident("b")))
-    assert tables["override-dependencies"] == ["torch==2.7.1"]
+    assert tables["override-dependencies"] == ["torch==2.8.0"]
     assert "transformer-engine==2.3.0" in tables["constraint-dependencies"]
     assert tables["no-build-isolation-package"] == ["flash-attn", "transformer-engine-torch"]
     assert {"name": "flash-attn", "version": "2.7.4.post1", "requires-dist": ["torch", "einops"]} in tables[
@@ -364,8 +364,8 @@ def test_conda_gets_its_own_names_and_pip_the_rest():
     listed = yaml.safe_load(text)
     assert listed["channels"] == ["conda-forge"]
     *conda, pip = listed["dependencies"]
-    assert conda[:3] == ["python =3.11", "pytorch ==2.7.1 cuda*", "transformer-engine-torch ==2.3.0"]
-    assert "cuda-version =12.6" in conda and "cudnn >=9.5.1,<10" in conda and conda[-1] == "pip"
+    assert conda[:3] == ["python =3.11", "pytorch ==2.8.0 cuda*", "transformer-engine-torch ==2.3.0"]
+    assert "cuda-version =12.8" in conda and "cudnn >=9.10.2,<10" in conda and conda[-1] == "pip"
     assert pip == {"pip": ["megatron-core==0.11.0"]}
     assert "not checked with conda's solver" in text and "clears TE103" in text
 

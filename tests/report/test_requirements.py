@@ -84,7 +84,7 @@ def test_a_pins_the_new_transformer_engine_and_holds_torch():
 
 def test_b_pins_torch_alone_and_never_its_libraries():
     text = render_pins(incident("b"))
-    assert required(text)["torch"] == "2.7.1" and required(text)["transformer-engine"] == "2.3.0"
+    assert required(text)["torch"] == "2.8.0" and required(text)["transformer-engine"] == "2.3.0"
     assert not any(name.startswith(("nvidia-", "triton")) for name in required(text))
     assert "rebuilt because torch changes" in second_step(text)
     assert "9.3.0.75" in text  # the popular fix, and why it is none

@@ -54,7 +54,7 @@ def changes(fix: Fix) -> dict[str, str | None]:
 #: what it is, the facts, the rule, what the recommended fix changes (or a part of it), what is said of the wrong one
 TABLE: list[tuple[str, Facts, str, dict[str, str | None], str]] = [
     ("A softcap", incident("a"), "TE101", {"transformer-engine": "2.1.0"}, "flash-attn==2.3.0"),
-    ("B bottom right", incident("b"), "TE103", {"torch": "2.7.1"}, "9.3.0.75"),
+    ("B bottom right", incident("b"), "TE103", {"torch": "2.8.0"}, "9.3.0.75"),
     ("C xtuner", incident("c"), "XT001", {"use_varlen_attn": "true"}, "transformers<4.43"),
     ("D no backend", incident("d"), "TE111", {"NVTE_FLASH_ATTN": None, "v = torch.nn.functional.pad(v, (0, head_dim_qk - head_dim_v))": "…"}, "upgrading cuDNN"),
     ("E interleaved", incident("e"), "TE120", {"transformer-engine": "1.12.0"}, "cuDNN"),

@@ -20,7 +20,7 @@ from doctor.sources.workload.defaults import complete_workload
 
 STACK = {
     "torch": "2.11.0", "torchvision": "0.26.0", "flash-attn": "2.8.3", "flash-attn-4": "4.0.0b4",
-    "ring-flash-attn": "0.1.8", "transformers": "5.6.2", "vllm": "0.26.0", "nvidia-cudnn-cu13": "9.22.0.52",
+    "ring-flash-attn": "0.1.8", "transformers": "5.3.0", "vllm": "0.26.0", "nvidia-cudnn-cu13": "9.22.0.52",
     "triton": "3.6.0",
 }  # fmt: skip
 JOB = {

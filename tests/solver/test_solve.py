@@ -73,8 +73,8 @@ def test_a_takes_a_transformer_engine_that_passes_softcap_and_keeps_flash_attn_i
 
 def test_b_takes_an_exact_torch_and_never_a_cudnn():
     found = fixes(incident("b"))
-    assert packages(found[0]) == {"torch": "2.7.1"}
-    assert "cuDNN 9.5.1" in found[0].changes[0].why
+    assert packages(found[0]) == {"torch": "2.8.0"}
+    assert "cuDNN 9.10.2" in found[0].changes[0].why
     assert {"torch": "2.6.0+cu126"} in [packages(fix) for fix in found]
     settings = [change for fix in found for change in fix.changes if change.kind == "config"]
     assert [(change.name, change.after) for change in settings] == [("cp_comm_type", "p2p")]  # no package at all
@@ -85,7 +85,7 @@ def test_b_takes_an_exact_torch_and_never_a_cudnn():
 
 def test_b_moves_torchvision_along_and_says_why():
     found = fixes(incident("b").with_(fact("torchvision.version", "0.21.0", "test")))
-    assert packages(found[0]) == {"torch": "2.7.1", "torchvision": "0.22.1"}
+    assert packages(found[0]) == {"torch": "2.8.0", "torchvision": "0.23.0"}
     why = next(change.why for change in found[0].changes if change.name == "torchvision")
     assert "`torchvision` 0.21.0 needs `torch==2.6.0`" in why
 
