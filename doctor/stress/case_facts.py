@@ -56,6 +56,8 @@ def case_facts(case: Case) -> Facts | None:
             facts_of_case["enable_gqa"] = True
     if case["backend"] == "nested":
         facts_of_case.update(nested_tensors=True, nested_layout="jagged", nested_holes=_has_holes(case))
+    if case["backend"] == "sage":
+        facts_of_case["inference_kv_cache"] = True  # the sweep reads the keys again, as a cache does
     if case.get("alibi"):
         facts_of_case.update(bias="alibi", alibi_slopes="h")
     generation = next((name[-1] for name in served if name.startswith("fa.")), None)

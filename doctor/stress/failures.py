@@ -160,7 +160,9 @@ def _shrink_inside(
 ) -> None:  # fmt: skip
     """Minimize all in one process, because starting one takes longer than minimizing."""
     left = list(faults)
-    requests = [{"op": "shrink", "case": _plain(item), "kinds": list(item.kinds), "seconds": each} for item in left]
+    # Less than what is left, because starting the process takes its share: a result is worth more than a small case.
+    seconds = max(0.5, min(each, (until - time.monotonic()) / 3))
+    requests = [{"op": "shrink", "case": _plain(item), "kinds": list(item.kinds), "seconds": seconds} for item in left]
 
     def on_result(_: Mapping[str, Any], result: KernelResult) -> None:
         item, found = left.pop(0), result.observed
