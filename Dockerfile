@@ -12,13 +12,13 @@ COPY doctor /opt/attn-doctor-src/doctor
 COPY rules /opt/attn-doctor-src/rules
 COPY kernels /opt/attn-doctor-src/kernels
 
-# Its own virtual environment: a doctor must not upgrade its patient. PIP_CONSTRAINT and PYTHONPATH of the
-# image are the patient's and must not leak into it.
+# Its own virtual environment: installing attn-doctor must not change the image's packages. PIP_CONSTRAINT and
+# PYTHONPATH belong to the image's environment and must not reach it.
 RUN env -u PIP_CONSTRAINT -u PYTHONPATH ${DOCTOR_PYTHON} -m venv /opt/attn-doctor \
  && env -u PIP_CONSTRAINT -u PYTHONPATH /opt/attn-doctor/bin/pip install --no-cache-dir /opt/attn-doctor-src \
  && rm -rf /opt/attn-doctor-src \
  && ln -s /opt/attn-doctor/bin/attn-doctor /usr/local/bin/attn-doctor
 
 ENTRYPOINT ["/usr/local/bin/attn-doctor"]
-# `python3` is looked up on the image's PATH: that interpreter is the patient.
+# `python3` is looked up on the image's PATH: that interpreter is the target.
 CMD ["check", "--python", "python3"]

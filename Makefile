@@ -22,6 +22,7 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench/startup.py
@@ -30,19 +31,19 @@ bench: $(VENV)/.ready
 
 docs: $(VENV)/.ready
 	$(BIN)/python -m pip install -q -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/make_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/release/make_docs.py
 
 # Run the selection code of a release of SGLang, and compare with what the rules predict.
 sglang: $(VENV)/.ready
 	$(BIN)/python -m pip download -q --no-deps -d build/sglang sglang==$(RELEASE)
 	rm -rf build/sglang/$(RELEASE)
 	$(PYTHON) -m zipfile -e build/sglang/sglang-$(RELEASE)-*.whl build/sglang/$(RELEASE)
-	$(TORCH_PYTHON) scripts/ask_sglang.py build/sglang/$(RELEASE) $(PACKAGES:%=--packages %) --count $(COUNT) --output build/sglang/$(RELEASE).jsonl
-	$(BIN)/python scripts/score_sglang.py build/sglang/$(RELEASE).jsonl
+	$(TORCH_PYTHON) scripts/oracles/ask_sglang.py build/sglang/$(RELEASE) $(PACKAGES:%=--packages %) --count $(COUNT) --output build/sglang/$(RELEASE).jsonl
+	$(BIN)/python scripts/oracles/score_sglang.py build/sglang/$(RELEASE).jsonl
 
 # Judge a vLLM release: make ask-vllm VLLM=0.33.0 ASK_PYTHON=/path/to/python/with/torch
 ask-vllm: $(VENV)/.ready
-	sh scripts/ask_vllm.sh "$(VLLM)" "$(ASK_PYTHON)" "$(BIN)/python"
+	sh scripts/oracles/ask_vllm.sh "$(VLLM)" "$(ASK_PYTHON)" "$(BIN)/python"
 
 install: $(VENV)/.ready
 

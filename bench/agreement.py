@@ -3,7 +3,7 @@
     python bench/agreement.py [--uv PATH] [--list FILE] [--generated N] [--seed N] [--json FILE]
 
 Asked about requirements files made up from the release index (pins, ranges, extras, markers, includes, constraints) and
-about those of a list of local checkouts (the one of scripts/ask_projects.py). What no index serves (repositories,
+about those of a list of local checkouts (see scripts/oracles/ask_projects.py). What no index serves (repositories,
 addresses, folders, `+cu` builds) is left out of both sides, and so are index options. uv reaches PyPI; what old sources
 need is told to it from the index, where they cannot be built.
 
@@ -25,8 +25,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+import _harness
+
+_harness.import_ours("scripts/oracles")
 
 from ask_projects import read_list  # noqa: E402 (the script runs from anywhere)
 
@@ -105,23 +106,19 @@ def main() -> int:
     print(
         f"{asked} files, {len(verdicts)} packages compared, {100 * share:.2f} % agree; {len(refused)} uv cannot resolve"
     )
-    if options.json:
-        rows = [{"file": name, **item._asdict()} for name, item in verdicts]
-        report = {"rate": share, "files": asked, "verdicts": rows, "unresolved": refused, "refused": refusals}
-        Path(options.json).write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    rows = [{"file": name, **item._asdict()} for name, item in verdicts]
+    report = {"rate": share, "files": asked, "verdicts": rows, "unresolved": refused, "refused": refusals}
+    _harness.write_json(options.json, report)
     return int(bool(wrong or refusals or not verdicts))
 
 
 def read_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser = _harness.arguments(__doc__, generated=40, seed=1)
     parser.add_argument("--uv", default="uv", help="the program")
     parser.add_argument(
-        "--list", type=Path, help="environments of local checkouts, as scripts/ask_projects.py reads them"
+        "--list", type=Path, help="environments of local checkouts, as scripts/oracles/ask_projects.py reads them"
     )
-    parser.add_argument("--generated", type=int, default=40, help="made-up files")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", help="keep every comparison")
     return parser.parse_args()
 
 

@@ -12,20 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
+from _harness import DOCTOR, ROOT, Took, arguments, run, write_json
 
-ROOT = Path(__file__).resolve().parents[1]
 GOAL = 2000.0  # decisions per second
 TIMES = 10  # rules of the large rulebook, in rules of the real one
 GROWTH = 2.0  # what ten times the rules may cost
@@ -43,13 +39,6 @@ MASKS = ("no_mask", "padding", "causal", "causal", "padding_causal", "causal_bot
 HEAD_DIMS = ((64, 64), (80, 80), (96, 96), (128, 128), (128, 128), (160, 160), (192, 128), (192, 192), (256, 256))
 
 
-class Run(NamedTuple):
-    """What one run of the program took, in seconds."""
-
-    processor: float
-    wall: float
-
-
 def main() -> int:
     """Measure, print, and return 1 if a goal is missed."""
     options = read_options()
@@ -65,31 +54,26 @@ def main() -> int:
     marginal = {size: (by_size[size].processor - start.processor) / size for size in sizes[1:]}
     linear = max(marginal.values()) / min(marginal.values())
     growth = large.processor / full.processor
-    for size, run in by_size.items():
-        print(f"{size:>7} cases  {run.processor:>7.2f} s processor  {run.wall:>7.2f} s wall")
+    for size, took in by_size.items():
+        print(f"{size:>7} cases  {took.processor:>7.2f} s processor  {took.wall:>7.2f} s wall")
     print(
         f"{len(stream):>7} cases  {large.processor:>7.2f} s processor  {large.wall:>7.2f} s wall  {TIMES} × the rules"
     )
     print(f"{rate:.0f} decisions per second (goal {GOAL:.0f})")
     print(f"time per case, most over least: {linear:.2f} × from {sizes[1]} to {sizes[-1]} cases (1 is linear)")
     print(f"{rules * TIMES} rules instead of {rules}: {growth:.2f} × the time (goal {GROWTH:.0f})")
-    if options.json:
-        report = {
-            "cases": len(stream), "seed": options.seed, "rules": rules, "per_second": rate, "linear": linear,
-            "growth": growth, "runs": {str(size): run._asdict() for size, run in by_size.items()},
-            "large": large._asdict(),
-        }  # fmt: skip
-        Path(options.json).write_text(json.dumps(report, indent=2) + "\n")
+    report = {
+        "cases": len(stream), "seed": options.seed, "rules": rules, "per_second": rate, "linear": linear,
+        "growth": growth, "runs": {str(size): took._asdict() for size, took in by_size.items()},
+        "large": large._asdict(),
+    }  # fmt: skip
+    write_json(options.json, report)
     return int(rate < GOAL or growth > GROWTH)
 
 
 def read_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=6000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", metavar="FILE", help="the numbers, for comparison")
+    parser = arguments(__doc__, cases=6000, rounds=3, seed=1)
     options = parser.parse_args()
     if options.cases < 8 or options.rounds < 1:
         parser.error("needs at least 8 cases and one round")
@@ -148,7 +132,7 @@ def common(draw: random.Random, framework: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def median_run(work: Path, lines: list[str], more: tuple[str, ...], rounds: int) -> Run:
+def median_run(work: Path, lines: list[str], more: tuple[str, ...], rounds: int) -> Took:
     """The middle one of several runs, after one that fills the caches."""
     source, answers = work / "cases.jsonl", work / "answers.jsonl"
     source.write_text("\n".join(lines[:1]) + "\n")
@@ -158,19 +142,17 @@ def median_run(work: Path, lines: list[str], more: tuple[str, ...], rounds: int)
     told = answers.read_text().splitlines()
     if len(told) != len(lines) or any('"error"' in line for line in told):
         raise SystemExit(f"the batch answered {len(told)} of {len(lines)} cases, or with errors")
-    middle = statistics.median_low(run.processor for run in runs)
-    return next(run for run in runs if run.processor == middle)
+    middle = statistics.median_low(took.processor for took in runs)
+    return next(took for took in runs if took.processor == middle)
 
 
-def decide(work: Path, source: Path, answers: Path, more: tuple[str, ...]) -> Run:
+def decide(work: Path, source: Path, answers: Path, more: tuple[str, ...]) -> Took:
     """One run of the program."""
-    command = [sys.executable, "-m", "doctor", "backends", "--batch", str(source), "--output", str(answers), *more]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(work / "cache")}
-    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(command, env=environment, cwd=work, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    return Run(processor, time.perf_counter() - started)
+    command = [*DOCTOR, "backends", "--batch", str(source), "--output", str(answers), *more]
+    done, took = run(command, work, cwd=work)
+    if done.returncode:
+        raise SystemExit(f"exit {done.returncode}: {done.stderr.strip()}")
+    return took
 
 
 def grown_rulebook(folder: Path) -> tuple[Path, int]:

@@ -2,16 +2,15 @@
 
     python bench/fix.py [--environments N] [--seed N] [--brute N] [--hopeless N] [--uv PATH] [--accepted N]
 
-Made-up environments (tests/made_up.py) are drawn until N of them have an error. Each is solved. For `--brute` of them
-that have a fix, brute force (tests/brute_force.py) tries every smaller set of packages; for `--hopeless` of those
-without one, every choice of releases and settings that the remaining error can depend on. With uv, `uv pip compile`
-resolves the pins of a few; both are timed on the same environments.
+Made-up environments (tests/helpers/made_up.py) are drawn until N of them have an error. Each is solved. For `--brute`
+of them that have a fix, brute force (tests/helpers/brute_force.py) tries every smaller set of packages; for
+`--hopeless` of those without one, every choice of releases and settings that the remaining error can depend on. With
+uv, `uv pip compile` resolves the pins of a few; both are timed on the same environments.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -21,8 +20,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]
+from _harness import arguments, import_ours, print_result, write_json
+
+import_ours("tests/helpers")
+
 
 from doctor.model import Facts, Fix, Infeasible, Report  # noqa: E402
 from doctor.report.requirements import render_pins  # noqa: E402
@@ -79,22 +80,17 @@ def main() -> int:
         "uv_median_s": round(statistics.median(compiled), 3) if compiled else None,
         "solved_to_uv": round(statistics.median(solved_too) / statistics.median(compiled), 4) if compiled else None,
     }  # fmt: skip
-    for key, value in result.items():
-        print(f"{key:16} {value}")
-    if options.json:
-        Path(options.json).write_text(json.dumps(result, indent=2) + "\n")
+    print_result(result)
+    write_json(options.json, result)
     return int(result["median_s"] > MEDIAN or result["worst_s"] > WORST or "refused" in accepted)
 
 
 def _options() -> argparse.Namespace:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--environments", type=int, default=300)
-    made.add_argument("--seed", type=int, default=1000)
+    made = arguments(__doc__, environments=300, seed=1000)
     made.add_argument("--brute", type=int, default=0, help="fixes for which every smaller set is tried")
     made.add_argument("--hopeless", type=int, default=0, help="environments without a fix that are tried in full")
     made.add_argument("--uv", help="uv's program; without it no pins are resolved")
     made.add_argument("--accepted", type=int, default=20, help="pins that uv resolves")
-    made.add_argument("--json", metavar="FILE")
     return made.parse_args()
 
 

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from _harness import DOCTOR, arguments, run, write_json
+
 GPUS = ("a100", "h100", "h200", "b200", "l40s", "rtx4090")
 CASES = (60, 120, 240)
 LINES = 400
@@ -50,16 +47,13 @@ def main() -> int:
         )
     late = [item["lock"] for item in rows if item["cases"] == CASES[0] and item["wall_ms"] > 1000 * GOAL]
     print(f"goal: {CASES[0]} cases in {GOAL:g} s; " + (f"missed by {', '.join(late)}" if late else "held"))
-    if options.json:
-        Path(options.json).write_text(json.dumps({"rounds": options.rounds, "rows": rows}, indent=2) + "\n")
+    write_json(options.json, {"rounds": options.rounds, "rows": rows})
     return 1 if late else 0
 
 
 def read_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", metavar="FILE", help="also write the table as JSON")
+    parser = arguments(__doc__, rounds=7)
     parser.add_argument("--format", default="text", metavar="F", help="the format of the report")
     return parser.parse_args()
 
@@ -82,33 +76,20 @@ def command(lock: Path, jobs: list[Path], form: str) -> list[str]:
     named = [part for job in jobs for part in ("--workload", str(job))]
     gpus = ["--gpu", ",".join(GPUS)]
     return [
-        sys.executable, "-m", "doctor", "check", "--requirements", str(lock), *gpus, *named, "--format", form,
+        *DOCTOR, "check", "--requirements", str(lock), *gpus, *named, "--format", form,
     ]  # fmt: skip
 
 
-def measure(arguments: list[str], work: Path, rounds: int) -> tuple[float, float]:
+def measure(gate: list[str], work: Path, rounds: int) -> tuple[float, float]:
     """(shortest wall clock, shortest processor time) of a whole process, in seconds."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    environment |= {
-        "PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(work / "bytecode"), "XDG_CACHE_HOME": str(work / "cache"),
-        "NO_COLOR": "1",
-    }  # fmt: skip
-    walls, cpus = [], []
+    times = []
     for number in range(rounds + 1):  # the first writes bytecode and caches
-        used, began = _processor(), time.perf_counter()
-        done = subprocess.run(arguments, cwd=work, env=environment, capture_output=True, text=True, check=False)
-        wall, cpu = time.perf_counter() - began, _processor() - used
+        done, took = run(gate, work, cwd=work)
         if done.returncode not in (0, 1):
             sys.exit(f"exit {done.returncode}: {done.stderr.strip()}")
         if number:
-            walls.append(wall)
-            cpus.append(cpu)
-    return min(walls), min(cpus)
-
-
-def _processor() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+            times.append(took)
+    return min(took.wall for took in times), min(took.processor for took in times)
 
 
 def pins() -> list[tuple[str, str]]:

@@ -2,23 +2,24 @@
 
     python bench/resolve.py [--environments N] [--seed N] [--installer uv|pip] [--json FILE] [--show]
 
-The environments of bench/fix.py (tests/made_up.py, same seeds). For each that has a fix without leftovers which changes
-packages, the resolver is asked about the changed, the held and the compiled packages at once; what old sources need is
-told to uv from the embedded release index. Prints the rate, and every refusal with the resolver's reason.
+The environments of bench/fix.py (tests/helpers/made_up.py, same seeds). For each that has a fix without leftovers
+which changes packages, the resolver is asked about the changed, the held and the compiled packages at once; what
+old sources need is told to uv from the embedded release index. Prints the rate, and
+every refusal with the resolver's reason.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]
+from _harness import arguments, import_ours, print_result, write_json
+
+import_ours("tests/helpers")
+
 
 from doctor.apply.install.dry_run import resolve  # noqa: E402
 from doctor.apply.install.installers import find_installer  # noqa: E402
@@ -77,20 +78,15 @@ def main() -> int:
         "withdrawn": dict(withdrawn), "resolver": installer.title,
         "median_s": round(statistics.median(seconds), 2) if seconds else None,
     }  # fmt: skip
-    for key, value in result.items():
-        print(f"{key:16} {value}")
-    if options.json:
-        Path(options.json).write_text(json.dumps({**result, "refusals": refusals}, indent=2) + "\n")
+    print_result(result)
+    write_json(options.json, {**result, "refusals": refusals})
     return int(outcomes["refused"] > 0)
 
 
 def _options() -> argparse.Namespace:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--environments", type=int, default=300)
-    made.add_argument("--seed", type=int, default=1000)
+    made = arguments(__doc__, environments=300, seed=1000)
     made.add_argument("--installer", choices=("uv", "pip"), default="uv")
     made.add_argument("--timeout", type=float, default=300)
-    made.add_argument("--json", metavar="FILE")
     return made.parse_args()
 
 

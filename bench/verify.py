@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import os
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from _harness import DOCTOR, ROOT, arguments, run, write_json
+
 BASE = {"python.version": "3.11.7", "platform.system": "Linux", "platform.machine": "x86_64", "platform.glibc": "2.35"}
 A100 = {"gpu.sm": "8.0", "gpu.name": "NVIDIA A100-SXM4-80GB", "driver.version": "580.65.06"}
 QWEN = {"framework": "xtuner", "model_type": "qwen2", "use_varlen_attn": False, "pack_to_max_length": False}
@@ -90,8 +90,7 @@ def main() -> int:
     proven = [result for result in results if result["outcome"].get("installs") == "yes"]
     silent = [result for result in proven if result["outcome"].get("check") == "yes"]
     print(f"{len(results)} cases, {len(proven)} installed, {len(silent)} of them silent")
-    if options.json:
-        Path(options.json).write_text(json.dumps(results, indent=2) + "\n")
+    write_json(options.json, results)
     return int(any("no" in result["outcome"].values() for result in results))
 
 
@@ -101,11 +100,10 @@ def verify(name: str, facts: Mapping[str, Any], workload: Mapping[str, Any], tim
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "facts.json"
         path.write_text(json.dumps(content))
-        command = [sys.executable, "-m", "doctor", "fix", "--facts", str(path), "--verify", "--format", "json",
+        command = [*DOCTOR, "fix", "--facts", str(path), "--verify", "--format", "json",
                    "--proof-timeout", f"{timeout:g}"]  # fmt: skip
-        began = time.monotonic()
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    result: dict[str, Any] = {"case": name, "seconds": round(time.monotonic() - began, 1), "exit": done.returncode,
+        done, took = run(command, Path(folder), cwd=ROOT, env=os.environ)  # with the user's package caches
+    result: dict[str, Any] = {"case": name, "seconds": round(took.wall, 1), "exit": done.returncode,
                               "fix": None, "outcome": {}, "steps": []}  # fmt: skip
     try:
         report = json.loads(done.stdout)
@@ -127,10 +125,9 @@ def _line(result: Mapping[str, Any]) -> str:
 
 
 def _options() -> argparse.Namespace:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = arguments(__doc__)
     made.add_argument("--only", action="append", default=[], metavar="NAME", choices=list(CASES))
     made.add_argument("--timeout", type=float, default=1200, help="longest wait for one program")
-    made.add_argument("--json", metavar="FILE")
     return made.parse_args()
 
 

@@ -412,6 +412,14 @@ class Verification:
 
 
 @dataclass(frozen=True)
+class InputFile:
+    """A file that the user named, or the project's own."""
+
+    kind: str  # declared | model | workload | project | facts
+    path: str  # as named
+
+
+@dataclass(frozen=True)
 class Report:
     """All that a renderer ever sees."""
 
@@ -433,6 +441,7 @@ class Report:
     known: tuple[Finding, ...] = ()  # findings that the baseline has already, and that are not among `findings`
     ignored: tuple[Finding, ...] = ()  # those that the project ignores, not among them either
     proof: Verification | None = None
+    inputs: tuple[InputFile, ...] = ()  # what was read, as named
     matrices: tuple[Matrix, ...] = ()  # backends × features, where a format shows them
     schema: int = 1
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
+from doctor.diagnosis.judge import TOOL
 from doctor.diagnosis.pipeline import diagnose
-from doctor.report.formats import renderer
+from doctor.errors import DoctorError, NoDiagnosis
+from doctor.report.formats import Renderer, renderer
+from doctor.report.page import printable
 
 from .options import (
     KERNEL_TIMEOUT,
@@ -28,7 +33,7 @@ from .options import (
     Verbose,
     WorkloadFile,
 )
-from .output import Screen, deliver, destinations, exit_code
+from .output import Destination, Screen, deliver, destinations, exit_code, write
 from .request import TargetOptions, matrix_request_of
 
 app = typer.Typer(rich_markup_mode="rich")
@@ -60,8 +65,12 @@ def check(
     outputs = [(renderer(item.format, "diagnosis"), item) for item in destinations(formats, output)]
     target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules, model, workload)
     request = matrix_request_of(target, run=run, timeout=timeout, baseline=baseline)
-    with screen.working() as tell:
-        report = diagnose(request, tell)
+    try:
+        with screen.working() as tell:
+            report = diagnose(request, tell)
+    except Exception as problem:
+        _write_failure(outputs, problem)
+        raise
     if any(item.format == "html" for _, item in outputs):  # the one format with room for heat maps
         from doctor.rulebook.matrix import with_matrices
         from doctor.rulebook.rulebook import load_rulebook
@@ -70,3 +79,16 @@ def check(
     for render, item in outputs:
         deliver(render, report, item.file, screen)
     return exit_code(report, fail_on or request.defaults.fail_on or "error")
+
+
+def _write_failure(outputs: Sequence[tuple[Renderer, Destination]], problem: Exception) -> None:
+    """Write a valid SARIF file also where no diagnosis could be made, which an upload step expects."""
+    if isinstance(problem, DoctorError) and problem.exit_code != NoDiagnosis.exit_code:
+        return
+    hint = problem.hint if isinstance(problem, DoctorError) else None
+    message = problem.message if isinstance(problem, DoctorError) else f"{type(problem).__name__}: {problem}"
+    for _, item in outputs:
+        if item.format == "sarif":
+            from doctor.report.sarif import no_diagnosis
+
+            write(no_diagnosis(TOOL, printable(" ".join(message.split())), hint), item.file)

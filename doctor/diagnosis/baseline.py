@@ -1,4 +1,4 @@
-"""A report as the baseline of the next: what it has already is not told again, what is gone from it is."""
+"""A report as the baseline of the next: its findings are suppressed, those that no longer occur are reported."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def _told(
     told = []
     if known:
         rules = ", ".join(dict.fromkeys(finding.rule for finding in known))
-        count = f"{len(known)} finding{'s' if len(known) > 1 else ''}"
-        told.append(f"{count} of the baseline `{baseline.name}` not told again: {rules}")
+        count = f"{len(known)} baseline finding{'s' if len(known) > 1 else ''}"
+        told.append(f"{count} suppressed (`{baseline.name}`): {rules}")
     names = {(case.environment, case.gpu, case.workload): case for case in cases}
     for entry in dict.fromkeys(baseline.entries):
         if entry.rule in silent:
@@ -141,7 +141,7 @@ def _told(
             f" ({', '.join(label(names[name]) for name in gone[:4])}{' …' if len(gone) > 4 else ''})" if gone else ""
         )
         if entry.rule in unsure:
-            told.append(f"{entry.rule} of the baseline could not be told this time{where}")
+            told.append(f"{entry.rule} of the baseline was skipped this time (missing information){where}")
         else:
             told.append(f"fixed: {entry.rule} of the baseline no longer occurs{where}")
     return list(dict.fromkeys(told))

@@ -15,6 +15,7 @@ from doctor.rulebook.backends import predict
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.rule import Library
 from doctor.rulebook.rulebook import Rulebook
+from doctor.sources.workload.sglang_options import read_options
 
 
 def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
@@ -115,8 +116,6 @@ def _options(case: Mapping[str, Any]) -> Mapping[str, Any]:
         raise DoctorError("`options` needs a JSON list of arguments")
     if not arguments:
         return {}
-    from doctor.sources.workload.sglang_options import read_options
-
     return read_options(arguments)
 
 

@@ -16,6 +16,7 @@ from doctor.rulebook.shared import SharedEvaluations, same
 
 from .baseline import read_baseline
 from .examine import DiagnosisInput, InputCache, environment_of, names_no_job, takes_project_gpus, with_job
+from .input_files import input_files
 from .joint_fixes import fixes_for
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
 from .request import Request
@@ -229,6 +230,7 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
         cases=kept,
         known=told.known,
         ignored=told.ignored,
+        inputs=input_files(request),
     )
 
 

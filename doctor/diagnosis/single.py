@@ -15,6 +15,7 @@ from doctor.sources.probes.locate import named_interpreter
 from doctor.util.resources import programs_dir
 
 from .examine import DiagnosisInput, ask_ahead, examine
+from .input_files import input_files
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
 from .request import Request
 from .suppressions import apply_suppressions
@@ -72,6 +73,7 @@ def diagnose_one(
         unread=patient.unread,
         known=told.known,
         ignored=told.ignored,
+        inputs=input_files(request),
     )
 
 

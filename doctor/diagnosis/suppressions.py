@@ -1,4 +1,4 @@
-"""What a project has settled with itself: rules it ignores until a day, and findings its baseline has already."""
+"""What a project suppresses: rules it ignores until a date, and the findings of its baseline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN = (EXPIRED, "NO_BACKEND", "UNPREDICTED")  # findings that no rule file stat
 
 @dataclass(frozen=True)
 class Suppressed:
-    """The findings that are told, those the baseline has, the rules nobody is told of, and why."""
+    """The findings that are reported, those of the baseline, those that are ignored, the suppressed rules, and why."""
 
     findings: tuple[Finding, ...]
     known: tuple[Finding, ...]
@@ -32,7 +32,7 @@ def apply_suppressions(
     request: Request, rulebook: Rulebook, found: Sequence[Finding], undetermined: Sequence[Undetermined],
     cases: Sequence[Case] = (),
 ) -> Suppressed:  # fmt: skip
-    """The findings without those the project ignores or knows, with one for each entry that has run out."""
+    """Return the findings without the suppressed ones, with one for each expired ignore entry."""
     ignored = request.defaults.ignored
     fired = {finding.rule for finding in found}
     silent = frozenset(fired & set(ignored))
@@ -54,19 +54,19 @@ def apply_suppressions(
 
 
 def _expired(entry: Ignore, fires: bool) -> Finding:
-    """An ignore that nobody has looked at in time is itself what is wrong."""
+    """Return the finding for an expired ignore entry."""
     key = f"ignore.{entry.rule}"
     owner = f" by {entry.owner}" if entry.owner else ""
-    now = "it fires and counts again" if fires else "it does not fire here: the entry can go"
+    now = "it triggers and counts again" if fires else "it does not trigger here: remove the entry"
     day = Evidence(key, "past", "a later day, or no entry", Fact(key, entry.until, entry.place), True)
     return Finding(
         rule=EXPIRED,
         name="ignore-expired",
         severity=Severity.WARNING,
         verdict=Verdict.FIRES,
-        summary=f"the time to ignore {entry.rule} is up",
+        summary=f"Ignore entry for {entry.rule} expired on {entry.until}",
         message=f"{entry.rule} was ignored{owner} until {entry.until} ({entry.reason}); {now}",
-        why="What is ignored is looked at again on a day; that day is over.",
+        why="Ignored rules must be reviewed by their `until` date, which has passed.",
         evidence=(day,),
         references=(),
     )
@@ -76,4 +76,4 @@ def _strangers(defaults: Defaults, rulebook: Rulebook) -> Iterator[str]:
     for rule in defaults.ignored:
         if rule not in rulebook.rules and rule not in _OWN:
             hint = nearest(rule, rulebook.rules)
-            yield f"the project ignores {rule}, which is no rule" + (f": {hint}" if hint else "")
+            yield f"the project ignores {rule}, but there is no such rule" + (f": {hint}" if hint else "")

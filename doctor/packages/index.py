@@ -1,7 +1,7 @@
 """The embedded release index: which releases of the attention stack exist, what they require, where they run.
 
 One JSON line per package in a gzip file, so that a look-up parses the lines it needs and no others.
-`scripts/refresh_index.py` brings it up to date.
+`scripts/release/refresh_index.py` brings it up to date.
 """
 
 from __future__ import annotations

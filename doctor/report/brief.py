@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from doctor.model import ChangeKind, Evidence, Finding, Fix, Prediction, Report, Severity
 
-from .cases import MOST_MESSAGES, messages, where
-from .fix_text import fix_lines
+from .cases import MOST_MESSAGES, messages, readings, where
+from .fix_text import alternative_lines, fix_lines
 from .page import Page
 from .runs import confirmation_lines, run_lines
 from .style import Style
@@ -36,13 +36,17 @@ def brief(report: Report, style: Style) -> str:
     page = Page(style)
     headline(page, report)
     findings = [item for item in report.findings if not style.quiet or item.severity == Severity.ERROR]
-    for number, finding in enumerate(findings):
-        if number < _MOST_FINDINGS or finding.severity == Severity.ERROR:
-            if len(report.findings) > 1:
-                page.gap()
-            _finding(page, finding, report, titled=len(report.findings) > 1)
-        else:
-            page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity)
+    worst = [item for item in findings if item.severity == findings[0].severity][:_MOST_FINDINGS]
+    in_full = [item for item in findings if item in worst or item.severity == Severity.ERROR]
+    for finding in in_full:
+        if len(in_full) > 1:
+            page.gap()
+        _finding(page, finding, report, titled=finding is not headlined(report))
+    if len(in_full) > 1 and len(in_full) < len(findings):
+        page.gap()
+    for finding in findings:
+        if finding not in in_full:
+            _in_short(page, finding, report)
     if style.quiet:
         return page.text()
     if report.cases:
@@ -60,7 +64,6 @@ def brief(report: Report, style: Style) -> str:
         _no_fix(page, report)
     for note in report.notes[:_MOST_NOTES]:
         page.say(note, lead="note:", look="note")
-    page.gap()
     closing_line(page, report)
     return page.text()
 
@@ -68,8 +71,8 @@ def brief(report: Report, style: Style) -> str:
 def headline(page: Page, report: Report) -> None:
     """Write the verdict and what was examined."""
     look, word, text = conclusion(report)
-    only = report.findings[0] if len(report.findings) == 1 else None
-    rule = f" {only.rule}" if only is not None and text.startswith(only.summary) else ""
+    first = headlined(report)
+    rule = f" {first.rule}" if first is not None else ""
     page.say(text, lead=f"{word}{rule}:", look=look)
     for name, text in (
         ("Target", target_line(report)),
@@ -79,6 +82,38 @@ def headline(page: Page, report: Report) -> None:
     ):
         if text:
             page.say(text, lead=f"{name:<{_LABEL - 1}}", look="label", hang=_LABEL)
+
+
+def headlined(report: Report) -> Finding | None:
+    """Return the finding whose summary the verdict line repeats, where it is the only one of its severity."""
+    if not report.findings or report.cases:
+        return None
+    first = report.findings[0]
+    alone = sum(item.severity == first.severity for item in report.findings) == 1
+    return first if alone and conclusion(report)[2].startswith(first.summary) else None
+
+
+def _in_short(page: Page, finding: Finding, report: Report) -> None:
+    """Write a milder finding in a line, with its own fix where no fix of the report clears it."""
+    page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity, hang=2)
+    _own_fix(page, finding, report)
+
+
+def _own_fix(page: Page, finding: Finding, report: Report) -> None:
+    """Write the commands of the best alternative of a finding that no fix of the report clears."""
+    if not finding.alternatives or any(finding.rule in fix.resolves for fix in report.fixes):
+        return
+    best = finding.alternatives[0]
+    lines = alternative_lines(best)
+    risky = "" if best.safe else " (risky: see `-v`)"
+    if len(lines) == 1:
+        page.line(f"  fix:{risky} {lines[0]}", "command")
+    elif lines:
+        page.line(f"  fix:{risky}", "command")
+        for line in lines:
+            page.line(f"    {line}", "command")
+    elif best.note:
+        page.say(best.note, lead="fix:", look="label", indent=2, hang=4)
 
 
 def _finding(page: Page, finding: Finding, report: Report, *, titled: bool) -> None:
@@ -91,8 +126,10 @@ def _finding(page: Page, finding: Finding, report: Report, *, titled: bool) -> N
         page.say(finding.message, indent=2, hang=2)
     decisive = [item for item in finding.evidence if needed(item)]
     for evidence in decisive[:_MOST_EVIDENCE]:
-        page.say(_evidence(evidence), indent=4, hang=6)
+        page.say(_evidence(report, finding, evidence), indent=4, hang=6)
     confirmation_lines(page, finding)
+    if finding.severity != Severity.ERROR or not report.fixes:
+        _own_fix(page, finding, report)
 
 
 def _in_cases(page: Page, finding: Finding, report: Report) -> None:
@@ -105,11 +142,13 @@ def _in_cases(page: Page, finding: Finding, report: Report) -> None:
         page.say(f"and {len(texts) - MOST_MESSAGES} similar messages", indent=2, hang=4)
 
 
-def _evidence(evidence: Evidence) -> str:
-    found = shown(evidence.fact.value, evidence.key)
+def _evidence(report: Report, finding: Finding, evidence: Evidence) -> str:
+    values = [fact.value for fact, _ in readings(report, finding, evidence)]
+    found = ", ".join(shown(value, evidence.key) for value in values)
     place = evidence.fact.source
-    where_from = f"  ({place})" if ":" in place and not evidence.fact.assumed else ""
-    return f"{evidence.key.removeprefix('workload.')}: found {found}, needs {needed(evidence)}{where_from}"
+    key = evidence.key.removeprefix("workload.")
+    where_from = f"  ({place.removesuffix(f': {key}')})" if ":" in place and not evidence.fact.assumed else ""
+    return f"{key}: found {found}, needs {needed(evidence)}{where_from}"
 
 
 def attention_line(page: Page, prediction: Prediction, explained: frozenset[str]) -> None:
@@ -128,7 +167,7 @@ def attention_line(page: Page, prediction: Prediction, explained: frozenset[str]
         text = f"{library} selects {title_of(prediction, prediction.selected)}"
         if failure is not None:
             reason = failure.rule if failure.rule in explained else told_reason(failure)
-            text += f": fails at run time ({reason})"
+            text += f": fails at run time ({reason})" if reason != failure.rule else f": fails ({reason})"
     page.say(text, lead=lead, look=look, hang=_LABEL)
 
 
@@ -143,24 +182,32 @@ def _missing(prediction: Prediction) -> str:
 
 def numbered_fixes(page: Page, fixes: tuple[Fix, ...], *, commands_of_all: bool = False) -> None:
     """Write the fixes, the first with its commands; the others with theirs where they are short."""
-    page.line("Fix" if len(fixes) == 1 else "Fix (pick one)", "label")
+    hidden = not commands_of_all and any(_hides_commands(fix) for fix in fixes[1:])
+    more = "pick one; `attn-doctor fix` shows the commands of all" if hidden else "pick one"
+    page.line("Fix" if len(fixes) == 1 else f"Fix ({more})", "label", lead=len("Fix"))
     for number, fix in enumerate(fixes, 1):
         risky = "" if fix.safe else " (risky: see note)"
         title = fix.title if commands_of_all or len(fix.changes) < 4 else _short_title(fix)
-        page.say(f"{title}{_clears(fix, fixes)}{risky}", lead=f"  {number}", look="label", hang=4)
-        lines = fix_lines(fix)
-        if not commands_of_all:  # comments explain, and settings are in the title
-            lines = [line for line in lines if not line.startswith("#") and line not in fix.title]
-        if number == 1 or commands_of_all or len(lines) == 1:
-            for line in lines:
-                page.line(f"      {line}", "command")
         texts = [*fix.costs]
         if fix.note and (commands_of_all or not fix.safe):
             texts.append(fix.note)
+        headed = f"{title}{_clears(fix, fixes)}{risky}"
+        if number == 1 and texts and len(whole := f"{headed} ({'; '.join(texts)})") <= page.style.width - 4:
+            headed, texts = whole, []
+        page.say(headed, lead=f"  {number}", look="label", hang=4)
+        lines = fix_lines(fix)
+        if not commands_of_all:  # comments explain, and settings are in the title
+            lines = [line for line in lines if not line.startswith("#") and line not in fix.title]
+        if number == 1 or commands_of_all or (len(lines) == 1 and title != fix.title):
+            for line in lines:
+                page.line(f"      {line}", "command")
         if (number == 1 or commands_of_all) and texts:
             page.say("; ".join(texts), indent=6, hang=6)
-    if not commands_of_all and any(len(fix_lines(fix)) > 1 for fix in fixes[1:]):
-        page.say("`attn-doctor fix` shows all commands and costs", look="dim", indent=2)
+
+
+def _hides_commands(fix: Fix) -> bool:
+    """Return whether the brief report leaves out commands of an alternative that its title does not imply."""
+    return any(change.kind == ChangeKind.PACKAGE for change in fix.changes)
 
 
 def _short_title(fix: Fix) -> str:
@@ -199,10 +246,11 @@ def closing_line(page: Page, report: Report) -> None:
         parts.append(f"{len(report.known)} known finding{'s' if len(report.known) > 1 else ''} in the baseline")
     skipped = relevant(report)
     if skipped:
-        parts.append(f"skipped {count(skipped)} ({_why_skipped(report)})")
+        why = _why_skipped(report)
+        parts.append(f"{count(skipped)} skipped" + (f" ({why})" if why else ""))
     errors = [finding.rule for finding in report.findings]
     more = f"`attn-doctor rules show {errors[0]}`, " if errors else ""
-    page.say(f"{'; '.join(parts)}. More: {more}`--verbose`", look="dim")
+    page.say(f"{'; '.join(parts)}. More: {more}`-v`", look="dim")
 
 
 def _why_skipped(report: Report) -> str:
@@ -216,4 +264,4 @@ def _why_skipped(report: Report) -> str:
         words.append("no GPU")
     if any(key.startswith("driver.") for key in missing):
         words.append("no driver")
-    return ", ".join(words) or "missing information"
+    return ", ".join(words)

@@ -89,7 +89,7 @@ def told(report: Report, finding: Finding) -> str:
         return finding.message
     said = messages(report, finding)
     parts = [f"on {where(report, numbers)}: {text}" for text, numbers in said[:MOST_MESSAGES]]
-    more = [f"and {len(said) - MOST_MESSAGES} more alike"] if len(said) > MOST_MESSAGES else []
+    more = [f"and {len(said) - MOST_MESSAGES} similar messages"] if len(said) > MOST_MESSAGES else []
     return "; ".join(parts + more)
 
 

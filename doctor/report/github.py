@@ -8,7 +8,7 @@ from .cases import told
 from .locations import place_of
 from .page import printable
 from .style import Style
-from .summary import verdict
+from .summary import conclusion
 from .text import details_text
 from .undetermined import count, lines, relevant
 
@@ -17,13 +17,14 @@ _MOST_GAPS = 12  # combinations of facts that rules lack
 
 
 def diagnosis(report: Report, style: Style) -> str:
-    """One annotation per finding, then the verdict; what could not be told is one notice."""
+    """Write one annotation per finding, one for the skipped checks, and the verdict."""
     out = [_finding(report, finding) for finding in report.findings]
     out += [_command("notice", {"title": "attn-doctor"}, note) for note in report.notes]
-    if report.undetermined:
-        title = f"attn-doctor could not tell {count(relevant(report))}"
+    skipped = relevant(report)
+    if skipped:
+        title = f"attn-doctor skipped {count(skipped)} (missing information)"
         out.append(_command("notice", {"title": title}, "\n".join(lines(report, most=_MOST_GAPS))))
-    look, word, sentence = verdict(report)
+    look, word, sentence = conclusion(report)
     failed = look == "error" and not any(finding.severity == Severity.ERROR for finding in report.findings)
     out.append(_command("error" if failed else "notice", {"title": f"attn-doctor: {word}"}, sentence))
     return "".join(f"{line}\n" for line in out)

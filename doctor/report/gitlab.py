@@ -8,14 +8,13 @@ from doctor.model import Finding, Report
 
 from .cases import told
 from .fingerprint import fingerprint
-from .locations import place_of
+from .locations import home_of
 from .markdown import rule_help
 from .page import printable
 from .style import Style
 
 #: Ours → one of GitLab's five.
 _SEVERITIES = {"error": "critical", "warning": "major", "note": "info"}
-_NOWHERE = "pyproject.toml"  # GitLab drops an entry without a file; what no line declares is the project's
 
 
 def diagnosis(report: Report, style: Style) -> str:
@@ -25,7 +24,7 @@ def diagnosis(report: Report, style: Style) -> str:
 
 
 def _entry(report: Report, finding: Finding) -> dict[str, object]:
-    place = place_of(report, finding)
+    place = home_of(report, finding)
     return {
         "description": printable(f"{finding.summary}: {told(report, finding)}" if finding.message else finding.summary),
         "check_name": finding.rule,
@@ -33,7 +32,7 @@ def _entry(report: Report, finding: Finding) -> dict[str, object]:
         "content": {"body": rule_help(finding)},
         "severity": _SEVERITIES[finding.severity],
         "location": {
-            "path": place.file.removeprefix("./") if place else _NOWHERE,
-            "lines": {"begin": place.line if place else 1},
+            "path": place.file.removeprefix("./"),
+            "lines": {"begin": place.line},
         },
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,28 @@ from .fix_text import alternative_lines, fix_lines, no_pin_lead
 from .locations import place_of
 from .page import printable
 from .style import Style
-from .summary import alone, job_line, library_title, machine_line, needed, shown, title_of, verdict
+from .summary import (
+    alone,
+    conclusion,
+    job_line,
+    library_title,
+    machine_line,
+    needed,
+    shown,
+    stack_line,
+    target_line,
+    title_of,
+    verdict,
+)
 from .tables import told_reason
 from .undetermined import lines
 
 TEMPLATE = "report.html.j2"
 _CODE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"https://[^\s<>\"'`(){}]+[^\s<>\"'`(){}.,;:]")
+_ANCHOR = Markup('<a href="{}" rel="noreferrer">{}</a>')
 _WORDS = {True: "yes", False: "no", None: "?"}
+_LONG_WORDS = {True: "usable", False: "unavailable", None: "unknown"}
 
 
 def diagnosis(report: Report, style: Style) -> str:
@@ -49,22 +65,24 @@ def diagnosis(report: Report, style: Style) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_plain
     )
-    environment.filters.update(prose=_prose, shown=shown)
+    environment.filters.update(prose=_prose, linked=_linked, shown=shown)
     template = environment.from_string((Path(__file__).parent / TEMPLATE).read_text("utf-8"))
     return template.render(_view(report)) + "\n"
 
 
 def _view(report: Report) -> dict[str, Any]:
-    look, word, sentence = verdict(report)
+    look, word, sentence = conclusion(report)
     counts = {severity: sum(item.severity == severity for item in report.findings) for severity in SEVERITIES}
     return {
         "tool": report.tool,
         "rules": report.rulebook.get("rules"),
         "seconds": report.timing.get("total"),
         "verdict": {"look": look, "word": word, "sentence": sentence},
-        "machine": machine_line(report),
-        "job": job_line(report),
+        "subject": [(name, text) for name, text in _subject(report) if text],
+        "date": time.strftime("%Y-%m-%d"),
+        "grid": _grid(report),
         "counts": {severity: number for severity, number in counts.items() if number},
+        "anchors": _anchors(report),
         "findings": [_finding(report, number, finding) for number, finding in enumerate(report.findings, 1)],
         "cases": [_case(report, case) for case in report.cases],
         "environments": len({case.environment for case in report.cases}),
@@ -91,17 +109,25 @@ def _finding(report: Report, number: int, finding: Finding) -> dict[str, Any]:
         "evidence": [_evidence(item, readings(report, finding, item)) for item in finding.evidence],
         "no_pin_lead": no_pin_lead(finding),
         "cures": [{"lines": alternative_lines(item), "it": item} for item in finding.alternatives],
-        "links": [(source, source.startswith("https://")) for source in finding.references],
+        "fixes": [n for n, fix in enumerate(report.fixes, 1) if finding.rule in fix.resolves],
         "where": "" if many else where(report, finding.cases),
     }
+
+
+def _anchors(report: Report) -> dict[str, int]:
+    """Return the number of the first finding of each rule, for links to it."""
+    numbers: dict[str, int] = {}
+    for number, finding in enumerate(report.findings, 1):
+        numbers.setdefault(finding.rule, number)
+    return numbers
 
 
 def _evidence(item: Evidence, found: list[tuple[Fact, tuple[int, ...]]]) -> dict[str, str]:
     return {
         "key": item.key,
-        "found": ", ".join(shown(fact.value) for fact, _ in found),
+        "found": ", ".join(shown(fact.value, fact.key) for fact, _ in found),
         "needs": needed(item),
-        "source": item.fact.origin if len(found) < 2 else "from case to case",
+        "source": item.fact.origin if len(found) < 2 else "different per case",
     }
 
 
@@ -112,9 +138,31 @@ def _case(report: Report, case: Case) -> dict[str, Any]:
     return {"it": case, "look": look, "word": word, "sentence": sentence, "rules": rules, "runs": backends_of(case)}
 
 
+def _subject(report: Report) -> tuple[tuple[str, str], ...]:
+    return (
+        ("Target", target_line(report)), ("Machine", machine_line(report)), ("Packages", stack_line(report)),
+        ("Workload", job_line(report)),
+    )  # fmt: skip
+
+
+def _grid(report: Report) -> list[dict[str, Any]]:
+    """Return a table of GPUs x jobs for each environment; a cell has look, verdict, rules and backend."""
+    tables = []
+    for environment in dict.fromkeys(case.environment for case in report.cases):
+        own = [case for case in report.cases if case.environment == environment]
+        jobs = tuple(dict.fromkeys(case.workload or "" for case in own))
+        cells = {(case.gpu or "", case.workload or ""): _case(report, case) for case in own}
+        rows = [
+            {"gpu": gpu or "this machine", "cells": [cells.get((gpu, job)) for job in jobs]}
+            for gpu in dict.fromkeys(case.gpu or "" for case in own)
+        ]
+        tables.append({"environment": environment, "jobs": [job or "no workload" for job in jobs], "rows": rows})
+    return tables
+
+
 def _fix(fix: Fix) -> dict[str, Any]:
     effects = [
-        f"{word} {', '.join(rules)}" for word, rules in (("clears", fix.resolves), ("leaves", fix.leaves)) if rules
+        f"{word} {', '.join(rules)}" for word, rules in (("fixes", fix.resolves), ("leaves", fix.leaves)) if rules
     ]
     return {
         "fix": fix,
@@ -122,19 +170,19 @@ def _fix(fix: Fix) -> dict[str, Any]:
         "effects": "; ".join(effects),
         "changes": [
             change for change in fix.changes if change.kind != ChangeKind.CALL
-        ],  # that stands there as a line to paste
+        ],  # a call is shown as a line to paste
     }
 
 
 def _prediction(prediction: Prediction) -> dict[str, Any]:
-    chosen = "fails" if prediction.fails_at_run else "runs"
+    chosen = "fails" if prediction.fails_at_run else "selected"
     return {
         "library": library_title(prediction.library),
         "headline": _headline(prediction),
         "candidates": [
             {
                 "it": item,
-                "word": chosen if item.backend == prediction.selected else _WORDS[item.available],
+                "word": chosen if item.backend == prediction.selected else _LONG_WORDS[item.available],
                 "reasons": [(told_reason(reason), reason.source) for reason in item.reasons],
             }
             for item in prediction.candidates
@@ -144,14 +192,14 @@ def _prediction(prediction: Prediction) -> dict[str, Any]:
 
 def _headline(prediction: Prediction) -> str:
     if prediction.import_error and prediction.import_error.holds:
-        return f"refuses: {told_reason(prediction.import_error)}"
+        return f"does not import: {told_reason(prediction.import_error)}"
     if not prediction.could_tell:
-        return "could not tell which backend runs"
+        return "backend unknown"
     if prediction.selected is None:
         return "no attention backend is available"
     chosen = title_of(prediction, prediction.selected)
     failing = prediction.fails_at_run
-    return f"{chosen} is selected and fails: {told_reason(failing)}" if failing else f"{chosen} runs"
+    return f"{chosen} is selected and fails at run time: {told_reason(failing)}" if failing else f"selects {chosen}"
 
 
 def _matrix(number: int, matrix: Matrix) -> dict[str, Any]:
@@ -181,7 +229,7 @@ def _heat(cell: Candidate, row: MatrixRow, reasons: dict[str, tuple[int, Reason]
     if row.import_error:
         word, reason = "no", row.import_error
     elif cell.backend == row.selected:
-        word, reason = ("fails", row.fails_at_run) if row.fails_at_run else ("runs", None)
+        word, reason = ("fails", row.fails_at_run) if row.fails_at_run else ("selected", None)
     else:
         word, reason = _WORDS[cell.available], (cell.reasons[0] if cell.reasons else None)
     if reason is None:
@@ -198,6 +246,17 @@ def _prose(text: Any) -> Any:
     """Text as it is, with what stands in backticks as code: a fact from a file must not become markup."""
 
     return Markup("").join(_spans(printable(" ".join(str(text).split())), Markup, escape))
+
+
+def _linked(text: Any) -> Any:
+    """Return text in which each https address is a link; everything else stays text."""
+    plain = printable(" ".join(str(text).split()))
+    parts: list[Any] = []
+    last = 0
+    for match in _LINK.finditer(plain):
+        parts += [escape(plain[last : match.start()]), _ANCHOR.format(match[0], match[0])]
+        last = match.end()
+    return Markup("").join([*parts, escape(plain[last:])])
 
 
 def _spans(text: str, markup: Any, escape: Any) -> Iterator[Any]:

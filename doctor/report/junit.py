@@ -1,4 +1,4 @@
-"""The findings as JUnit XML: an error is a failed test, a rule that could not be judged a skipped one."""
+"""The findings as JUnit XML: an error is a failed test, a skipped check a skipped one."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import time
 from dataclasses import replace
 from xml.sax.saxutils import escape, quoteattr
 
-from doctor.model import Finding, Report, Severity
+from doctor.model import Finding, Report, Severity, Undetermined
 
 from .cases import name_of
 from .locations import place_of
 from .style import Style
-from .summary import alone, job_line, machine_line, verdict
+from .summary import alone, conclusion, job_line, machine_line, stack_line, target_line
 from .text import finding_text
+from .undetermined import relevant
 
 _FORBIDDEN = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def diagnosis(report: Report, style: Style) -> str:
-    """A suite, or one for each of several cases: the verdict, each finding, each rule that could not be judged.
+    """A suite, or one for each of several cases: the verdict, each finding, each skipped check.
 
-    Only what both common schemas allow, that of Ant and that of Jenkins: what is no failure is told in `system-out`.
+    Only what both common schemas allow, that of Ant and that of Jenkins: other findings go to `system-out`.
     """
     suites = _suite(report, 0, "attn-doctor")
     if report.cases:
@@ -37,20 +38,25 @@ def diagnosis(report: Report, style: Style) -> str:
 
 
 def _suite(report: Report, number: int, name: str) -> list[str]:
-    look, word, sentence = verdict(report)
+    look, word, sentence = conclusion(report)
     failed = sum(finding.severity == Severity.ERROR for finding in report.findings)
     body = ""
-    if look == "error" and not failed:  # nothing is left to run on, although no rule says so
+    if look == "error" and not failed:  # no backend is available, although no rule says so
         body, failed = f'<failure type="error" message={_attribute(f"{word}: {sentence}")}/>', 1
     cases = [_case("verdict", f"{word}: {sentence}", body)]
     cases += [_finding(report, finding) for finding in report.findings]
     cases += [
-        _case(rule, "could not tell", f"<skipped>{_text(item.problem or ', '.join(item.missing))}</skipped>")
-        for item in report.undetermined
+        _case(rule, "skipped: missing information", f"<skipped>{_text(_missing(item))}</skipped>")
+        for item in relevant(report)
         for rule in item.rules
     ]
-    skipped = sum(len(item.rules) for item in report.undetermined)
-    told = [f"on: {machine_line(report)}", f"job: {job_line(report)}", *(f"note: {note}" for note in report.notes)]
+    pairs = (
+        ("Target", target_line(report)), ("Machine", machine_line(report)), ("Packages", stack_line(report)),
+        ("Workload", job_line(report)),
+    )  # fmt: skip
+    subject = [f"{name}: {text}" for name, text in pairs if text]
+    skipped = sum(len(item.rules) for item in relevant(report))
+    told = [*subject, *(f"note: {note}" for note in report.notes)]
     told += [_told(report, finding) for finding in report.findings if finding.severity != Severity.ERROR]
     head = {
         "name": name, "package": "attn-doctor", "id": number, "timestamp": _now(), "hostname": "localhost",
@@ -65,6 +71,10 @@ def _suite(report: Report, number: int, name: str) -> list[str]:
         "    <system-err/>",
         "  </testsuite>",
     ]
+
+
+def _missing(item: Undetermined) -> str:
+    return item.problem or ", ".join(item.missing)
 
 
 def _now() -> str:

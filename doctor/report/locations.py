@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from doctor.model import Evidence, Fact, Facts, Finding, Report
 
@@ -12,6 +13,8 @@ from .cases import facts_behind
 
 _FILE_LINE = re.compile(r"(?P<file>[^\n]*?[^\n:]):(?P<line>[1-9]\d*)(?:,.*)?")
 _BRINGS = re.compile(r"what (?P<package>\S+) \S+ brings")
+PROJECT_FILE = "pyproject.toml"  # of findings that no file declares
+_FALLBACKS = ("declared", "project", "facts", "workload", "model")
 _DEEPEST = 4  # a version implies a build, which implies a library, which something is derived from
 
 
@@ -54,6 +57,38 @@ def place_of_fact(fact: Fact) -> SourceLocation | None:
     """The line a fact was read from, None for one that comes from elsewhere."""
     match = _FILE_LINE.fullmatch(fact.source)
     return SourceLocation(match["file"], int(match["line"]), fact) if match else None
+
+
+def home_of(report: Report, finding: Finding) -> SourceLocation:
+    """Return a file for every finding: where its cause is declared, else the file that states most of it.
+
+    In this order: the line of a pin; the model, workload or facts file that the evidence names; the first declared
+    line or file; the project's file; the facts file. Without any of them it is `pyproject.toml`, which need not exist.
+    """
+    place = place_of(report, finding)
+    if place is not None:
+        return place
+    for evidence in _worth_changing_first(finding.evidence):
+        for fact in _origins(facts_behind(report, finding), evidence.fact, _DEEPEST):
+            file = _file_of(report, fact)
+            if file is not None:
+                return SourceLocation(file, 1, fact)
+    lines = (place_of_fact(fact) for fact in facts_behind(report, finding).values())
+    declared = next((place for place in lines if place is not None), None)
+    if declared is not None:
+        return declared
+    named = [item.path for kind in _FALLBACKS for item in report.inputs if item.kind == kind]
+    return SourceLocation(named[0] if named else PROJECT_FILE, 1, Fact("", None, ""))
+
+
+def _file_of(report: Report, fact: Fact) -> str | None:
+    """Return the file named by a source such as `facts file x.yaml` or `job.yaml: mask`."""
+    for item in report.inputs:
+        if item.kind == "facts" and fact.source.startswith(f"facts file {item.path}"):
+            return item.path
+        if item.kind in ("model", "workload") and fact.source.startswith(f"{PurePath(item.path).name}: "):
+            return item.path
+    return None
 
 
 def _worth_changing_first(evidence: tuple[Evidence, ...]) -> list[Evidence]:

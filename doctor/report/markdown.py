@@ -13,7 +13,18 @@ from .locations import place_of
 from .page import printable
 from .proof import proof_text
 from .style import Style
-from .summary import job_line, library_title, machine_line, needed, shown, title_of, verdict, why_not
+from .summary import (
+    conclusion,
+    job_line,
+    library_title,
+    machine_line,
+    needed,
+    shown,
+    stack_line,
+    target_line,
+    title_of,
+    why_not,
+)
 from .tables import told_reason
 from .undetermined import count, lines, relevant
 
@@ -23,17 +34,16 @@ _ACTIVE = re.compile(r"[\\*<\[\]|#~]|(?<!\w)@")  # what would format, link, ment
 
 
 def diagnosis(report: Report, style: Style) -> str:
-    """Verdict, findings with evidence and fixes, backends, and what could not be told."""
-    look, word, sentence = verdict(report)
+    """Render verdict, findings with evidence, backends, fixes and skipped checks."""
+    look, word, sentence = conclusion(report)
     out = [f"## {_SIGNS[look]} attn-doctor: {_prose(word)}", "", f"**{_prose(sentence)}**", ""]
-    out += [f"- on: {_prose(machine_line(report))}", f"- job: {_prose(job_line(report))}", ""]
+    out += [*_subject(report)]
     for finding in report.findings:
         out += _finding(report, finding)
     out += _cases(report)
-    out += _fixes(report)
     for prediction in report.predictions:
         out += _backends(prediction)
-    out += _runs(report) + _undetermined(report) + _assumed(report)
+    out += _runs(report) + _fixes(report) + _undetermined(report) + _assumed(report)
     out += [f"> {_prose(note)}\n" for note in report.notes]
     out.append(f"<sub>{_prose(report.tool)}, {report.rulebook.get('rules', '?')} rules</sub>")
     return "\n".join(out) + "\n"
@@ -41,9 +51,9 @@ def diagnosis(report: Report, style: Style) -> str:
 
 def backends(report: Report, style: Style) -> str:
     """Every candidate with its verdict, reasons and sources."""
-    out = [f"- on: {_prose(machine_line(report))}", f"- job: {_prose(job_line(report))}", ""]
+    out = [*_subject(report)]
     if not report.predictions:
-        out += ["Could not tell: no library that chooses an attention backend was recognised.", ""]
+        out += ["INCOMPLETE: no library that selects an attention backend was found, or no workload was given.", ""]
     for prediction in report.predictions:
         out += _backends(prediction)
     out += [f"> {_prose(note)}\n" for note in report.notes]
@@ -51,11 +61,12 @@ def backends(report: Report, style: Style) -> str:
 
 
 def fixes(report: Report, style: Style) -> str:
-    """The changes that clear the findings, or why there are none."""
-    look, word, sentence = verdict(report)
+    """Render the changes that clear the findings, or why there are none."""
+    look, word, sentence = conclusion(report)
     out = [f"## {_SIGNS[look]} {_prose(word)}: {_prose(sentence)}", "", *_fixes(report)]
     for finding in report.findings:
-        told = [text for text in (why_not(report, finding), finding.myth and f"not this: {finding.myth}") if text]
+        myth = finding.myth and f"common wrong fix: {finding.myth}"
+        told = [text for text in (why_not(report, finding), myth) if text]
         out += [f"- {finding.rule}: {_prose(text)}" for text in told]
     if report.proof is not None:
         out += ["```", proof_text(report.proof).rstrip(), "```", ""]
@@ -63,8 +74,17 @@ def fixes(report: Report, style: Style) -> str:
     return "\n".join(out) + "\n"
 
 
+def _subject(report: Report) -> list[str]:
+    """Return what was examined, a line each; empty lines are left out."""
+    pairs = (
+        ("Target", target_line(report)), ("Machine", machine_line(report)), ("Packages", stack_line(report)),
+        ("Workload", job_line(report)),
+    )  # fmt: skip
+    return [*(f"- {name}: {_prose(text)}" for name, text in pairs if text), ""]
+
+
 def rule_help(finding: Finding) -> str:
-    """Why, ways out and sources of one rule, for viewers that show a rule beside its results."""
+    """Return why, fixes and sources of one rule, for viewers that show a rule next to its results."""
     return "\n".join([f"**{_prose(finding.summary)}**", "", *_explained(finding)])
 
 
@@ -74,7 +94,7 @@ def _finding(report: Report, finding: Finding) -> list[str]:
     at = f" ({_code(f'{place.file}:{place.line}')})" if place else ""
     said = messages(report, finding)
     if finding.cases:
-        out += [f"On {_prose(where(report, finding.cases))}{at}:", ""]
+        out += [f"In {_prose(where(report, finding.cases))}{at}:", ""]
         at = ""
     if len(said) > 1:
         out += [f"- {_prose(where(report, numbers))}: {_prose(text)}" for text, numbers in said] + [""]
@@ -87,14 +107,14 @@ def _finding(report: Report, finding: Finding) -> list[str]:
         ran = finding.confirmation
         out += [f"{ran.verdict}: {_code(ran.kernel)} {ran.outcome}: {_prose(ran.reason)}", ""]
     if finding.reproduction:
-        out += ["To see it again:", *_block(finding.reproduction.rstrip("\n").split("\n"), "python")]
+        out += ["To reproduce:", *_block(finding.reproduction.rstrip("\n").split("\n"), "python")]
     return out + _explained(finding)
 
 
 def _row(evidence: Evidence, found: list[tuple[Fact, tuple[int, ...]]]) -> str:
     wanted = needed(evidence)
-    cells = (evidence.key, ", ".join(shown(fact.value) for fact, _ in found), wanted)
-    source = evidence.fact.origin if len(found) == 1 else "from case to case"
+    cells = (evidence.key, ", ".join(shown(fact.value, fact.key) for fact, _ in found), wanted)
+    source = evidence.fact.origin if len(found) == 1 else "different per case"
     return f"| {' | '.join(_code(cell) if cell else '' for cell in cells)} | {_prose(source)} |"
 
 
@@ -104,7 +124,7 @@ def _cases(report: Report) -> list[str]:
         return []
     made = rows(report)
     several = len({row.environment for row in made}) > 1
-    heads = [*(["environment"] if several else []), "job", "GPU", "verdict", "findings", "attention runs on"]
+    heads = [*(["environment"] if several else []), "job", "GPU", "verdict", "findings", "attention backend"]
     out = [f"### {len(report.cases)} cases", "", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for row in made:
         cells = [row.workload, row.gpus, f"{_SIGNS[row.look]} {row.verdict}", ", ".join(row.findings), row.backends]
@@ -117,11 +137,11 @@ def _explained(finding: Finding) -> list[str]:
     for number, item in enumerate(finding.alternatives):
         lead = "Fix" if number == 0 else "Or"
         note = f" {_prose(item.note)}" if item.note else ""
-        out += [f"{lead}{'' if item.safe else ' (read the note first)'}:{note}", *_block(alternative_lines(item))]
+        out += [f"{lead}{'' if item.safe else ' (risky: see note)'}:{note}", *_block(alternative_lines(item))]
     if finding.no_pin:
         out += [f"{no_pin_lead(finding)}: {_prose(finding.no_pin)}", ""]
     if finding.myth:
-        out += [f"Not this: {_prose(finding.myth)}", ""]
+        out += [f"Common wrong fix: {_prose(finding.myth)}", ""]
     if finding.references:
         out += ["Sources:", *(f"- {_source(source)}" for source in finding.references), ""]
     return out
@@ -130,7 +150,7 @@ def _explained(finding: Finding) -> list[str]:
 def _fixes(report: Report) -> list[str]:
     out = []
     for number, fix in enumerate(report.fixes):
-        out += [f"### {'What to do' if number == 0 else 'Or'}: {_prose(fix.title)}", "", *_fix(fix)]
+        out += [f"### {'Fix' if number == 0 else 'Or'}: {_prose(fix.title)}", "", *_fix(fix)]
     return out
 
 
@@ -138,15 +158,15 @@ def _fix(fix: Fix) -> list[str]:
     out = _block(fix_lines(fix))[1:]
     for change in fix.changes:
         if change.kind == ChangeKind.CALL:
-            continue  # stands there as a line to paste
+            continue  # shown as a line to paste
         swap = f"{shown(change.before or 'absent')} → {shown(change.after or 'absent')}"
-        clears = f" (clears {', '.join(change.resolves)})" if change.resolves else ""
+        clears = f" (fixes {', '.join(change.resolves)})" if change.resolves else ""
         out.append(f"- {_code(change.name)} {_prose(swap)}: {_prose(change.why)}{clears}")
     effects = [
-        f"{word} {', '.join(rules)}." for word, rules in (("Clears", fix.resolves), ("Leaves", fix.leaves)) if rules
+        f"{word} {', '.join(rules)}." for word, rules in (("Fixes", fix.resolves), ("Leaves", fix.leaves)) if rules
     ]
     out += ["", " ".join(effects), ""] if effects else [""]
-    for lead, told in (("Costs", fix.costs), ("Loses", fix.regressions)):
+    for lead, told in (("Costs", fix.costs), ("No longer supported", fix.regressions)):
         out += [f"{lead}: {_prose('; '.join(told))}.", ""] if told else []
     return out + ([_prose(fix.note), ""] if fix.note else [])
 
@@ -156,8 +176,8 @@ def _backends(prediction: Prediction) -> list[str]:
     out = [f"<details><summary>{_html(title)}</summary>", ""]
     out += ["| backend | | reasons |", "|---|---|---|"]
     for item in prediction.candidates:
-        word = {True: "usable", False: "out", None: "could not tell"}[item.available]
-        word = "runs" if item.backend == prediction.selected else word
+        word = {True: "usable", False: "unavailable", None: "unknown"}[item.available]
+        word = ("fails" if prediction.fails_at_run else "selected") if item.backend == prediction.selected else word
         reasons = "; ".join(
             _prose(told_reason(reason)) + (f" ({_prose(reason.source)})" if reason.source else "")
             for reason in item.reasons
@@ -170,12 +190,12 @@ def _headline(prediction: Prediction) -> str:
     if prediction.import_error and prediction.import_error.holds:
         return f"does not import: {told_reason(prediction.import_error)}"
     if not prediction.could_tell:
-        return "could not tell which runs"
+        return "backend unknown"
     if prediction.selected is None:
-        return "none is available"
+        return "no attention backend is available"
     chosen = title_of(prediction, prediction.selected)
     failing = prediction.fails_at_run
-    return f"{chosen} is selected and fails: {told_reason(failing)}" if failing else f"{chosen} runs"
+    return f"{chosen} is selected and fails at run time: {told_reason(failing)}" if failing else f"selects {chosen}"
 
 
 def _runs(report: Report) -> list[str]:
@@ -184,9 +204,10 @@ def _runs(report: Report) -> list[str]:
 
 
 def _undetermined(report: Report) -> list[str]:
-    if not report.undetermined:
+    skipped = relevant(report)
+    if not skipped:
         return []
-    out = [f"<details><summary>Could not tell {count(relevant(report))}</summary>", ""]
+    out = [f"<details><summary>Skipped {count(skipped)} (missing information)</summary>", ""]
     out += [f"- {_prose(line)}" for line in lines(report)]
     return [*out, "", "</details>", ""]
 
@@ -196,10 +217,11 @@ def _assumed(report: Report) -> list[str]:
     if not assumed:
         return []
     told = "; ".join(
-        f"{_code(fact.key.removeprefix('workload.'))} = {_prose(shown(fact.value))}, {_prose(fact.source[8:].strip())}"
+        f"{_code(fact.key.removeprefix('workload.'))} = {_prose(shown(fact.value, fact.key))}: "
+        + _prose(fact.source.removeprefix("assumed:").strip())
         for fact in assumed
     )
-    return [f"Assumed, as the workload does not say: {told}", ""]
+    return [f"Assumptions (override with `--set`): {told}", ""]
 
 
 def _block(lines: list[str], language: str = "sh") -> list[str]:

@@ -15,6 +15,7 @@ from .tables import told_reason
 
 Matrices = tuple[Matrix, ...]
 _GAP = 2
+_LEGEND = "* selected; yes: available; no: unavailable; ?: unknown; fails: selected, but crashes at run time"
 
 
 def renderer(name: str) -> Callable[[Matrices, Style], str]:
@@ -31,7 +32,7 @@ def text(matrices: Matrices, style: Style) -> str:
         page.gap()
         _table(page, matrix)
     page.gap()
-    page.say("* runs; yes: could run; no: ruled out; ?: could not tell; fails: runs and dies in a step", look="dim")
+    page.say(_LEGEND, look="dim")
     return page.text()
 
 
@@ -43,9 +44,9 @@ def _table(page: Page, matrix: Matrix) -> None:
         return
     barred = _out_in_every_row(matrix)
     for backend, reason in barred.items():
-        page.say(told_reason(reason), lead=f"{backend} never:", look="dim", indent=2)
+        page.say(told_reason(reason), lead=f"{backend} unavailable for every feature:", look="dim", indent=2)
     if len(barred) == len(matrix.backends):
-        page.say("no feature brings a backend back", look="label", indent=2)
+        page.say("no backend is available for any feature", look="label", indent=2)
         return
     notes: dict[str, tuple[int, Reason]] = {}
     lines = [

@@ -9,12 +9,12 @@ from doctor.model import Verification, VerificationKind, VerificationStep
 from .page import Page
 from .style import Style
 
-_WORDS = {True: ("ok", "yes"), False: ("error", "no"), None: ("unclear", "not proven")}
+_WORDS = {True: ("ok", "yes"), False: ("error", "no"), None: ("unclear", "unknown")}
 _HEADS = {
-    "dry-run": "proof, asked of a resolver:",
-    "verify": "proof, by a trial installation:",
-    "apply": "applied:",
-    "rollback": "taken back:",
+    "dry-run": "Verified with a resolver:",
+    "verify": "Verified in a trial installation:",
+    "apply": "Applied:",
+    "rollback": "Rolled back:",
 }
 _OUTCOMES = {True: "yes", False: "no", None: "unknown"}
 
@@ -30,9 +30,9 @@ def proof_lines(page: Page, proof: Verification) -> None:
         if step.command and step.outcome is not True:
             page.line(f"      {step.command}", "command")
     if proof.freeze:
-        page.say(f"what was there before is in `{proof.freeze}`", indent=2, hang=4)
+        page.say(f"the previous packages are saved in `{proof.freeze}`", indent=2, hang=4)
         if proof.kind == VerificationKind.APPLY:
-            page.line("hint: undo with `attn-doctor fix --rollback`")
+            page.line("hint: `attn-doctor fix --rollback` restores them")
 
 
 def proof_text(proof: Verification) -> str:

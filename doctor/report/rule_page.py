@@ -18,7 +18,7 @@ from .style import Style
 
 TEXT, ITEMS, CODE = "text", "items", "code"
 _EXAMPLES = ("fires", "silent", "undetermined")  # one of each is enough to see where the border runs
-_OUTCOMES = {"fires": "fires", "silent": "is silent", "undetermined": "cannot tell"}
+_OUTCOMES = {"fires": "fires", "silent": "is silent", "undetermined": "is skipped"}
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ def page_of(rule: Rule) -> RulePage:
         _section("Why", _text(body.get("why"))),
         _section("What happens", *_effects(rule)),
         _section("When", Block(ITEMS, tuple(_condition(body["when"], 0)))),
-        _section("What it says", _text(re.sub(r"\{([^{}]+)\}", r"`\1`", rule.message))),
-        _section("What you see if it strikes", _code(body.get("signatures"))),
-        _section("What helps", *_cures(rule)),
-        _section("What does not help", _text(body.get("myth"))),
+        _section("Message", _text(re.sub(r"\{([^{}]+)\}", r"`\1`", rule.message))),
+        _section("Error messages", _code(body.get("signatures"))),
+        _section("Fixes", *_cures(rule)),
+        _section("Common wrong fix", _text(body.get("myth"))),
         _section("How a GPU confirms it", _text(_confirmed(body.get("confirm")))),
         _section("Examples", *_examples(Path(rule.path))),
         _section("Sources", Block(ITEMS, rule.references) if rule.references else None),
@@ -126,10 +126,10 @@ def _code(value: Any) -> Block | None:
 
 def _effects(rule: Rule) -> Iterator[Block | None]:
     if rule.disables:
-        yield _text(f"{', '.join(f'`{name}`' for name in rule.disables)} will not be chosen.")
+        yield _text(f"{', '.join(f'`{name}`' for name in rule.disables)} will be unavailable.")
     if rule.fails_at_run:
         names = ", ".join(f"`{name}`" for name in rule.fails_at_run)
-        yield _text(f"{names} is chosen all the same and then fails in a step.")
+        yield _text(f"{names} is selected and then fails at run time.")
     if rule.import_error:
         yield _text(f"`{rule.import_error}` refuses to import, or to build the module.")
 
@@ -158,7 +158,7 @@ def _cures(rule: Rule) -> Iterator[Block | None]:
             (item.note or "") + ("" if item.safe else " (changes results, or leaves the environment inconsistent)")
         )
     if rule.body.get("no_pin"):
-        yield _text(f"No package version cures it: {rule.body['no_pin']}")
+        yield _text(f"No version change fixes this: {rule.body['no_pin']}")
 
 
 def _confirmed(confirm: Mapping[str, Any] | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -10,45 +11,73 @@ from doctor.model import Case, Change, ChangeKind, Finding, Fix, Report
 
 from .cases import told
 from .fingerprint import fingerprint
-from .locations import SourceLocation, place_of_fact, places_of
+from .locations import SourceLocation, home_of, place_of_fact, places_of
 from .markdown import rule_help
 from .style import Style
 from .text import finding_text
+from .undetermined import relevant
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+HOME = "https://github.com/OWNER/attn-doctor"  # as the documentation names the repository
+MOST_CHARACTERS = 1024  # of a description, by the documentation of GitHub code scanning
+MOST_TAGS = 20
 FINGERPRINT = "attnDoctor/v1"  # a new number when what goes into it changes
 
 
 def diagnosis(report: Report, style: Style) -> str:
-    """One run with a result for each finding; what could not be told becomes a notification."""
-    name, _, version = report.tool.partition(" ")
+    """Write one run with a result for each finding; notes and skipped checks become notifications."""
     rules = list({finding.rule: finding for finding in report.findings}.values())
     positions = {finding.rule: index for index, finding in enumerate(rules)}
     run = {
-        "tool": {
-            "driver": {
-                "name": name,
-                "semanticVersion": version,
-                "version": version,
-                "rules": [_rule(finding) for finding in rules],
-            }
-        },
+        "tool": {"driver": {**_driver(report.tool), "rules": [_rule(finding) for finding in rules]}},
         "columnKind": "unicodeCodePoints",
         "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": _notifications(report)}],
         "results": [_result(report, finding, positions[finding.rule]) for finding in report.findings],
     }
+    return _log(run)
+
+
+def no_diagnosis(tool: str, message: str, hint: str | None) -> str:
+    """Write a valid file for a run that ended without a diagnosis (exit code 3)."""
+    texts = [("error", message), *([("note", hint)] if hint else [])]
+    run = {
+        "tool": {"driver": {**_driver(tool), "rules": []}},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [
+            {
+                "executionSuccessful": False,
+                "exitCode": 3,
+                "toolExecutionNotifications": [{"level": level, "message": {"text": text}} for level, text in texts],
+            }
+        ],
+        "results": [],
+    }
+    return _log(run)
+
+
+def _driver(tool: str) -> dict[str, Any]:
+    name, _, version = tool.partition(" ")
+    return {"name": name, "informationUri": HOME, "semanticVersion": version, "version": version}
+
+
+def _log(run: dict[str, Any]) -> str:
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _short(text: str) -> str:
+    """Return a text within the length that code scanning takes."""
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
     content: dict[str, Any] = {
         "id": finding.rule,
         "name": finding.name,
-        "shortDescription": {"text": finding.summary},
-        "fullDescription": {"text": finding.why or finding.summary},
+        "shortDescription": {"text": _short(finding.summary)},
+        "fullDescription": {"text": _short(finding.why or finding.summary)},
         "help": {"text": finding_text(finding), "markdown": rule_help(finding)},
         "defaultConfiguration": {"level": finding.severity},
-        "properties": {"tags": ["attention", *finding.backends]},
+        "properties": {"tags": ["attention", *finding.backends][:MOST_TAGS]},
     }
     link = next((source for source in finding.references if source.startswith("https://")), None)
     if link:
@@ -63,7 +92,7 @@ def _result(report: Report, finding: Finding, index: int) -> dict[str, Any]:
         "ruleIndex": index,
         "level": finding.severity,
         "message": {"text": told(report, finding)},
-        "locations": [_location(finding, places[0] if places else None)],
+        "locations": [_location(finding, home_of(report, finding))],
         "partialFingerprints": {FINGERPRINT: fingerprint(finding)},
     }
     if finding.reproduction:
@@ -85,10 +114,10 @@ def _case(case: Case) -> dict[str, str | None]:
     return {"environment": case.environment, "gpu": case.gpu, "workload": case.workload}
 
 
-def _location(finding: Finding, place: SourceLocation | None) -> dict[str, Any]:
+def _location(finding: Finding, place: SourceLocation) -> dict[str, Any]:
     logical = [{"name": item.key, "kind": "variable"} for item in finding.evidence[:1]]
     location: dict[str, Any] = {"logicalLocations": logical} if logical else {}
-    return {**location, **_physical(place)} if place else location
+    return {**location, **_physical(place)}
 
 
 def _physical(place: SourceLocation) -> dict[str, Any]:
@@ -101,8 +130,15 @@ def _physical(place: SourceLocation) -> dict[str, Any]:
 
 
 def _path_uri(path: str) -> str:
+    path = _within_folder(path)
     whole = quote(path.replace("\\", "/").removeprefix("./").encode("utf-8", "surrogateescape"))
     return f"file://{whole}" if whole.startswith("/") else whole
+
+
+def _within_folder(path: str) -> str:
+    """Return a path below the current folder as relative: code scanning knows the repository's files by it."""
+    given, folder = Path(path), Path.cwd()
+    return given.relative_to(folder).as_posix() if given.is_absolute() and given.is_relative_to(folder) else path
 
 
 def _uri(link: str) -> str:
@@ -110,7 +146,7 @@ def _uri(link: str) -> str:
 
 
 def _fix(report: Report, fix: Fix) -> dict[str, Any] | None:
-    """A fix that edits declared lines and needs nothing else; any other is told in the rule's help."""
+    """A fix that edits declared lines and needs nothing else; the rule's help describes any other."""
     changes = [_replacement(report, change) for change in fix.changes]
     known = [item for item in changes if item is not None]
     if not known or len(known) < len(changes):
@@ -143,7 +179,6 @@ def _replacement(report: Report, change: Change) -> tuple[str, dict[str, Any]] |
 def _notifications(report: Report) -> list[dict[str, Any]]:
     texts = list(report.notes)
     texts += [
-        f"could not tell {', '.join(item.rules)}: {item.problem or ', '.join(item.missing)}"
-        for item in report.undetermined
+        f"skipped {', '.join(item.rules)}: {item.problem or ', '.join(item.missing)}" for item in relevant(report)
     ]
     return [{"level": "note", "message": {"text": text}} for text in texts]

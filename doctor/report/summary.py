@@ -38,15 +38,14 @@ def conclusion(report: Report) -> tuple[str, str, str]:
     look, word, sentence = verdict(report)
     skipped = relevant(report)
     if word == OK and skipped and not report.cases:
-        sentence += f" ({count(skipped)} skipped)"
+        more = f"{count(skipped)} skipped"
+        sentence = f"{sentence[:-1]}; {more})" if sentence.endswith(")") else f"{sentence} ({more})"
     return look, word, sentence
 
 
 def verdict(report: Report) -> tuple[str, str, str]:
     """Return (look, FAIL | WARN | OK | INCOMPLETE, sentence) for the workload, or for several cases."""
     settled = (*report.known, *report.ignored)
-    if settled and not any(finding.severity != Severity.NOTE for finding in report.findings):
-        return "ok", OK, f"no new findings ({_suppressed(report)})"
     if report.cases:
         return _verdict_of_cases(report)
     errors = [finding for finding in report.findings if finding.severity == Severity.ERROR]
@@ -76,6 +75,8 @@ def verdict(report: Report) -> tuple[str, str, str]:
     unknown = next((item for item in asked if not item.could_tell), None)
     if unknown is not None:
         return "unclear", INCOMPLETE, f"cannot predict the attention backend of {library_title(unknown.library)}"
+    if settled:
+        return "ok", OK, f"no new findings ({_suppressed(report)})"
     if not any(key.startswith("workload.") for key in report.facts):
         return "ok", OK, "no known problems in this environment; no workload was given"
     return "ok", OK, f"no known problems{runs}"
@@ -124,6 +125,8 @@ def _verdict_of_cases(report: Report) -> tuple[str, str, str]:
             WARN,
             next(item.summary for item in report.findings if item.severity == Severity.WARNING),
         )
+    if report.known or report.ignored:
+        return "ok", OK, f"no new findings in {len(every)} cases ({_suppressed(report)})"
     return "ok", OK, f"no known problems in any of {len(every)} cases"
 
 

@@ -12,7 +12,7 @@ _WIDEST = 40  # a cell that is wider pushes its line and no other
 
 
 def backend_lines(page: Page, prediction: Prediction, told: frozenset[str] = frozenset()) -> None:
-    """Which backend runs, and in a line each why the others do not; rules in `told` were explained above."""
+    """Write which backend is selected, and why the others are not; rules in `told` were explained above."""
     _headline(page, prediction, told)
     for candidate in prediction.candidates:
         if candidate.available is True:
@@ -21,7 +21,7 @@ def backend_lines(page: Page, prediction: Prediction, told: frozenset[str] = fro
         more = f" (and {len(candidate.reasons) - 1} more)" if len(candidate.reasons) > 1 else ""
         page.say(
             f"{'unavailable' if candidate.available is False else 'unknown'}: {told_reason(reason)}{more}",
-            lead=f"{candidate.backend}", look="dim", indent=2, hang=4,
+            lead=f"{candidate.backend}:", look="dim", indent=2, hang=4,
         )  # fmt: skip
 
 

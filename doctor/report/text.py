@@ -114,7 +114,7 @@ def finding_text(finding: Finding) -> str:
 
 
 def details_text(report: Report, finding: Finding) -> str:
-    """What stands below a finding's headline and message, as plain lines."""
+    """Return what follows a finding's headline and message, as plain lines."""
     page = Page(Style())
     _details(page, finding, report)
     return page.text()
@@ -131,7 +131,7 @@ def _finding(page: Page, finding: Finding, report: Report | None = None) -> None
 
 def _in_cases(page: Page, finding: Finding, report: Report) -> None:
     """Where it is found, and what it says there."""
-    page.say(where(report, finding.cases), lead="on:", look="label", indent=2, hang=6)
+    page.say(where(report, finding.cases), lead="in:", look="label", indent=2, hang=6)
     said = messages(report, finding)
     for text, numbers in said[:MOST_MESSAGES]:
         if text != finding.summary:
@@ -141,7 +141,7 @@ def _in_cases(page: Page, finding: Finding, report: Report) -> None:
 
 
 def _details(page: Page, finding: Finding, report: Report | None) -> None:
-    """What was found where, why it matters, and the ways out."""
+    """Write what was found where, why it matters, and the fixes."""
     for evidence in finding.evidence:
         found = readings(report, finding, evidence) if report is not None else []
         if len(found) < 2:
@@ -149,7 +149,7 @@ def _details(page: Page, finding: Finding, report: Report | None) -> None:
         else:
             values = ", ".join(shown(fact.value, fact.key) for fact, _ in found)
             needs = f", needs {wanted}" if (wanted := needed(evidence)) else ""
-            page.say(f"{evidence.key}: found {values}{needs}, from case to case", indent=4, hang=6)
+            page.say(f"{evidence.key}: found {values}{needs}, different per case", indent=4, hang=6)
     if finding.why:
         page.say(finding.why, lead="why:", look="label", indent=2, hang=7)
     confirmation_lines(page, finding)
@@ -186,7 +186,7 @@ def _fixes(page: Page, report: Report) -> None:
     for fix in report.fixes:
         _changes(page, fix, {finding.summary for finding in report.findings})
         if fix.regressions:
-            page.say("; ".join(fix.regressions), lead="no longer served:", look="label", indent=4, hang=6)
+            page.say("; ".join(fix.regressions), lead="No longer supported:", look="label", indent=4, hang=6)
 
 
 def _changes(page: Page, fix: Fix, known: set[str]) -> None:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# In a job script, before `srun python train.py`: one task a node, each judges its own node and runs small kernels on one
-# GPU. The job ends here, after seconds, if a node cannot do what the training will ask of it.
+# In a job script, before `srun python train.py`: one task per node checks that node and runs small kernels on one
+# GPU. The job ends here, after seconds, if the training cannot work on a node.
 #
 #   #SBATCH --nodes=4 --gres=gpu:8
 #   source slurm-prolog.sh /shared/envs/train/bin/python configs/llama-3-8b.json
 #
-# The doctor lives in its own environment (`python3 -m venv /shared/doctor && /shared/doctor/bin/pip install attn-doctor`).
+# The doctor lives in its own environment (`python3 -m venv /shared/doctor && /shared/doctor/bin/pip install /path/to/attn-doctor`).
 DOCTOR=${ATTN_DOCTOR:-/shared/doctor/bin/attn-doctor}
 TRAIN_PYTHON=${1:?the interpreter of the training environment}
 MODEL=${2:?the config.json of the model}

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from doctor.cli import main as cli
-from doctor.cli.options import parser
-from doctor.cli.request import matrix_request_of
+from doctor.cli.request import TargetOptions, matrix_request_of
 from doctor.diagnosis.cases import common_facts, merge_findings
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
@@ -82,7 +81,7 @@ class TestACellIsTheCheckOfItAlone:
 
     def test_with_facts_that_speak_of_a_gpu_and_a_job_themselves(self):
         incident = ROOT / "examples" / "incidents" / "b"
-        given = {"facts": str(incident / "facts.yaml"), "workload": str(incident / "workload.yaml"), "run": False}
+        given = {"facts": (str(incident / "facts.yaml"),), "workload": str(incident / "workload.yaml"), "run": False}
         report = diagnose(Request(**given, gpus=("a100", "b200"), fixes=False))
         for case in report.cases:
             assert same(case, diagnose(Request(**given, gpu=case.gpu, fixes=False)))
@@ -190,7 +189,7 @@ class TestTheMatrixOfAProject:
     def test_does_not_reach_commands_that_answer_for_one(self, project, monkeypatch, capsys):
         monkeypatch.chdir(project)
         assert cli.run(["backends", "--requirements", "requirements.txt", "--gpu", "a100,h100"]) == 2
-        assert "`--gpu` takes one here, found a100, h100" in capsys.readouterr().err
+        assert "`--gpu` takes one value here, found a100, h100" in capsys.readouterr().err
 
 
 def test_exit_code_counts_every_case(capsys, monkeypatch):
@@ -249,7 +248,7 @@ def test_a_matrix_of_gpus_is_for_a_machine_that_has_none(tmp_path):
     """Where there is one, the project's shrink to it, and the check is that of one case: kernels would be run."""
     facts = tmp_path / "facts.yaml"
     facts.write_text("{facts: {torch.version: '2.6.0', gpu.sm: '9.0'}}")
-    request = Request(facts=str(facts), defaults=Defaults(gpus=("a100", "b200")), project=True)
+    request = Request(facts=(str(facts),), defaults=Defaults(gpus=("a100", "b200")), project=True)
     report = diagnose(request)
     assert (report.cases, report.facts.value("gpu.sm")) == ((), "9.0")
     facts.write_text("{facts: {torch.version: '2.6.0'}}")
@@ -271,10 +270,8 @@ def test_the_projects_own_folder_is_what_the_project_says_it_is(tmp_path, monkey
     (other / "requirements.txt").write_text("torch==2.4.1\n")
 
     def torch(folder):
-        options = parser("check", "", target=True, workload=True).read(["--requirements", folder])
-        options.baseline = None
-        request = matrix_request_of(options)
-        return diagnose(replace(request, run=False, fixes=False)).facts.value("torch.version")
+        request = matrix_request_of(TargetOptions(requirements=(folder,)), run=False, timeout=1.0, baseline=None)
+        return diagnose(replace(request, fixes=False)).facts.value("torch.version")
 
     monkeypatch.chdir(tmp_path / "sub")
     (tmp_path / "pyproject.toml").write_text('[tool.attn-doctor]\ngpu = "h100"\n')

@@ -65,7 +65,7 @@ def test_later_words_win_over_earlier_ones(tmp_path):
     workload = tmp_path / "job.yaml"
     workload.write_text("{head_dim_qk: 128, mask: causal, framework: torch_sdpa}")
     request = Request(
-        facts=facts, workload=str(workload), gpu="h100", settings=("torch.version=2.6.0", "gpu.name=mine")
+        facts=(facts,), workload=str(workload), gpu="h100", settings=("torch.version=2.6.0", "gpu.name=mine")
     )
     found = examine(request, empty_rulebook()).facts
     values = {key: found.value(key) for key in ("gpu.sm", "gpu.name", "torch.version", "workload.head_dim_qk")}
@@ -85,7 +85,7 @@ def empty_rulebook():
 
 
 def test_findings_are_told_worst_first_with_their_facts(tmp_path, rules):
-    report = diagnose(Request(facts=facts_file(tmp_path), rules=(rules,), settings=("workload.dtype=float32",)))
+    report = diagnose(Request(facts=(facts_file(tmp_path),), rules=(rules,), settings=("workload.dtype=float32",)))
     ours = [finding for finding in report.findings if finding.rule.startswith("ACME")]
     assert [(finding.rule, finding.severity) for finding in ours] == [("ACME001", "error"), ("ACME002", "warning")]
     assert ours[0].message == "acme 1.5 loses gradients, needs >=2"
@@ -94,10 +94,10 @@ def test_findings_are_told_worst_first_with_their_facts(tmp_path, rules):
 
 
 def test_kernels_do_not_run_on_facts_from_a_file_and_the_report_says_so(tmp_path, rules):
-    report = diagnose(Request(facts=facts_file(tmp_path), rules=(rules,)))
+    report = diagnose(Request(facts=(facts_file(tmp_path),), rules=(rules,)))
     assert not report.kernels_run
     assert "no kernel was run: the facts come from a file" in report.notes
-    silent = diagnose(Request(facts=facts_file(tmp_path), rules=(rules,), run=False))
+    silent = diagnose(Request(facts=(facts_file(tmp_path),), rules=(rules,), run=False))
     assert not [note for note in silent.notes if "kernel" in note]
 
 
@@ -189,26 +189,30 @@ def test_ignored_rules_leave_a_note_and_come_back_when_their_time_is_up(tmp_path
     path = tmp_path / "pyproject.toml"
     table = '[[tool.attn-doctor.ignore]]\nrule = "{}"\nreason = "known, see ticket 7"\nuntil = "{}"\n'
     defaults = read_defaults(path, table.format("ACME001", "2999-01-01") + table.format("ACME002", "2001-01-01"))
-    request = Request(facts=facts_file(tmp_path), rules=(rules,), settings=("workload.dtype=float32",))
+    request = Request(facts=(facts_file(tmp_path),), rules=(rules,), settings=("workload.dtype=float32",))
     report = diagnose(Request(**{**request.__dict__, "defaults": defaults}))
     assert [finding.rule for finding in report.findings if finding.rule.startswith("ACME")] == ["ACME002"]
     assert "ACME001 is ignored by this project: known, see ticket 7 (until 2999-01-01)" in report.notes
     (expired,) = [finding for finding in report.findings if finding.rule == "IGNORE_EXPIRED"]
-    assert expired.message == ("ACME002 was ignored until 2001-01-01 (known, see ticket 7); it fires and counts again")
+    assert expired.message == (
+        "ACME002 was ignored until 2001-01-01 (known, see ticket 7); it triggers and counts again"
+    )
     assert place_of(report, expired).line == 5
 
 
 def test_project_defaults_yield_to_the_command_line(tmp_path):
     text = "[tool.attn-doctor]\ngpu = 'a100'\nworkload = {head_dim_qk = 64, dtype = 'float16'}\n"
     defaults = read_defaults(tmp_path / "pyproject.toml", text)
-    none = examine(Request(facts=facts_file(tmp_path, "torch.version: '2.6.0'"), defaults=defaults), empty_rulebook())
+    none = examine(
+        Request(facts=(facts_file(tmp_path, "torch.version: '2.6.0'"),), defaults=defaults), empty_rulebook()
+    )
     assert none.facts.value("gpu.sm") == "8.0"
     assert none.facts.value("workload.head_dim_qk") == 64
     own_gpu = facts_file(tmp_path, "gpu.sm: '9.0'")
-    assert examine(Request(facts=own_gpu, defaults=defaults), empty_rulebook()).facts.value("gpu.sm") == "9.0"
+    assert examine(Request(facts=(own_gpu,), defaults=defaults), empty_rulebook()).facts.value("gpu.sm") == "9.0"
     job = tmp_path / "job.yaml"
     job.write_text("head_dim_qk: 128")
-    given = examine(Request(facts=own_gpu, workload=str(job), defaults=defaults), empty_rulebook()).facts
+    given = examine(Request(facts=(own_gpu,), workload=str(job), defaults=defaults), empty_rulebook()).facts
     assert given.value("workload.head_dim_qk") == 128
     assert "workload.dtype" not in given
 
@@ -219,22 +223,24 @@ class TestReplay:
         from doctor.sources.snapshot import document, parse_facts
 
         for incident in sorted(EXAMPLES.iterdir()):
-            request = Request(facts=str(incident / "facts.yaml"), workload=str(incident / "workload.yaml"), run=False)
+            request = Request(
+                facts=(str(incident / "facts.yaml"),), workload=str(incident / "workload.yaml"), run=False
+            )
             first = diagnose(request)
             captured = tmp_path / f"{incident.name}.json"
             captured.write_text(json.dumps(document(first.facts)))
             assert parse_facts(captured.read_text(), "x").keys() == first.facts.keys()
-            again = diagnose(Request(facts=str(captured), run=False))
+            again = diagnose(Request(facts=(str(captured),), run=False))
             assert parts(again) == parts(first), incident.name
 
     def test_a_json_report_replays_as_well(self, tmp_path):
         incident = EXAMPLES / "b"
         first = diagnose(
-            Request(facts=str(incident / "facts.yaml"), workload=str(incident / "workload.yaml"), run=False)
+            Request(facts=(str(incident / "facts.yaml"),), workload=str(incident / "workload.yaml"), run=False)
         )
         path = tmp_path / "report.json"
         path.write_text(renderer("json")(first, Style()))
-        assert parts(diagnose(Request(facts=str(path), run=False))) == parts(first)
+        assert parts(diagnose(Request(facts=(str(path),), run=False))) == parts(first)
 
 
 def parts(report):
@@ -292,4 +298,4 @@ def test_nobody_is_asked_where_nothing_runs(tmp_path, monkeypatch):
     from doctor.sources.probes import interpreter as interrogate
 
     monkeypatch.setattr(interrogate, "InterpreterQuery", None)
-    assert diagnose(Request(facts=facts_file(tmp_path, "torch.version: '2.6.0'"), run=False)).facts
+    assert diagnose(Request(facts=(facts_file(tmp_path, "torch.version: '2.6.0'"),), run=False)).facts

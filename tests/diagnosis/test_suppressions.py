@@ -21,7 +21,7 @@ def check(tmp_path, *entries, **more):
     text = "[tool.attn-doctor]\n" + "".join(ENTRY.format(*entry) for entry in entries)
     defaults = read_defaults(tmp_path / "pyproject.toml", text)
     facts, job = str(INCIDENT / "facts.yaml"), str(INCIDENT / "workload.yaml")
-    return diagnose(Request(facts=facts, workload=job, run=False, defaults=defaults, **more))
+    return diagnose(Request(facts=(facts,), workload=job, run=False, defaults=defaults, **more))
 
 
 def test_an_ignored_rule_is_noted_with_its_owner_and_day(tmp_path):
@@ -36,13 +36,14 @@ def test_an_expired_ignore_is_a_finding_at_its_line_and_its_rule_counts(tmp_path
     assert found["TE103"].severity == "error"
     expired = found["IGNORE_EXPIRED"]
     assert (expired.severity, place_of(report, expired).line) == ("warning", 2)
-    assert expired.message == ("TE103 was ignored by @platform until 2001-01-01 (known); it fires and counts again")
+    assert expired.summary == "Ignore entry for TE103 expired on 2001-01-01"
+    assert expired.message == ("TE103 was ignored by @platform until 2001-01-01 (known); it triggers and counts again")
 
 
 def test_an_expired_ignore_of_what_no_longer_fires_can_go(tmp_path):
     report = check(tmp_path, ("FA001", PAST))
     (expired,) = [finding for finding in report.findings if finding.rule == "IGNORE_EXPIRED"]
-    assert expired.message.endswith("it does not fire here: the entry can go")
+    assert expired.message.endswith("it does not trigger here: remove the entry")
 
 
 def test_two_expired_ignores_are_two_findings(tmp_path):
@@ -54,7 +55,7 @@ def test_two_expired_ignores_are_two_findings(tmp_path):
 def test_a_rule_that_does_not_exist_is_told_with_the_nearest(tmp_path):
     report = check(tmp_path, ("TE1033", FUTURE))
     (note,) = [note for note in report.notes if "TE1033" in note]
-    assert note.startswith("the project ignores TE1033, which is no rule: did you mean `TE")
+    assert note.startswith("the project ignores TE1033, but there is no such rule: did you mean `TE")
 
 
 @pytest.mark.parametrize("gpus", [(), ("h100", "a100")])
@@ -69,16 +70,17 @@ def test_of_one_case_and_of_several(gpus, tmp_path):
 @pytest.mark.parametrize("gpus", [(), ("h100", "h200")])
 def test_what_is_ignored_fails_in_no_format(tmp_path, gpus):
     """An error that does not count must not turn a test red: the exit code is that of a pass."""
-    report = check(tmp_path, ("TE103", FUTURE), gpus=gpus)
+    report = check(tmp_path, ("TE103", FUTURE), ("TE805", FUTURE), gpus=gpus)
     assert not [finding for finding in report.findings if finding.severity == "error"]
     assert "TE103" in {finding.rule for finding in report.ignored}
     look, word, sentence = verdict(report)
-    assert (look, word) == ("unclear", "nothing else found") and "the project ignores TE103" in sentence
+    assert (look, word) == ("ok", "OK") and "ignored by the project: TE103, TE805" in sentence
     assert "<failure" not in render(report, "junit") and "::error" not in render(report, "github")
     assert json.loads(render(report, "json"))["ignored"][0]["id"] == "TE103"
 
 
 def test_an_id_in_other_letters_is_answered_with_the_rule_that_is_meant(tmp_path):
     assert (
-        "the project ignores te103, which is no rule: did you mean `TE103`?" in check(tmp_path, ("te103", FUTURE)).notes
+        "the project ignores te103, but there is no such rule: did you mean `TE103`?"
+        in check(tmp_path, ("te103", FUTURE)).notes
     )

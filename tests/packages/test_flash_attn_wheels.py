@@ -77,7 +77,7 @@ MAJOR = r"""          echo "WHEEL_CUDA_VERSION=$(echo ${{ matrix.cuda-version }}
 
 def refresh_wheels():
     """The script, as a module."""
-    path = Path(__file__).parents[2] / "scripts" / "refresh_wheels.py"
+    path = Path(__file__).parents[2] / "scripts" / "release" / "refresh_wheels.py"
     spec = importlib.util.spec_from_file_location("refresh_wheels", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

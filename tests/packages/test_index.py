@@ -25,7 +25,7 @@ LINUX = Platform("3.11.7")
 
 @pytest.fixture(scope="module")
 def refresh():
-    path = Path(__file__).parents[2] / "scripts" / "refresh_index.py"
+    path = Path(__file__).parents[2] / "scripts" / "release" / "refresh_index.py"
     spec = importlib.util.spec_from_file_location("refresh_index", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -37,7 +37,7 @@ WHOLE = ("text", "json", "markdown")
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_every_format_shows_every_part(name, report):
-    text = squeezed(renderer(name)(report, Style()))
+    text = squeezed(renderer(name)(report, Style(verbose=True)))
     missing = [
         part for part in ESSENTIAL if part not in text and json.dumps(part, ensure_ascii=False)[1:-1] not in text
     ]
@@ -71,21 +71,25 @@ def test_only_lines_to_paste_and_sources_are_wider_than_the_page(report):
 
 def test_verdict_comes_first_and_errors_before_warnings(report):
     lines = renderer("text")(report, Style()).splitlines()
-    assert lines[0] == "will fail: FusedAttention lacks a mask"
-    assert lines[1] == "on: NVIDIA H100 (sm 9.0), torch 2.6.0"
+    assert lines[0] == "FAIL TE900: FusedAttention lacks a mask"
+    assert lines[1] == "Machine   NVIDIA H100 (sm 9.0)"
+    assert lines[2] == "Packages  torch 2.6.0"
     order = [line for line in lines if line.startswith(("error ", "warning "))]
+    assert order == ["warning FA900: Two wheels share a folder"]
+    whole = renderer("text")(report, Style(verbose=True)).splitlines()
+    order = [line for line in whole if line.startswith(("error ", "warning "))]
     assert order == ["error TE900: FusedAttention lacks a mask", "warning FA900: Two wheels share a folder"]
 
 
 def test_evidence_names_found_needed_and_source(report):
-    text = renderer("text")(report, Style())
+    text = renderer("text")(report, Style(verbose=True))
     assert "cudnn.version: found 9.1.0, needs >=9.3, from what torch 2.6.0 brings" in text
     assert "workload.mask: found causal, needs another value, from job.yaml: mask" in text
     assert "workload.qkv_interleaved: found yes, needs no, from job.yaml: qkv_interleaved" in text
 
 
 def test_lines_to_paste_are_whole_shell_commands(report):
-    lines = [line.strip() for line in renderer("text")(report, Style(width=40)).splitlines()]
+    lines = [line.strip() for line in renderer("text")(report, Style(width=40, verbose=True)).splitlines()]
     assert "pip install 'torch>=2.7.1,<2.9'" in lines
     assert "pip install --extra-index-url https://example.org/whl nvidia-cudnn-cu12==9.3.0.75" in lines
     assert "export NVTE_FUSED_ATTN=0" in lines
@@ -132,10 +136,10 @@ def test_a_hostile_fact_cannot_steer_the_terminal(make_report):
 @pytest.mark.parametrize(
     ("changes", "word", "sentence"),
     [
-        ({"findings": (), "predictions": (), "undetermined": ()}, "healthy", "no rule has anything against this"),
-        ({"findings": (), "predictions": ()}, "nothing found", "as far as could be told: 3 rules lack facts"),
-        ({"findings": ()}, "will fail", "the all-gather step dies"),
-        ({"findings": (), "predictions": (), "undetermined": (), "facts": Facts()}, "nothing found", "no workload"),
+        ({"findings": (), "predictions": (), "undetermined": ()}, "OK", "no known problems"),
+        ({"findings": (), "predictions": ()}, "OK", "no known problems (3 checks skipped)"),
+        ({"findings": ()}, "FAIL", "the all-gather step dies"),
+        ({"findings": (), "predictions": (), "undetermined": (), "facts": Facts()}, "OK", "no workload was given"),
     ],
 )
 def test_verdict_says_what_is_known_and_no_more(changes, word, sentence, make_report):
@@ -143,15 +147,15 @@ def test_verdict_says_what_is_known_and_no_more(changes, word, sentence, make_re
     assert first.startswith(f"{word}: ") and sentence in first
 
 
-def test_a_warning_does_not_promise_failure(make_report):
+def test_a_warning_is_no_failure(make_report):
     report = make_report()
     first = renderer("text")(make_report(findings=report.findings[1:], predictions=()), Style()).splitlines()[0]
-    assert first == "will run, but: Two wheels share a folder"
+    assert first == "WARN FA900: Two wheels share a folder"
 
 
 def test_what_needs_a_workload_is_said_once(report):
-    text = squeezed(renderer("text")(report, Style()))
-    assert "could not tell: 3 rules, for want of facts 2 need a workload, and none was given" in text
+    text = squeezed(renderer("text")(report, Style(verbose=True)))
+    assert "Skipped: 3 checks (missing information) 2 need a workload, and none was given" in text
     assert "SDPA900" not in text
     assert "CUDA900: `driver.version`: no driver" in text
 
@@ -225,8 +229,9 @@ def test_an_import_error_that_could_not_be_told_is_no_verdict(make_report):
     waiting = Prediction("transformer_engine", None, False, (), None, unclear)
     report = make_report(findings=(), predictions=(waiting,), fixes=(), runs=())
     text = squeezed(renderer("text")(report, Style()))
-    assert text.startswith("nothing found:")
-    assert "could not tell which backend runs, nor whether it starts at all: the window may contradict" in text
+    assert text.startswith("INCOMPLETE: cannot predict the attention backend of TransformerEngine")
+    whole = squeezed(renderer("text")(report, Style(verbose=True)))
+    assert "backend unknown, and it may not start at all: the window may contradict" in whole
     certain = Reason("TE903", "the window contradicts the mask", True, "utils.py@v2.3")
     report = make_report(findings=(), predictions=(Prediction("transformer_engine", None, True, (), None, certain),))
-    assert squeezed(renderer("text")(report, Style())).startswith("will fail: the window contradicts the mask")
+    assert squeezed(renderer("text")(report, Style())).startswith("FAIL: the window contradicts the mask")

@@ -168,12 +168,12 @@ class TestJunit:
     def test_a_job_without_a_backend_fails_although_no_rule_does(self, make_report):
         root = ElementTree.fromstring(show("junit", make_report(findings=())))
         assert root.find("testsuite").get("failures") == "1"
-        assert root.find("testsuite/testcase/failure").get("message").startswith("will fail: ")
+        assert root.find("testsuite/testcase/failure").get("message").startswith("FAIL: ")
 
     def test_a_healthy_report_is_one_passed_case(self, make_report):
         healthy = make_report(findings=(), predictions=(), undetermined=())
         (case,) = ElementTree.fromstring(show("junit", healthy)).iter("testcase")
-        assert len(case) == 0 and case.get("name").startswith("healthy: ")
+        assert len(case) == 0 and case.get("name").startswith("OK: ")
 
     def test_the_line_of_the_pin_is_told(self, report):
         root = ElementTree.fromstring(show("junit", declared(report)))
@@ -208,7 +208,7 @@ class TestGithub:
     def test_grades_map_to_commands(self, report):
         lines = show("github", report).splitlines()
         assert [line.split()[0] for line in lines[:2]] == ["::error", "::warning"]
-        assert lines[-1] == "::notice title=attn-doctor%3A will fail::FusedAttention lacks a mask"
+        assert lines[-1] == "::notice title=attn-doctor%3A FAIL::FusedAttention lacks a mask"
 
     def test_commas_and_colons_do_not_end_a_property(self, report):
         fact = Fact("torch.version", "2.6.0", "a,b:c.txt:4")
@@ -264,4 +264,4 @@ def test_an_annotation_says_its_headline_and_its_message_once(report):
 def test_a_line_of_code_to_write_is_no_change_from_nothing_in_a_comment(report):
     change = replace(report.fixes[0].changes[0], kind="call", name="x = pad(x)", before=None, after="x = pad(x)")
     text = show("markdown", replace(report, fixes=(replace(report.fixes[0], changes=(change,), resolves=()),)))
-    assert "→" not in text.split("What to do")[1] and "Clears ." not in text
+    assert "→" not in text.split("### Fix")[1] and "Fixes ." not in text

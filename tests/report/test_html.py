@@ -215,3 +215,54 @@ def test_axe_finds_nothing(pages: list[Path], scheme: str, tmp_path: Path):
     broken = tmp_path / "broken.html"
     broken.write_text("<!doctype html><html><body><img src=x><input></body></html>", "utf-8")
     assert browser.violations(broken, axe)  # it would have said so
+
+
+def test_several_cases_begin_with_a_grid_of_gpus_and_jobs(tmp_path: Path):
+    target = tmp_path / "several.html"
+    assert run(["check", *SEVERAL, "--no-run", "--format", f"html={target}"]) == 1
+    text = target.read_text("utf-8")
+    Page(text)
+    assert text.index('id="grid"') < text.index('id="findings"')
+    grid = text[text.index('id="grid"') : text.index('id="findings"')]
+    heads = re.findall(r'<th scope="col">([^<]*)</th>', grid)
+    assert heads[0] == "GPU" and len(heads) == 3
+    assert re.findall(r'<th scope="row">([^<]*)</th>', grid) == ["a100", "h100", "b200"]
+    cells = re.findall(r'<td class="g-(\w+)"><span class="word">(\w+)</span>', grid)
+    assert len(cells) == 6
+    assert {look for look, _ in cells} <= {"error", "warning", "ok", "unclear"}
+    targets = set(re.findall(r'href="#(f\d+)"', grid))
+    assert targets and all(f'id="{name}"' in text for name in targets)
+    assert 'id="grid"' not in page_of("b")
+
+
+def test_the_header_names_target_and_date():
+    head = page_of("b").partition("</header>")[0]
+    assert "facts in " in head and re.search(r'<time datetime="\d{4}-\d\d-\d\d">', head)
+    assert all(f"<dt>{name}</dt>" in head for name in ("Target", "Machine", "Packages", "Workload"))
+
+
+def test_there_is_one_block_of_fixes_and_findings_link_to_it():
+    text = page_of("b")
+    assert len(re.findall(r"<h2[^>]*>Fixes</h2>", text)) == 1
+    article = text[text.index("<article") : text.index("</article>")]
+    links = re.findall(r'href="#(fix\d+)"', article)
+    assert links and all(f'id="{name}"' in text for name in links)
+    assert "<pre" not in article.partition("<details")[0], "commands of the rule are folded away"
+
+
+def test_addresses_in_sources_and_reasons_are_links():
+    report = diagnose(facts=INCIDENTS / "b" / "facts.yaml", workload=INCIDENTS / "b" / "workload.yaml", run=False)
+    finding = replace(report.findings[0], references=("see https://example.org/a_(b), and <x>",))
+    text = render(replace(report, findings=(finding,)), "html")
+    assert (
+        '<li>see <a href="https://example.org/a_" rel="noreferrer">https://example.org/a_</a>(b), and &lt;x&gt;' in text
+    )
+    plain = page_of("b")
+    for source in report.findings[0].references:
+        assert f'<a href="{source}"' in plain
+
+
+def test_tables_scroll_and_keep_their_first_column():
+    style = page_of("b").partition("</style>")[0]
+    assert ".wide{overflow-x:auto}" in style
+    assert re.search(r"\.wide th\[scope=row\][^{]*\{position:sticky;left:0;background", style)

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from doctor.cli.commands import exit_code
 
-from doctor.model import Confirmation, Finding
+from doctor.cli.output import exit_code
+from doctor.model import Confirmation, Finding, Severity
 from doctor.report.formats import renderer
 from doctor.report.style import Style
 
@@ -23,7 +23,7 @@ def found(verdict, severity, **more):
 
 @pytest.fixture
 def surprise(make_report):
-    return make_report(findings=(found("unpredicted", "error", reproduction=SCRIPT),), fixes=())
+    return make_report(findings=(found("unpredicted", Severity.ERROR, reproduction=SCRIPT),), fixes=())
 
 
 def test_text_shows_the_script_line_by_line(surprise):
@@ -59,15 +59,15 @@ def test_without_a_script_json_says_null(report):
 def test_the_time_of_kernels_is_split(make_report):
     timing = {"kernels": 5.0, "kernels.import": 2.46, "kernels.context": 0.31, "kernels.case": 1.72, "total": 5.2}
     report = make_report(timing=timing)
-    last = show("text", report).rstrip().splitlines()[-1]
+    last = renderer("text")(report, Style(verbose=True)).rstrip().splitlines()[-1]
     assert last == "2 rules in 5.20 s, 5.0 s of it in kernels (import 2.5, CUDA context 0.3, cases 1.7)"
     assert json.loads(show("json", report))["timing"] == timing
 
 
 @pytest.mark.parametrize(("verdict", "severity", "code"), [("unpredicted", "error", 1), ("refuted", "note", 0)])
 def test_what_a_run_refuted_fails_no_check_and_a_surprise_does(make_report, verdict, severity, code):
-    report = make_report(findings=(found(verdict, severity),), predictions=(), fixes=(), undetermined=())
+    report = make_report(findings=(found(verdict, Severity(severity)),), predictions=(), fixes=(), undetermined=())
     assert exit_code(report, "error") == code
-    words = {"unpredicted": "seen in a run:", "refuted": "a run says otherwise:"}[verdict]
+    words = {"unpredicted": "seen in a run:", "refuted": "refuted by a run:"}[verdict]
     assert words in show("text", report), "still visible"
-    assert show("text", report).startswith("will fail" if code else "healthy")
+    assert show("text", report).startswith("FAIL" if code else "OK")

@@ -1,4 +1,4 @@
-"""Predictions against what the libraries themselves answered on a real H200 (`scripts/ask_*.py`)."""
+"""Predictions against what the libraries themselves answered on a real H200 (`scripts/oracles/ask_*.py`)."""
 
 import json
 from pathlib import Path

@@ -14,7 +14,7 @@ from doctor.model import Facts, Finding
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import load_rulebook
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "refresh_models.py"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "release" / "refresh_models.py"
 
 
 def found(model_type: str, release: str, **more: object) -> dict[str, Finding]:

@@ -1,7 +1,7 @@
 """What a request for an attention implementation turns into, against the answers of real releases of transformers.
 
-`captures/transformers-attn.jsonl` was written by `scripts/ask_transformers.py`: one line per release and pretended
-machine, model type → request → what the config of the built model said, or `! ` and the error.
+`captures/transformers-attn.jsonl` was written by `scripts/oracles/ask_transformers.py`: one line per release and
+pretended machine, model type → request → what the config of the built model said, or `! ` and the error.
 """
 
 import json

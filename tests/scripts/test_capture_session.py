@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-SESSION = yaml.safe_load((ROOT / "scripts" / "h200_session.yaml").read_text("utf-8"))
+SESSION = yaml.safe_load((ROOT / "scripts" / "gpu" / "h200_session.yaml").read_text("utf-8"))
 COMMANDS = [capture["command"] for section in SESSION["sections"] for capture in section.get("captures", ())]
 CAPTURE = json.loads((ROOT / "tests" / "captures" / "h200-torch2.11.0-cu130-two-cudnns.json").read_text("utf-8"))
 
@@ -20,7 +20,7 @@ CAPTURE = json.loads((ROOT / "tests" / "captures" / "h200-torch2.11.0-cu130-two-
 @pytest.fixture(scope="module")
 def script():
     """The script, as a module."""
-    spec = importlib.util.spec_from_file_location("capture_session", ROOT / "scripts" / "capture_session.py")
+    spec = importlib.util.spec_from_file_location("capture_session", ROOT / "scripts" / "gpu" / "capture_session.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

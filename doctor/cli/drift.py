@@ -1,0 +1,118 @@
+"""`attn-doctor drift`: uses between installed packages that the installed callee does not answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+from doctor.drift.findings import DriftReport
+from doctor.drift.pipeline import DriftRequest, analyze
+from doctor.errors import DoctorError, NoDiagnosis
+from doctor.report.drift import as_json, as_text
+from doctor.sources.probes.locate import find_target
+
+from .options import FailOn, Output, Quiet
+from .output import Screen, write
+
+MOST_JOBS = 16
+TARGET = "Target"
+
+app = typer.Typer(rich_markup_mode="rich")
+
+
+@app.command("drift")
+def drift(
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", rich_help_panel=TARGET, help="Interpreter of another environment.")
+    ] = None,
+    site_packages: Annotated[
+        str | None, typer.Option(metavar="DIR", rich_help_panel=TARGET, help="An unpacked tree of packages.")
+    ] = None,
+    code: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIR", rich_help_panel=TARGET, help="A folder of your own code. Repeatable."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONFIG", rich_help_panel=TARGET, help="A config.json: check the Python files next to it."
+        ),
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME==VERSION",
+            rich_help_panel=TARGET,
+            help="Check this release instead of the installed one; fetches its sources with pip. Repeatable.",
+        ),
+    ] = None,
+    caller: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", rich_help_panel=TARGET, help="Only this caller. Repeatable.")
+    ] = None,
+    callee: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", rich_help_panel=TARGET, help="Only this callee. Repeatable.")
+    ] = None,
+    context_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--context-parallel/--no-context-parallel",
+            rich_help_panel=TARGET,
+            show_default=False,
+            help="Whether the workload uses context parallelism (default: unknown).",
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Processes; each needs up to 600 MB.")] = 1,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Read all sources again.")] = False,
+    formats: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", click_type=click.Choice(["text", "json"]), help="text or json.")
+    ] = "text",
+    every: Annotated[bool, typer.Option("--all", help="Also list notes: missing models, uncertain uses.")] = False,
+    output: Output = None,
+    fail_on: FailOn = None,
+    quiet: Quiet = False,
+) -> int:
+    """Find calls between installed packages that the installed callee does not answer, from the sources alone."""
+    if not 1 <= jobs <= MOST_JOBS:
+        raise DoctorError(f"`--jobs {jobs}` is out of range", f"1 to {MOST_JOBS}")
+    target = find_target(python, site_packages)
+    if not target.site_dirs and not against:
+        raise NoDiagnosis("the target has no folder of installed packages", "name one with `--site-packages DIR`")
+    config = Path(model) if model else None
+    if config is not None and not config.exists():
+        raise DoctorError(f"`{model}` does not exist")
+    request = DriftRequest(
+        tuple(Path(item) for item in target.site_dirs),
+        tuple(Path(item) for item in code or ()),
+        config,
+        tuple(against or ()),
+        context_parallel,
+        tuple(caller or ()),
+        tuple(callee or ()),
+        None if no_cache else _cache_folder(),
+        jobs,
+    )
+    with Screen(quiet=quiet).working() as tell:
+        report = analyze(request, tell)
+    write(json.dumps(as_json(report), indent=2) + "\n" if formats == "json" else as_text(report, every), output)
+    return _exit_code(report, fail_on or "error")
+
+
+def _cache_folder() -> Path | None:
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "attn-doctor" / "drift"
+    except RuntimeError:  # no home folder
+        return None
+
+
+def _exit_code(report: DriftReport, fail_on: str) -> int:
+    levels = ["error", "warning", "note"]
+    if fail_on == "never":
+        return 0
+    counted = levels[: levels.index(fail_on) + 1]
+    return int(any(item.severity.value in counted for item in report.findings))

@@ -1,0 +1,1 @@
+"""Find calls between installed packages that the installed callee no longer answers."""

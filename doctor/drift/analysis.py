@@ -1,0 +1,454 @@
+"""Analyze one caller: run the modules that mention another package, then the functions that use one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .classes import lineage
+from .collector import Collector
+from .dispatch import typed_functions
+from .findings import Finding, Notice, Pair
+from .machine import Machine
+from .overrides import check_overrides
+from .program import Program, Record
+from .sources import FILE_LIMIT, Environment, Package, normalized
+from .state import BudgetExceeded, Raised, State
+from .trees import walk
+from .values import (
+    ClassInfo,
+    ClassValue,
+    Function,
+    Imported,
+    Instance,
+    ModuleValue,
+    Partial,
+    Value,
+    VersionValue,
+    alternatives,
+)
+
+#: Steps for one function with all its paths, and for one package; about a microsecond each.
+FUNCTION_STEPS = 60_000
+PACKAGE_STEPS = 1_000_000
+#: A module that more files seem to import is taken for live.
+IMPORTERS = 60
+#: Distributions of the attention stack: who calls, and who is called.
+STACK = frozenset(
+    [
+        "accelerate",
+        "apex",
+        "axolotl",
+        "colossalai",
+        "deepspeed",
+        "diffusers",
+        "flash-attn",
+        "flash-attn-3",
+        "flash-attn-4",
+        "flash-linear-attention",
+        "flashinfer-python",
+        "fla-core",
+        "kernels",
+        "liger-kernel",
+        "llamafactory",
+        "llmtuner",
+        "lmdeploy",
+        "mbridge",
+        "megatron-bridge",
+        "megatron-core",
+        "megatron-fsdp",
+        "ms-swift",
+        "nanotron",
+        "nemo-toolkit",
+        "optimum",
+        "peft",
+        "ring-flash-attn",
+        "sageattention",
+        "sglang",
+        "torchtitan",
+        "transformer-engine",
+        "transformer-engine-torch",
+        "transformer-engine-cu12",
+        "transformers",
+        "trl",
+        "unsloth",
+        "unsloth-zoo",
+        "verl",
+        "vllm",
+        "vllm-flash-attn",
+        "xformers",
+        "xtuner",
+        "yunchang",
+        "openrlhf",
+        "swift",
+        "nvidia-modelopt",
+        "mamba-ssm",
+        "causal-conv1d",
+        "sentence-transformers",
+        "open-clip-torch",
+        "timm",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class CallerResult:
+    """What the analysis of one caller found."""
+
+    findings: tuple[Finding, ...]
+    pairs: tuple[Pair, ...]
+    notices: tuple[Notice, ...]
+    files: tuple[str, ...]
+    """Absolute paths of the sources that the result depends on."""
+
+
+def is_readable(package: Package) -> bool:
+    """Tell whether a package is part of the stack, or the user's own code."""
+    return package.is_code or package.release.name in STACK
+
+
+def mentions(names: Iterable[str]) -> re.Pattern[bytes]:
+    """Return a pattern that finds any of these import names as a whole word."""
+    joined = b"|".join(sorted(re.escape(name.encode()) for name in names))
+    return re.compile(rb"(?<!\w)(?:" + joined + rb")(?!\w)")
+
+
+def imports(tops: Iterable[str], distributions: Iterable[str]) -> re.Pattern[bytes]:
+    """Return a pattern that finds the ways in which a file reaches one of these packages by name."""
+    top = b"|".join(sorted(re.escape(name.encode()) for name in tops))
+    either = b"|".join(sorted(re.escape(name.encode()) for name in {*tops, *distributions}))
+    listed = rb"(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*"
+    statement = rb"^[ \t]*(?:from|import)[ \t]+" + listed + rb"(?:" + top + rb")(?!\w)"
+    asked = rb"(?:import_module|__import__|version|distribution|find_spec|modules)"
+    by_text = asked + rb"[(\[]\s*[\"'](?:" + either + rb")(?!\w)"
+    custom_op = rb"torch\.ops\.(?:" + top + rb")(?!\w)"
+    return re.compile(b"|".join((statement, by_text, custom_op)), re.M)
+
+
+def analyze_caller(environment: Environment, caller: Package, callees: Sequence[Package]) -> CallerResult:
+    """Return the findings of one package against the others."""
+    before = len(environment.notices)
+    program = Program(environment, is_readable)
+    collector = Collector(program, caller)
+    machine = Machine(program, collector, 0)
+    run = _Run(machine, caller, callees)
+    run.modules()
+    run.functions()
+    findings = collector.findings(run.reached(), run.live())
+    pairs = collector.pairs(findings, list(callees))
+    files = sorted({str(record.source.path) for record in program.records.values() if record is not None})
+    notices = [*environment.notices[before:], *run.notices]
+    return CallerResult(tuple(findings), tuple(pairs), tuple(dict.fromkeys(notices)), tuple(files))
+
+
+#: `module.name = …` and `setattr(module, "name", …)`.
+_ASSIGNED = re.compile(rb"^[ \t]*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.([A-Za-z_]\w*)[ \t]*=(?!=)", re.M)
+_SET = re.compile(rb"\bsetattr\(\s*([A-Za-z_][\w.]*)\s*,\s*[\"']([A-Za-z_]\w*)[\"']")
+
+
+class _Run:
+    """The state of one analysis."""
+
+    def __init__(self, machine: Machine, caller: Package, callees: Sequence[Package]) -> None:
+        self.machine = machine
+        self.program = machine.program
+        self.environment = machine.program.environment
+        self.caller = caller
+        self.callees = [item for item in callees if item is not caller]
+        self.tops = frozenset(item.name for item in self.callees)
+        self.distributions = frozenset(item.release.name for item in self.callees)
+        self.notices: list[Notice] = []
+        self.records: list[Record] = []
+        self.lines: dict[str, list[bytes]] = {}
+
+    def modules(self) -> None:
+        """Run every module of the caller that mentions a callee."""
+        if not self.callees:
+            return
+        names = self.tops | self.distributions
+        pattern = imports(self.tops, self.distributions)
+        plain = [name.encode() for name in names]
+        chosen = []
+        for path in self.environment.files(self.caller):
+            try:
+                if path.stat().st_size > FILE_LIMIT:
+                    self.notices.append(Notice(str(path), f"skipped: larger than {FILE_LIMIT // 2**20} MiB"))
+                    continue
+                data = path.read_bytes()
+            except OSError:
+                continue
+            if not any(name in data for name in plain) or not pattern.search(data):
+                continue
+            chosen.append(self.environment.module_name(self.caller, path))
+        self.mentioning = frozenset(chosen)
+        for name in chosen:
+            self.machine.budget = self.machine.steps + FUNCTION_STEPS
+            record = self.program.record(name)
+            if record is not None and record.package is self.caller:
+                self.records.append(record)
+
+    def functions(self) -> None:
+        """Run every function that uses another package, then those that become methods of its classes."""
+        start = self.machine.steps
+        capped = False
+        self._patches()
+        for record in self.records:
+            if record.tree is None:
+                continue
+            interesting = mentions(self._interesting(record))
+            functions = self.machine.functions.get(record.name, [])
+            relevant_classes = {
+                id(item.owner)
+                for item in functions
+                if item.owner is not None and self._uses(record, item.node, interesting)
+            }
+            seeds: dict[int, State] = {}
+            for function in sorted(functions, key=_forward_first):
+                owner = function.owner
+                if not (
+                    self._uses(record, function.node, interesting)
+                    or (owner is not None and (id(owner) in relevant_classes or self._derived(owner)))
+                ):
+                    continue
+                if self.machine.steps - start > PACKAGE_STEPS:
+                    capped = True
+                    self._imports_only(record, function)
+                    continue
+                self._run(function, None, seeds)
+        if not capped:
+            for function, info in typed_functions(self.machine, self.records, self.callees):
+                self._run(function, Instance(info), {})
+            check_overrides(self.machine, self.records)
+        if capped:
+            self.notices.append(Notice(self.caller.name, "too large: calls in some functions were not checked"))
+
+    def _patches(self) -> None:
+        """Note what the caller assigns to the modules and classes of others: that is not checked as they wrote it."""
+        for record in self.records:
+            text = self.program.text(record.name) or b""
+            for match in [*_ASSIGNED.finditer(text), *_SET.finditer(text)]:
+                path, name = match.group(1).decode(), match.group(2).decode()
+                if path.partition(".")[0] not in ("self", "cls", "ctx"):
+                    self._patch(record, path, name)
+
+    def _patch(self, record: Record, path: str, name: str) -> None:
+        root = record.namespace.get(path.partition(".")[0])
+        value: Value | None = None
+        if root is not None and self._may_be_foreign(root):
+            value = self.machine.evaluate_in(record, ast.parse(path, mode="eval").body)
+        elif path.partition(".")[0] in self.tops:
+            value = self.program.module_value(path)
+        if isinstance(value, ModuleValue) and self._is_foreign(value):
+            other = self.program.record(value.name)
+            if other is not None:
+                other.patched.add(name)
+                other.namespace.pop(name, None)
+        elif isinstance(value, ClassValue) and self._is_foreign(value):
+            value.info.patched.add(name)
+
+    def _may_be_foreign(self, value: Value) -> bool:
+        if isinstance(value, Imported):
+            return value.module.partition(".")[0] in self.tops
+        return any(self._is_foreign(item) for item in alternatives(value))
+
+    def _run(self, function: Function, receiver: Value | None, seeds: dict[int, State]) -> None:
+        machine = self.machine
+        machine.budget = machine.steps + FUNCTION_STEPS
+        machine.nested = []
+        machine.handlers = []
+        seed = None
+        owner = function.owner
+        if owner is not None and function.qualname.endswith(".backward"):
+            seed = seeds.get(id(owner))
+        try:
+            ends = machine.run_function(function, receiver, None, "", seed)
+        except (BudgetExceeded, Raised, RecursionError):
+            ends = []
+            if machine.steps >= machine.budget:
+                self.notices.append(Notice(f"{function.module}.{function.qualname}", "too many paths: checked in part"))
+        machine.running = []
+        if owner is not None and function.qualname.endswith(".forward") and ends:
+            seeds[id(owner)] = _kept([state for state, _ in ends])
+        for inner in list(machine.nested):
+            machine.budget = machine.steps + FUNCTION_STEPS // 4
+            try:
+                machine.run_function(inner, None, None)
+            except (BudgetExceeded, Raised, RecursionError):
+                machine.running = []
+
+    def _imports_only(self, record: Record, function: Function) -> None:
+        """Check the imports inside a function that is not run any more."""
+        machine = self.machine
+        machine.budget = machine.steps + FUNCTION_STEPS
+        for node in walk(function.node):
+            if isinstance(node, ast.Try):
+                return
+        body = [node for node in walk(function.node) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        machine.run_imports(record, function, [node for node in body if _absolute_top(record, node) in self.tops])
+
+    def _interesting(self, record: Record) -> frozenset[str]:
+        """Return the module's names that hold something of another package."""
+        names = set()
+        for name, value in list(record.namespace.items()):
+            if isinstance(value, Imported):
+                if value.module.partition(".")[0] in self.tops:
+                    names.add(name)
+                    continue
+                if not self._worth_following(value):
+                    continue
+            if any(self._is_foreign(self.program.force(item)) for item in alternatives(value)):
+                names.add(name)
+        names |= {name for name, value in record.global_imports.items() if value.module.partition(".")[0] in self.tops}
+        return frozenset(names) | self.tops
+
+    def _worth_following(self, value: Imported) -> bool:
+        return value.module in self.mentioning or f"{value.module}.{value.name}" in self.mentioning
+
+    def _is_foreign(self, value: Value) -> bool:
+        if isinstance(value, Partial):
+            return self._is_foreign(value.target)
+        if isinstance(value, VersionValue):
+            return normalized(value.of) in self.distributions
+        if isinstance(value, (Function, ModuleValue)):
+            module = value.module if isinstance(value, Function) else value.name
+            return module.partition(".")[0] in self.tops
+        if isinstance(value, (ClassValue, Instance)):
+            return value.info.module.partition(".")[0] in self.tops
+        return False
+
+    def _uses(self, record: Record, node: ast.AST, interesting: re.Pattern[bytes]) -> bool:
+        """Tell whether the text of a function has one of these words."""
+        lines = self.lines.get(record.name)
+        if lines is None:
+            lines = self.lines[record.name] = (self.program.text(record.name) or b"").split(b"\n")
+        first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1)
+        return interesting.search(b"\n".join(lines[first - 1 : last])) is not None
+
+    def _derived(self, info: ClassInfo) -> bool:
+        """Tell whether a class inherits from one of another package."""
+        return any(item.module.partition(".")[0] in self.tops for item in lineage(self.program, info)[0])
+
+    # Reachability inside the caller
+
+    def reached(self) -> frozenset[str]:
+        """Return the modules that importing the caller's top-level package imports."""
+        waiting, found = [self.caller.name], {self.caller.name}
+        while waiting:
+            name = waiting.pop()
+            record = self.program.records.get(name)
+            if record is None or record.tree is None:
+                continue
+            for module in _module_level_imports(record):
+                parts = module.split(".")
+                for index in range(1, len(parts) + 1):
+                    part = ".".join(parts[:index])
+                    if part not in found and parts[0] == self.caller.name and part in self.program.records:
+                        found.add(part)
+                        waiting.append(part)
+        return frozenset(found)
+
+    def live(self) -> dict[str, bool]:
+        """Tell for modules with findings whether an import on a live path, outside any handler, reaches them."""
+        result: dict[str, bool] = {}
+        for item in self.machine.checker.sink.seen.values():  # type: ignore[attr-defined]
+            name = item.frame_module
+            if name in result or name == self.caller.name:
+                continue
+            importers = self._importers(name)
+            if not importers:
+                continue
+            result[name] = any(importers)
+        return result
+
+    def _importers(self, module: str) -> list[bool]:
+        """Return for each import of a module in the caller whether it may run unguarded."""
+        last = module.rpartition(".")[2]
+        pattern = re.compile(
+            rf"(?:import|from)\b[^\n]*(?<!\w){re.escape(last)}(?!\w)|^\s+{re.escape(last)},?$".encode(), re.M
+        )
+        candidates = []
+        for path in self.environment.files(self.caller):
+            name = self.environment.module_name(self.caller, path)
+            try:
+                if name != module and pattern.search(path.read_bytes()):
+                    candidates.append(name)
+            except OSError:
+                continue
+        if len(candidates) > IMPORTERS:
+            return [True]
+        found: list[bool] = []
+        for name in candidates:
+            self.machine.budget = self.machine.steps + FUNCTION_STEPS
+            record = self.program.record(name)
+            if record is None or record.tree is None:
+                continue
+            found += self._imports_of(record, module)
+        return found
+
+    def _imports_of(self, record: Record, module: str) -> list[bool]:
+        at_module_level = _module_level_nodes(record)
+        found: list[bool] = []
+        assert record.tree is not None
+        for node in walk(record.tree):
+            if not isinstance(node, (ast.Import, ast.ImportFrom)) or module not in _imported(record, node):
+                continue
+            if id(node) not in at_module_level or isinstance(node, ast.Import):
+                found.append(True)
+            else:
+                ran = self.machine.imports.get(module, [])
+                found.append(any(item.importer == record.name and not item.guarded for item in ran))
+        return found
+
+
+def _forward_first(function: Function) -> tuple[int, int]:
+    name = function.qualname.rpartition(".")[2]
+    return (0 if name == "__init__" else 1 if name == "forward" else 2), function.line
+
+
+def _kept(states: list[State]) -> State:
+    """Return what `ctx` surely holds at the end of `forward`, for `backward` to start with."""
+    first = states[0]
+    seed = State()
+    for name, value in first.variables.items():
+        if name.startswith("ctx.") and all(state.variables.get(name) == value for state in states[1:]):
+            seed.variables[name] = value
+    for text, truth in first.facts.items():
+        if "ctx." in text and all(state.facts.get(text) == truth for state in states[1:]):
+            seed.facts[text] = truth
+    return seed
+
+
+def _absolute_top(record: Record, node: ast.AST) -> str:
+    if isinstance(node, ast.ImportFrom):
+        return record.absolute(node.module, node.level).partition(".")[0]
+    return node.names[0].name.partition(".")[0] if isinstance(node, ast.Import) else ""
+
+
+def _imported(record: Record, node: ast.Import | ast.ImportFrom) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {item.name for item in node.names}
+    module = record.absolute(node.module, node.level)
+    return {module} | {f"{module}.{item.name}" for item in node.names}
+
+
+def _module_level_nodes(record: Record) -> set[int]:
+    """Return the ids of nodes outside functions."""
+    assert record.tree is not None
+    found: set[int] = set()
+    waiting: list[ast.AST] = [record.tree]
+    while waiting:
+        node = waiting.pop()
+        found.add(id(node))
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            waiting += list(ast.iter_child_nodes(node))
+    return found
+
+
+def _module_level_imports(record: Record) -> Iterable[str]:
+    level = _module_level_nodes(record)
+    assert record.tree is not None
+    for node in walk(record.tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) in level:
+            yield from _imported(record, node)

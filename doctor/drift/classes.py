@@ -1,0 +1,401 @@
+"""Attributes and signatures of classes, and of functions behind decorators."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .program import Program
+from .signatures import Signature, from_fields, signature_of
+from .trees import walk
+from .values import UNKNOWN, Bound, ClassInfo, ClassValue, External, Function, Value, alternatives
+
+#: `dir(torch.nn.Module())`, the names that have no leading underscore and those that subclasses use.
+TORCH_MODULE = frozenset(
+    [
+        "T_destination",
+        "add_module",
+        "apply",
+        "bfloat16",
+        "buffers",
+        "call_super_init",
+        "children",
+        "compile",
+        "cpu",
+        "cuda",
+        "double",
+        "dump_patches",
+        "eval",
+        "extra_repr",
+        "float",
+        "forward",
+        "get_buffer",
+        "get_extra_state",
+        "get_parameter",
+        "get_submodule",
+        "half",
+        "ipu",
+        "load_state_dict",
+        "modules",
+        "mtia",
+        "named_buffers",
+        "named_children",
+        "named_modules",
+        "named_parameters",
+        "parameters",
+        "register_backward_hook",
+        "register_buffer",
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_full_backward_hook",
+        "register_full_backward_pre_hook",
+        "register_load_state_dict_post_hook",
+        "register_load_state_dict_pre_hook",
+        "register_module",
+        "register_parameter",
+        "register_state_dict_post_hook",
+        "register_state_dict_pre_hook",
+        "requires_grad_",
+        "set_extra_state",
+        "set_submodule",
+        "share_memory",
+        "state_dict",
+        "to",
+        "to_empty",
+        "train",
+        "training",
+        "type",
+        "xpu",
+        "zero_grad",
+        "_apply",
+        "_backward_hooks",
+        "_buffers",
+        "_call_impl",
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_get_name",
+        "_load_from_state_dict",
+        "_modules",
+        "_named_members",
+        "_non_persistent_buffers_set",
+        "_parameters",
+        "_register_load_state_dict_pre_hook",
+        "_register_state_dict_hook",
+        "_save_to_state_dict",
+        "_version",
+    ]
+)
+CLOSED_EXTERNALS = {"torch.nn.Module", "torch.nn.modules.module.Module", "builtins.object", "abc.ABC", "typing.Generic"}
+#: Decorators that keep the signature.
+PRESERVING = frozenset(
+    [
+        "staticmethod",
+        "classmethod",
+        "abstractmethod",
+        "overload",
+        "override",
+        "wraps",
+        "lru_cache",
+        "cache",
+        "cached_property",
+        "no_grad",
+        "inference_mode",
+        "enable_grad",
+        "contextmanager",
+        "asynccontextmanager",
+        "final",
+        "custom_op",
+        "disable",
+        "ignore",
+        "unused",
+        "export",
+        "compile",
+        "script",
+        "custom_fwd",
+        "custom_bwd",
+        "allow_in_graph",
+        "jit_fuser",
+        "no_torch_dynamo",
+        "compiler_disable",
+        "requires",
+        "requires_backends",
+        "torch_compiler_disable",
+        "typechecked",
+    ]
+)
+PROPERTIES = frozenset({"property", "cached_property", "lazyproperty"})
+
+
+def lineage(program: Program, info: ClassInfo) -> tuple[list[ClassInfo], bool, bool]:
+    """Return the classes in look-up order, whether all bases are known, and whether one is a torch module."""
+    order: list[ClassInfo] = []
+    closed, torch_module = True, False
+    waiting: list[Value] = [ClassValue(info)]
+    while waiting and len(order) < 60:
+        value = program.force(waiting.pop(0))
+        if isinstance(value, ClassValue):
+            if value.info not in order:
+                order.append(value.info)
+                closed = closed and not value.info.dynamic
+                waiting = list(value.info.bases) + waiting
+        elif isinstance(value, External) and value.name in CLOSED_EXTERNALS:
+            torch_module = torch_module or value.name.endswith(".Module")
+        else:
+            closed = False
+    return order, closed, torch_module
+
+
+def class_attribute(program: Program, info: ClassInfo, name: str, after: ClassInfo | None = None) -> Value | None:
+    """Return an attribute as found on the class; None where no known class has it.
+
+    With `after`, only classes behind that one in look-up order count, as for `super()`.
+    """
+    order, _, _ = lineage(program, info)
+    if after is not None and after in order:
+        order = order[order.index(after) + 1 :]
+    for item in order:
+        if name in item.patched:
+            return UNKNOWN
+        if name in item.attributes:
+            return program.force(item.attributes[name])
+    return None
+
+
+def may_have_attribute(program: Program, info: ClassInfo, name: str, instance: bool) -> bool:
+    """Tell whether a class or its instances may have an attribute that no class body defines."""
+    order, closed, torch_module = lineage(program, info)
+    if not closed or (name.startswith("__") and name.endswith("__")):
+        return True
+    if torch_module and name in TORCH_MODULE:
+        return True
+    for item in order:
+        if name in item.patched or "__getattr__" in item.attributes or "__getattribute__" in item.attributes:
+            return True
+        if any(keyword.arg == "metaclass" for keyword in item.node.keywords):
+            return True
+        if name in _mentioned(item.node, instance):
+            return True
+    return False
+
+
+_MENTIONED: dict[int, tuple[ast.ClassDef, frozenset[str], frozenset[str]]] = {}
+
+
+def _mentioned(node: ast.ClassDef, instance: bool) -> frozenset[str]:
+    """Return the names that a class body may give to its instances, or to itself, in ways that are not followed."""
+    known = _MENTIONED.get(id(node))
+    if known is None or known[0] is not node:
+        stored: set[str] = set()
+        spelled: set[str] = set()
+        for child in walk(node):
+            if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store):
+                stored.add(child.attr)
+            elif isinstance(child, ast.Constant) and isinstance(child.value, str) and child.value.isidentifier():
+                spelled.add(child.value)
+            elif isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
+                stored.add(child.target.id)
+        known = (node, frozenset(stored | spelled), frozenset(spelled))
+        _MENTIONED[id(node)] = known
+    return known[1] if instance else known[2]
+
+
+def is_property(function: Function) -> bool:
+    """Tell whether reading the attribute calls the function."""
+    for decorator in function.decorators:
+        text = dotted(decorator) or ""
+        if text.rpartition(".")[2] in PROPERTIES or text.endswith((".setter", ".getter", ".deleter")):
+            return True
+    return False
+
+
+def is_static(function: Function) -> bool:
+    """Tell whether the method takes neither instance nor class."""
+    names = {(dotted(item) or "").rpartition(".")[2] for item in function.decorators}
+    return "staticmethod" in names or function.qualname.endswith("__new__")
+
+
+def is_class_method(function: Function) -> bool:
+    """Tell whether the method takes the class first."""
+    return any((dotted(item) or "").rpartition(".")[2] == "classmethod" for item in function.decorators)
+
+
+def dotted(node: ast.AST) -> str | None:
+    """Return `a.b.c` for a chain of names, the callee's chain for a call, None for anything else."""
+    if isinstance(node, ast.Call):
+        return dotted(node.func)
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(parts)])
+
+
+def function_signature(program: Program, function: Function) -> Signature | None:
+    """Return the signature that callers see; None where a decorator may have changed it."""
+    base = signature_of(function.node)
+    also: set[str] = set()
+    for decorator in function.decorators:
+        text = dotted(decorator)
+        if text is None:
+            return None
+        last = text.rpartition(".")[2]
+        if last in PRESERVING or last in PROPERTIES or last in ("setter", "getter"):
+            continue
+        taken = _wrapper(program, function, decorator, text)
+        if taken is None:
+            return None
+        also |= taken
+    return Signature(base.parameters, base.var_positional, base.var_keyword, frozenset(also), base.text)
+
+
+def _wrapper(program: Program, function: Function, decorator: ast.expr, text: str) -> set[str] | None:
+    """Return the keywords that a decorator may take for itself; None where it is not understood."""
+    record = program.record(function.module)
+    head, _, rest = text.partition(".")
+    value: Value | None = record.namespace.get(head) if record is not None else None
+    if value is None:
+        return None
+    taken: set[str] = set()
+    for item in alternatives(program.force(value)):
+        more = _taken_by(item, decorator, rest)
+        if more is None:
+            return None
+        taken |= more
+    return taken
+
+
+def _taken_by(value: Value, decorator: ast.expr, rest: str) -> set[str] | None:
+    if isinstance(value, External):
+        return set() if value.name.startswith(("torch.", "functools.", "contextlib.", "abc.", "typing")) else None
+    if not isinstance(value, Function) or rest or isinstance(value.node, ast.Lambda):
+        return None
+    mentioned = _strings(value.node) | _strings(decorator)
+    for inner in walk(value.node):
+        if not isinstance(inner, ast.FunctionDef) or inner is value.node:
+            continue
+        if inner.args.vararg is not None and inner.args.kwarg is not None:
+            named = {item.arg for item in [*inner.args.args, *inner.args.kwonlyargs]}
+            return mentioned | (named - {"self", "func", "fn", "function", "cls"})
+    returned = {
+        node.value.id for node in walk(value.node) if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
+    }
+    first = value.node.args.args[0].arg if value.node.args.args else ""
+    if first in returned or _returns_identity(value.node):
+        return set()
+    return None
+
+
+def _returns_identity(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Tell whether a decorator factory has an inner function that returns its only argument."""
+    for inner in walk(node):
+        if isinstance(inner, ast.FunctionDef) and inner is not node and len(inner.args.args) == 1:
+            name = inner.args.args[0].arg
+            for child in walk(inner):
+                if isinstance(child, ast.Return) and isinstance(child.value, ast.Name) and child.value.id == name:
+                    return True
+    return False
+
+
+def _strings(node: ast.AST) -> set[str]:
+    return {
+        child.value for child in walk(node)
+        if isinstance(child, ast.Constant) and isinstance(child.value, str) and child.value.isidentifier()
+    }  # fmt: skip
+
+
+def constructor(program: Program, info: ClassInfo) -> tuple[Function | None, Signature | None]:
+    """Return what `Class(...)` calls and its signature without `self`; the signature is None where it is unknown."""
+    order, closed, _ = lineage(program, info)
+    for item in order:
+        if item.dynamic or any(keyword.arg == "metaclass" for keyword in item.node.keywords):
+            return None, None
+    for item in order:
+        fields = _dataclass_fields(item)
+        if fields is not None and "__init__" not in item.attributes:
+            inherited = any(_dataclass_fields(other) is not None for other in order if other is not item)
+            known = closed and not inherited
+            return None, from_fields(fields, f"{item.qualname}(...)") if known else None
+        for name in ("__init__", "__new__"):
+            if name in item.patched:
+                return None, None
+            value = item.attributes.get(name)
+            if isinstance(value, Function):
+                if name == "__init__" and any("__new__" in other.attributes for other in order):
+                    return None, None
+                signature = function_signature(program, value)
+                return value, signature.without_first() if signature is not None else None
+            if value is not None:
+                return None, None
+    return None, None
+
+
+def _dataclass_fields(info: ClassInfo) -> list[tuple[str, bool]] | None:
+    """Return (name, required) of a plain dataclass's fields; None for any other class."""
+    for decorator in info.node.decorator_list:
+        if (dotted(decorator) or "").rpartition(".")[2] == "dataclass":
+            return [
+                (item.target.id, item.value is None) for item in info.node.body
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+                and "ClassVar" not in ast.unparse(item.annotation)
+            ]  # fmt: skip
+    return None
+
+
+def call_method(program: Program, info: ClassInfo) -> Bound | Function | None:
+    """Return the method that calling an instance runs: `__call__`, or `forward` of a torch module."""
+    found = class_attribute(program, info, "__call__")
+    if found is None:
+        _, _, torch_module = lineage(program, info)
+        found = class_attribute(program, info, "forward") if torch_module else None
+    return found if isinstance(found, Function) else None
+
+
+def return_lengths(function: Function) -> frozenset[int]:
+    """Return the possible lengths of the tuple that a function returns; empty where one return is not a tuple."""
+    if isinstance(function.node, ast.Lambda):
+        return frozenset()
+    if any(isinstance(item, (ast.Yield, ast.YieldFrom)) for item in _own_nodes(function.node)):
+        return frozenset()
+    lengths: set[int] = set()
+    returned = False
+    for node in _own_nodes(function.node):
+        if isinstance(node, ast.Return):
+            returned = True
+            found = _lengths(node.value, function.node)
+            if not found:
+                return frozenset()
+            lengths |= found
+    return frozenset(lengths) if returned else frozenset()
+
+
+def _lengths(node: ast.expr | None, function: ast.AST) -> set[int]:
+    if isinstance(node, ast.Tuple) and not any(isinstance(item, ast.Starred) for item in node.elts):
+        return {len(node.elts)}
+    if isinstance(node, ast.IfExp):
+        body, other = _lengths(node.body, function), _lengths(node.orelse, function)
+        return body | other if body and other else set()
+    if isinstance(node, ast.Name):
+        assigned = [
+            child for child in _own_nodes(function)
+            if isinstance(child, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and _binds(child, node.id)
+        ]  # fmt: skip
+        if len(assigned) == 1 and isinstance(assigned[0], ast.Assign) and isinstance(assigned[0].targets[0], ast.Name):
+            value = assigned[0].value
+            return _lengths(value, function) if isinstance(value, (ast.Tuple, ast.IfExp)) else set()
+    return set()
+
+
+def _binds(node: ast.Assign | ast.AugAssign | ast.AnnAssign, name: str) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return any(isinstance(child, ast.Name) and child.id == name for target in targets for child in walk(target))
+
+
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function without those of functions and classes inside it."""
+    for child in ast.iter_child_nodes(function):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            continue
+        yield child
+        yield from _own_nodes(child)

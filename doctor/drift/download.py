@@ -1,0 +1,203 @@
+"""Fetch the sources of one release through pip, in a child process that builds and installs nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from doctor.errors import DoctorError
+
+TIMEOUT = 600.0
+#: Text files that the analyzer reads. Compiled modules are kept as empty files, so that their names are known.
+READ = (".py", ".pyi")
+NAMED = (".so", ".pyd", ".pyx")
+METADATA = ("METADATA", "PKG-INFO", "top_level.txt", "RECORD", "entry_points.txt")
+#: Folders of a source archive that hold no installed module.
+NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "benchmarks", "scripts", "tools", "build", "dist", "csrc"}
+#: A build backend that refuses to be imported: pip unpacks the archive and stops before any of its code runs.
+NO_BUILD = 'raise ImportError("attn-doctor reads sources and builds nothing")\n'
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64")
+MEMBER_LIMIT = 60 * 2**20
+
+
+def parse_pin(text: str) -> tuple[str, str]:
+    """Return name and version of `name==version`; raise DoctorError for anything else."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        raise DoctorError(f"`{text}` is no requirement", "write `flash-attn==2.8.3`") from error
+    specifiers = list(requirement.specifier)
+    if len(specifiers) != 1 or specifiers[0].operator not in ("==", "===") or "*" in specifiers[0].version:
+        raise DoctorError(f"`{text}` names no single release", "write `flash-attn==2.8.3`")
+    return canonicalize_name(requirement.name), specifiers[0].version
+
+
+def fetch_release(name: str, version: str, into: Path, python: str = sys.executable) -> Path:
+    """Unpack the Python sources of a release into `into`, laid out like site-packages, and return that folder.
+
+    A wheel is preferred. From a source archive the top-level packages are taken. An existing folder is reused.
+    Raises DoctorError where the registry has no such release.
+    """
+    place = into / f"{canonicalize_name(name)}-{version}"
+    if (place / ".complete").is_file():
+        return place
+    into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=into, prefix=".fetch-") as scratch:
+        work = Path(scratch)
+        made = work / "site"
+        made.mkdir()
+        error = (
+            _from_wheel(name, version, work, made, python, [[]])
+            and _from_sdist(name, version, work, made, python)
+            and _from_wheel(name, version, work, made, python, _OTHER_MACHINES)
+        )
+        if error:
+            raise DoctorError(f"pip found no sources of `{name}=={version}`", error)
+        (made / ".complete").write_text("")
+        shutil.rmtree(place, ignore_errors=True)
+        made.rename(place)
+    return place
+
+
+_OTHER_MACHINES = [
+    [item for platform in PLATFORMS for item in ("--platform", platform)] + ["--python-version", minor]
+    for minor in ("3.12", "3.10", "3.8")
+]
+
+
+def _from_wheel(name: str, version: str, work: Path, made: Path, python: str, options: list[list[str]]) -> str:
+    wheels = work / "wheels"
+    error = ""
+    for extra in options:
+        error = _pip(python, ["--only-binary", ":all:", *extra, "-d", str(wheels), f"{name}=={version}"], work)
+        found = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
+        if found:
+            unpack_wheel(found[0], made)
+            return ""
+    return error or "no wheel"
+
+
+def _from_sdist(name: str, version: str, work: Path, made: Path, python: str) -> str:
+    temporary, refuse = work / "tmp", work / "refuse"
+    temporary.mkdir()
+    refuse.mkdir()
+    (refuse / "setuptools.py").write_text(NO_BUILD)
+    arguments = ["--no-binary", ":all:", "--no-build-isolation", "--use-pep517", "--no-clean"]
+    arguments += ["-d", str(work / "sdists"), f"{name}=={version}"]
+    error = _pip(python, arguments, work, {"TMPDIR": str(temporary), "PYTHONPATH": str(refuse)})
+    for unpacked in sorted(temporary.glob("pip-*/*/")):
+        if any(unpacked.iterdir()):
+            layout_sources(unpacked, made, name, version)
+            return ""
+    for archive in sorted((work / "sdists").glob("*")):
+        if archive.name.endswith((".tar.gz", ".tgz")):
+            _unpack_tar(archive, temporary / "archive")
+        elif archive.suffix == ".zip":
+            unpack_wheel(archive, temporary / "archive")
+        top = next(iter(sorted((temporary / "archive").glob("*/"))), None)
+        if top is not None:
+            layout_sources(top, made, name, version)
+            return ""
+    return error or "no source archive"
+
+
+def _pip(python: str, arguments: list[str], work: Path, extra: dict[str, str] | None = None) -> str:
+    """Run `pip download`; return the last line of its complaint, empty after success."""
+    command = [python, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--no-input", *arguments]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | (extra or {})
+    try:
+        ended = subprocess.run(
+            command, cwd=work, env=environment, capture_output=True, text=True, errors="replace", timeout=TIMEOUT,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"pip took longer than {TIMEOUT:.0f} s"
+    except OSError as error:
+        return f"pip did not start: {error}"
+    if ended.returncode == 0:
+        return ""
+    lines = [line.strip() for line in ended.stderr.splitlines() if line.startswith("ERROR:")]
+    return lines[-1] if lines else f"pip ended with {ended.returncode}"
+
+
+def _wanted(name: str) -> bool:
+    return name.endswith(READ) or name.rpartition("/")[2] in METADATA
+
+
+def unpack_wheel(archive: Path, into: Path) -> None:
+    """Unpack Python files and metadata of a wheel; compiled modules become empty files."""
+    root = into.resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(archive) as opened:
+        for member in opened.infolist():
+            target = (root / _below_data(member.filename)).resolve()
+            if member.is_dir() or not target.is_relative_to(root):
+                continue
+            if _wanted(member.filename) and member.file_size <= MEMBER_LIMIT:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(opened.read(member))
+            elif member.filename.endswith(NAMED):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(b"")
+
+
+def _below_data(name: str) -> str:
+    """Map `x.data/purelib/pkg/a.py` to `pkg/a.py`, where an installer puts it."""
+    parts = name.split("/")
+    if len(parts) > 2 and parts[0].endswith(".data") and parts[1] in ("purelib", "platlib"):
+        return "/".join(parts[2:])
+    return name
+
+
+def _unpack_tar(archive: Path, into: Path) -> None:
+    root = into.resolve()
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            target = (root / member.name).resolve()
+            if not member.isfile() or not target.is_relative_to(root) or member.size > MEMBER_LIMIT:
+                continue
+            stream = opened.extractfile(member) if _wanted(member.name) else None
+            if stream is not None or member.name.endswith(NAMED):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(stream.read() if stream is not None else b"")
+
+
+def layout_sources(unpacked: Path, made: Path, name: str, version: str) -> None:
+    """Copy the importable packages of an unpacked source tree to `made`, with metadata that names the release."""
+    base = (
+        unpacked / "src" if (unpacked / "src").is_dir() and not (unpacked / "src" / "__init__.py").is_file() else None
+    )
+    for root in [base or unpacked] + ([unpacked] if base is not None and not any(base.glob("*/*.py")) else []):
+        for path in sorted(root.iterdir()):
+            if path.is_dir() and path.name not in NOT_INSTALLED and path.name.isidentifier():
+                if any(path.glob("*.py")) or any(path.glob("*/__init__.py")):
+                    _copy_python(path, made / path.name)
+            elif (
+                path.suffix == ".py" and path.stem not in ("setup", "conftest", "version") and path.stem.isidentifier()
+            ):
+                shutil.copyfile(path, made / path.name)
+    information = made / f"{canonicalize_name(name).replace('-', '_')}-{version}.dist-info"
+    information.mkdir(exist_ok=True)
+    declared = unpacked / "PKG-INFO"
+    if declared.is_file():
+        shutil.copyfile(declared, information / "METADATA")
+    else:
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def _copy_python(folder: Path, into: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not path.is_file() or not path.name.endswith(READ + NAMED):
+            continue
+        target = into / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes() if path.name.endswith(READ) else b"")

@@ -1,0 +1,158 @@
+"""What the analyzer returns: typed, immutable results that know no report format and no rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """A contract that a use breaks; the value is its stable code."""
+
+    MISSING_MODULE = "API001"
+    MISSING_NAME = "API002"
+    MISSING_ATTRIBUTE = "API003"
+    MISSING_ARGUMENT = "API004"
+    UNEXPECTED_KEYWORD = "API005"
+    TOO_MANY_POSITIONALS = "API006"
+    DUPLICATE_ARGUMENT = "API007"
+    UNPACK_LENGTH = "API008"
+    INDEX_RANGE = "API009"
+    INCOMPATIBLE_OVERRIDE = "API010"
+    VERSION_REFUSED = "API011"
+
+    @property
+    def label(self) -> str:
+        """Return the kind in words, as the text format prints it."""
+        return self.name.lower().replace("_", " ")
+
+
+class Severity(Enum):
+    """How much of the caller fails."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
+class Reach(Enum):
+    """When the broken use runs."""
+
+    IMPORT = "import"
+    CONSTRUCTION = "construction"
+    COMMON = "common"
+    ON_DEMAND = "on_demand"
+    CONTEXT_PARALLEL = "context_parallel"
+    FEATURE = "feature"
+
+
+class Certainty(Enum):
+    """How sure a finding is: on every path, on some paths only, or behind a guard that could not be evaluated."""
+
+    DEFINITE = "definite"
+    POSSIBLE = "possible"
+    UNKNOWN = "unknown"
+
+
+class PairVerdict(Enum):
+    """The outcome for one caller and one callee."""
+
+    BROKEN = "broken"
+    OK = "ok"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, order=True)
+class Location:
+    """A line of a source file; `path` is relative to site-packages, or absolute for files of a project."""
+
+    path: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Release:
+    """An installed distribution; `version` is empty for a folder of the user's own code."""
+
+    name: str
+    version: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}".strip()
+
+
+@dataclass(frozen=True)
+class History:
+    """Releases that an embedded history names: `broken_since` of the callee, `fixed_in` of the caller."""
+
+    broken_since: str = ""
+    last_compatible: str = ""
+    works_again_in: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One use that the installed callee does not answer."""
+
+    kind: Kind
+    severity: Severity
+    certainty: Certainty
+    reach: Reach
+    caller: Release
+    callee: Release
+    symbol: str
+    """Dotted name of the callee's module, function, class or attribute."""
+    name: str
+    """The parameter, keyword or name that is missing or not accepted; empty for lengths."""
+    site: Location
+    scope: str
+    """Qualified name of the function that contains the use; empty at module level."""
+    definition: Location | None
+    signature: str
+    message: str
+    conditions: tuple[str, ...] = ()
+    """Conditions on the path that depend on the workload, as the caller writes them."""
+    unknown: str = ""
+    """Why the finding is not certain; empty when it is."""
+    history: History = History()
+
+    @property
+    def code(self) -> str:
+        """Return the stable code, such as `API004`."""
+        return self.kind.value
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A file or package that was not read in full, and why."""
+
+    subject: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is known about one caller and one callee."""
+
+    caller: Release
+    callee: Release
+    verdict: PairVerdict
+    uses: int
+    unknown_uses: int
+
+
+@dataclass(frozen=True)
+class DriftReport:
+    """The result of one analysis."""
+
+    pairs: tuple[Pair, ...]
+    findings: tuple[Finding, ...]
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """Return the findings that surely break a path of the caller."""
+        return tuple(item for item in self.findings if item.severity is Severity.ERROR)

@@ -1,0 +1,326 @@
+"""Call functions of the examined code with known arguments, and report what fails on the way."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from .checks import Checker
+from .classes import is_class_method, is_static
+from .evaluate import Evaluator
+from .frames import Call, Frame, Sink, Violation, catches, exception_of
+from .program import Program, Record
+from .signatures import Signature
+from .state import Raised, State
+from .trees import walk
+from .values import (
+    NONE,
+    UNKNOWN,
+    Bound,
+    ClassValue,
+    Const,
+    External,
+    Function,
+    Instance,
+    Mapping,
+    ModuleValue,
+    Partial,
+    Sequence,
+    Unknown,
+    Value,
+    choice,
+)  # fmt: skip
+
+CALL_DEPTH = 8
+#: A function of more lines is followed only when it receives something of the other package.
+GUARD_SIZE = 60
+GUARD_DEPTH = 4
+
+
+@dataclass
+class Flow:
+    """Where the paths through some statements end."""
+
+    normal: list[State] = field(default_factory=list)
+    returned: list[tuple[State, Value]] = field(default_factory=list)
+    raised: list[tuple[State, Raised]] = field(default_factory=list)
+    left: list[State] = field(default_factory=list)
+    """Paths that leave the loop around them."""
+
+    def take_ends(self, other: Flow) -> None:
+        """Add the paths of another flow that do not go on."""
+        self.returned += other.returned
+        self.raised += other.raised
+        self.left += other.left
+
+
+@dataclass(frozen=True)
+class OwnImport:
+    """An import of one module of a package by another, on a path that is run."""
+
+    importer: str
+    at_module_level: bool
+    guarded: bool
+
+
+class Caught(Raised):
+    """A violation that a handler catches; it counts again if the handler raises."""
+
+    def __init__(self, exception: str, frame: Frame, node: ast.AST, state: State, violation: Violation) -> None:
+        super().__init__(exception)
+        self.frame, self.node, self.state, self.violation = frame, node, state, violation
+
+
+class FunctionRunner(Evaluator):
+    """Evaluates expressions and the functions that they call; statements are run by a subclass."""
+
+    def __init__(self, program: Program, sink: Sink, budget: int) -> None:
+        """Run the modules of `program` on demand, and report to `sink`."""
+        checker = Checker(program, sink, self.call_function, self.fail)
+        super().__init__(program, checker, budget)
+        self.sink = sink
+        self.context = self
+        self.handlers: list[list[frozenset[str]]] = []
+        self.running: list[Function] = []
+        self.memo: dict[object, Value] = {}
+        self.functions: dict[str, list[Function]] = {}
+        self.nested: list[Function] = []
+        self.imports: dict[str, list[OwnImport]] = {}
+
+    # Reports
+
+    def fail(self, frame: Frame, node: ast.AST, state: State, violation: Violation) -> None:
+        """Report a violation, or raise it where a handler of the examined code catches it."""
+        exception = exception_of(violation.kind)
+        for handler in (names for group in self.handlers for names in group):
+            if catches(handler, exception):
+                raise Caught(exception, frame, node, state, violation)
+        self.sink.violation(frame, node, state, violation)
+
+    def raise_if_caught(self, exception: str) -> None:
+        """Raise an exception of the examined code if a handler catches it."""
+        if any(catches(names, exception) for group in self.handlers for names in group):
+            raise Raised(exception)
+
+    # The interface of the intrinsics
+
+    def has_attribute(self, base: Value, name: str, state: State, node: ast.AST) -> bool | None:
+        """Tell whether a value has an attribute."""
+        return self.checker.has_attribute(self.frame, base, name)
+
+    def set_attribute(self, base: Value, name: str, value: Value, state: State) -> None:
+        """Assign an attribute, as `setattr` does."""
+        self.checker.store(self.frame, base, name, value, state)
+
+    def signature_of(self, value: Value) -> Signature | None:
+        """Return the signature of a callable."""
+        return self.checker.signature(value)
+
+    def open_namespace(self) -> None:
+        """Note that the running module binds names in ways that are not followed."""
+        if self.frame.is_module:
+            self.frame.record.open = True
+
+    def import_module(self, module: str, node: ast.AST, state: State) -> Value:
+        """Return a module by name."""
+        if self.program.package(module) is None:
+            if self.program.is_absent(module):
+                self.raise_if_caught("ModuleNotFoundError")
+            return External(module)
+        if self.program.package(module) is self.frame.record.package:
+            return self.program.module_value(module)
+        return self.checker.import_module(self.frame, module, node, state)
+
+    def run_block(self, body: list[ast.stmt], states: list[State]) -> Flow:
+        """Run statements on every path; a subclass does."""
+        raise NotImplementedError
+
+    def run_statement(self, node: ast.stmt, state: State) -> Flow:
+        """Run one statement on one path; a subclass does."""
+        raise NotImplementedError
+
+    # Functions
+
+    def call_function(self, function: Function, receiver: Value | None, call: Call, state: State) -> Value:
+        """Run a function with known arguments where that can tell something; return the union of its results."""
+        constructs = function.qualname.endswith("__init__")
+        given = [*call.positional, *(value for _, value in call.keywords.entries)]
+        matters = any(_follows(item) for item in given)
+        if len(self.running) >= CALL_DEPTH or any(item == function for item in self.running):
+            return Unknown(environment=False)
+        size = _size(function)
+        if not matters and not constructs and (size > GUARD_SIZE or len(self.running) > GUARD_DEPTH):
+            return UNKNOWN
+        if _is_generator(function):
+            return UNKNOWN
+        key: object = None
+        if function.closure is None:
+            key = (function, receiver, tuple(call.positional), call.keywords, call.star, bool(self.handlers))
+            if key in self.memo:
+                return self.memo[key]
+        results = self.run_function(function, receiver, call, state.unknown)
+        value = choice([item for _, item in results]) if results else UNKNOWN
+        if results and any(item.unknown and not state.unknown for item, _ in results) and isinstance(value, Unknown):
+            value = Unknown(value.reason, True)
+        if key is not None:
+            self.memo[key] = value
+        return value
+
+    def run_function(
+        self, function: Function, receiver: Value | None, call: Call | None, unknown: str = "",
+        seed: State | None = None,
+    ) -> list[tuple[State, Value]]:  # fmt: skip
+        """Run a function; `call` None stands for any arguments. Return the states and values at its ends.
+
+        Raises Raised where every path ends in an exception.
+        """
+        record = self.program.record(function.module)
+        if record is None:
+            return []
+        outer = getattr(self, "frame", None)
+        state = State(unknown=unknown)
+        self._bind_parameters(function, receiver, call, state, record)
+        if seed is not None:
+            state.variables |= seed.variables
+            state.facts |= seed.facts
+        context = f"{outer.context} {function.qualname}" if outer is not None and self.running else function.qualname
+        self.frame = Frame(record, function.qualname, function.owner, function.closure, context=context)
+        self.frame.local_names = local_names(function.node)
+        self.running.append(function)
+        try:
+            if isinstance(function.node, ast.Lambda):
+                return [(state, self.eval(function.node.body, state))]
+            flow = self.run_block(function.node.body, [state])
+        finally:
+            self.running.pop()
+            if outer is not None:
+                self.frame = outer
+        ends = flow.returned + [(item, NONE) for item in flow.normal]
+        if not ends and flow.raised:
+            if call is not None and any(catches(n, flow.raised[0][1].exception) for g in self.handlers for n in g):
+                raise flow.raised[0][1]
+            return []
+        return ends
+
+    def run_imports(self, record: Record, function: Function, nodes: list[ast.Import | ast.ImportFrom]) -> None:
+        """Check imports inside a function without running the rest of it."""
+        outer = getattr(self, "frame", None)
+        self.frame = Frame(record, function.qualname, function.owner)
+        for node in nodes:
+            self.run_statement(node, State())
+        if outer is not None:
+            self.frame = outer
+
+    def _bind_parameters(
+        self, function: Function, receiver: Value | None, call: Call | None, state: State, record: Record
+    ) -> None:
+        arguments = function.node.args
+        names = [item.arg for item in [*arguments.posonlyargs, *arguments.args]]
+        if call is None:
+            for name in [*names, *(item.arg for item in arguments.kwonlyargs)]:
+                state.variables[name] = UNKNOWN
+            if arguments.vararg is not None:
+                state.variables[arguments.vararg.arg] = UNKNOWN
+            if arguments.kwarg is not None:
+                state.variables[arguments.kwarg.arg] = Mapping(open=True)
+            if names and function.owner is not None and not is_static(function):
+                state.variables[names[0]] = (
+                    ClassValue(function.owner) if is_class_method(function)
+                    else receiver or Instance(function.owner, exact=False)
+                )  # fmt: skip
+            elif names and receiver is not None:
+                state.variables[names[0]] = receiver
+            return
+        positional = ([receiver] if receiver is not None else []) + call.positional
+        defaults = dict(zip(names[len(names) - len(arguments.defaults) :], arguments.defaults, strict=True))
+        defaults |= {
+            item.arg: default for item, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            if default is not None
+        }  # fmt: skip
+        keywords = dict(call.keywords.entries)
+        scratch = State()
+        for index, name in enumerate(names):
+            if index < len(positional):
+                state.variables[name] = positional[index]
+            else:
+                state.variables[name] = self._argument(
+                    name, keywords, defaults, call, scratch, index >= len(positional)
+                )
+        for item in arguments.kwonlyargs:
+            state.variables[item.arg] = self._argument(item.arg, keywords, defaults, call, scratch, False)
+        if arguments.vararg is not None:
+            rest = tuple(positional[len(names) :])
+            state.variables[arguments.vararg.arg] = UNKNOWN if call.star else Sequence(rest)
+        if arguments.kwarg is not None:
+            left = tuple(sorted((key, value) for key, value in keywords.items() if key not in names))
+            state.variables[arguments.kwarg.arg] = Mapping(left, call.keywords.optional, call.keywords.open)
+
+    def _argument(
+        self, name: str, keywords: dict[str, Value], defaults: dict[str, ast.expr], call: Call, scratch: State,
+        positional: bool,
+    ) -> Value:  # fmt: skip
+        if name in keywords:
+            return keywords.pop(name)
+        if call.keywords.open or name in call.keywords.optional or (call.star and positional):
+            return UNKNOWN
+        default = defaults.get(name)
+        if isinstance(default, ast.Constant):
+            return Const(default.value)
+        if isinstance(default, (ast.Tuple, ast.UnaryOp)):
+            return self.eval(default, scratch)
+        return UNKNOWN
+
+
+def _follows(value: Value) -> bool:
+    """Tell whether an argument makes it worth running the function that receives it."""
+    if isinstance(value, (Function, Bound, Partial, ClassValue, ModuleValue)) or (
+        isinstance(value, Mapping) and value.entries
+    ):
+        return True
+    return isinstance(value, Sequence) and any(_follows(item) for item in value.items)
+
+
+def _size(function: Function) -> int:
+    node = function.node
+    return (node.end_lineno or node.lineno) - node.lineno
+
+
+_LOCALS: dict[int, tuple[ast.AST, frozenset[str]]] = {}
+_SCOPES = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def local_names(node: ast.AST) -> frozenset[str]:
+    """Return the names that a function binds in its own scope."""
+    known = _LOCALS.get(id(node))
+    if known is not None and known[0] is node:
+        return known[1]
+    bound: set[str] = set()
+    outer: set[str] = set()
+    waiting = list(ast.iter_child_nodes(node))
+    while waiting:
+        child = waiting.pop()
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            bound.add(child.name)
+            continue
+        if isinstance(child, _SCOPES):
+            continue
+        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            bound.add(child.id)
+        elif isinstance(child, (ast.Import, ast.ImportFrom)):
+            bound |= {alias.asname or alias.name.partition(".")[0] for alias in child.names}
+        elif isinstance(child, (ast.Global, ast.Nonlocal)):
+            outer |= set(child.names)
+        waiting += list(ast.iter_child_nodes(child))
+    _LOCALS[id(node)] = (node, frozenset(bound - outer))
+    return _LOCALS[id(node)][1]
+
+
+_GENERATORS: dict[int, tuple[ast.AST, bool]] = {}
+
+
+def _is_generator(function: Function) -> bool:
+    known = _GENERATORS.get(id(function.node))
+    if known is None or known[0] is not function.node:
+        known = (function.node, any(isinstance(item, (ast.Yield, ast.YieldFrom)) for item in walk(function.node)))
+        _GENERATORS[id(function.node)] = known
+    return known[1]

@@ -1,0 +1,397 @@
+"""The modules of an environment, run abstractly on first use, and what a name in one of them is."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from .sources import Environment, Package, SourceFile, normalized
+from .trees import walk
+from .values import UNKNOWN, Choice, ClassInfo, External, Imported, ModuleValue, Unknown, Value, alternatives, choice
+
+#: A chain of re-exports longer than this is a circle.
+HOPS = 40
+STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
+#: A package with this many sibling folders is a family (one folder per model): a missing member is a missing feature.
+FAMILY = 30
+#: Present in every stack: where its files are not found, its version is unknown, but it is not absent.
+ASSUMED_PRESENT = frozenset(
+    {"torch", "numpy", "packaging", "einops", "triton", "typing_extensions", "importlib_metadata", "setuptools",
+     "pkg_resources", "tqdm", "yaml", "regex", "huggingface_hub", "safetensors", "tokenizers", "mmengine",
+     "accelerate", "datasets", "pydantic", "psutil", "sentencepiece", "torchvision", "scipy", "pandas", "PIL"}
+)  # fmt: skip
+
+
+@dataclass
+class Record:
+    """One module: its tree, and its namespace once it has been run."""
+
+    name: str
+    source: SourceFile
+    package: Package
+    tree: ast.Module | None = None
+    namespace: dict[str, Value] = field(default_factory=dict)
+    status: str = "new"
+    open: bool = False
+    """Names may be added in ways that the analysis does not follow."""
+    lazy: bool = False
+    """The module replaces itself by an object that imports on first use."""
+    bound: frozenset[str] | None = None
+    exports: dict[str, Value] | None = None
+    listed: dict[str, str] | None = None
+    texts: frozenset[str] | None = None
+    patched: set[str] = field(default_factory=set)
+    global_names: frozenset[str] | None = None
+    global_imports: dict[str, Imported] = field(default_factory=dict)
+    classes: dict[tuple[str, int], ClassInfo] = field(default_factory=dict)
+
+    @property
+    def parent(self) -> str:
+        """Return the package that relative imports start from."""
+        return self.name if self.source.is_package else self.name.rpartition(".")[0]
+
+    def absolute(self, module: str | None, level: int) -> str:
+        """Return the absolute name of a `from` import."""
+        if not level:
+            return module or ""
+        parts = self.parent.split(".")
+        parts = parts[: len(parts) - level + 1]
+        return ".".join([*parts, module] if module else parts)
+
+
+class Program:
+    """All modules of an environment, as far as they have been needed."""
+
+    def __init__(self, environment: Environment, readable: Callable[[Package], bool]) -> None:
+        """Hold the modules of `environment`; packages that are not `readable` stay closed."""
+        self.environment = environment
+        self.readable = readable
+        self.records: dict[str, Record | None] = {}
+        self.texts: dict[str, bytes | None] = {}
+        self.families: dict[str, bool] = {}
+        self.execute: Callable[[Record], None] = _not_connected
+
+    def package(self, module: str) -> Package | None:
+        """Return the readable package that holds a module."""
+        package = self.environment.package_of(module)
+        return package if package is not None and self.readable(package) else None
+
+    def is_absent(self, module: str) -> bool:
+        """Tell whether a top-level package is surely not installed."""
+        top = module.partition(".")[0]
+        if top in self.environment.packages or top in ASSUMED_PRESENT or top in STANDARD_LIBRARY:
+            return False
+        # A compiled part of an installed package: `flash_attn_2_cuda` of `flash_attn`, absent from a source archive.
+        return _COMPILED_PART.search(top) is None or not any(
+            top.startswith(f"{name}_") and self.readable(package) for name, package in self.environment.packages.items()
+        )
+
+    def is_distribution_absent(self, name: str) -> bool:
+        """Tell whether a distribution is surely not installed."""
+        return self.environment.release_of(name) is None and normalized(name).replace("-", "_") not in ASSUMED_PRESENT
+
+    def record(self, module: str) -> Record | None:
+        """Return a module of a readable package, run; None where there is no such file."""
+        if module in self.records:
+            record = self.records[module]
+        else:
+            package = self.package(module)
+            source = self.environment.find(module) if package is not None else None
+            record = Record(module, source, package) if source is not None and package is not None else None
+            self.records[module] = record
+        if record is not None and record.status == "new":
+            self._run(record)
+        return record
+
+    def _run(self, record: Record) -> None:
+        record.status = "running"
+        path = record.source.path
+        if record.source.compiled or path.is_dir():
+            record.open = record.source.compiled
+        else:
+            parsed = self.environment.parse(path, self.environment.display(record.package, path))
+            if parsed is None:
+                record.open = True
+            else:
+                record.tree = parsed.tree
+                if parsed.assigns_globals:
+                    self._scan_globals(record)
+                self.execute(record)
+        record.status = "done"
+
+    def _scan_globals(self, record: Record) -> None:
+        """Collect names that functions assign through `global`, and imports made that way."""
+        assert record.tree is not None
+        names: set[str] = set()
+        for function in walk(record.tree):
+            if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            declared = {name for node in walk(function) if isinstance(node, ast.Global) for name in node.names}
+            if not declared:
+                continue
+            for node in walk(function):
+                if isinstance(node, ast.Assign):
+                    for target in node.targets:
+                        if isinstance(target, ast.Name) and target.id in declared:
+                            names.add(f"{target.id}={ast.unparse(node.value)}"[:80])
+                elif isinstance(node, ast.ImportFrom):
+                    for alias in node.names:
+                        if (alias.asname or alias.name) in declared:
+                            module = record.absolute(node.module, node.level)
+                            record.global_imports[alias.asname or alias.name] = Imported(module, alias.name)
+        record.global_names = frozenset(names)
+
+    def global_value(self, record: Record, name: str, value: Value | None) -> Value | None:
+        """Return what a function may read from a module's variable that other functions assign."""
+        if name in record.global_imports:
+            return record.global_imports[name]
+        for text in record.global_names or ():
+            assigned, _, source = text.partition("=")
+            if assigned == name and not (isinstance(value, Value) and repr(getattr(value, "value", value)) == source):
+                return UNKNOWN if value is None or not source.startswith(("PkgVersion(", "Version(")) else value
+        return value
+
+    def member(self, module: str, name: str, hops: int = 0) -> Value | None:
+        """Return what `from module import name` gives; None where the name is surely missing."""
+        if hops > HOPS:
+            return UNKNOWN
+        record = self.record(module)
+        if record is None:
+            if self.package(module) is None:
+                return External(f"{module}.{name}")
+            return UNKNOWN if self._aliased(module) else None
+        if name in record.namespace and not (record.lazy and name in self._lazy_imports(record)):
+            return self.force(record.namespace[name], hops + 1)
+        if name in record.patched:
+            return UNKNOWN
+        if record.lazy and (target := self._lazy_imports(record).get(name)) is not None:
+            found = self.force(target, hops + 1)
+            return UNKNOWN if isinstance(found, Unknown) else found
+        if record.source.is_package and self.environment.find(f"{module}.{name}") is not None:
+            return ModuleValue(f"{module}.{name}")
+        if record.lazy:
+            where = self._lazy_exports(record).get(name)
+            if where is not None:
+                return self.force(Imported(where, name), hops + 1) if where else UNKNOWN
+            return UNKNOWN if record.open else None
+        if record.status == "running" or record.open or "__getattr__" in record.namespace:
+            return UNKNOWN
+        if name in self._bound(record):
+            return Choice((UNKNOWN,), absent=True)
+        if name.startswith("__") and name.endswith("__"):
+            return UNKNOWN
+        return None
+
+    def provides(self, module: str, name: str) -> Value | None:
+        """Return what `from module import name` binds, without running the module where its text shows the name.
+
+        None where the name is surely missing.
+        """
+        known = self.records.get(module)
+        if known is not None and name in known.patched:
+            return UNKNOWN
+        text = self.text(module)
+        if text is not None and re.search(_DEFINED % name.encode(), text, re.M) is not None:
+            return Imported(module, name)
+        record = self.record(module)
+        if record is not None and record.lazy and name in self._lazy_imports(record):
+            return Imported(module, name)
+        return self.member(module, name)
+
+    def text(self, module: str) -> bytes | None:
+        """Return the source of a readable module; None where there is none."""
+        if module not in self.texts:
+            source = self.environment.find(module)
+            readable = source is not None and not source.compiled and source.path.is_file()
+            self.texts[module] = self.environment.read(source.path, module) if source is not None and readable else None
+        return self.texts[module]
+
+    def force(self, value: Value, hops: int = 0) -> Value:
+        """Resolve an imported name to what it is; unknown where it cannot be."""
+        while isinstance(value, Imported):
+            hops += 1
+            if hops > HOPS:
+                return UNKNOWN
+            if not value.name:
+                return self.module_value(value.module)
+            found = self.member(value.module, value.name, hops)
+            value = UNKNOWN if found is None else found
+        if isinstance(value, Choice):
+            forced = choice([self.force(item, hops + 1) for item in alternatives(value)])
+            if value.absent and isinstance(forced, Choice):
+                return Choice(forced.values, absent=True)
+            return Unknown("defined under a condition", True) if value.absent else forced
+        return value
+
+    def module_value(self, module: str) -> Value:
+        """Return the module object of a dotted name."""
+        if self.package(module) is not None and self.environment.find(module) is not None:
+            return ModuleValue(module)
+        return External(module)
+
+    def module_missing(self, module: str) -> str:
+        """Return the first part of a dotted module that a readable package lacks; empty where all is there."""
+        parts = module.split(".")
+        for index in range(1, len(parts) + 1):
+            name = ".".join(parts[:index])
+            source = self.environment.find(name)
+            if source is None:
+                if self._aliased(name):
+                    return ""
+                return name
+            if source.compiled:
+                return ""
+        return ""
+
+    def is_family_member(self, module: str) -> bool:
+        """Tell whether a missing module is one of a family: `transformers.models.new_model`."""
+        parent, _, _ = module.rpartition(".")
+        while parent:
+            if self.environment.find(parent) is not None:
+                return self._is_family(parent)
+            parent, _, _ = parent.rpartition(".")
+        return False
+
+    def in_family(self, module: str) -> bool:
+        """Tell whether a module lies in one member of a family: `transformers.models.llama.modeling_llama`."""
+        parts = module.split(".")
+        return any(self._is_family(".".join(parts[:index])) for index in range(1, len(parts)))
+
+    def _is_family(self, module: str) -> bool:
+        if module not in self.families:
+            source = self.environment.find(module)
+            folder = source.path.parent if source is not None else None
+            members = (
+                sum(1 for item in folder.glob("*/__init__.py"))
+                if folder is not None and source is not None and (source.is_package)
+                else 0
+            )
+            self.families[module] = members >= FAMILY
+        return self.families[module]
+
+    def is_family_name(self, module: str, name: str) -> bool:
+        """Tell whether a missing name is a class of a model that the package lacks altogether.
+
+        The package must list many classes with the same ending, and none that starts like this one.
+        """
+        match = _MODEL_CLASS.fullmatch(name)
+        record = self.record(module)
+        if match is None or record is None or not record.lazy or record.tree is None:
+            return False
+        listed = self._lazy_exports(record)
+        stem, ending = match.group(1), match.group(2)
+        if stem == "Auto" or any(other.startswith(stem) for other in listed):
+            return False
+        return sum(1 for other in listed if other.endswith(ending)) >= FAMILY
+
+    def _aliased(self, module: str) -> bool:
+        """Tell whether a package mentions a module that has no file, as packages do that register aliases."""
+        parts = module.split(".")
+        for index in range(1, len(parts)):
+            record = self.record(".".join(parts[:index]))
+            if record is None or record.tree is None:
+                continue
+            rest = ".".join(parts[index:])
+            if not self._spelled(record).isdisjoint((module, rest, f".{rest}")):
+                return True
+        return False
+
+    def _spelled(self, record: Record) -> frozenset[str]:
+        """Return the text constants of a module."""
+        if record.texts is None:
+            found = set()
+            for node in walk(record.tree) if record.tree is not None else ():
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found.add(node.value)
+            record.texts = frozenset(found)
+        return record.texts
+
+    def _bound(self, record: Record) -> frozenset[str]:
+        """Return every name that module-level code binds under any condition."""
+        if record.bound is None:
+            record.bound = frozenset(_bound_names(record.tree.body)) if record.tree is not None else frozenset()
+        return record.bound
+
+    def _lazy_imports(self, record: Record) -> dict[str, Value]:
+        """Return what a lazy module imports for type checkers: the same names that it gives at run time."""
+        if record.exports is None:
+            record.exports = self._scan_lazy(record)
+        return record.exports
+
+    def _scan_lazy(self, record: Record) -> dict[str, Value]:
+        assert record.tree is not None
+        exports: dict[str, Value] = {}
+        for node in walk(record.tree):
+            if isinstance(node, ast.ImportFrom):
+                module = record.absolute(node.module, node.level)
+                if self.environment.package_of(module) is not record.package:
+                    continue
+                for alias in node.names:
+                    if alias.name != "*":
+                        exports.setdefault(alias.asname or alias.name, Imported(module, alias.name))
+        return exports
+
+    def _lazy_exports(self, record: Record) -> dict[str, str]:
+        """Return the names that the files below a lazy package list in `__all__`, and the module of each.
+
+        Names that the package's own code spells as text come with an empty module.
+        """
+        if record.listed is not None:
+            return record.listed
+        assert record.tree is not None
+        found = {text: "" for text in self._spelled(record) if text.isidentifier()}
+        folder = record.source.path.parent
+        for path in self.environment.files(record.package):
+            if folder not in path.parents:
+                continue
+            try:
+                text = path.read_bytes()
+            except OSError:
+                continue
+            module = self.environment.module_name(record.package, path)
+            for match in _ALL.finditer(text):
+                for name in _QUOTED.findall(match.group(1)):
+                    found.setdefault(name.decode("ascii", "replace"), module)
+            for match in _EXPORT.finditer(text):
+                found.setdefault(match.group(1).decode("ascii", "replace"), module)
+        record.listed = found
+        return found
+
+
+#: A definition at the left margin, which no condition encloses.
+_DEFINED = rb"^(?:(?:async\s+)?def|class)\s+%b\b"
+_ALL = re.compile(rb"^__all__\s*(?::[^=\n]*)?\+?=\s*[\[(](.*?)[\])]", re.S | re.M)
+_COMPILED_PART = re.compile(r"(?:cuda|torch|extensions?|ext|_C|cpp|gpu|lib)$")
+_MODEL_CLASS = re.compile(
+    r"([A-Z]\w+?)(Config|Model|PreTrainedModel|For[A-Z]\w+|Tokenizer|TokenizerFast|Processor|ImageProcessor)"
+)
+_QUOTED = re.compile(rb"[\"']([A-Za-z_]\w*)[\"']")
+_EXPORT = re.compile(rb"^@(?:export|requires)\b.*\n(?:@.*\n)*(?:class|def)\s+([A-Za-z_]\w*)", re.M)
+
+
+def _not_connected(record: Record) -> None:
+    raise AssertionError(f"no interpreter runs {record.name}")
+
+
+def _bound_names(body: Iterable[ast.stmt]) -> Iterable[str]:
+    """Yield the names that statements bind, in every branch."""
+    waiting: list[ast.AST] = list(body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+            continue
+        if isinstance(node, ast.Lambda):
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                yield alias.asname or alias.name.partition(".")[0]
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            waiting += node.orelse
+            continue
+        waiting += list(ast.iter_child_nodes(node))

@@ -1,0 +1,134 @@
+"""The state of one path through a function, and how paths that differ in nothing of interest become one again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from .values import UNKNOWN, Const, Mapping, Unknown, Value, carries, choice
+
+#: Paths kept apart in one function; beyond it they are joined and what differs is unknown.
+PATH_LIMIT = 24
+
+
+class Raised(Exception):
+    """The examined code raises an exception that some handler of it catches."""
+
+    def __init__(self, exception: str) -> None:
+        super().__init__(exception)
+        self.exception = exception
+
+
+class BudgetExceeded(Exception):
+    """The analysis of a package used all of its steps."""
+
+
+@lru_cache(maxsize=20_000)
+def words(text: str) -> frozenset[str]:
+    """Return the identifiers in a condition."""
+    return frozenset(re.findall(r"[A-Za-z_]\w*", text))
+
+
+@dataclass(slots=True)
+class State:
+    """The variables of a frame (`x` and dotted paths such as `ctx.x`), and the conditions assumed on the way."""
+
+    variables: dict[str, Value] = field(default_factory=dict)
+    facts: dict[str, bool] = field(default_factory=dict)
+    unknown: str = ""
+    """A guard of the installation that could not be evaluated; findings on this path are uncertain."""
+    asserted: frozenset[str] = frozenset()
+    """Conditions that hold because the code asserts them: no choice of the workload."""
+
+    def fork(self) -> State:
+        """Return a copy that changes independently."""
+        return State(dict(self.variables), dict(self.facts), self.unknown, self.asserted)
+
+    def bind(self, name: str, value: Value) -> None:
+        """Assign a variable or dotted path, and forget what was assumed about the old value."""
+        root, _, rest = name.partition(".")
+        if not rest:
+            prefix = f"{name}."
+            for key in [key for key in self.variables if key.startswith(prefix)]:
+                del self.variables[key]
+            stale = [text for text in self.facts if root in words(text)]
+        else:
+            stale = [text for text in self.facts if name in text]
+        for text in stale:
+            del self.facts[text]
+        self.variables[name] = value
+
+    def conditions(self) -> list[str]:
+        """Return the conditions that the workload chooses, as the code writes them."""
+        return [text if truth else f"not ({text})" for text, truth in self.facts.items() if text not in self.asserted]
+
+    def alias(self, name: str, source: str) -> None:
+        """Repeat what is assumed about `source` for `name`, after `name = source`."""
+        pattern = re.compile(rf"(?<![\w.]){re.escape(source)}(?![\w.])")
+        for text, truth in list(self.facts.items()):
+            if source in text and pattern.search(text):
+                self.facts[pattern.sub(name, text)] = truth
+
+
+def _identity(state: State) -> frozenset[tuple[str, Value]]:
+    return frozenset((name, value) for name, value in state.variables.items() if carries(value))
+
+
+def _joined(states: list[State], unknown: str) -> State:
+    """Join paths that agree in all values of interest."""
+    first = states[0]
+    result = State({}, {}, unknown, first.asserted)
+    for name, value in first.variables.items():
+        others = [state.variables.get(name) for state in states[1:]]
+        if all(other == value for other in others):
+            result.variables[name] = value
+        elif all(other is not None for other in others):
+            environment = any(isinstance(item, Unknown) and item.environment for item in [value, *others])
+            result.variables[name] = Unknown(environment=environment)
+    for text, truth in first.facts.items():
+        if all(state.facts.get(text) == truth for state in states[1:]):
+            result.facts[text] = truth
+    return result
+
+
+def merge(states: list[State], before: str) -> list[State]:
+    """Join the states behind a branch that differ in nothing of interest.
+
+    `before` is the unknown guard that was already open before the branch: paths that become one again have passed
+    both sides of the branch, and depend on it no longer.
+    """
+    if len(states) < 2:
+        return states
+    groups: dict[frozenset[tuple[str, Value]], list[State]] = {}
+    for state in states:
+        groups.setdefault(_identity(state), []).append(state)
+    merged = [group[0] if len(group) == 1 else _joined(group, before) for group in groups.values()]
+    if len(merged) > PATH_LIMIT:
+        return [join_all(merged, before)]
+    return merged
+
+
+def join_all(states: list[State], before: str) -> State:
+    """Join states whatever they differ in: dicts keep the keys of all, other values become alternatives."""
+    result = State({}, {}, before, states[0].asserted)
+    names = dict.fromkeys(name for state in states for name in state.variables)
+    for name in names:
+        values = [state.variables[name] for state in states if name in state.variables]
+        result.variables[name] = values[0] if all(item == values[0] for item in values) else _union(values)
+    for text, truth in states[0].facts.items():
+        if all(state.facts.get(text) == truth for state in states[1:]):
+            result.facts[text] = truth
+    return result
+
+
+def _union(values: list[Value]) -> Value:
+    if all(isinstance(item, Mapping) for item in values):
+        mappings = [item for item in values if isinstance(item, Mapping)]
+        sure = set.intersection(*({key for key, _ in item.entries} for item in mappings))
+        every = {key for item in mappings for key, _ in item.entries} | {k for item in mappings for k in item.optional}
+        entries = tuple((key, UNKNOWN) for key in sorted(sure))
+        return Mapping(entries, frozenset(every - sure), any(item.open for item in mappings))
+    if all(isinstance(item, (Const, Unknown)) for item in values):
+        return UNKNOWN
+    return choice(values)

@@ -1,0 +1,116 @@
+"""Write docs/output.md: what `check` prints for the six incidents, a healthy environment and a matrix of 12 cases.
+
+    python scripts/release/output_page.py --before CHECKOUT
+
+CHECKOUT is the release to compare with, installed in its own `.venv`. Both programs get the same files and 100 columns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+INPUTS = "examples/output"
+GPUS = ("a100", "h100", "b200", "rtx4090")
+JOBS = ("dense", "longctx", "gemma")
+
+
+class Case(NamedTuple):
+    """One command line, and what the line with the right fix contains (a regular expression; empty: no fix)."""
+
+    title: str
+    arguments: tuple[str, ...]
+    fix: str
+
+
+def incident(letter: str, title: str, fix: str) -> Case:
+    """Return the case of one incident."""
+    folder = f"examples/incidents/{letter}"
+    return Case(f"{letter}: {title}", ("--facts", f"{folder}/facts.yaml", "--workload", f"{folder}/workload.yaml"), fix)
+
+
+CASES = (
+    incident("a", "a call without `softcap`", r"transformer-engine.*2\.1|transformer-engine\[pytorch\]>=2\.1"),
+    incident("b", "cuDNN 9.1 with all-gather", r"torch.*2\.7\.1"),
+    incident("c", "XTuner and transformers 4.44", r"transformers.*4\.42\.4"),
+    incident("d", "no backend for head dims 192 and 128", r"[Cc]hange.*torch|pip install.*torch==2\.8\.0"),
+    incident("e", "wrong numbers without an error", r"transformer-engine.*1\.12"),
+    incident("f", "two cuDNNs in one process", r"CUDNN_HOME.*CUDNN_WHEEL"),
+    Case("a healthy environment", ("--facts", f"{INPUTS}/healthy.yaml"), ""),
+    Case(
+        "a matrix: 4 GPUs, 3 jobs",
+        (
+            "--requirements", f"{INPUTS}/requirements.txt", "--gpu", ",".join(GPUS),
+            *(word for job in JOBS for word in ("--workload", f"{INPUTS}/{job}.yaml")),
+        ),
+        r"torch.*2\.8\.0",
+    ),
+)  # fmt: skip
+
+
+def main() -> int:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, required=True, metavar="CHECKOUT")
+    options = parser.parse_args()
+    rows, blocks = [], []
+    for case in CASES:
+        before = output(options.before, options.before / ".venv" / "bin" / "python", case)
+        after = output(ROOT, Path(sys.executable), case)
+        rows.append(
+            f"| {case.title} | {len(before)} | {len(after)} | {words(before)} | {words(after)} | "
+            f"{line_of(case, before)} | {line_of(case, after)} |"
+        )
+        command = "attn-doctor check --no-run " + " ".join(case.arguments)
+        blocks += [f"## {case.title[:1].upper()}{case.title[1:]}", "", "```text", f"$ {command}", *after, "```", ""]
+    head = [
+        "# Output, before and after", "",
+        "What the default report of `check` prints. *Before* is the report with every section; `--verbose` shows the "
+        "same details today.", "Both programs got the same files and 100 columns. *Fix* is the first line that shows "
+        "the recommended fix.", "Written by `scripts/release/output_page.py`.", "",
+        "| | lines before | lines after | words before | words after | fix before | fix after |",
+        "|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    text = "\n".join([*head, *rows, "", *blocks]).rstrip() + "\n"
+    (ROOT / "docs" / "output.md").write_text(text, "utf-8")
+    print("\n".join(rows))
+    return 0
+
+
+def output(root: Path, python: Path, case: Case) -> list[str]:
+    """Return the lines that the program of one checkout prints, in that checkout's words about the same files."""
+    arguments = [str(ROOT / word) if word.startswith("examples/") else word for word in case.arguments]
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [str(python), "-m", "doctor", "check", "--no-run", *arguments],
+        cwd=ROOT / "examples" / "output", env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{case.title}: exit {done.returncode}: {done.stderr.strip()}")
+    return done.stdout.replace(f"{ROOT}/", "").rstrip().splitlines()
+
+
+def words(lines: list[str]) -> int:
+    """Return the number of words."""
+    return len(" ".join(lines).split())
+
+
+def line_of(case: Case, lines: list[str]) -> str:
+    """Return the number of the first line with the right fix."""
+    if not case.fix:
+        return "none needed"
+    offered = next((number for number, line in enumerate(lines) if re.match(r"\s*([Ff]ix\b|what to do)", line)), None)
+    if offered is None:
+        return "not shown"
+    found = (number for number, line in enumerate(lines) if number >= offered and re.search(case.fix, line))
+    return str(next(found, -1) + 1 or "not shown")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""Rebuild rules/index/api_history.json.gz: the interfaces of some callees over their releases.
+
+    python scripts/release/refresh_api_history.py [--cache DIR] [--only NAME] [--releases N]
+
+The sources of each release come from pip (`pip download --no-deps`, never installed or built). Releases that are in the
+cache are not fetched again. Only what changes is written: a symbol has one entry for each release that changes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from packaging.version import Version  # noqa: E402
+
+from doctor.drift.classes import return_lengths  # noqa: E402
+from doctor.drift.download import fetch_release  # noqa: E402
+from doctor.drift.signatures import signature_of  # noqa: E402
+from doctor.drift.sources import Environment  # noqa: E402
+from doctor.drift.values import Function  # noqa: E402
+from doctor.errors import DoctorError  # noqa: E402
+
+#: Callee, its first release of interest, and the modules whose names are kept.
+CALLEES: dict[str, tuple[str, re.Pattern[str]]] = {
+    "flash-attn": ("2.0.0", re.compile(
+        r"flash_attn(\.flash_attn_interface|\.bert_padding|\.flash_attn_triton|\.layers\.rotary|\.losses\.cross_entropy"
+        r"|\.ops\.(rms_norm|layer_norm|fused_dense)|\.ops\.triton\.(rotary|cross_entropy|layer_norm))?")),
+    "transformers": ("4.36.0", re.compile(
+        r"transformers\.(modeling_flash_attention_utils|modeling_attn_mask_utils|modeling_rope_utils|masking_utils|cache_utils"
+        r"|modeling_utils|integrations\.(flash_attention|sdpa_attention|flex_attention|hub_kernels)"
+        r"|utils\.import_utils|pytorch_utils"
+        r"|models\.(llama|mistral|mixtral|qwen2|qwen2_moe|qwen3|gemma|gemma2|phi3|cohere)\.modeling_\w+)")),
+}  # fmt: skip
+
+
+def releases_of(name: str, first: str) -> list[str]:
+    """Return the final releases of a distribution, oldest first, from pip."""
+    command = [sys.executable, "-m", "pip", "index", "versions", name, "--disable-pip-version-check"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    line = next(item for item in ended.stdout.splitlines() if item.startswith("Available versions:"))
+    found = [Version(item.strip()) for item in line.partition(":")[2].split(",")]
+    return [str(item) for item in sorted(found) if item >= Version(first) and not item.is_prerelease]
+
+
+def symbols_of(place: Path, wanted: re.Pattern[str]) -> dict[str, Any]:
+    """Return the shape of every function, method and name of the wanted modules."""
+    environment = Environment([place])
+    found: dict[str, Any] = {}
+    for package in environment.packages.values():
+        for path in environment.files(package):
+            module = environment.module_name(package, path)
+            if not wanted.fullmatch(module):
+                continue
+            parsed = environment.parse(path, module)
+            for node in parsed.tree.body if parsed is not None else ():
+                _add(found, module, node, None)
+    return found
+
+
+def _add(found: dict[str, Any], prefix: str, node: ast.stmt, owner: str | None) -> None:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        signature = signature_of(node)
+        decorators = {ast.unparse(item).rpartition(".")[2] for item in node.decorator_list}
+        if owner is not None and "staticmethod" not in decorators:
+            signature = signature.without_first()
+        required = sorted(item.name for item in signature.parameters if item.required)
+        accepted = sorted(item.name for item in signature.parameters if not item.positional_only)
+        lengths = sorted(return_lengths(Function(prefix, node.name, node.lineno, node)))
+        found[f"{prefix}.{node.name}"] = [required, accepted, int(signature.var_keyword), lengths]
+    elif isinstance(node, ast.ClassDef):
+        found[f"{prefix}.{node.name}"] = [None, None, 1, []]
+        for inner in node.body:
+            _add(found, f"{prefix}.{node.name}", inner, node.name)
+    elif isinstance(node, (ast.If, ast.Try)):
+        for inner in [*node.body, *node.orelse, *(item for h in getattr(node, "handlers", []) for item in h.body)]:
+            _add(found, prefix, inner, owner)
+    elif isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                found.setdefault(f"{prefix}.{target.id}", [None, None, 1, []])
+    elif isinstance(node, ast.ImportFrom):
+        for alias in node.names:
+            found.setdefault(f"{prefix}.{alias.asname or alias.name}", [None, None, 1, []])
+
+
+def timelines(history: list[tuple[str, dict[str, Any]]]) -> dict[str, list[list[Any]]]:
+    """Return for each symbol the releases that change it; names that never change are left out."""
+    names = sorted({name for _, symbols in history for name in symbols})
+    result: dict[str, list[list[Any]]] = {}
+    for name in names:
+        changes: list[list[Any]] = []
+        for release, symbols in history:
+            shape = symbols.get(name)
+            if not changes or changes[-1][1] != shape:
+                changes.append([release, shape])
+        if len(changes) > 1 or (changes[0][1] is not None and changes[0][1][0] is not None):
+            result[name] = changes
+    return result
+
+
+def main() -> int:
+    """Write the history; 1 where a release could not be read."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--cache", type=Path, default=Path("/tmp/drift/src"))
+    options.add_argument("--only", choices=sorted(CALLEES))
+    options.add_argument("--output", type=Path, default=ROOT / "rules" / "index" / "api_history.json.gz")
+    chosen = options.parse_args()
+    data: dict[str, Any] = {}
+    if chosen.only and chosen.output.is_file():
+        with gzip.open(chosen.output, "rt", encoding="utf-8") as stream:
+            data = json.load(stream)
+    failed = 0
+    for name, (first, wanted) in CALLEES.items():
+        if chosen.only not in (None, name):
+            continue
+        history: list[tuple[str, dict[str, Any]]] = []
+        for release in releases_of(name, first):
+            try:
+                history.append((release, symbols_of(fetch_release(name, release, chosen.cache), wanted)))
+            except DoctorError as error:
+                failed += 1
+                print(f"{name} {release}: {error.message}: {error.hint}", file=sys.stderr)
+        data[name] = {"releases": [release for release, _ in history], "symbols": timelines(history)}
+        print(f"{name}: {len(history)} releases, {len(data[name]['symbols'])} symbols")
+    text = json.dumps(data, separators=(",", ":"), sort_keys=True).encode()
+    chosen.output.write_bytes(gzip.compress(text, 9, mtime=0))
+    print(f"{chosen.output}: {chosen.output.stat().st_size} bytes")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Write `rules/transformers_models/library.yaml`: the first and last transformers release that knows a model_type.
+
+    python scripts/release/refresh_models.py --wheels FOLDER [--since 4.31.0] [--dry-run]
+
+FOLDER keeps the wheels. Releases that are missing there are downloaded with pip, about 10 MB each. A release knows a
+model_type if a `models/*/configuration_*.py` declares it or the table of `AutoConfig` names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import textwrap
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from packaging.version import Version
+
+TARGET = Path(__file__).resolve().parents[2] / "rules" / "transformers_models" / "library.yaml"
+_DECLARED = re.compile(r'^\s+model_type(?:\s*:\s*\w+)?\s*=\s*"([^"]+)"', re.MULTILINE)
+_IN_TABLE = re.compile(r'\(\s*"([\w.-]+)",\s*"\w*Config\w*"')
+_CONFIGURATION = re.compile(r"transformers/models/(?!auto/).*/configuration_\w+\.py")
+_TABLES = ("transformers/models/auto/configuration_auto.py", "transformers/models/auto/auto_mappings.py")
+_UNKNOWN = "{hf.knows_model: false"
+#: release -> model type -> the folder that declares it
+Known = Mapping[Version, Mapping[str, str]]
+HEAD = """\
+name: transformers_models
+title: model types of transformers
+distributions: []
+# Written by scripts/release/refresh_models.py from the wheels of every release since {since}; newest: {newest}.
+references:
+  - https://github.com/huggingface/transformers/blob/v{newest}/src/transformers/models/auto/configuration_auto.py
+"""
+
+
+def released() -> list[Version]:
+    """Return every final release that pip can install, oldest first."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "transformers"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"Available versions: (.*)", text)
+    versions = [Version(item) for item in found[1].split(", ")] if found else []
+    return sorted(version for version in versions if not version.is_prerelease)
+
+
+def download(version: Version, folder: Path) -> Path:
+    """Return the wheel of a release, downloaded where the folder lacks it."""
+    path = folder / f"transformers-{version}-py3-none-any.whl"
+    if not path.exists():
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        command += ["--python-version", "3.12", "--dest", str(folder), f"transformers=={version}"]
+        subprocess.run(command, check=True)
+    return path
+
+
+def types_in(wheel: Path) -> dict[str, str]:
+    """Return the model types that a release knows, each with the folder that declares it (empty: the table alone)."""
+    found: dict[str, str] = {}
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name in _TABLES:
+                for item in _IN_TABLE.findall(archive.read(name).decode()):
+                    found.setdefault(item, "")
+            elif _CONFIGURATION.fullmatch(name):
+                folder = name.split("/")[-2]
+                found.update(dict.fromkeys(_DECLARED.findall(archive.read(name).decode()), folder))
+    return found
+
+
+def spans(known: Known) -> tuple[dict[Version, list[str]], dict[tuple[Version, Version], list[str]]]:
+    """Return (first release -> types it brought, (last release with, first without) -> types it dropped).
+
+    A type counts as dropped only if the folder that declared it is gone: another spelling of the name is no removal.
+    """
+    order = sorted(known)
+    first: dict[Version, list[str]] = defaultdict(list)
+    dropped: dict[tuple[Version, Version], list[str]] = defaultdict(list)
+    for name in sorted(set().union(*known.values())):
+        having = [version for version in order if name in known[version]]
+        later = [version for version in order if version > having[-1]]
+        folder = known[having[-1]][name]
+        if later and (not folder or folder in known[later[0]].values()):
+            continue  # renamed: when a config of that name stops to load is not known
+        first[having[0]].append(name)
+        if later:
+            dropped[having[-1], later[0]].append(name)
+    return dict(first), dict(dropped)
+
+
+def _entry(condition: str, names: Iterable[str], facts: str) -> str:
+    listed = textwrap.fill(", ".join(names), 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return f"  - when:\n      {condition}workload.model_type: [\n{listed}]\n    facts: {facts}\n"
+
+
+def render(known: Known) -> str:
+    """Return the text of the library file."""
+    order = sorted(known)
+    first, dropped = spans(known)
+    parts = [HEAD.format(since=order[0], newest=order[-1]), "implies:\n"]
+    parts.append("  # Dropped: the last release that knows them, and the first that does not.\n")
+    for (last, without), names in sorted(dropped.items()):
+        condition = f'transformers.version: ">={without}"\n      '
+        parts.append(_entry(condition, names, f"{_UNKNOWN}, hf.model_until: {last}, hf.model_since: absent}}"))
+    parts.append("  # Brought: the first release that knows them.\n")
+    for release, names in sorted(first.items()):
+        if release == order[0]:
+            continue  # whatever came first with this release or before it
+        condition = f'transformers.version: "<{release}"\n      '
+        parts.append(_entry(condition, names, f"{_UNKNOWN}, hf.model_since: {release}, hf.model_until: absent}}"))
+    # Below the oldest release examined all stays unknown.
+    condition = f'transformers.version: ">={order[0]}"\n      '
+    every = sorted(name for names in first.values() for name in names)
+    parts.append(_entry(condition, every, "{hf.knows_model: true}"))
+    return "".join(parts)
+
+
+def main() -> None:
+    """Read the options, collect the types and write or print the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheels", type=Path, required=True)
+    parser.add_argument("--since", type=Version, default=Version("4.31.0"))
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args()
+    options.wheels.mkdir(parents=True, exist_ok=True)
+    releases = [version for version in released() if version >= options.since]
+    known = {version: types_in(download(version, options.wheels)) for version in releases}
+    text = render(known)
+    if options.dry_run:
+        sys.stdout.write(text)
+    else:
+        TARGET.parent.mkdir(exist_ok=True)
+        TARGET.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

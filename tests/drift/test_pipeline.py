@@ -1,0 +1,187 @@
+"""The whole analysis: requests, cache, history and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from doctor.cli.main import run
+from doctor.drift.download import layout_sources, parse_pin, unpack_wheel
+from doctor.drift.findings import PairVerdict, Severity
+from doctor.drift.history import ApiHistory
+from doctor.drift.pipeline import DriftRequest, analyze
+from doctor.errors import DoctorError
+
+BROKEN = "from flash_attn.interface import backward\ndef f(a):\n    backward(a, a, a, a)\n"
+
+
+def test_pairs_carry_their_verdict_and_uses(pair):
+    report = analyze(DriftRequest((pair(BROKEN).root,)))
+    (row,) = report.pairs
+    assert (row.caller.name, row.callee.name, row.verdict) == ("peft", "flash-attn", PairVerdict.BROKEN)
+    assert row.uses >= 2 and row.unknown_uses == 0
+    assert [item.severity for item in report.errors] == [Severity.ERROR]
+
+
+def test_the_cache_answers_while_nothing_changes(pair, tmp_path, monkeypatch):
+    site = pair(BROKEN)
+    request = DriftRequest((site.root,), cache=tmp_path / "cache")
+    first = analyze(request)
+    stored = list((tmp_path / "cache").glob("*.json"))
+    assert len(stored) == 2 and all(json.loads(path.read_text())["result"] is not None for path in stored)
+    with monkeypatch.context() as patch:
+        patch.setattr("doctor.drift.pipeline.analyze_caller", _never)
+        assert analyze(request) == first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "peft" / "use.py").write_text("from flash_attn.interface import pair\n"),
+        lambda root: (root / "flash_attn" / "interface.py").write_text("def backward(a, b, c, d): return a\n"),
+        lambda root: (root / "flash_attn-2.6.3.dist-info" / "METADATA").write_text("Name: flash-attn\nVersion: 2.5\n"),
+    ],
+    ids=["caller", "callee", "version"],
+)
+def test_the_cache_is_dropped_when_a_file_changes(pair, tmp_path, change):
+    site = pair(BROKEN)
+    request = DriftRequest((site.root,), cache=tmp_path / "cache")
+    before = analyze(request)
+    change(site.root)
+    assert analyze(request) == analyze(DriftRequest((site.root,))) != before
+
+
+def test_a_damaged_cache_is_read_again(pair, tmp_path):
+    request = DriftRequest((pair(BROKEN).root,), cache=tmp_path / "cache")
+    first = analyze(request)
+    for path in (tmp_path / "cache").glob("*.json"):
+        path.write_text('{"stack": 1')
+    assert analyze(request) == first
+
+
+def test_several_processes_come_to_the_same_result(pair):
+    root = pair(BROKEN).root
+    assert analyze(DriftRequest((root,), jobs=2)) == analyze(DriftRequest((root,)))
+
+
+def test_a_release_in_front_replaces_the_installed_one(pair, tmp_path, monkeypatch):
+    site = pair(BROKEN)
+    other = type(site)(tmp_path / "other")
+    other.root.mkdir()
+    other.install("flash-attn", "2.5.8", {
+        "flash_attn/__init__.py": "", "flash_attn/interface.py": "def backward(a, b, c, d): return a\n",
+    })  # fmt: skip
+    monkeypatch.setattr("doctor.drift.pipeline.fetch_release", lambda *given: other.root)
+    report = analyze(DriftRequest((site.root,), against=("flash-attn==2.5.8",)))
+    assert not report.findings and report.pairs[0].callee.version == "2.5.8"
+
+
+@pytest.mark.parametrize("text", ["flash-attn", "flash-attn>=2", "flash-attn==2.*", "flash attn==", ""])
+def test_a_pin_names_one_release(text):
+    with pytest.raises(DoctorError):
+        parse_pin(text)
+    assert parse_pin("Flash_Attn==2.8.3") == ("flash-attn", "2.8.3")
+
+
+def test_code_and_remote_code_are_callers(pair, tmp_path):
+    site = pair("")
+    project, model = tmp_path / "project", tmp_path / "model"
+    project.mkdir()
+    model.mkdir()
+    (project / "train.py").write_text(BROKEN)
+    (model / "config.json").write_text("{}")
+    (model / "modeling_mine.py").write_text(BROKEN)
+    report = analyze(DriftRequest((site.root,), code=(project,), model=model / "config.json"))
+    assert sorted(Path(item.site.path).name for item in report.errors) == ["modeling_mine.py", "train.py"]
+
+
+def test_a_missing_folder_is_one_clear_error(tmp_path):
+    with pytest.raises(DoctorError, match="does not exist"):
+        analyze(DriftRequest((tmp_path,), code=(tmp_path / "gone",)))
+
+
+HISTORY = ApiHistory(
+    {
+        "flash-attn": {
+            "releases": ["2.5.8", "2.6.0", "2.6.3", "2.8.0"],
+            "symbols": {
+                "flash_attn.interface.backward": [
+                    ["2.5.8", [["a", "b", "c", "d"], ["a", "b", "c", "d"], 0, [3]]],
+                    ["2.6.0", [["a", "b", "c", "d", "softcap"], ["a", "b", "c", "d", "softcap"], 0, [3]]],
+                    ["2.8.0", [["a", "b", "c", "d"], ["a", "b", "c", "d", "softcap"], 0, [3]]],
+                ]
+            },
+        }
+    }
+)
+
+
+def test_the_history_names_the_releases_around_a_break(pair):
+    (finding,) = pair(BROKEN).definite()
+    history = HISTORY.explain(finding).history
+    assert (history.broken_since, history.last_compatible, history.works_again_in) == ("2.6.0", "2.5.8", "2.8.0")
+
+
+def test_the_history_is_silent_where_it_disagrees_or_does_not_know(pair):
+    (finding,) = pair(BROKEN, version="2.8.0").definite()
+    assert HISTORY.explain(finding).history.broken_since == ""
+    assert ApiHistory({}).explain(finding) == finding
+
+
+def test_the_history_that_ships_knows_incident_a(pair):
+    data = ApiHistory.load().data
+    timeline = data["flash-attn"]["symbols"]["flash_attn.flash_attn_interface._flash_attn_varlen_backward"]
+    first = next(release for release, shape in timeline if "softcap" in shape[0])
+    assert first.startswith("2.6.0")
+
+
+def test_the_command_prints_the_finding_and_fails(pair, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    root = str(pair(BROKEN).root)
+    assert run(["drift", "--site-packages", root]) == 1
+    text = capsys.readouterr().out
+    assert "error[API004] peft 0.1.0 -> flash-attn 2.6.3: `backward`: missing required argument `softcap`" in text
+    assert "at peft/use.py:3 in `f`" in text and "defined at flash_attn/interface.py:4" in text
+    assert run(["drift", "--site-packages", root, "--fail-on", "never", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["findings"][0]["code"] == "API004" and document["pairs"][0]["verdict"] == "broken"
+
+
+@pytest.mark.parametrize(
+    "options", [["--against", "x"], ["--code", "/no/such/folder"], ["--jobs", "0"], ["--site-packages", "/no/such"]]
+)
+def test_bad_options_end_with_two(options, pair, capsys):
+    root = ["--site-packages", str(pair(BROKEN).root)] if "--site-packages" not in options else []
+    assert run(["drift", "--no-cache", *root, *options]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_sources_are_laid_out_like_site_packages(tmp_path):
+    unpacked, made = tmp_path / "pkg-1.0", tmp_path / "site"
+    made.mkdir()
+    for name in ("pkg/__init__.py", "pkg/sub/a.py", "tests/test_x.py", "setup.py", "pkg/native.so"):
+        (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
+        (unpacked / name).write_text("x = 1\n")
+    layout_sources(unpacked, made, "pkg", "1.0")
+    files = sorted(str(path.relative_to(made)) for path in made.rglob("*") if path.is_file())
+    assert files == ["pkg-1.0.dist-info/METADATA", "pkg/__init__.py", "pkg/native.so", "pkg/sub/a.py"]
+    assert (made / "pkg" / "native.so").read_bytes() == b""
+
+
+def test_a_wheel_cannot_write_outside_its_folder(tmp_path):
+    import zipfile
+
+    archive = tmp_path / "x.whl"
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr("../escaped.py", "x = 1")
+        opened.writestr("pkg/a.py", "x = 1")
+        opened.writestr("pkg.data/purelib/pkg/b.py", "x = 1")
+    unpack_wheel(archive, tmp_path / "site")
+    assert not (tmp_path / "escaped.py").exists()
+    assert sorted(path.name for path in (tmp_path / "site" / "pkg").iterdir()) == ["a.py", "b.py"]
+
+
+def _never(*given):
+    raise AssertionError("the cache should have answered")

@@ -1,0 +1,270 @@
+"""CONTRIBUTING answers "where does it go?": each answer, followed in a copy of the repository, gives a working feature.
+
+An addition touches exactly the files that its section names. A section that names too few or too many files fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME, COMMAND = "acme", "keys"
+FACTS = "facts: {torch.version: '2.8.0', python.version: '3.11.7'}\n"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A new file (no anchor), or text that is put in front of an anchor."""
+
+    text: str
+    anchor: str = ""
+
+
+def rows(text: str, opening: str) -> Edit:
+    """Text right behind the line that opens a table."""
+    return Edit(opening + text, opening)
+
+
+LOCK_FILE = {
+    f"doctor/sources/manifests/formats/{NAME}.py": Edit('''\
+"""acme.lock: one `package version` per line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest
+
+
+def read(path: Path, text: str) -> Manifest:
+    """Return the pin of each line."""
+    lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return Manifest(tuple(
+        DeclaredRequirement(name, str(path), number, f"=={version}", version) for number, (name, version) in lines
+    ))
+'''),
+    "doctor/sources/manifests/detect.py": rows(f'\n    (r"{NAME}\\.lock", "{NAME}"),', "FORMATS = ("),
+    "doctor/sources/manifests/readers.py": rows(f'\n    "{NAME}": "formats.{NAME}",', "_MODULES = {"),
+}  # fmt: skip
+PROBE = {
+    "doctor/facts/vocabulary.py": rows(
+        f'\n    ("{NAME}.mode", TEXT, "the mode of Acme"),', "TERMS: dict[str, Term] = _terms("
+    ),
+    f"doctor/sources/probes/{NAME}.py": Edit('''\
+"""The mode of Acme, from its file next to the installed packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from doctor.facts.vocabulary import fact
+from doctor.model import Fact
+
+from .target import Target, Watch
+
+PROMISES = ("acme.mode",)
+
+
+def collect(target: Target, watch: Watch) -> Iterator[Fact]:
+    """Read acme.mode."""
+    for folder in target.site_dirs:
+        path = folder / "acme.mode"
+        if path.is_file():
+            yield fact("acme.mode", path.read_text("utf-8").strip(), str(path))
+            return
+    yield Fact("acme.mode", None, str(target.prefix), problem="no file `acme.mode`")
+'''),
+    "doctor/sources/probes/collect.py": rows(f'\n    "{NAME}",', "PROBES = ("),
+}  # fmt: skip
+OUTPUT = {
+    f"doctor/report/{NAME}.py": Edit('''\
+"""The number of findings."""
+
+from __future__ import annotations
+
+from doctor.model import Report
+from doctor.report.style import Style
+
+
+def diagnosis(report: Report, style: Style) -> str:
+    """Return one line."""
+    return f"acme: {len(report.findings)} findings\\n"
+'''),
+    "doctor/report/formats.py": rows(f'\n    "{NAME}": "{NAME}",', "FORMATS = {"),
+}  # fmt: skip
+DERIVED = {
+    f"doctor/facts/derived/{NAME}.py": Edit('''\
+"""Derived facts of Acme."""
+
+from __future__ import annotations
+
+from doctor.facts.vocabulary import BOOLEAN
+
+from .registry import derived
+
+
+@derived("workload.acme_heads", BOOLEAN, "an odd number of heads", needs=("workload.num_heads",))
+def _acme_heads(heads: int) -> bool:
+    return heads % 2 == 1
+'''),
+    "doctor/facts/derived/__init__.py": rows(f"\n    {NAME},", "from . import ("),
+}  # fmt: skip
+PROGRAM = {
+    f"kernels/programs/{NAME}.py": Edit('''\
+"""How many bytes does a double have?"""
+
+from ..protocol import step
+
+
+def run(request):
+    """Return the size that `struct` reports."""
+    step("import struct")
+    import struct
+
+    return {"bytes": struct.calcsize("d")}
+'''),
+}  # fmt: skip
+OPTION = {
+    f"doctor/cli/{COMMAND}.py": rows(
+        '\n    acme: Annotated[bool, typer.Option("--acme", help="Only keys of Acme.")] = False,', "def keys("
+    ),
+    "docs/cli.md": Edit("\n`keys --acme`: only keys of Acme.\n", ""),
+}
+#: Files that a section names although not each addition changes them: shared options, tests, the folder itself.
+OPTIONAL = {
+    "doctor/cli/options.py", "doctor/cli/", "docs/cli.md", "tests/cli/test_main.py",
+    f"tests/sources/manifests/test_{NAME}.py",
+}  # fmt: skip
+ADDITIONS: Mapping[str, Mapping[str, Edit]] = {
+    "a": LOCK_FILE, "b": PROBE, "c": OUTPUT, "d": DERIVED, "e": PROGRAM, "f": OPTION,
+}  # fmt: skip
+
+
+def section(letter: str) -> str:
+    """The text of one answer in CONTRIBUTING."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    found = re.search(rf"^### \({letter}\).*?(?=^##)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"CONTRIBUTING has no section ({letter})"
+    return found[0]
+
+
+def named_files(letter: str) -> set[str]:
+    paths = re.findall(r"`((?:doctor|kernels|docs|tests)/[\w./]+)`", section(letter))
+    return {path.replace("NAME", NAME).replace("COMMAND", COMMAND) for path in paths}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what runs."""
+    copy = tmp_path_factory.mktemp("repository")
+    for name in ("doctor", "rules", "kernels"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(ROOT / "pyproject.toml", copy / "pyproject.toml")  # marks a checkout
+    (copy / "docs").mkdir()
+    shutil.copyfile(ROOT / "docs" / "cli.md", copy / "docs" / "cli.md")
+    return copy
+
+
+def add(copy: Path, letter: str) -> Path:
+    """Carry out one addition."""
+    for name, edit in ADDITIONS[letter].items():
+        path = copy / name
+        if edit.anchor:
+            before = path.read_text("utf-8")
+            assert before.count(edit.anchor) == 1, f"{name} has no single `{edit.anchor}`"
+            path.write_text(before.replace(edit.anchor, edit.text), "utf-8")
+        elif path.exists():
+            path.write_text(path.read_text("utf-8") + edit.text, "utf-8")
+        else:
+            path.write_text(edit.text, "utf-8")
+    return copy
+
+
+def doctor(copy: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(copy), "XDG_CACHE_HOME": str(copy / "cache")}
+    return subprocess.run(
+        [sys.executable, "-m", "doctor", *map(str, arguments)],
+        cwd=copy, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("letter", ADDITIONS)
+def test_a_section_has_three_steps_and_names_the_files(letter: str) -> None:
+    assert re.findall(r"^(\d)\. ", section(letter), re.MULTILINE) == ["1", "2", "3"]
+    changed = set(ADDITIONS[letter])
+    assert changed <= named_files(letter)
+    assert named_files(letter) - changed <= OPTIONAL
+
+
+def test_a_lock_file_format(original: Path, tmp_path: Path) -> None:
+    copy = add(original, "a")
+    lock = tmp_path / "acme.lock"
+    lock.write_text("transformers 4.52.4\n\ntorch 2.6.0\n")
+    done = doctor(copy, "check", "--no-run", "--requirements", lock, "--gpu", "b200", "--format", "json")
+    assert done.returncode == 1, done.stderr
+    report = json.loads(done.stdout)
+    assert "TORCH005" in {finding["id"] for finding in report["findings"]}
+    assert f"{lock}:3" in done.stdout
+
+
+def test_a_probe(original: Path, tmp_path: Path) -> None:
+    copy = add(original, "b")
+    (tmp_path / "acme.mode").write_text("fast\n")
+    info = tmp_path / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    done = doctor(copy, "snapshot", "--site-packages", tmp_path, "--output", "-")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["facts"]["acme.mode"]["value"] == "fast"
+    assert "the mode of Acme" in doctor(copy, "keys", "acme").stdout
+
+
+def test_an_output_format(original: Path, tmp_path: Path) -> None:
+    copy = add(original, "c")
+    facts = tmp_path / "facts.yaml"
+    facts.write_text(FACTS)
+    done = doctor(copy, "check", "--no-run", "--facts", facts, "--format", "acme")
+    assert (done.returncode, done.stdout) == (0, "acme: 0 findings\n"), done.stderr
+
+
+def test_a_derived_fact(original: Path, tmp_path: Path) -> None:
+    copy = add(original, "d")
+    rule = tmp_path / "rules" / "acme" / "ACME001.yaml"
+    rule.parent.mkdir(parents=True)
+    rule.write_text(
+        "{id: ACME001, name: odd-heads, severity: error, summary: Acme has no odd number of heads, why: w, "
+        "references: [r], when: {workload.acme_heads: true}}"
+    )
+    for heads, code in ((3, 1), (4, 0)):
+        facts = tmp_path / f"{heads}.yaml"
+        facts.write_text(f"{FACTS}workload: {{num_heads: {heads}}}\n")
+        done = doctor(copy, "check", "--no-run", "--facts", facts, "--rules", tmp_path / "rules", "--format", "json")
+        assert done.returncode == code, done.stdout + done.stderr
+
+
+def test_a_kernel_program(original: Path) -> None:
+    if not (ROOT / "kernels" / "programs").is_dir():
+        pytest.skip("kernels/ has no folder `programs` yet: the section describes the layout that is being merged")
+    copy = add(original, "e")
+    done = subprocess.run(
+        [sys.executable, "kernels", NAME], cwd=copy, input="{}", capture_output=True, text=True, timeout=60, check=False
+    )
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["outcome"], answer["observed"]) == ("ran", {"bytes": 8}), done.stderr
+
+
+def test_an_option(original: Path) -> None:
+    copy = add(original, "f")
+    assert "--acme" in doctor(copy, "keys", "--help").stdout
+    assert doctor(copy, "keys", "--acme", "head_dim").returncode == 0
+    assert "--acme" in (copy / "docs" / "cli.md").read_text("utf-8")
