@@ -112,7 +112,7 @@ class InfeasibilityExplainer:
 
         facts = self.cases.causes({}).facts
         machines = []
-        for name in _GPUS:
+        for name in _GPUS if self.rulebook.gpus else ():
             found = {item.key: item for item in gpu_facts(name, self.rulebook.gpus)}
             if found["gpu.sm"].value != facts.value("gpu.sm") and self._serves(
                 rule, library, facts.with_(*found.values())

@@ -136,11 +136,21 @@ def test_a_package_that_has_to_be_built_is_told_and_taken_as_installed(uv, tmp_p
     path = tmp_path / "facts.yaml"
     path.write_text(
         "facts: {python.version: '" + ".".join(map(str, sys.version_info[:3])) + "', platform.system: Linux, "
-        "platform.machine: x86_64, axolotl.version: 0.8.0, flash-attn.version: 2.7.4.post1}\n"
+        "platform.machine: x86_64, flash-attn.version: 2.7.4.post1}\n"
+    )
+    rules = tmp_path / "built" / "made"
+    rules.mkdir(parents=True)
+    (rules / "library.yaml").write_text(
+        "name: made\ntitle: made up\ndistributions: []\nimport_name: made\nreferences: [made up]\n"
+    )
+    (rules / "MADE001.yaml").write_text(
+        "id: MADE001\nname: flash-attn-is-old\nseverity: error\nsummary: flash-attn is too old\nwhy: Made up.\n"
+        "references: [made up]\nwhen: {flash-attn.version: '<2.8'}\nmessage: too old\n"
+        "fix: [{require: {flash-attn: '==2.8.3'}}]\n"
     )
     nothing = {"code": 1, "only": 0, "err": "error: No solution found\n  cause: Because there is no wheel.\n"}
     uv.plan(install=[nothing])
-    run(["fix", "--facts", str(path), "--verify", "--format", "json"])
+    run(["fix", "--facts", str(path), "--rules", str(tmp_path / "built"), "--verify", "--format", "json"])
     said = steps(capsys)
     built = said["installs flash-attn"]
     assert built["outcome"] == "unknown" and "needs a source build: `nvcc` is not installed" in built["reason"]
