@@ -372,7 +372,8 @@ class _Run:
         for path in self.environment.files(self.caller):
             name = self.environment.module_name(self.caller, path)
             try:
-                if name != module and pattern.search(path.read_bytes()):
+                data = path.read_bytes() if name != module else b""
+                if last.encode() in data and pattern.search(data):
                     candidates.append(name)
             except OSError:
                 continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
 
 from packaging.version import InvalidVersion, Version
 
@@ -15,14 +14,14 @@ from .machine import Machine
 from .program import Record
 from .sources import Package
 from .trees import walk
-from .values import ClassInfo, ClassValue, Function, Mapping, VersionValue
+from .values import ClassInfo, ClassValue, Function, Imported, Mapping, VersionValue
 
 CLASS_NAME = re.compile(r"[A-Z][A-Za-z0-9]+")
 _STEM = re.compile(r"([A-Z]\w*?)(?:For[A-Z]\w*|Model)$")
 
 
 def typed_functions(
-    machine: Machine, records: Iterable[Record], callees: list[Package]
+    machine: Machine, records: list[Record], callees: list[Package]
 ) -> list[tuple[Function, ClassInfo]]:
     """Return functions with the classes that they become methods of, as tables and tests by class name tell.
 
@@ -39,7 +38,12 @@ def typed_functions(
         if b"MethodType" in (machine.program.text(record.name) or b""):
             wanted += _from_tests(machine, record)
     found: list[tuple[Function, ClassInfo]] = []
-    index = ClassIndex(machine, callees, {name for _, name in wanted})
+    replaced = {name for record in records for name in _replaced_classes(machine, record)}
+    index = ClassIndex(machine, callees, {name for _, name in wanted} | replaced)
+    for name in replaced:
+        other = index.find(name)
+        if other is not None:
+            other.patched.add("forward")
     for function, name in wanted:
         info = index.find(name)
         if info is not None and not refused.refuses(name) and (function, info) not in found:
@@ -48,6 +52,20 @@ def typed_functions(
         if (function, info) not in found:
             found.append((function, info))
     return [item for item in found if _takes_self(item[0])]
+
+
+def _replaced_classes(machine: Machine, record: Record) -> list[str]:
+    """Return class names that a table of the caller maps to classes of its own, which take their place."""
+    found = []
+    for value in list(record.namespace.values()):
+        if not isinstance(value, Mapping):
+            continue
+        for key, item in value.entries:
+            if CLASS_NAME.fullmatch(key) and isinstance(item, (Imported, ClassValue)):
+                own = machine.program.force(item)
+                if isinstance(own, ClassValue) and machine.program.package(own.info.module) is record.package:
+                    found.append(key)
+    return found
 
 
 def _takes_self(function: Function) -> bool:

@@ -194,7 +194,7 @@ class Program:
         if known is not None and name in known.patched:
             return UNKNOWN
         text = self.text(module)
-        if text is not None and re.search(_DEFINED % name.encode(), text, re.M) is not None:
+        if text is not None and _defines(text, name.encode()):
             return Imported(module, name)
         record = self.record(module)
         if record is not None and record.lazy and name in self._lazy_imports(record):
@@ -361,8 +361,6 @@ class Program:
         return found
 
 
-#: A definition at the left margin, which no condition encloses.
-_DEFINED = rb"^(?:(?:async\s+)?def|class)\s+%b\b"
 _ALL = re.compile(rb"^__all__\s*(?::[^=\n]*)?\+?=\s*[\[(](.*?)[\])]", re.S | re.M)
 _COMPILED_PART = re.compile(r"(?:cuda|torch|extensions?|ext|_C|cpp|gpu|lib)$")
 _MODEL_CLASS = re.compile(
@@ -370,6 +368,19 @@ _MODEL_CLASS = re.compile(
 )
 _QUOTED = re.compile(rb"[\"']([A-Za-z_]\w*)[\"']")
 _EXPORT = re.compile(rb"^@(?:export|requires)\b.*\n(?:@.*\n)*(?:class|def)\s+([A-Za-z_]\w*)", re.M)
+
+
+def _defines(text: bytes, name: bytes) -> bool:
+    """Tell whether a function or class is defined at the left margin, where no condition encloses it."""
+    for start in (b"\nclass ", b"\ndef ", b"\nasync def "):
+        needle = start + name
+        at = text.find(needle)
+        while at >= 0:
+            following = text[at + len(needle) : at + len(needle) + 1]
+            if following in (b"(", b":", b" ", b"["):
+                return True
+            at = text.find(needle, at + 1)
+    return False
 
 
 def _not_connected(record: Record) -> None:

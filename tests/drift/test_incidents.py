@@ -166,3 +166,13 @@ def test_incident_c_the_release_that_has_both_is_right(site):
 def test_incident_c_the_table_for_old_releases_is_read_where_it_is_used(site):
     (finding,) = patched(site, "4.37.2").definite("xtuner")
     assert finding.name == "never_there"
+
+
+def test_incident_c_a_class_that_the_caller_replaces_is_not_checked(site):
+    patched(site, "4.45.0", seq_len="positions=None")
+    dispatch = site.root / "xtuner" / "dispatch" / "__init__.py"
+    dispatch.write_text(
+        dispatch.read_text() + 'REPLACED = dict(Qwen2Rotary=LazyObject("xtuner.dispatch.rotary", "Rotary"))\n'
+    )
+    (site.root / "xtuner" / "dispatch" / "rotary.py").write_text("class Rotary:\n    pass\n")
+    assert site.definite("xtuner") == []
