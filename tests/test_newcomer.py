@@ -28,6 +28,7 @@ class Edit:
 
     text: str
     anchor: str = ""
+    more: Edit | None = None  # a second place in the same file
 
 
 def rows(text: str, opening: str) -> Edit:
@@ -44,17 +45,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest
+from doctor.sources.watch import Watch
 
 
-def read(path: Path, text: str) -> Manifest:
+def read(path: Path, text: str, watch: Watch) -> Manifest:
     """Return the pin of each line."""
     lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     return Manifest(tuple(
         DeclaredRequirement(name, str(path), number, f"=={version}", version) for number, (name, version) in lines
     ))
 '''),
-    "doctor/sources/manifests/detect.py": rows(f'\n    (r"{NAME}\\.lock", "{NAME}"),', "FORMATS = ("),
-    "doctor/sources/manifests/readers.py": rows(f'\n    "{NAME}": "formats.{NAME}",', "_MODULES = {"),
+    "doctor/sources/manifests/base.py": rows(f'    {NAME.upper()} = "{NAME}"\n', '    CONDA = "conda"\n'),
+    "doctor/sources/manifests/detect.py": rows(
+        f'\n    (r"{NAME}\\.lock", ManifestKind.{NAME.upper()}),', "_FORMATS = ("
+    ),
+    "doctor/sources/manifests/readers.py": rows(
+        f'\n    ManifestKind.{NAME.upper()}: ("formats.{NAME}", "read"),', "_READERS = {"
+    ),
 }  # fmt: skip
 PROBE = {
     "doctor/facts/vocabulary.py": rows(
@@ -84,7 +91,10 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
             return
     yield Fact("acme.mode", None, str(target.prefix), problem="no file `acme.mode`")
 '''),
-    "doctor/sources/probes/collect.py": rows(f'\n    "{NAME}",', "PROBES = ("),
+    "doctor/sources/probes/collect.py": Edit(
+        f"from . import {NAME}\nfrom .target import Probe, Target\n", "from .target import Probe, Target\n",
+        rows(f'\n    "{NAME}": {NAME},', "PROBES: Mapping[str, Probe] = {"),
+    ),
 }  # fmt: skip
 OUTPUT = {
     f"doctor/report/{NAME}.py": Edit('''\
@@ -183,6 +193,10 @@ def add(copy: Path, letter: str) -> Path:
             before = path.read_text("utf-8")
             assert before.count(edit.anchor) == 1, f"{name} has no single `{edit.anchor}`"
             path.write_text(before.replace(edit.anchor, edit.text), "utf-8")
+            if edit.more is not None:
+                before = path.read_text("utf-8")
+                assert before.count(edit.more.anchor) == 1, f"{name} has no single `{edit.more.anchor}`"
+                path.write_text(before.replace(edit.more.anchor, edit.more.text), "utf-8")
         elif path.exists():
             path.write_text(path.read_text("utf-8") + edit.text, "utf-8")
         else:

@@ -58,11 +58,11 @@ def drift(
         list[str] | None, typer.Option(metavar="NAME", rich_help_panel=TARGET, help="Only this callee. Repeatable.")
     ] = None,
     context_parallel: Annotated[
-        bool | None,
+        str | None,
         typer.Option(
-            "--context-parallel/--no-context-parallel",
+            metavar="YES|NO",
+            click_type=click.Choice(["yes", "no"]),
             rich_help_panel=TARGET,
-            show_default=False,
             help="Whether the workload uses context parallelism (default: unknown).",
         ),
     ] = None,
@@ -90,7 +90,7 @@ def drift(
         tuple(Path(item) for item in code or ()),
         config,
         tuple(against or ()),
-        context_parallel,
+        None if context_parallel is None else context_parallel == "yes",
         tuple(caller or ()),
         tuple(callee or ()),
         None if no_cache else _cache_folder(),

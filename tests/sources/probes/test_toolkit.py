@@ -72,7 +72,7 @@ def test_a_toolkit_that_says_nothing_is_unknown(
     (home / "version.json").write_text("[]")
     monkeypatch.setenv("CUDA_PATH", str(home))
     fact = read(target, tmp_path)["toolkit.nvcc"]
-    assert fact.value is None and "does not say" in (fact.problem or "")
+    assert fact.value is None and "does not give" in (fact.problem or "")
 
 
 def test_a_cuda_home_without_nvcc_is_no_toolkit(
