@@ -25,8 +25,11 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch, capsys) -> Run:
+def run(tmp_path: Path, tmp_path_factory, monkeypatch, capsys) -> Run:
+    """`fix` on a project with incident B; the constraint leaves one torch, so that the fix is a known one."""
     monkeypatch.chdir(tmp_path)
+    one_torch = tmp_path_factory.mktemp("constraint") / "torch.txt"
+    one_torch.write_text("torch==2.7.1\n")
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "requirements.txt").write_text(NEEDS)
 
@@ -40,6 +43,8 @@ def run(tmp_path: Path, monkeypatch, capsys) -> Run:
             "python.version=3.11.7",
             "--workload",
             "job.yaml",
+            "--constraint",
+            str(one_torch),
         ]
         code = cli.run(["fix", *given, *arguments])
         out, err = capsys.readouterr()

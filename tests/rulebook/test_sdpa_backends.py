@@ -13,6 +13,7 @@ from doctor.model import Facts, Prediction
 from doctor.rulebook.backends import predict
 from doctor.rulebook.evaluate import evaluate, know
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.util.units import human_bytes
 
 ANSWERS = Path(__file__).parents[1] / "data" / "sdpa_torch_2.11_h200.json"
 LLAMA = {
@@ -150,7 +151,7 @@ def test_a_fall_to_math_is_a_warning_with_its_memory(rulebook: Rulebook) -> None
     assessment = evaluate(rulebook, facts_of(**{"torch.version": "2.8.0", "gpu.sm": "9.0", **LLAMA, **changes}))
     finding = next(finding for finding in assessment.findings if finding.rule == "TORCH010")
     assert finding.severity == "warning"
-    assert str(16 * 2 * 32 * 4096 * 4096) in finding.message
+    assert human_bytes(16 * 2 * 32 * 4096 * 4096) in finding.message
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from doctor.diagnosis.batch import answer, library_of, predict_case, read_case
 from doctor.errors import DoctorError
 from doctor.rulebook.evaluate import evaluate, know
 from doctor.rulebook.rulebook import load_rulebook
+from doctor.util.units import human_bytes
 
 CASES = Path(__file__).parents[1] / "data" / "te_backends.jsonl"
 
@@ -199,7 +200,7 @@ def test_interleaved_qkv_matters_only_where_fused_runs(rulebook):
 def test_fall_back_to_unfused_tells_its_memory(rulebook):
     facts = facts_of("2.3.0", "8.0", "9.1.0", {"head_dim_qk": 192, "head_dim_v": 128})
     found = next(item for item in evaluate(rulebook, facts).findings if item.rule == "TE140")
-    assert str(2 * 32 * 4096 * 4096 * 2) in found.message
+    assert human_bytes(2 * 32 * 4096 * 4096 * 2) in found.message
 
 
 # Batch

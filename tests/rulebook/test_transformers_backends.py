@@ -16,6 +16,7 @@ from doctor.model import ABSENT, Facts
 from doctor.rulebook.backends import order_that_counts
 from doctor.rulebook.evaluate import evaluate, know, with_backend_findings
 from doctor.rulebook.rulebook import load_rulebook
+from doctor.util.units import human_bytes
 
 CAPTURED = [
     json.loads(line)
@@ -269,7 +270,7 @@ def test_the_one_refusal_that_was_asked_for_is_the_finding(rulebook):
 def test_an_unasked_fall_to_eager_is_a_warning_with_its_memory(rulebook):
     found = findings(rulebook, workload__model_type="bloom")
     assert found["TF202"].severity == "warning"
-    assert str(16 * 32 * 4096 * 4096) in found["TF202"].message
+    assert human_bytes(16 * 32 * 4096 * 4096) in found["TF202"].message
 
 
 def test_a_replaced_request_is_a_warning(rulebook):
