@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
@@ -38,6 +39,8 @@ def _write(path: Path, data: bytes, force: bool, like: Path | None) -> None:
     if not force and (path.exists() or path.is_symlink()):
         raise FileExistsError
     target = path.resolve()
+    if target.is_symlink():  # a loop of links; since Python 3.13 resolving one raises nothing
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.tmp")
     try:
         # os.open, not mkstemp: the mode follows the user's umask.
