@@ -104,17 +104,17 @@ def diagnose_ranks(
         request = _request(model, **options)
         if request.several:
             raise DoctorError("the ranks of a job share one GPU and one job", "`diagnose` judges several at once")
-        patient = examine(request, load_rulebook((*request.defaults.rules, *request.rules)))
-        mine = patient.facts
+        examined = examine(request, load_rulebook((*request.defaults.rules, *request.rules)))
+        mine = examined.facts
     except DoctorError as problem:  # told to the others before it is raised: they wait for this rank's word
         mine = problem
     everyone, notes = exchange(mine, gather)
     if isinstance(mine, DoctorError):
         raise mine
     if own != 0:
-        return of_request(request, patient=patient)
-    compared = replace(patient, facts=mine.with_(*ranks_facts(everyone).values()))
-    report = of_request(request, patient=compared)
+        return of_request(request, examined=examined)
+    compared = replace(examined, facts=mine.with_(*ranks_facts(everyone).values()))
+    report = of_request(request, examined=compared)
     return replace(report, notes=(*report.notes, *notes))
 
 

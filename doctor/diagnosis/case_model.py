@@ -16,7 +16,7 @@ class CaseResult:
     """One case, judged, with what its fixes are worked out from."""
 
     case: Case
-    patient: DiagnosisInput
+    examined: DiagnosisInput
     verdict: RuleVerdict
 
 
@@ -25,7 +25,7 @@ class EnvironmentCases:
     """One environment with all its cases."""
 
     name: str
-    patient: DiagnosisInput
+    examined: DiagnosisInput
     cells: tuple[CaseResult, ...]
 
 
@@ -34,5 +34,5 @@ class CaseMatrix:
     """One environment, and what is asked of it: GPU, job and the request for each case alone."""
 
     name: str
-    patient: DiagnosisInput
+    examined: DiagnosisInput
     cases: tuple[tuple[str | None, str | None, Request], ...]

@@ -35,20 +35,20 @@ _NOT_ALL = (
 def case_matrices(request: Request, rulebook: Rulebook) -> tuple[CaseMatrix, ...]:
     """Every environment, read once, with its cases."""
     read = ((name, own, environment_of(own, rulebook)) for name, own in _environments(request))
-    return tuple(CaseMatrix(name, patient, tuple(_cases(own, patient))) for name, own, patient in read)
+    return tuple(CaseMatrix(name, examined, tuple(_cases(own, examined))) for name, own, examined in read)
 
 
-def judge_environment(plan: CaseMatrix, rulebook: Rulebook, shelf: InputCache) -> EnvironmentCases:
+def judge_environment(plan: CaseMatrix, rulebook: Rulebook, inputs: InputCache) -> EnvironmentCases:
     """The cases of one environment, judged; what they share is judged once."""
-    return EnvironmentCases(plan.name, plan.patient, tuple(_cells(plan, rulebook, shelf)))
+    return EnvironmentCases(plan.name, plan.examined, tuple(_cells(plan, rulebook, inputs)))
 
 
-def _cells(plan: CaseMatrix, rulebook: Rulebook, shelf: InputCache) -> Iterator[CaseResult]:
+def _cells(plan: CaseMatrix, rulebook: Rulebook, inputs: InputCache) -> Iterator[CaseResult]:
     grounds = SharedEvaluations(rulebook)
     name, cases = plan.name, plan.cases
-    ranges, whole_in = _ranges(rulebook, plan.patient, cases)
+    ranges, whole_in = _ranges(rulebook, plan.examined, cases)
     for number, (gpu, workload, asked) in enumerate(cases):
-        whole = with_job(plan.patient, asked, shelf)
+        whole = with_job(plan.examined, asked, inputs)
         own = ranges if ranges is None or number in whole_in else replace(ranges, rounds=())
         verdict = apply_rules(rulebook, whole, grounds, own)
         if own is not ranges:
@@ -59,13 +59,13 @@ def _cells(plan: CaseMatrix, rulebook: Rulebook, shelf: InputCache) -> Iterator[
 
 
 def _ranges(
-    rulebook: Rulebook, patient: DiagnosisInput, cases: Sequence[tuple[str | None, str | None, Request]]
+    rulebook: Rulebook, examined: DiagnosisInput, cases: Sequence[tuple[str | None, str | None, Request]]
 ) -> tuple[RangeChoices | None, frozenset[int]]:
     """What the declared ranges admit, and the cases in which all of it is judged: of many, every GPU and every job."""
-    if patient.declaration is None or not patient.declaration.open:
+    if examined.declaration is None or not examined.declaration.open:
         return None, frozenset()
 
-    ranges = ranges_of(rulebook, patient.declaration)
+    ranges = ranges_of(rulebook, examined.declaration)
     room = max(1, MOST_JUDGED // max(ranges.count, 1))
     seen: set[tuple[str, str | None]] = set()
     first: list[int] = []
@@ -93,18 +93,18 @@ def _environments(request: Request) -> Iterator[tuple[str, Request]]:
         yield named or "the active environment", request
 
 
-def _cases(request: Request, patient: DiagnosisInput) -> Iterator[tuple[str | None, str | None, Request]]:
+def _cases(request: Request, examined: DiagnosisInput) -> Iterator[tuple[str | None, str | None, Request]]:
     """(GPU, job, the request for this case alone), every combination, in the order in which they were named."""
     of_project = request.defaults
     gpus: tuple[str | None, ...] = request.gpus or ((request.gpu,) if request.gpu else ())
-    if not gpus and request.project and takes_project_gpus(request, patient):
+    if not gpus and request.project and takes_project_gpus(request, examined):
         gpus = of_project.gpus
     models: tuple[str | None, ...] = request.models or ((request.model,) if request.model else ())
     jobs: tuple[str | None, ...] = request.workloads or ((request.workload,) if request.workload else ())
     asked = replace(request, gpus=(), models=(), workloads=(), project=False)
     if models or jobs:
         made = [(model, job, replace(asked, model=model, workload=job)) for model, job in _pairs(models, jobs)]
-    elif request.project and names_no_job(request, patient.facts):
+    elif request.project and names_no_job(request, examined.facts):
         made = [
             (model, job, replace(asked, defaults=replace(of_project, models=_one(model), workloads=_one(job))))
             for model, job in _pairs(of_project.models, of_project.workloads)
@@ -191,28 +191,28 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
 
     if request.baseline is not None:
         read_baseline(Path(request.baseline))  # a bad one is told before all the work
-    asked, shelf = case_matrices(request, rulebook), InputCache(rulebook, request.held)
+    asked, inputs = case_matrices(request, rulebook), InputCache(rulebook, request.held)
     clock.lap("facts")
     if sum(len(plan.cases) for plan in asked) == 1:  # the project's matrix shrinks where there is a GPU
-        (_, _, one), patient = asked[0].cases[0], asked[0].patient
-        return diagnose_one(one, tell, with_job(patient, one, shelf), Clock(), None)
-    apply_rules = tuple(judge_environment(plan, rulebook, shelf) for plan in asked)
-    for ward in apply_rules:
-        require_subject(rulebook, ward.patient, *(cell.verdict.assessment for cell in ward.cells))
+        (_, _, one), examined = asked[0].cases[0], asked[0].examined
+        return diagnose_one(one, tell, with_job(examined, one, inputs), Clock(), None)
+    environments = tuple(judge_environment(plan, rulebook, inputs) for plan in asked)
+    for environment in environments:
+        require_subject(rulebook, environment.examined, *(cell.verdict.assessment for cell in environment.cells))
     clock.lap("evaluate")
-    cases = tuple(cell.case for ward in apply_rules for cell in ward.cells)
+    cases = tuple(cell.case for environment in environments for cell in environment.cells)
     found, undetermined = merge_findings(cases), merge_undetermined(cases)
     told = apply_suppressions(request, rulebook, found, undetermined, cases)
     kept = tuple(_without(case, set(request.defaults.ignored)) for case in cases)
     fixes: list[Fix] = []
     if request.fixes:
-        for ward in apply_rules:
-            made = fixes_for(rulebook, ward, limits_of_request(request, ward.cells[0].verdict.assessment, ward.patient))
-            fixes += [
-                replace(fix, title=f"in {ward.name}: {fix.title}") if len(apply_rules) > 1 else fix for fix in made
-            ]
+        for environment in environments:
+            limits = limits_of_request(request, environment.cells[0].verdict.assessment, environment.examined)
+            made = fixes_for(rulebook, environment, limits)
+            named = len(environments) > 1
+            fixes += [replace(fix, title=f"in {environment.name}: {fix.title}") if named else fix for fix in made]
         clock.lap("fixes")
-    notes = dict.fromkeys(note for ward in apply_rules for note in _notes(ward))
+    notes = dict.fromkeys(note for environment in environments for note in _notes(environment))
     if request.run and any(finding.confirm for finding in found):
         notes["no kernel was run: several cases were judged at once, and each is asked on its own"] = None
     return Report(
@@ -224,9 +224,9 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
         fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
         undetermined=undetermined,
         timing=clock.laps(),
-        target=" | ".join(dict.fromkeys(ward.patient.target for ward in apply_rules)),
+        target=" | ".join(dict.fromkeys(environment.examined.target for environment in environments)),
         notes=(*notes, *told.notes),
-        unread=tuple(dict.fromkeys(fault for ward in apply_rules for fault in ward.patient.unread)),
+        unread=tuple(dict.fromkeys(fault for environment in environments for fault in environment.examined.unread)),
         cases=kept,
         known=told.known,
         ignored=told.ignored,
@@ -234,9 +234,9 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
     )
 
 
-def _notes(ward: EnvironmentCases) -> Iterator[str]:
-    yield from ward.patient.notes
-    for cell in ward.cells:
+def _notes(environment: EnvironmentCases) -> Iterator[str]:
+    yield from environment.examined.notes
+    for cell in environment.cells:
         yield from cell.verdict.notes
 
 

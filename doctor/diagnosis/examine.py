@@ -92,28 +92,28 @@ def examine(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None
     return with_job(environment_of(request, rulebook, asked), request, InputCache(rulebook, request.held))
 
 
-def with_job(patient: DiagnosisInput, request: Request, shelf: InputCache) -> DiagnosisInput:
-    """The patient of an environment with the job and the GPU that the request names."""
+def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> DiagnosisInput:
+    """Return what was examined in an environment, with the job and the GPU that the request names."""
 
-    facts = patient.facts
+    facts = examined.facts
     model, workload = request.model, request.workload
     if names_no_job(request, facts):
         model, workload = request.defaults.model, request.defaults.workload
         facts = facts.with_(*request.defaults.workload_facts.values())
     if model is not None:
-        facts = lay_over(facts, shelf.model(model))
+        facts = lay_over(facts, inputs.model(model))
     if workload is not None:
-        facts = facts.with_(*shelf.workload(workload).values())
+        facts = facts.with_(*inputs.workload(workload).values())
     said = request.given.with_(*parse_settings(request.settings).values())
-    gpu = request.gpu or (request.defaults.gpu if takes_project_gpus(request, patient) else None)
+    gpu = request.gpu or (request.defaults.gpu if takes_project_gpus(request, examined) else None)
     if gpu:
-        said = shelf.gpu(gpu).with_(*said.values())
+        said = inputs.gpu(gpu).with_(*said.values())
     facts = complete_workload(facts.with_(*said.values()))
     other = next((fact for key, fact in said.items() if not key.startswith("workload.")), None)
-    if patient.python and other:
+    if examined.python and other:
         why_not = f"{other.source} describes another machine than this one"
-        return DiagnosisInput(facts, None, why_not, _but(patient.requirements, said), target=patient.target)
-    return replace(patient, facts=facts, requirements=_but(patient.requirements, said))
+        return DiagnosisInput(facts, None, why_not, _but(examined.requirements, said), target=examined.target)
+    return replace(examined, facts=facts, requirements=_but(examined.requirements, said))
 
 
 def names_no_job(request: Request, facts: Facts) -> bool:
@@ -123,11 +123,11 @@ def names_no_job(request: Request, facts: Facts) -> bool:
     return not any(key.startswith("workload.") for key in (*facts, *request.given))
 
 
-def takes_project_gpus(request: Request, patient: DiagnosisInput) -> bool:
+def takes_project_gpus(request: Request, examined: DiagnosisInput) -> bool:
     """Whether the project's GPUs count: none is stated, and none found but what a declared job script asks for."""
     if any(said.startswith("gpu.") for said in (*request.settings, *request.given)):
         return False
-    return patient.declaration is not None or patient.facts.value("gpu.sm") in (None, ABSENT)
+    return examined.declaration is not None or examined.facts.value("gpu.sm") in (None, ABSENT)
 
 
 def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:

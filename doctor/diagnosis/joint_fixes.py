@@ -38,13 +38,13 @@ class _Checked:
         return len(self.left), self.fix.safety.rank, -len(self.fix.resolves), self.order
 
 
-def fixes_for(rulebook: Rulebook, ward: EnvironmentCases, limits: Limits | None) -> tuple[Fix, ...]:
+def fixes_for(rulebook: Rulebook, environment: EnvironmentCases, limits: Limits | None) -> tuple[Fix, ...]:
     """Up to three fixes for the errors of an environment's cases (for the warnings where there is no error)."""
     from doctor.solver.solve import solve
 
-    severity = "error" if any(_rules(cell, "error") for cell in ward.cells) else "warning"
+    severity = "error" if any(_rules(cell, "error") for cell in environment.cells) else "warning"
     groups: dict[frozenset[str], CaseResult] = {}
-    for cell in ward.cells:
+    for cell in environment.cells:
         rules = _rules(cell, severity)
         if rules:
             groups.setdefault(rules, cell)
@@ -53,11 +53,11 @@ def fixes_for(rulebook: Rulebook, ward: EnvironmentCases, limits: Limits | None)
         if any(not item.left and rules <= set(item.fix.resolves) for item in found.values()):
             continue  # something clears everything already, and this with it
         base = groups[rules].verdict.to_fix
-        requires = ward.cells[0].patient.requirements  # without those of packages that the user sets otherwise
+        requires = environment.cells[0].examined.requirements  # without those of packages that the user sets otherwise
         for fix in solve(rulebook, base.known.given, base, limits=limits, installed=requires, deep=False):
             key = tuple(replace(change, why="", resolves=()) for change in fix.changes)
             if key not in found:
-                found[key] = _checked(rulebook, ward, groups[rules], fix, severity, len(found))
+                found[key] = _checked(rulebook, environment, groups[rules], fix, severity, len(found))
     best = sorted((item for item in found.values() if item.fix.resolves), key=lambda item: item.rank)
     return tuple(item.fix for item in best[:MOST_FIXES])
 
@@ -67,17 +67,17 @@ def _rules(cell: CaseResult, severity: str) -> frozenset[str]:
 
 
 def _checked(
-    rulebook: Rulebook, ward: EnvironmentCases, solved: CaseResult, fix: Fix, severity: str, order: int
+    rulebook: Rulebook, environment: EnvironmentCases, solved: CaseResult, fix: Fix, severity: str, order: int
 ) -> _Checked:
     """The fix with what it clears in all the cases, by asking the rulebook again in each."""
     if any(change.kind == ChangeKind.CALL for change in fix.changes):  # code: no fact tells whether it is done
-        errors = {rule for cell in ward.cells for rule in _rules(cell, "error")}
+        errors = {rule for cell in environment.cells for rule in _rules(cell, "error")}
         left = frozenset(errors - set(fix.resolves)) | set(fix.leaves)
         return _Checked(replace(fix, leaves=tuple(sorted(left))), left, order)
     before: set[str] = set()
     firing: set[str] = set()
     errors_left: set[str] = set()
-    for cell, after in zip(ward.cells, _after(rulebook, ward.cells, solved, fix), strict=True):
+    for cell, after in zip(environment.cells, _after(rulebook, environment.cells, solved, fix), strict=True):
         own = {item.rule for item in cell.verdict.to_fix.findings}
         now = {item.rule for item in after.findings}
         unclear = {rule for group in after.undetermined for rule in group.rules}
@@ -85,7 +85,7 @@ def _checked(
         before |= own
         firing |= now | (own & unclear)  # not fixed, only hidden
         errors_left |= errors | (_rules(cell, "error") & unclear)
-    counted = {rule for cell in ward.cells for level in ("error", "warning") for rule in _rules(cell, level)}
+    counted = {rule for cell in environment.cells for level in ("error", "warning") for rule in _rules(cell, level)}
     resolves = tuple(sorted((before & counted) - firing, key=lambda rule: (rule not in fix.resolves, rule)))
     changes = tuple(
         replace(change, resolves=tuple(rule for rule in change.resolves if rule in resolves) or resolves)

@@ -37,7 +37,7 @@ class RuleVerdict:
 
 def apply_rules(
     rulebook: Rulebook,
-    patient: DiagnosisInput,
+    examined: DiagnosisInput,
     grounds: SharedEvaluations | None = None,
     ranges: RangeChoices | None = None,
 ) -> RuleVerdict:
@@ -45,22 +45,22 @@ def apply_rules(
 
     `grounds` and `ranges` are what the cases of one environment share.
     """
-    facts = patient.facts
+    facts = examined.facts
     assessment = evaluate(rulebook, facts) if grounds is None else grounds.evaluate(None, facts)
     found = with_backend_findings(rulebook, assessment)
-    if patient.declaration is None or not patient.declaration.open:
+    if examined.declaration is None or not examined.declaration.open:
         return RuleVerdict(assessment, found, assessment)
 
     from .version_ranges import judge_ranges  # door: manifests
 
-    return RuleVerdict(*judge_ranges(rulebook, facts, patient.declaration, assessment, ranges, grounds))
+    return RuleVerdict(*judge_ranges(rulebook, facts, examined.declaration, assessment, ranges, grounds))
 
 
-def require_subject(rulebook: Rulebook, patient: DiagnosisInput, *assessments: Assessment) -> None:
+def require_subject(rulebook: Rulebook, examined: DiagnosisInput, *assessments: Assessment) -> None:
     """NoDiagnosis where there is nothing to judge."""
     watched = (f"{name}.version" for name in rulebook.watched_distributions)
-    if not any(item.findings for item in assessments) and not any(key in patient.facts for key in watched):
-        if patient.declaration is not None:
+    if not any(item.findings for item in assessments) and not any(key in examined.facts for key in watched):
+        if examined.declaration is not None:
             raise NoDiagnosis("nothing of the attention stack is declared there", "name the files that pin torch")
         raise NoDiagnosis(
             "nothing of the attention stack is installed there",
@@ -68,11 +68,11 @@ def require_subject(rulebook: Rulebook, patient: DiagnosisInput, *assessments: A
         )
 
 
-def limits_of_request(request: Request, assessment: Assessment, patient: DiagnosisInput) -> Limits | None:
+def limits_of_request(request: Request, assessment: Assessment, examined: DiagnosisInput) -> Limits | None:
     """What the user wants to keep, and the project's own lines; a name that is neither installed nor on record is most
     likely misspelt.
     """
-    declared = patient.declaration.requested if patient.declaration is not None else {}
+    declared = examined.declaration.requested if examined.declaration is not None else {}
     if not (request.hold or request.allow or request.constraints or declared):
         return None
     from doctor.solver.constraints import Limits, limits_of, unknown_names

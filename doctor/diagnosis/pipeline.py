@@ -14,11 +14,11 @@ from .request import Request
 
 
 def diagnose(
-    request: Request, tell: Callable[[str], None] = lambda text: None, patient: DiagnosisInput | None = None
+    request: Request, tell: Callable[[str], None] = lambda text: None, examined: DiagnosisInput | None = None
 ) -> Report:
     """Answer one request.
 
-    `tell` is called with each step that takes time; `patient` is the input where it was examined already.
+    `tell` is called with each step that takes time; `examined` is the input where it was examined already.
     """
     clock = Clock()
     if request.several:
@@ -27,9 +27,9 @@ def diagnose(
         rulebook = load_rulebook((*request.defaults.rules, *request.rules))
         clock.lap("rules")
         return diagnose_all(request, rulebook, clock, tell)
-    ahead = prewarm_kernels(request) if patient is None else None
+    ahead = prewarm_kernels(request) if examined is None else None
     try:
-        return diagnose_one(request, tell, patient, clock, ahead)
+        return diagnose_one(request, tell, examined, clock, ahead)
     finally:
         if ahead is not None:
             ahead.close()

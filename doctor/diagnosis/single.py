@@ -32,81 +32,81 @@ _AsRun = tuple[
 def diagnose_one(
     request: Request,
     tell: Callable[[str], None],
-    patient: DiagnosisInput | None,
+    examined: DiagnosisInput | None,
     clock: Clock,
     ahead: PrewarmedProcess | None,
 ) -> Report:
-    """Diagnose one environment and workload; `patient` is its input where it was examined already."""
-    rulebook, patient = _read(request, patient, clock)
-    verdict = apply_rules(rulebook, patient)
+    """Diagnose one environment and workload; `examined` is its input where it was examined already."""
+    rulebook, examined = _read(request, examined, clock)
+    verdict = apply_rules(rulebook, examined)
     assessment, to_fix = verdict.assessment, verdict.to_fix
-    require_subject(rulebook, patient, assessment)
+    require_subject(rulebook, examined, assessment)
     clock.lap("evaluate")
-    asked = _confirm(verdict.found, assessment, rulebook, patient, request, tell, ahead)
+    asked = _confirm(verdict.found, assessment, rulebook, examined, request, tell, ahead)
     findings, runs, notes, predictions, laps = asked
     clock.lap("kernels")
     told = apply_suppressions(request, rulebook, findings, assessment.undetermined)
     fixes: tuple[Fix, ...] = ()
     hopeless: tuple[Infeasible, ...] = ()
-    limits = limits_of_request(request, assessment, patient)
+    limits = limits_of_request(request, assessment, examined)
     if request.fixes and to_fix.findings:
         from doctor.solver.solve import no_fix, solve
 
-        given, requires = to_fix.known.given, patient.requirements
+        given, requires = to_fix.known.given, examined.requirements
         fixes = solve(rulebook, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
         hopeless = no_fix(rulebook, given, to_fix, fixes, limits=limits, installed=requires)
         clock.lap("fixes")
     return Report(
         tool=TOOL,
         rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
-        facts=patient.facts,
+        facts=examined.facts,
         findings=told.findings,
         predictions=predictions,
         fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
         no_fix=tuple(item for item in hopeless if item.rule not in told.silent),
         undetermined=assessment.undetermined,
         timing={**clock.laps(), **laps},
-        target=patient.target,
+        target=examined.target,
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
-        notes=(*patient.notes, *verdict.notes, *notes, *told.notes),
-        unread=patient.unread,
+        notes=(*examined.notes, *verdict.notes, *notes, *told.notes),
+        unread=examined.unread,
         known=told.known,
         ignored=told.ignored,
         inputs=input_files(request),
     )
 
 
-def _read(request: Request, patient: DiagnosisInput | None, clock: Clock) -> tuple[Rulebook, DiagnosisInput]:
+def _read(request: Request, examined: DiagnosisInput | None, clock: Clock) -> tuple[Rulebook, DiagnosisInput]:
     """Rules and facts: while another interpreter starts and says who it is, the rules are read."""
-    asked = ask_ahead(request) if patient is None else None
+    asked = ask_ahead(request) if examined is None else None
     try:
         rulebook = load_rulebook((*request.defaults.rules, *request.rules))
         clock.lap("rules")
-        patient = patient or examine(request, rulebook, asked)
+        examined = examined or examine(request, rulebook, asked)
         clock.lap("facts")
     finally:
         if asked is not None:
             asked.close()
-    return rulebook, patient
+    return rulebook, examined
 
 
 def _confirm(
     found: tuple[Finding, ...],
     assessment: Assessment,
     rulebook: Rulebook,
-    patient: DiagnosisInput,
+    examined: DiagnosisInput,
     request: Request,
     tell: Callable[[str], None],
     ahead: PrewarmedProcess | None,
 ) -> _AsRun:
     """What the GPU says, where there may be one and it may be asked."""
     known = assessment.known
-    if not request.run or not patient.python or not _may_have_gpu(known):
+    if not request.run or not examined.python or not _may_have_gpu(known):
         callers = any(finding.confirm for finding in found)
-        gpu = patient.facts.get("gpu.sm")
+        gpu = examined.facts.get("gpu.sm")
         hidden = f": {gpu.problem}" if gpu is not None and gpu.problem else ""
-        why = patient.why_not or f"no GPU was found{hidden}"
+        why = examined.why_not or f"no GPU was found{hidden}"
         notes = (f"no kernel was run: {why}",) if request.run and callers else ()
         return found, (), notes, assessment.predictions, {}
     from doctor.runner.batch import KernelRunner
@@ -115,13 +115,13 @@ def _confirm(
 
     def reassess(changes: Mapping[str, Any]) -> Judged:
         facts = (Fact(f"workload.{key}", value, "as the kernel ran it") for key, value in changes.items())
-        smaller = evaluate(rulebook, patient.facts.with_(*facts))
+        smaller = evaluate(rulebook, examined.facts.with_(*facts))
         fires = frozenset(finding.rule for finding in with_backend_findings(rulebook, smaller))
         return Judged(fires, smaller.predictions)
 
-    job = job_of(known, [key for key in patient.facts if key.startswith("workload.")])
-    ahead = ahead if ahead is not None and ahead.python == patient.python else None
-    bench = KernelRunner(patient.python, request.timeout, programs_dir(), ahead, patient.variables)
+    job = job_of(known, [key for key in examined.facts if key.startswith("workload.")])
+    ahead = ahead if ahead is not None and ahead.python == examined.python else None
+    bench = KernelRunner(examined.python, request.timeout, programs_dir(), ahead, examined.variables)
     return confirm(found, known, assessment.predictions, job, bench, tell, reassess)
 
 

@@ -53,9 +53,9 @@ def a_case(seed: int, path: Path):
     gpu = rng.choice(GPUS)
     rulebook = load_rulebook()
     request = Request(declared=(str(path),), gpu=gpu, settings=tuple(settings), run=False)
-    patient = with_job(environment_of(request, rulebook), request, InputCache(rulebook))
-    assert patient.declaration is not None
-    return rulebook, patient.facts, patient.declaration
+    examined = with_job(environment_of(request, rulebook), request, InputCache(rulebook))
+    assert examined.declaration is not None
+    return rulebook, examined.facts, examined.declaration
 
 
 #: Jobs that TransformerEngine cuts into steps, whose backends are predicted step by step.
@@ -82,8 +82,8 @@ def a_stepped_case(number: int, path: Path):
     rulebook = load_rulebook()
     asked = ("workload.framework=transformer_engine", *JOB, "workload.cp_size=2", *settings)
     request = Request(declared=(str(path),), gpu="h100", settings=asked, run=False)
-    patient = with_job(environment_of(request, rulebook), request, InputCache(rulebook))
-    return rulebook, patient.facts, patient.declaration
+    examined = with_job(environment_of(request, rulebook), request, InputCache(rulebook))
+    return rulebook, examined.facts, examined.declaration
 
 
 def said(rulebook, assessment):

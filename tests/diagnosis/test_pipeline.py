@@ -103,9 +103,9 @@ def test_kernels_do_not_run_on_facts_from_a_file_and_the_report_says_so(tmp_path
 
 def test_a_machine_described_by_hand_is_not_asked(tmp_path):
     request = Request(python=sys.executable, settings=("torch.version=2.6.0",))
-    patient = examine(request, empty_rulebook())
-    assert patient.python is None
-    assert patient.why_not == "--set torch.version describes another machine than this one"
+    examined = examine(request, empty_rulebook())
+    assert examined.python is None
+    assert examined.why_not == "--set torch.version describes another machine than this one"
     job_only = examine(Request(python=sys.executable, settings=("workload.dtype=float16",)), empty_rulebook())
     assert job_only.python is not None
 

@@ -111,7 +111,7 @@ def test_printing_sitecustomize(tmp_path: pathlib.Path) -> None:
     answer = snippet(
         "def run(r):\n    import os; return {'path': os.environ['PYTHONPATH']}", env={"PYTHONPATH": str(tmp_path)}
     )
-    assert answer.observed == {"path": str(tmp_path)}, "the user's PYTHONPATH is part of the patient"
+    assert answer.observed == {"path": str(tmp_path)}, "the kernel keeps the PYTHONPATH of the user"
 
 
 @pytest.mark.parametrize(
