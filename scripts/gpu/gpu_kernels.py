@@ -2,7 +2,7 @@
 
     python scripts/gpu/gpu_kernels.py [--output DIR] [--only facts,sdpa,...]
 
-Runs from a checkout, installed or not, with the interpreter that starts it as the target interpreter. Prints tables; writes
+Runs from a checkout, installed or not, with its own interpreter as the target. Prints tables; writes
 `DIR/kernels.json` with every answer in full.
 """
 
