@@ -256,14 +256,14 @@ def _wheel_abi_held(named: bool | str, abi: bool | str | None) -> bool | None:
 @derived(
     "flash-attn.wheel_cuda_held",
     BOOLEAN,
-    "torch is built for the major release of CUDA that flash-attn's wheel names; true for a wheel without a label",
+    "torch or the CUDA toolkit has the major release of CUDA that flash-attn's wheel names; true without a label",
     needs=("flash-attn.version",),
-    uses=("flash-attn.wheel", "torch.cuda_major"),
+    uses=("flash-attn.wheel", "torch.cuda_major", "toolkit.nvcc"),
 )
-def _wheel_cuda_held(version: str, wheel: str | None, major: str | None) -> bool | None:
+def _wheel_cuda_held(version: str, wheel: str | None, major: str | None, nvcc: str | None) -> bool | None:
     named = re.search(r"cu(1[0-9])\d*torch", _label(version, wheel))
-    if named is None:
-        return True
+    if named is None or (nvcc not in (None, ABSENT) and str(nvcc).partition(".")[0] == named[1]):
+        return True  # the toolkit has a libcudart of that release too
     return None if major in (None, ABSENT) else named[1] == major
 
 
