@@ -291,3 +291,13 @@ def _wheel_torch_held(built_for: str, torch: str) -> bool:
 )
 def _flash_attn_known_absent(version: str | None) -> bool:
     return version == ABSENT
+
+
+@derived(
+    "transformer-engine.core_alone",
+    BOOLEAN,
+    "a core wheel of TransformerEngine is known to be installed, and its torch part known not to be",
+    uses=("transformer-engine-torch.version", "transformer-engine-cu12.version", "transformer-engine-cu13.version"),
+)
+def _core_alone(torch_part: str | None, cu12: str | None, cu13: str | None) -> bool:
+    return torch_part == ABSENT and any(core not in (None, ABSENT) for core in (cu12, cu13))
