@@ -210,7 +210,7 @@ NO_BACKEND = "NO_BACKEND"
 def with_backend_findings(rulebook: Rulebook, assessment: Assessment) -> tuple[Finding, ...]:
     """The findings, and one for each library whose attention cannot run although no error says so."""
     findings = assessment.findings
-    if any(finding.severity == Severity.ERROR for finding in findings):
+    if any(finding.severity == Severity.ERROR or finding.assumption for finding in findings):
         return findings
     added = []
     for prediction in assessment.predictions:
