@@ -100,7 +100,7 @@ def _needs_absent_library(rule: Rule, missing: Mapping[str, str]) -> bool:
 
 def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | None:
     """Whether the rule fires; a run-time rule fires only for a backend that is selected."""
-    holds = rule.when.holds(known)
+    holds = rule.gate.holds(known)
     if holds is False or not rule.fails_at_run:
         return holds
     prefix = rule.fails_at_run[0].split(".")[0]

@@ -90,7 +90,7 @@ class FixSearch:
         trace = self.budget.trace
         self._evaluations = Allowance("remedies of rules", "evaluations", self.budget.evaluations, trace)
         self._nodes = Allowance("remedies of rules", "nodes", self.budget.nodes, trace)
-        self._new_warnings: dict[Any, frozenset[str]] = {}
+        self._assessments: dict[Any, Assessment] = {}
         self.rejected: list[str] = []  # why a remedy that a rule names cannot be applied
         self.unclear = frozenset(
             rule for group in assessment.undetermined for rule in group.rules if rule in rulebook.rules
@@ -128,13 +128,15 @@ class FixSearch:
 
     def new_warnings(self, outcome: CandidateFix) -> frozenset[str]:
         """Return the warnings that fire on the changed facts and did not fire before."""
-        key = outcome.changes
-        if key not in self._new_warnings:
-            before = {finding.rule for finding in self.base.findings}
-            after = evaluate(self.rulebook, outcome.facts).findings
-            warnings = (finding.rule for finding in after if finding.severity == Severity.WARNING)
-            self._new_warnings[key] = frozenset(warnings) - before
-        return self._new_warnings[key]
+        after = self.assessment_after(outcome).findings
+        warnings = frozenset(finding.rule for finding in after if finding.severity == Severity.WARNING)
+        return warnings - {finding.rule for finding in self.base.findings}
+
+    def assessment_after(self, outcome: CandidateFix) -> Assessment:
+        """Return what the whole rulebook says of the changed facts; equal changes are evaluated once."""
+        if outcome.changes not in self._assessments:
+            self._assessments[outcome.changes] = evaluate(self.rulebook, outcome.facts)
+        return self._assessments[outcome.changes]
 
     def completed(self, plan: FixPlan, depth: int = 0) -> CandidateFix | None:
         """Return the plan with releases that fit and with further findings fixed; None if that is impossible."""
