@@ -1,7 +1,7 @@
 """The one YAML style of rule files: order of keys, quotes, line width; the content stays what it was.
 
-A collection is written on one line where it fits and its place allows that, else one entry a line. `when`, `fix`,
-`references`, `signatures` and `tests` always take one entry a line. Anchors and comments stay.
+A collection is written on one line where it fits and its place allows that, else one entry a line; one of scalars alone
+is wrapped. `when`, `fix`, `references`, `signatures` and `tests` always take one entry a line. Anchors and comments stay.
 """
 
 from __future__ import annotations
@@ -128,11 +128,30 @@ class _Writer:
             if len(line) <= WIDTH or not node.value:
                 return [line]
             self._written = written
+            if all(isinstance(child, yaml.ScalarNode) for child in _children(node)):
+                return self._wrapped(head, node, indent)
         anchor = self._anchor(node)
         head = f"{head} &{anchor}" if anchor else head
         if isinstance(node, yaml.SequenceNode):
             return [head, *self._items(node, indent + 2, name)]
         return [head, *self._entries(node, indent + 2)]
+
+    def _wrapped(self, head: str, node: Any, indent: int) -> list[str]:
+        """Return a collection of scalars in brackets, on as many lines as it takes."""
+        anchor = self._anchor(node)
+        head = f"{head} &{anchor}" if anchor else head
+        opening, closing = "[]" if isinstance(node, yaml.SequenceNode) else "{}"
+        parts = [self._flow(child) for child in node.value] if opening == "[" else [
+            f"{_scalar(key, flow=True)}: {self._flow(value)}" for key, value in node.value
+        ]  # fmt: skip
+        line, lines = f"{head} {opening}{parts[0]}", []
+        for part in parts[1:]:
+            if len(line) + len(part) + 3 > WIDTH:
+                lines.append(f"{line},")
+                line = f"{' ' * (indent + 2)}{part}"
+            else:
+                line = f"{line}, {part}"
+        return [*lines, f"{line}{closing}"]
 
     def _entries(self, node: Any, indent: int) -> list[str]:
         lines: list[str] = []
@@ -141,11 +160,11 @@ class _Writer:
         return lines
 
     def _items(self, node: Any, indent: int, name: str) -> list[str]:
-        """Return a list, one item a line; a mapping of `fix` has one key a line."""
+        """Return a list, one item a line; a mapping of `fix`, or one that fits no line, has one key a line."""
         pad = " " * indent
         lines: list[str] = []
         for item in node.value:
-            if isinstance(item, yaml.MappingNode) and item.value and name == "fix" and id(item) not in self._named:
+            if self._opens(item, indent, name):
                 inner = self._entries(item, indent + 2)
                 first = next(number for number, line in enumerate(inner) if not line.lstrip().startswith("#"))
                 inner[first] = f"{pad}- {inner[first].lstrip()}"
@@ -155,6 +174,17 @@ class _Writer:
             found = self._value(f"{pad}-", item, indent, block=False, name=f"item of {name}")
             lines += [*(f"{pad}{text}" for text in comment.above), _with_comment(found[0], comment.behind), *found[1:]]
         return lines
+
+    def _opens(self, item: Any, indent: int, name: str) -> bool:
+        """Whether a mapping in a list takes one key a line, the first behind the dash."""
+        if not isinstance(item, yaml.MappingNode) or not item.value or id(item) in self._named:
+            return False
+        if name == "fix" or self._has_comment(item):
+            return True
+        written = set(self._written)
+        fits = indent + 2 + len(self._flow(item)) <= WIDTH
+        self._written = written
+        return not fits
 
     def _flow(self, node: Any) -> str:
         """Return a node on one line."""
@@ -204,6 +234,14 @@ def _rank(key: str) -> tuple[int, int]:
     if key in ORDER:
         return 0, ORDER.index(key)
     return (1, 0) if key.startswith("x-") else (2, 0) if key == "tests" else (0, len(ORDER))
+
+
+def _children(node: Any) -> Iterator[Any]:
+    """Yield the values of a collection; an alias of a merge counts as one that fits a line."""
+    if isinstance(node, yaml.SequenceNode):
+        yield from node.value
+    else:
+        yield from (key if key.tag == _MERGE else value for key, value in node.value)
 
 
 def _nodes(node: Any) -> Iterator[Any]:
