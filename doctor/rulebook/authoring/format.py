@@ -1,7 +1,8 @@
 """The one YAML style of rule files: order of keys, quotes, line width; the content stays what it was.
 
 A collection is written on one line where it fits and its place allows that, else one entry a line; one of scalars alone
-is wrapped. `when`, `fix`, `references`, `signatures` and `tests` always take one entry a line. Anchors and comments stay.
+is wrapped. `when`, `fix`, `references`, `signatures` and `tests` always take one entry a line. Anchors and comments
+stay.
 """
 
 from __future__ import annotations
