@@ -129,6 +129,10 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 gets the words all the same
     try:
+        if level := os.environ.get("ATTN_DOCTOR_LOG"):
+            from doctor.util.logs import enable_logging  # door: only where it is requested
+
+            enable_logging(level)
         with graceful_shutdown():
             return _dispatch(_spelled(list(arguments)))
     except DoctorError as error:
