@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from shlex import quote
@@ -47,6 +48,11 @@ class FixLine:
         if self.kind == LineKind.UNSET:
             return f"unset {' '.join(self.names)}"
         return f"# {self.text}" if self.kind == LineKind.NOTE else self.text
+
+    @property
+    def computed(self) -> bool:
+        """Whether it sets a variable to the output of a command."""
+        return self.kind == LineKind.SET and _is_computed(self.text.strip('"'))
 
     @property
     def runnable(self) -> bool:
@@ -149,5 +155,12 @@ def _setting(name: str, value: Any) -> FixLine:
 
 
 def _shell_value(text: str) -> str:
-    """Return the text quoted, except that the shell still expands a variable such as `$LD_LIBRARY_PATH` in it."""
+    """Return the text quoted, except that the shell still expands `$LD_LIBRARY_PATH` or runs one whole `$(command)`."""
+    if _is_computed(text):
+        return f'"{text}"'
     return f'"{text}"' if "$" in text and not set('"`\\\n').intersection(text) and "$(" not in text else quote(text)
+
+
+def _is_computed(value: str) -> bool:
+    """Return whether the value of a variable is the output of one command."""
+    return re.fullmatch(r"\$\([^$`\\\n]+\)", value) is not None

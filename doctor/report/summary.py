@@ -39,7 +39,7 @@ def conclusion(report: Report) -> tuple[str, str, str]:
     skipped = relevant(report)
     if word == OK and skipped and not report.cases:
         more = f"{count(skipped)} skipped"
-        sentence = f"{sentence[:-1]}; {more})" if sentence.endswith(")") else f"{sentence} ({more})"
+        sentence = f"{sentence}; {more}" if sentence.endswith(")") else f"{sentence} ({more})"
     return look, word, sentence
 
 

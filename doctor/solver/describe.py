@@ -8,9 +8,9 @@ from typing import Any
 
 from doctor.facts.settings import attention_call
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, Change, ChangeKind, Fix, InstallPlan, Severity
+from doctor.model import ABSENT, Change, ChangeKind, Fix, InstallPlan, PinnedRequirement, Severity
 from doctor.packages.flash_attn_build import CORE_HOURS
-from doctor.packages.flash_attn_wheels import PACKAGE, find
+from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, find
 from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, orphans, owner_of
 from doctor.packages.requirements import admits, normalized
@@ -60,7 +60,7 @@ def as_fix(
         resolves=resolves,
         leaves=tuple(sorted(rule for rule in outcome.firing if rule in errors)),
         safety=outcome.safety,
-        note=_note(repair, outcome, after, first, minimal) or None,
+        note=" ".join(filter(None, (_note(repair, outcome, after, first, minimal), _wheel_note(repair, plan)))) or None,
         plan=plan,
         costs=(*in_words(repair.stack, outcome.chosen), *_source_builds(repair, plan)),
         regressions=regressions.of(outcome) if regressions is not None else None,
@@ -69,18 +69,31 @@ def as_fix(
 
 def _source_builds(repair: FixSearch, plan: InstallPlan) -> Iterator[str]:
     """Yield the cost of compiling flash-attn where no wheel of its release fits, with the release that has one."""
-    line = next((line for line in plan.to_rebuild if line.package == PACKAGE), None)
-    if line is None or plan.wheel_url is not None:
+    line = _compiled(plan)
+    if line is None:
         return
-    target = wheel_target_of(repair.base.known, plan.torch, repair.stack)
     low, high = CORE_HOURS
-    other = next((wheel for wheel in find(target, near=False).fitting if not wheel.doubt), None)
-    instead = f"; {other.version} has one: `pip install {other.url}`" if other is not None else ""
-    on = f" for torch {target.torch}" if target.torch else ""
-    yield (
-        f"`{PACKAGE}` {line.version} has no official wheel{on}: a source build takes {low:g} to {high:g} core-hours "
-        f"per GPU architecture{instead}"
-    )
+    other = _other_wheel(repair, plan)
+    instead = f" ({other.version} has a wheel)" if other is not None else ""
+    yield f"compiles `{PACKAGE}` {line.version}: {low:g} to {high:g} core-hours per GPU architecture{instead}"
+
+
+def _compiled(plan: InstallPlan) -> PinnedRequirement | None:
+    """Return the line of flash-attn where the plan compiles it."""
+    line = next((line for line in plan.to_rebuild if line.package == PACKAGE), None)
+    return line if plan.wheel_url is None else None
+
+
+def _other_wheel(repair: FixSearch, plan: InstallPlan) -> Wheel | None:
+    """Return the newest official flash-attn wheel that fits the torch of the plan, of any release."""
+    target = wheel_target_of(repair.base.known, plan.torch, repair.stack)
+    return next((wheel for wheel in find(target, near=False).fitting if not wheel.doubt), None)
+
+
+def _wheel_note(repair: FixSearch, plan: InstallPlan) -> str | None:
+    """Return how to avoid compiling flash-attn, in a sentence."""
+    other = _other_wheel(repair, plan) if _compiled(plan) is not None else None
+    return f"To avoid the source build, install {other.version}: `pip install {other.url}`." if other else None
 
 
 def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]) -> tuple[Change, ...]:
@@ -278,4 +291,6 @@ def _action(change: Change) -> str:
         return f"call `{call}`"
     if change.after is None:
         return f"unset `{change.name}`"
+    if "$" in change.after:
+        return f"set `{change.name}`"  # computed: its command shows how
     return f"set `{change.name}` to `{change.after}`"

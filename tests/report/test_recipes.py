@@ -143,14 +143,18 @@ def test_what_no_registry_has_is_told_and_not_installed():
     assert "`mamba-ssm`, `apex` were built against the old torch" in (found.fixes[0].note or "")
 
 
-def test_a_variable_that_nobody_set_ends_the_script_before_it_does_harm(tmp_path: Path):
+def test_an_empty_variable_ends_the_script_before_it_does_harm(tmp_path: Path):
     """An empty one would make links in the system's own folder."""
     script = fragment("shell", incident("f"))
-    given = {"PATH": "/usr/bin:/bin"}
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nexit 1\n")  # the wheel is not installed
+    python.chmod(0o755)
+    given = {"PATH": f"{python.parent}:/usr/bin:/bin"}
     done = subprocess.run(["sh", "-c", script + "echo on"], capture_output=True, text=True, env=given, cwd=tmp_path)
     assert done.returncode != 0 and "CUDNN_WHEEL" in done.stderr and "on" not in done.stdout
     (tmp_path / "lib").mkdir()
-    given["CUDNN_WHEEL"] = str(tmp_path)
+    python.write_text(f"#!/bin/sh\necho {tmp_path}\n")
     done = subprocess.run(["sh", "-c", script + 'echo "$CUDNN_HOME"'], capture_output=True, text=True, env=given)
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}\n")
     assert (tmp_path / "lib" / "libcudnn.so").is_symlink()
