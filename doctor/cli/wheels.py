@@ -25,9 +25,9 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.solver.install_plan import wheel_target_of
 
-from .options import FactFiles, Gpu, Output, Python, Requirements, Rules, Settings, SitePackages
+from .options import Output
 from .output import write
-from .request import TargetOptions, request_of
+from .request import TargetOptions, examines, request_of
 
 _ASKED = re.compile(r"(?P<name>[A-Za-z0-9._-]+?)(?:==(?P<version>[A-Za-z0-9.!+_-]+))?")
 MOST = 4  # releases told of
@@ -37,21 +37,16 @@ _CERTAINTY = {
 }
 
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("wheels")
+@examines(workload=False)
 def wheels(
     package: Annotated[
         str, typer.Argument(metavar="PACKAGE", help="flash-attn, or one release of it: flash-attn==2.8.3.")
     ],
-    python: Python = None,
-    site_packages: SitePackages = None,
-    facts: FactFiles = None,
-    requirements: Requirements = None,
-    gpu: Gpu = None,
-    settings: Settings = None,
-    rules: Rules = None,
+    target: TargetOptions,
     formats: Annotated[
         str, typer.Option("--format", metavar="FORMAT", click_type=click.Choice(["text", "json"]), help="text or json.")
     ] = "text",
@@ -59,7 +54,6 @@ def wheels(
 ) -> int:
     """Find the official flash-attn wheel for this environment; else the nearest ones, and how to build it."""
     version = _asked(package)
-    target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules)
     known, here = _known(target)
     place = wheel_target_of(known)
     answer = find(place, version)

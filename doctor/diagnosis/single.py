@@ -52,6 +52,7 @@ def diagnose_one(
     if request.fixes and to_fix.findings:
         from doctor.solver.solve import no_fix, solve
 
+        tell("searching for a fix")
         given, requires = to_fix.known.given, examined.requirements
         fixes = solve(rulebook, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
         hopeless = no_fix(rulebook, given, to_fix, fixes, limits=limits, installed=requires)

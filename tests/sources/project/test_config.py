@@ -42,7 +42,7 @@ def test_faulty_defaults_are_told_with_the_file(text, message, tmp_path):
         ),
         ("[tool.attn-doctor]\nignore = [\n {rule = 'A', reason = 'b', until = 'soon'}]", 3, "needs a date", None),
         ("[[tool.attn-doctor.ignore]]\nrule = ['A']\nreason = 'b'\nuntil = 2999-01-01", 1, "`rule` needs a text", None),
-        ("[tool.attn-doctor.workload]\nhead_dim = 64", 2, "head_dim", "did you mean `head_dim_qk`?"),
+        ("[tool.attn-doctor.workload]\nhead_dims = 64", 2, "head_dims", "did you mean `head_dim_qk`?"),
         ("[tool.attn-doctor]\ngpu = 'a100\n", 2, "not TOML", None),
         ("[tool.attn-doctor.environments]\ntrain = []", 2, "names no file", None),
         (
