@@ -19,7 +19,7 @@ class NoDiagnosis(DoctorError):
 
 
 class Interrupted(DoctorError):
-    """Ended by the user or the system before it was through; what is kept of it stands in the hint."""
+    """Ended by the user or the system before it was through; the hint says what is kept."""
 
     exit_code = 130
 

@@ -79,7 +79,7 @@ def fix(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", rich_help_panel=INSTALL, help="Ask uv or pip whether the fix resolves.")
+        bool, typer.Option("--dry-run", rich_help_panel=INSTALL, help="Check with uv or pip whether the fix resolves.")
     ] = False,
     verify: Annotated[
         bool,
@@ -90,13 +90,13 @@ def fix(
     apply: Annotated[
         bool,
         typer.Option(
-            "--apply", rich_help_panel=INSTALL, help="Install it into the target, after asking, and check again."
+            "--apply", rich_help_panel=INSTALL, help="Install it into the target after confirmation, and check again."
         ),
     ] = False,
     rollback: Annotated[
-        bool, typer.Option("--rollback", rich_help_panel=INSTALL, help="Undo the last --apply, after asking.")
+        bool, typer.Option("--rollback", rich_help_panel=INSTALL, help="Undo the last --apply, after confirmation.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", rich_help_panel=INSTALL, help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", rich_help_panel=INSTALL, help="Continue without confirmation.")] = False,
     installer: Annotated[
         str | None,
         typer.Option(
@@ -174,7 +174,7 @@ def fix(
         write_atomically(Path(pin), render_pins(report), force=force)
         screen.tell(f"wrote `{pin}`")
         if plain:
-            return exit_code(report, "error")  # the file says it all; no other format or place was asked for
+            return exit_code(report, "error")  # no other output was requested
     for render, item in renders:
         deliver(render, report, item.file, screen)
     return exit_code(report, "error") if decided is None else decided

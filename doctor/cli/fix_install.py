@@ -42,7 +42,7 @@ def check_options(options: InstallOptions, target: TargetOptions) -> None:
 
 
 def refused(report: Report) -> bool:
-    """Whether a proof was asked for and says no somewhere."""
+    """Whether a verification was requested and failed somewhere."""
     return report.proof is not None and any(step.outcome is False for step in report.proof.steps)
 
 
@@ -52,11 +52,11 @@ def proven(report: Report, options: InstallOptions, request: Request, progress: 
         proof, after = prove(report, request, options, lambda text: _confirmed(text, options, progress), progress.step)
     if proof is None:
         return replace(report, notes=(*report.notes, "no package changes: nothing to install")), None
-    told = replace(report, proof=proof)
+    verified = replace(report, proof=proof)
     if after is not None:
         left = any(finding.severity == Severity.ERROR for finding in after.findings)
-        return told, int(left or refused(told))
-    return told, 1 if refused(told) else None
+        return verified, int(left or refused(verified))
+    return verified, 1 if refused(verified) else None
 
 
 def taken_back(options: InstallOptions, request: Request, progress: Progress) -> tuple[Report, int]:
@@ -75,7 +75,7 @@ def tell_proof(report: Report) -> None:
 def _confirmed(plan: str, options: InstallOptions, progress: Progress) -> bool:
     """Show what will be done, and return whether the user agrees."""
     if not options.yes and not sys.stdin.isatty():
-        raise DoctorError("cannot ask for confirmation: stdin is no terminal", "`--yes` goes ahead without asking")
+        raise DoctorError("cannot request confirmation: stdin is no terminal", "`--yes` continues without confirmation")
     with progress.paused():
         sys.stderr.write(plan)
         if options.yes:

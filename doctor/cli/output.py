@@ -72,7 +72,7 @@ class Destination:
 
 
 def destinations(formats: Sequence[str] | None, output: str | None) -> tuple[Destination, ...]:
-    """Return the outputs that `--format F[=FILE]` and `--output FILE` ask for; DoctorError where two share stdout."""
+    """Return the outputs that `--format F[=FILE]` and `--output FILE` name; DoctorError where two share stdout."""
     found = []
     for given in formats or ["text"]:
         name, has_file, file = given.partition("=")

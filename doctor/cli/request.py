@@ -1,4 +1,4 @@
-"""What a command line asks for, as a request of the pipeline; the project's own defaults fill what is not given."""
+"""The command line as a request of the pipeline; the project's own defaults fill what is not given."""
 
 from __future__ import annotations
 

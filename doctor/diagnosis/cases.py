@@ -130,7 +130,7 @@ def _one(name: str | None) -> tuple[str, ...]:
 
 
 def _job_names(pairs: Sequence[tuple[str | None, str | None]]) -> list[str | None]:
-    """What each job is called: what tells it from the others, the files' names where these suffice."""
+    """The name of each job: what differs from the others, the files' names where these suffice."""
     models, jobs = (_names([pair[axis] for pair in pairs]) for axis in (0, 1))
     told: list[str | None] = []
     for model, job in pairs:
@@ -155,7 +155,7 @@ def _short(path: str) -> str:
 
 
 def merge_findings(cases: Sequence[Case]) -> tuple[Finding, ...]:
-    """What any case shows: one finding for the same rule, cause and grade, with the numbers of its cases."""
+    """What any case shows: one finding for the same rule, cause and severity, with the numbers of its cases."""
     found: dict[tuple[object, ...], list[int]] = {}
     first: dict[tuple[object, ...], Finding] = {}
     environments = len({case.environment for case in cases}) > 1
@@ -178,7 +178,7 @@ def common_facts(cases: Sequence[Case]) -> Facts:
 
 
 def merge_undetermined(cases: Sequence[Case]) -> tuple[Undetermined, ...]:
-    """What could not be told in some case, for want of the same facts."""
+    """What was skipped in some case, with the same missing facts."""
     rules: dict[tuple[tuple[str, ...], str], dict[str, None]] = {}
     for case in cases:
         for item in case.undetermined:
@@ -190,7 +190,7 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
     """The report of every case of the request; of a single one, that of a check of it."""
 
     if request.baseline is not None:
-        read_baseline(Path(request.baseline))  # a bad one is told before all the work
+        read_baseline(Path(request.baseline))  # a bad one is reported before all the work
     asked, inputs = case_matrices(request, rulebook), InputCache(rulebook, request.held)
     clock.lap("facts")
     if sum(len(plan.cases) for plan in asked) == 1:  # the project's matrix shrinks where there is a GPU
@@ -214,7 +214,7 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
         clock.lap("fixes")
     notes = dict.fromkeys(note for environment in environments for note in _notes(environment))
     if request.run and any(finding.confirm for finding in found):
-        notes["no kernel was run: several cases were judged at once, and each is asked on its own"] = None
+        notes["no kernel was run: several cases were checked at once; check one case alone to run kernels"] = None
     return Report(
         tool=TOOL,
         rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},

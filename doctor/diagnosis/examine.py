@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DiagnosisInput:
-    """What is known before any rule is asked, and the interpreter in which a kernel can be run."""
+    """What is known before any rule is evaluated, and the interpreter in which a kernel can be run."""
 
     facts: Facts
     python: str | None = None
@@ -81,7 +81,7 @@ class InputCache:
 
 
 def ask_ahead(request: Request) -> InterpreterQuery | None:
-    """The interpreter under examination, if it is another than ours: asked while the rules are read."""
+    """The interpreter under examination, if it is another than ours: queried while the rules are read."""
     if request.facts or request.declared or request.site_packages is not None:
         return None
     return query_interpreter(request.python)
@@ -124,7 +124,7 @@ def names_no_job(request: Request, facts: Facts) -> bool:
 
 
 def takes_project_gpus(request: Request, examined: DiagnosisInput) -> bool:
-    """Whether the project's GPUs count: none is stated, and none found but what a declared job script asks for."""
+    """Whether the project's GPUs count: none is stated, and none found except what a declared job script requests."""
     if any(said.startswith("gpu.") for said in (*request.settings, *request.given)):
         return False
     return examined.declaration is not None or examined.facts.value("gpu.sm") in (None, ABSENT)

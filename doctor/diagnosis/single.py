@@ -23,7 +23,7 @@ from .suppressions import apply_suppressions
 if TYPE_CHECKING:
     from doctor.runner.run import PrewarmedProcess
 
-#: Findings and predictions as they stand after the runs, with the job's own runs, notes and seconds by stage.
+#: Findings and predictions after the runs, with the job's own runs, notes and seconds by stage.
 _AsRun = tuple[
     tuple[Finding, ...], tuple[Confirmation, ...], tuple[str, ...], tuple[Prediction, ...], Mapping[str, float]
 ]
@@ -101,7 +101,7 @@ def _confirm(
     tell: Callable[[str], None],
     ahead: PrewarmedProcess | None,
 ) -> _AsRun:
-    """What the GPU says, where there may be one and it may be asked."""
+    """Confirm findings on the GPU, where there may be one and it may be used."""
     known = assessment.known
     if not request.run or not examined.python or not _may_have_gpu(known):
         callers = any(finding.confirm for finding in found)
@@ -140,12 +140,12 @@ def prewarm_kernels(request: Request) -> PrewarmedProcess | None:
     return prewarm(named_interpreter(request.python) or sys.executable)
 
 
-#: What shows that a driver is there, without asking it: Linux, Linux under Windows.
+#: Files that show a driver without loading it: Linux, Linux under Windows.
 _DRIVER = ("/dev/nvidiactl", "/dev/dxg")
 
 
 def _may_have_gpu(known: FactResolver) -> bool:
-    """Whether a kernel is worth asking: also where there is a driver, but it tells nothing of its GPUs."""
+    """Whether a kernel is worth running: also where there is a driver that does not list its GPUs."""
     capability, count = known.value("gpu.sm"), known.value("gpu.count")
     if capability is not None:
         return bool(capability != ABSENT)

@@ -78,7 +78,7 @@ def _tag_fits(tag: str, python: str) -> bool:
 
 
 class ReleaseIndex:
-    """Package → releases, each package's line parsed when it is first asked for."""
+    """Package → releases, each package's line parsed at its first use."""
 
     def __init__(self, lines: Mapping[str, str], refreshed: str = "") -> None:
         self._lines = lines

@@ -23,7 +23,7 @@ EXTRAS = {"transformer-engine": "[pytorch]"}
 
 
 class LineKind(TextEnum):
-    """What a line asks for."""
+    """What a line does."""
 
     COMMAND = "command"
     SET = "set"  # an environment variable

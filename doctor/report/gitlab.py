@@ -1,4 +1,4 @@
-"""The findings as GitLab's code quality report, which a merge request shows beside the changed lines."""
+"""The findings as GitLab's code quality report, which a merge request shows next to the changed lines."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A backend may have parts (`te.fused` is one of three cuDNN sub-backends). Rules take parts out like backends; which
 part serves is the fact `te.fused.variant`, on which later rules may build, and the backend is out when none does.
-A workload that is cut into steps (`te.fused.steps`: context parallelism) asks the same of every step.
+A workload that is cut into steps (`te.fused.steps`: context parallelism) needs the same in every step.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def predict(rulebook: Rulebook, library: Library, known: FactResolver) -> Predic
 def variant(
     rulebook: Rulebook, library: Library, backend: str, known: FactResolver
 ) -> tuple[str | None, tuple[Reason, ...]]:
-    """(the part of `backend` that serves, `absent` for none, None for could not tell; what speaks against the rest)."""
+    """(the part of `backend` that serves, `absent` for none, None for unknown; the reasons against the rest)."""
     remembered = known.memo.get(backend)
     if remembered is not None:
         chosen, reasons = remembered
@@ -146,7 +146,7 @@ def variant(
 
 
 def reached(rulebook: Rulebook, library: Library, backend: str, known: FactResolver) -> bool | None:
-    """Whether the library's own filters let `backend` through to where its parts are asked."""
+    """Whether the library's own filters let `backend` through to where its parts are tested."""
     index = rulebook.support.get(library.name)
     inner = index.any_of(parts=True) if index else None
     if index is None or inner is None:
@@ -187,8 +187,8 @@ def _of_steps(
         if chosen == ABSENT:
             firm = next((reason for reason in reasons if reason.holds), None)
             shape = f"a step of {at_step.value('te.seqlen_q')} query and {at_step.value('te.seqlen_kv')} key tokens"
-            told = f"{shape} under mask {at_step.value('te.mask')}: {firm.message if firm else 'no part serves it'}"
-            return Fact(key, ABSENT if wants_variant else told, source)
+            refusal = f"{shape} under mask {at_step.value('te.mask')}: {firm.message if firm else 'no part serves it'}"
+            return Fact(key, ABSENT if wants_variant else refusal, source)
         if chosen is None:
             return Fact(key, None, source, None, _lacking(reasons))
         serving = chosen
@@ -250,7 +250,7 @@ def _candidate(library: Library, backend: str, title: str, reasons: list[Reason]
 
 
 def order_that_counts(orders: Orders, known: FactResolver) -> tuple[str, ...] | None:
-    """The order of preference that counts for these facts; None when it cannot be told which."""
+    """The order of preference that counts for these facts; None when it is unknown which."""
     for when, order in orders:
         holds = True if when is None else when.holds(known)
         if holds:
@@ -261,7 +261,7 @@ def order_that_counts(orders: Orders, known: FactResolver) -> tuple[str, ...] | 
 
 
 def _select(orders: Orders, usable: Mapping[str, bool | None], known: FactResolver) -> tuple[str | None, bool]:
-    """(backend or None, whether it could be told). An unknown candidate ahead of a usable one decides nothing."""
+    """(backend or None, whether it is known). An unknown candidate ahead of a usable one decides nothing."""
     verdicts: set[tuple[str | None, bool]] = set()
     for when, order in orders:
         holds = True if when is None else when.holds(known)
@@ -286,7 +286,7 @@ def _first(order: tuple[str, ...], usable: Mapping[str, bool | None]) -> tuple[s
 def _first_runtime(
     rulebook: Rulebook, library: Library, known: FactResolver, serving: frozenset[str] | None
 ) -> Reason | None:
-    """What dies at import (`serving` None) or in a step; one that cannot be told only where nothing is certain."""
+    """What dies at import (`serving` None) or in a step; an unknown one only where nothing is certain."""
     index = rulebook.runtime.get(library.name)
     if index is None:
         return None

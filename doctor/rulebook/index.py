@@ -11,7 +11,7 @@ from .rule import Library, Rule
 
 #: (position among all rules, rule, what is left of its condition)
 Entry = tuple[int, "Rule", Condition]
-#: rules that all ask the same first: (that condition, or None, the rules)
+#: rules that all test the same first: (that condition, or None, the rules)
 Group = tuple["Leaf | None", tuple[Entry, ...]]
 
 
@@ -33,7 +33,7 @@ class RuleIndex:
         return iter(self.rules)
 
     def firing(self, known: FactResolver, parts: bool | None = None) -> Iterator[tuple[int, Rule, bool | None]]:
-        """(position, rule, True or None for could not tell) of every rule that is not plainly silent.
+        """(position, rule, True, or None for unknown) of every rule that is not plainly silent.
 
         `parts`: only rules that speak of parts of backends (True), or only those that do not (False).
         """

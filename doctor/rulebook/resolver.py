@@ -49,7 +49,7 @@ class FactResolver:
         return found
 
     def with_(self, facts: Facts, predict: Callable[[FactResolver, str], Fact | None] | None) -> FactResolver:
-        """The same knowledge with some facts replaced; everything that follows is worked out anew."""
+        """The same knowledge with some facts replaced; everything that follows is derived again."""
         return FactResolver(self._given.with_(*facts.values()), self._implications, predict)
 
     def settle(self, fact: Fact) -> None:
@@ -107,7 +107,7 @@ class FactResolver:
         if key.startswith("env."):
             return Fact(key, ABSENT, "not set")
         if key.startswith("ranks."):
-            return Fact(key, ABSENT, "no other rank was asked")
+            return Fact(key, ABSENT, "no other rank was compared")
         known_term = term(key)
         if key.startswith("workload."):
             if self.has_workload and known_term.default is not None:

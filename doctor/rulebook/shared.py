@@ -1,4 +1,4 @@
-"""What several cases share, judged once, so that each asks only what is left.
+"""What several cases share, judged once, so that each evaluates only what is left.
 
 Nothing here says which rules those are. What the cases have in common is asked every condition with the rest held back
 (the GPU and the job of an environment; the releases that a range admits); an answer that would need it cannot be had,
@@ -27,7 +27,7 @@ class DependsOnCase(Exception):
 
 
 class SharedResolver(FactResolver):
-    """The look-up for what cases share; whoever asks for more hears `DependsOnCase`."""
+    """The look-up for what cases share; any other key raises `DependsOnCase`."""
 
     __slots__ = ("_held_back", "_open")
 
@@ -58,7 +58,7 @@ class SharedResolver(FactResolver):
 
     @property
     def settled(self) -> Mapping[str, Fact]:
-        """Every fact that was asked for and that nothing held back changes."""
+        """Every fact that was read and that nothing held back changes."""
         return self._cache
 
 

@@ -25,7 +25,7 @@ CONTRACT = 1
 AHEAD = "--ahead"
 #: Folder with the kernel package inside the run folder, named so that it shadows no library.
 PACKAGE = "attn_doctor_kernels"
-PIPE_HOLDS = 32 << 10  # bytes that a pipe takes at once, even if nobody reads
+PIPE_HOLDS = 32 << 10  # bytes that a pipe takes at once, even without a reader
 MAX_LINE = 8 << 20  # a longer line is no result
 STDERR_TAIL = 8 << 10
 
@@ -158,7 +158,7 @@ class KernelProcess:
         return False
 
     def check_interrupt(self) -> None:
-        """Raise KeyboardInterrupt if a signal asked the doctor to end; called repeatedly while waiting."""
+        """Raise KeyboardInterrupt if a signal ends the doctor; called repeatedly while waiting."""
         if end_requested():
             raise KeyboardInterrupt
 

@@ -184,10 +184,10 @@ class Causes:
                 ids = {backend.id, backend.part_of}
                 struck = [*common, *(rule for rule in rules if ids.intersection(rule.disables))]
                 orders = library.variants[backend.part_of]
-                asked = traced(self.rulebook, self.facts)
+                known_reads = traced(self.rulebook, self.facts)
                 limits = self._limits(struck)
-                if backend.id not in (order_that_counts(orders, asked) or ()):
-                    limits = (*limits, Limit(None, frozenset(asked.reads)))
+                if backend.id not in (order_that_counts(orders, known_reads) or ()):
+                    limits = (*limits, Limit(None, frozenset(known_reads.reads)))
                 yield Blocked(backend.id, backend.title, limits)
 
     def _limits(self, rules: Iterable[Rule]) -> tuple[Limit, ...]:
@@ -213,8 +213,8 @@ class Causes:
         """
         found: set[str] = set()
         for part in condition.parts if isinstance(condition, All) else (condition,):
-            asked = part.key.removesuffix(".version") if isinstance(part, Leaf) and part.text == PRESENT else ""
-            if isinstance(part, Leaf) and asked not in ("", part.key) and owner_of(asked) is None:
+            known_reads = part.key.removesuffix(".version") if isinstance(part, Leaf) and part.text == PRESENT else ""
+            if isinstance(part, Leaf) and known_reads not in ("", part.key) and owner_of(known_reads) is None:
                 continue
             known = traced(self.rulebook, self.facts)
             part.holds(known)

@@ -114,7 +114,7 @@ def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]
     by_code = {key for pick in plan.picks if pick.alternative.call for key in pick.alternative.config}
     for key, value in plan.config.items():
         if key in by_code or key.removeprefix("workload.") in by_code:
-            continue  # what the change of code brings about, told by its line
+            continue  # the effect of the change of code, which its line shows
         present = repair.base.known.value(key)
         if is_change(present, value):
             name = key.removeprefix("workload.")
@@ -156,8 +156,8 @@ def _why_package(
             (c for c in stack.clashes(others) if name in (c.package, c.needs, owner_of(c.needs), owner_of(c.package))),
             None,
         )
-        cured = () if outcome.plan.picks else resolves
-        moved = _summary(repair, cured) if cured else "updated to stay compatible with the others"
+        cleared_by = () if outcome.plan.picks else resolves
+        moved = _summary(repair, cleared_by) if cleared_by else "updated to stay compatible with the others"
         reasons.append(f"Because {clash.sentence}" if clash else moved)
     if name == "torch" and version != ABSENT:
         brought = brings(stack, version).get("cudnn.version") or outcome.known.value("cudnn.version")

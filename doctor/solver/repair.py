@@ -219,7 +219,7 @@ class FixSearch:
         )
 
     def _consequences(self, plan: FixPlan) -> dict[str, Any]:
-        """Return the facts that follow from the plan; `{key}` stands for the present value of that key."""
+        """Return the facts that follow from the plan; `{key}` is the present value of that key."""
         value = self.base.known.value
         return {key: value(text[1:-1]) if str(text).startswith("{") else text for key, text in plan.then.items()}
 

@@ -121,7 +121,7 @@ def _extend(
     forced = {next(iter(packages)) for packages in movers if len(packages) == 1}
     further = len(forced) + any(not packages & forced for packages in movers)
     if not all(movers) or len(chosen) + further > size:
-        return  # a requirement that nothing can mend, or more packages than this size has room for
+        return  # a requirement that nothing can meet, or more packages than this size has room for
     for package, narrowed in min(zip(movers, ways, strict=True), key=lambda pair: len(pair[0]))[1]:
         spec = ",".join(part for part in (wanted.get(package, ""), narrowed) if part)
         fitting = (
@@ -142,7 +142,7 @@ def _each(
     nodes: Allowance,
     dead_end: int,
 ) -> Iterator[dict[str, str]]:
-    """One more package at each of these versions; what metadata cannot tell from a dead end is one."""
+    """One more package at each of these versions; what metadata shows as a dead end is left out."""
     dead: set[Any] = set()
     torch = stack.completed(chosen).get("torch")
     for version in versions:
@@ -157,7 +157,7 @@ def _each(
 
 
 def unresolved_clashes(stack: PackageSet, chosen: Versions) -> list[Clash]:
-    """The requirements that break and that no installer mends by itself."""
+    """The requirements that break and that no installer fixes by itself."""
     return [clash for clash in stack.clashes(chosen) if not _installer_moves(stack, clash, chosen)]
 
 

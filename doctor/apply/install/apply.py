@@ -1,4 +1,4 @@
-"""Install a fix into the target: show the plan, ask, save the state, install, check; `--rollback` undoes it."""
+"""Install a fix into the target: show the plan, confirm, save the state, install, check; `--rollback` undoes it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def apply(
     installer: Installer,
     python: str,
     options: InstallOptions,
-    ask: Callable[[str], bool],
+    agree: Callable[[str], bool],
     tell: Callable[[str], None],
 ) -> tuple[Verification, Report | None]:
     """(the steps taken, what the check says afterwards); the freeze is written before anything is touched."""
@@ -83,7 +83,7 @@ def apply(
     work = Work(installer, place, pins, options.proof_timeout, options.break_system_packages)
     tell("planning …")
     plan = work.foreseen(plan, before)
-    if not ask(_plan_text(plan, work, folder, before)):
+    if not agree(_plan_text(plan, work, folder, before)):
         return Verification(
             VerificationKind.APPLY,
             fix.title,
@@ -265,10 +265,10 @@ def would_install(said: str) -> dict[str, str]:
 
 
 def _moves(plan: InstallSteps, name: str) -> bool:
-    """Whether this name stands in the plan only because a resolver had to consider it."""
+    """Whether this name is in the plan only because a resolver had to consider it."""
     built = {line.package for line in plan.built}
-    asked = {normalized(re.split(r"[\[=]", text)[0]) for text in plan.requirements}
-    return name not in asked | built | set(plan.removed)
+    requested = {normalized(re.split(r"[\[=]", text)[0]) for text in plan.requirements}
+    return name not in requested | built | set(plan.removed)
 
 
 def state(before: Mapping[str, frozen.Kept], now: Mapping[str, frozen.Kept]) -> str:

@@ -41,7 +41,7 @@ class Question:
     needs: tuple[str, ...] = ()  # requirements of what no registry has, and that is installed all the same
     built: tuple[str, ...] = ()  # pins that are compiled on the spot: no resolver reads them without help
     stays: tuple[str, ...] = ()  # held or built, and as it is installed: not what the fix is answerable for
-    firm: frozenset[str] = frozenset()  # of those beside, what may not move at all
+    firm: frozenset[str] = frozenset()  # of those, what may not move at all
     constraints: tuple[str, ...] = ()  # files of the user's own ranges
     platform: Platform = field(default_factory=Platform)
     glibc: str | None = None
@@ -63,7 +63,7 @@ class Resolution:
 def resolve(
     question: Question, installer: Installer, index: ReleaseIndex, *, timeout: float, python: str | None = None
 ) -> Resolution:
-    """Ask, with everything held where it is first, then with what may move. `python` is the target's interpreter.
+    """Run the resolver with everything held where it is, then with what may move. `python` is the target's interpreter.
 
     What is installed and cannot be had any more, with the fix or without, is left out and named.
     """
@@ -71,33 +71,33 @@ def resolve(
     if why_not:
         return Resolution(None, why_not)
     left_out: list[str] = []
-    asked, seconds = question, 0.0
+    current, seconds = question, 0.0
     held = True
     while True:
-        ran, found, versions = _ask(asked, installer, index, timeout, python, held)
+        ran, found, versions = _ask(current, installer, index, timeout, python, held)
         seconds += ran.seconds
         if found.outcome or not found.reached:
             break
-        gone = _unobtainable(ran, asked)
+        gone = _unobtainable(ran, current)
         if found.outcome is None and not gone:
             break
-        if not gone and held and set(asked.beside) - asked.firm:
+        if not gone and held and set(current.beside) - current.firm:
             held = False
             continue
         if not gone:
             gone = [
-                line for line in _named(asked, found.reason)
-                if _ask(_alone(asked, line), installer, index, timeout, python, True)[1].outcome is False
+                line for line in _named(current, found.reason)
+                if _ask(_alone(current, line), installer, index, timeout, python, True)[1].outcome is False
             ]  # fmt: skip
         if not gone or len(left_out) >= _MOST_LEFT_OUT:
             break
         left_out += gone
-        asked = _without(asked, gone)
+        current = _without(current, gone)
     reason = found.reason
     if found.outcome:
         moved = [
             f"{name} {before} → {versions[name]}"
-            for name, before in sorted(asked.beside.items())
+            for name, before in sorted(current.beside.items())
             if name in versions and versions[name] != before.partition("+")[0]
         ]
         reason = f"also changes: {', '.join(moved)}" if moved else ""
@@ -206,16 +206,16 @@ def _versions(installer: Installer, folder: Path, ran: Ran) -> dict[str, str]:
         return {}
 
 
-def _unobtainable(ran: Ran, asked: Question) -> list[str]:
-    """Packages beside the fix that the registry does not have: from elsewhere, or withdrawn since."""
+def _unobtainable(ran: Ran, current: Question) -> list[str]:
+    """Packages other than those of the fix that the registry does not have: from elsewhere, or withdrawn since."""
     text = " ".join(ran.said.split())
     names = {normalized(next(filter(None, match.groups()))) for match in _UNOBTAINABLE.finditer(text)}
-    return sorted(names & set(asked.beside))
+    return sorted(names & set(current.beside))
 
 
-def _named(asked: Question, reason: str) -> list[str]:
+def _named(current: Question, reason: str) -> list[str]:
     """The held requirements that the refusal speaks of."""
-    return [line for line in asked.stays if re.search(rf"(?<![\w.-]){re.escape(_package(line))}(?![\w-])", reason)]
+    return [line for line in current.stays if re.search(rf"(?<![\w.-]){re.escape(_package(line))}(?![\w-])", reason)]
 
 
 def _alone(question: Question, line: str) -> Question:
@@ -228,7 +228,7 @@ def _package(line: str) -> str:
 
 
 def _without(question: Question, gone: Collection[str]) -> Question:
-    """The question without these packages (those beside, by name) and these held lines."""
+    """The question without these packages (those installed, by name) and these held lines."""
     return replace(
         question,
         held=tuple(line for line in question.held if line not in gone),

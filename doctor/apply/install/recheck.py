@@ -63,7 +63,7 @@ def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | N
         if key.endswith(".version") and key not in found and key not in ("cudnn.version", "driver.version")
         and _is_package(key) and not owner_of(key[:-8]) and key[:-8] not in removed
     ]  # fmt: skip
-    if "torch" in assumed:  # another build stands for it there
+    if "torch" in assumed:  # another build replaces it there
         kept += [fact for key, fact in old.items() if key.startswith(("torch.", "cudnn."))]
     facts = Facts([*beside, *here, *kept, *_settings(fix)])
     why = "not available here; assumed to be installed"

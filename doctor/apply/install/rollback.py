@@ -47,7 +47,7 @@ class Undoing:
 
 
 def roll_back(
-    request: Request, options: InstallOptions, ask: Callable[[str], bool], tell: Callable[[str], None]
+    request: Request, options: InstallOptions, agree: Callable[[str], bool], tell: Callable[[str], None]
 ) -> Report:
     """The report on the environment as it is again; DoctorError where nothing was applied."""
     python = interpreter_of(request)
@@ -62,7 +62,7 @@ def roll_back(
         raise DoctorError(f"cannot install: {why_not}")
     work = Work(installer, place, InstallPlan(), options.proof_timeout, options.break_system_packages)
     rules = (*request.defaults.rules, *request.rules)
-    if not ask(_plan_text(kept, undoing, work, rules)):
+    if not agree(_plan_text(kept, undoing, work, rules)):
         steps = [VerificationStep("restores", None, "cancelled; nothing was changed")]
     else:
         steps = list(_steps(undoing, installer, work, rules, tell))

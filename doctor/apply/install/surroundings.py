@@ -67,7 +67,7 @@ def question_of(
     known = FactResolver(report.facts)
     index = index or load_index()
     glibc = known.value("platform.glibc")
-    built = [line for line in pins.built if line.package in index]  # of the others nobody knows what they need
+    built = [line for line in pins.built if line.package in index]  # what the others need is unknown
     beside = _beside(report, pins, around, index)
     firm = set(map(normalized, request.hold)) if request is not None else set()
     if request is not None and request.allow:
@@ -98,7 +98,7 @@ def _beside(report: Report, pins: InstallPlan, around: Surroundings, index: Rele
             continue
         if name in around.broken:  # no resolver accepts it, with the fix or without
             continue
-        if owner_of(name) or name in index:  # a part follows its leader; what cannot be held is told with the pins
+        if owner_of(name) or name in index:  # a part follows its leader; what cannot be held is reported with the pins
             continue
         found[name] = str(fact.value)
     return found

@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 
 
 def prove(
-    report: Report, request: Request, options: InstallOptions, ask: Ask, tell: Tell
+    report: Report, request: Request, options: InstallOptions, agree: Ask, tell: Tell
 ) -> tuple[Verification | None, Report | None]:
     """Return (the verification of the fix, the report after `--apply`); no verification where no package changes."""
     fix = report.package_fix
@@ -62,7 +62,7 @@ def prove(
         return Verification(kind, fix.title, tuple(steps)), None
 
     assert python is not None
-    return apply(report, request, fix, pins, resolution, steps, installer, python, options, ask, tell)
+    return apply(report, request, fix, pins, resolution, steps, installer, python, options, agree, tell)
 
 
 def interpreter_of(request: Request) -> str | None:

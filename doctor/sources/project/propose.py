@@ -22,7 +22,7 @@ _SKIPPED = {
     "node_modules", "site-packages", "__pycache__", "build", "dist", "venv", "env", "wandb", "outputs", "checkpoints",
 }  # fmt: skip
 _LARGEST = 1 << 20  # bytes of a model config
-#: How schedulers are told the kind of GPU: Slurm, PBS, Kubernetes (labels of the GPU operator, GKE and others).
+#: How jobs request a kind of GPU: Slurm, PBS, Kubernetes (labels of the GPU operator, GKE and others).
 _REQUESTED_GPU = re.compile(
     r"(?:--gres|--gpus(?:-per-\w+)?|-G)[= ]\s*(?:gres/)?(?:gpu:)?(?P<slurm>[A-Za-z][\w-]*)(?::\d+)?"
     r"|#SBATCH\s+(?:-C|--constraint)[= ]\s*[\"']?(?P<constraint>[\w|&,-]+)"

@@ -16,7 +16,7 @@ from doctor.util.yaml_text import parse_yaml, read_text
 PREFIX = "workload."
 LONG_FORM = ("value", "source", "raw", "problem")
 NULL = "given as null"  # the problem of a plain null
-#: Names that other tools use, without `workload.` -> the keys they stand for.
+#: Names that other tools use, without `workload.` -> the keys they mean.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "head_dim": ("head_dim_qk", "head_dim_v"), "head_size": ("head_dim_qk", "head_dim_v"),
     "heads": ("num_heads",), "num_attention_heads": ("num_heads",), "kv_heads": ("num_kv_heads",),
@@ -73,7 +73,7 @@ def workload_facts(
         bare = str(key).removeprefix(PREFIX)
         for full in ALIASES.get(bare, (str(key),)):
             if full in named and full != bare and len(ALIASES.get(bare, ())) > 1:
-                continue  # `head_dim` stands for both, and the file names one of them
+                continue  # `head_dim` means both, and the file names one of them
             try:
                 found = _fact(full, value, source(str(key)))
             except DoctorError as error:
