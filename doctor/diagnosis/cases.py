@@ -186,7 +186,7 @@ def merge_undetermined(cases: Sequence[Case]) -> tuple[Undetermined, ...]:
     return tuple(Undetermined(missing, tuple(own), problem) for (missing, problem), own in sorted(rules.items()))
 
 
-def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Callable[[str], None]) -> Report:
+def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, on_step: Callable[[str], None]) -> Report:
     """The report of every case of the request; of a single one, that of a check of it."""
 
     if request.baseline is not None:
@@ -195,7 +195,7 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
     clock.lap("facts")
     if sum(len(plan.cases) for plan in asked) == 1:  # the project's matrix shrinks where there is a GPU
         (_, _, one), examined = asked[0].cases[0], asked[0].examined
-        return diagnose_one(one, tell, with_job(examined, one, inputs), Clock(), None)
+        return diagnose_one(one, on_step, with_job(examined, one, inputs), Clock(), None)
     environments = tuple(judge_environment(plan, rulebook, inputs) for plan in asked)
     for environment in environments:
         require_subject(rulebook, environment.examined, *(cell.verdict.assessment for cell in environment.cells))

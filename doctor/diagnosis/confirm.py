@@ -47,7 +47,7 @@ def confirm(
     predictions: Sequence[Prediction],
     job: Mapping[str, Any],
     bench: KernelRunner,
-    tell: Callable[[str], None] = lambda text: None,
+    on_step: Callable[[str], None] = lambda text: None,
     reassess: Reassess | None = None,
 ) -> Confirmed:
     """Run what is called for and judge it. `job` is the workload without its prefix, as kernels read it."""
@@ -61,7 +61,7 @@ def confirm(
     if not cases:
         return Confirmed(tuple(findings), predictions=tuple(predictions))
     total = sum(map(len, cases.values()))
-    tell(f"running {total} case{'s' if total > 1 else ''} on the GPU: {', '.join(cases)} …")
+    on_step(f"running {total} case{'s' if total > 1 else ''} on the GPU: {', '.join(cases)} …")
     answers = bench.run(cases)
     again = _Again(findings, predictions, reassess)
     runs = []
@@ -86,7 +86,7 @@ def confirm(
     for run, (kernel, index) in zip(runs, own, strict=True):
         surprise = unpredicted(run, foreseen)
         if surprise is not None:
-            tell(f"writing down how to see again what `{kernel}` saw …")
+            on_step(f"writing down how to see again what `{kernel}` saw …")
             script = reproduction(bench, kernel, cases[kernel][index], answers[kernel][index], run.reason)
             confirmed.append(replace(surprise, reproduction=script))
     confirmed.sort(key=lambda finding: finding.severity.rank)  # stable: the order within stays

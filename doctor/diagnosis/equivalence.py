@@ -42,7 +42,7 @@ class Alike:
 
     def evaluate(self, number: int) -> Assessment:
         """What `evaluate` with the whole rulebook says of a case."""
-        return evaluate(self._left, self._cases[number], self._main.settled)
+        return evaluate(self._left, self._cases[number], self._main.implied)
 
     def _traits(self, case: Facts) -> Iterator[Hashable]:
         """All that a judgement can depend on; a prediction is evaluated again with some facts changed."""
@@ -97,13 +97,13 @@ class _View:
                 varying.setdefault(leaf.key, {})[id(leaf)] = leaf
         self._varying = {key: tuple(asked.values()) for key, asked in varying.items()}
         #: What every case knows; a prediction is made again, since all its reasons are needed.
-        self.settled: Mapping[str, Fact] = {
-            key: fact for key, fact in shared.settled.items() if not self._predictor.answers(key)
+        self.implied: Mapping[str, Fact] = {
+            key: fact for key, fact in shared.implied.items() if not self._predictor.answers(key)
         }
 
     def probe(self, case: Facts) -> FactResolver:
         """Return the resolver of one case without predictions, which follow from the rest (`DependsOnCase`)."""
-        return FactResolver(case, self._implications, self._refuse, self.settled)
+        return FactResolver(case, self._implications, self._refuse, self.implied)
 
     def outlook(self, probe: FactResolver) -> Iterator[Hashable]:
         """How every condition turns out, for the keys that are not the same in all cases."""

@@ -31,7 +31,7 @@ _AsRun = tuple[
 
 def diagnose_one(
     request: Request,
-    tell: Callable[[str], None],
+    on_step: Callable[[str], None],
     examined: DiagnosisInput | None,
     clock: Clock,
     ahead: PrewarmedProcess | None,
@@ -42,7 +42,7 @@ def diagnose_one(
     assessment, to_fix = verdict.assessment, verdict.to_fix
     require_subject(rulebook, examined, assessment)
     clock.lap("evaluate")
-    asked = _confirm(verdict.found, assessment, rulebook, examined, request, tell, ahead)
+    asked = _confirm(verdict.found, assessment, rulebook, examined, request, on_step, ahead)
     findings, runs, notes, predictions, laps = asked
     clock.lap("kernels")
     told = apply_suppressions(request, rulebook, findings, assessment.undetermined)
@@ -52,7 +52,7 @@ def diagnose_one(
     if request.fixes and to_fix.findings:
         from doctor.solver.solve import no_fix, solve
 
-        tell("searching for a fix")
+        on_step("searching for a fix")
         given, requires = to_fix.known.given, examined.requirements
         fixes = solve(rulebook, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
         hopeless = no_fix(rulebook, given, to_fix, fixes, limits=limits, installed=requires)
@@ -98,7 +98,7 @@ def _confirm(
     rulebook: Rulebook,
     examined: DiagnosisInput,
     request: Request,
-    tell: Callable[[str], None],
+    on_step: Callable[[str], None],
     ahead: PrewarmedProcess | None,
 ) -> _AsRun:
     """Confirm findings on the GPU, where there may be one and it may be used."""
@@ -123,7 +123,7 @@ def _confirm(
     job = job_of(known, [key for key in examined.facts if key.startswith("workload.")])
     ahead = ahead if ahead is not None and ahead.python == examined.python else None
     bench = KernelRunner(examined.python, request.timeout, programs_dir(), ahead, examined.variables)
-    return confirm(found, known, assessment.predictions, job, bench, tell, reassess)
+    return confirm(found, known, assessment.predictions, job, bench, on_step, reassess)
 
 
 def prewarm_kernels(request: Request) -> PrewarmedProcess | None:

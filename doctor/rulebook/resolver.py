@@ -32,10 +32,10 @@ class FactResolver:
         facts: Facts,
         implications: Implications | None = None,
         predict: Callable[[FactResolver, str], Fact | None] | None = None,
-        settled: Mapping[str, Fact] | None = None,
+        implied: Mapping[str, Fact] | None = None,
     ) -> None:
         self._given = facts
-        self._cache: dict[str, Fact] = {**settled, **dict(facts.items())} if settled else dict(facts.items())
+        self._cache: dict[str, Fact] = {**implied, **dict(facts.items())} if implied else dict(facts.items())
         self.memo: dict[str, Any] = {}  # what a prediction worked out on the way, so that it is done once
         self._implications = implications or {}
         self._predict = predict

@@ -90,13 +90,13 @@ def collect_failures(
     seconds: float,
     deadline: float = math.inf,
     each: float = SECONDS_EACH,
-    tell: Callable[[str], None] = lambda text: None,
+    on_step: Callable[[str], None] = lambda text: None,
     minimized: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Failure]:
     """Return one Failure per fault.
 
     Minimizing takes at most `seconds`; nothing continues after `deadline`, a time of the monotonic clock. `minimized`
-    is called with (cases minimized, cases to minimize), `tell` with the step that follows.
+    is called with (cases minimized, cases to minimize), `on_step` with the step that follows.
     """
     now = time.monotonic()
     until = min(now + seconds, deadline - (SCRIPT_SHARE * (deadline - now) if deadline < math.inf else 0.0))
@@ -118,7 +118,7 @@ def collect_failures(
     failures = _merged(faults, failing)
     scripts = sum(item.script is not None for item in failures)
     if scripts:
-        tell(f"running {scripts} reproduction script{'s' if scripts != 1 else ''}")
+        on_step(f"running {scripts} reproduction script{'s' if scripts != 1 else ''}")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda item: _verify_script(item, worker, deadline), failures))
     return failures

@@ -94,7 +94,7 @@ def test_minimizing_reports_progress(slow):
     steps: list[str] = []
     counts: list[tuple[int, int]] = []
     collect_failures(
-        failing, Slow("python", timeout=60.0), seconds=100, tell=steps.append,
+        failing, Slow("python", timeout=60.0), seconds=100, on_step=steps.append,
         minimized=lambda done, total: counts.append((done, total)),
     )  # fmt: skip
     assert counts == [(done, 8) for done in range(9)] and steps == ["running 8 reproduction scripts"]

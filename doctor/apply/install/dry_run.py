@@ -37,7 +37,7 @@ class Question:
 
     pins: tuple[str, ...]  # requirements of the fix
     held: tuple[str, ...] = ()  # companions that stay as they are installed
-    beside: Mapping[str, str] = field(default_factory=dict)  # what else is installed: it may move if it must
+    others: Mapping[str, str] = field(default_factory=dict)  # what else is installed: it may move if it must
     needs: tuple[str, ...] = ()  # requirements of what no registry has, and that is installed all the same
     built: tuple[str, ...] = ()  # pins that are compiled on the spot: no resolver reads them without help
     stays: tuple[str, ...] = ()  # held or built, and as it is installed: not what the fix is answerable for
@@ -81,7 +81,7 @@ def resolve(
         gone = _unobtainable(ran, current)
         if found.outcome is None and not gone:
             break
-        if not gone and held and set(current.beside) - current.firm:
+        if not gone and held and set(current.others) - current.firm:
             held = False
             continue
         if not gone:
@@ -97,7 +97,7 @@ def resolve(
     if found.outcome:
         moved = [
             f"{name} {before} → {versions[name]}"
-            for name, before in sorted(current.beside.items())
+            for name, before in sorted(current.others.items())
             if name in versions and versions[name] != before.partition("+")[0]
         ]
         reason = f"also changes: {', '.join(moved)}" if moved else ""
@@ -123,11 +123,11 @@ def _ask(
         if installer.kind == UV:
             lines += question.built
         lines += [
-            f"{name}=={version}" if held or name in question.firm else name for name, version in question.beside.items()
+            f"{name}=={version}" if held or name in question.firm else name for name, version in question.others.items()
         ]
         (folder / "pins.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
         if installer.kind == UV:
-            kept = "".join(f"{name}=={version}\n" for name, version in question.beside.items())
+            kept = "".join(f"{name}=={version}\n" for name, version in question.others.items())
             (folder / "resolved.txt").write_text(kept, "utf-8")  # uv stays with what it finds there, if it can
             (folder / "uv.toml").write_text(
                 metadata((*question.pins, *question.held, *question.built), question.platform, index), "utf-8"
@@ -210,7 +210,7 @@ def _unobtainable(ran: Ran, current: Question) -> list[str]:
     """Packages other than those of the fix that the registry does not have: from elsewhere, or withdrawn since."""
     text = " ".join(ran.said.split())
     names = {normalized(next(filter(None, match.groups()))) for match in _UNOBTAINABLE.finditer(text)}
-    return sorted(names & set(current.beside))
+    return sorted(names & set(current.others))
 
 
 def _named(current: Question, reason: str) -> list[str]:
@@ -219,7 +219,7 @@ def _named(current: Question, reason: str) -> list[str]:
 
 
 def _alone(question: Question, line: str) -> Question:
-    return replace(question, pins=(), held=(line,), beside={}, needs=(), built=(), stays=())
+    return replace(question, pins=(), held=(line,), others={}, needs=(), built=(), stays=())
 
 
 def _package(line: str) -> str:
@@ -234,7 +234,7 @@ def _without(question: Question, gone: Collection[str]) -> Question:
         held=tuple(line for line in question.held if line not in gone),
         built=tuple(line for line in question.built if line not in gone),
         stays=tuple(line for line in question.stays if line not in gone),
-        beside={name: text for name, text in question.beside.items() if name not in gone},
+        others={name: text for name, text in question.others.items() if name not in gone},
     )
 
 

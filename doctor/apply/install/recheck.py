@@ -26,7 +26,7 @@ def diagnose_after(
     report: Report,
     request: Request,
     fix: Fix,
-    tell: Callable[[str], None],
+    on_step: Callable[[str], None],
     assumed: Mapping[str, str] | None = None,
 ) -> tuple[Report, str]:
     """(the report on the environment of `python`, with machine, job and settings of the old; why no kernel was run).
@@ -41,7 +41,7 @@ def diagnose_after(
     facts = _overlaid(found, report.facts, fix, assumed)
     why_not = _why_no_kernels(found, facts, assumed or {}, request)
     examined = DiagnosisInput(facts, None if why_not else python, why_not, variables=variables)
-    after = diagnose(replace(request, fixes=False, run=True), tell, examined)
+    after = diagnose(replace(request, fixes=False, run=True), on_step, examined)
     return after, why_not or ("" if after.kernels_run else "no kernel program covers this job")
 
 

@@ -68,14 +68,14 @@ def question_of(
     index = index or load_index()
     glibc = known.value("platform.glibc")
     built = [line for line in pins.built if line.package in index]  # what the others need is unknown
-    beside = _beside(report, pins, around, index)
+    others = _beside(report, pins, around, index)
     firm = set(map(normalized, request.hold)) if request is not None else set()
     if request is not None and request.allow:
-        firm = set(beside) - set(map(normalized, request.allow))
+        firm = set(others) - set(map(normalized, request.allow))
     return Question(
         pins=tuple(line.requirement for line in pins.changed if line.package not in local),
         held=tuple(line.requirement for line in pins.held if line.package not in apart),
-        beside=beside,
+        others=others,
         needs=tuple(
             text for name, lines in local.items() if name not in around.broken for text in lines if _plain(text)
         ),
