@@ -172,7 +172,7 @@ def fix(
                 tell_proof(report)
             return exit_code(report, "error") if decided is None else decided
         write_atomically(Path(pin), render_pins(report), force=force)
-        screen.tell(f"wrote `{pin}`")
+        screen.inform(f"wrote `{pin}`")
         if plain:
             return exit_code(report, "error")  # no other output was requested
     for render, item in renders:

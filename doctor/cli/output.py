@@ -45,7 +45,7 @@ class Screen:
             return True
         return terminal and os.environ.get("TERM") != "dumb"
 
-    def tell(self, text: str) -> None:
+    def inform(self, text: str) -> None:
         """Write progress to stderr, where a person reads it."""
         if not self.quiet and sys.stderr.isatty():
             sys.stderr.write(f"{text}\n")

@@ -176,8 +176,8 @@ def _journal(python: str, device: str | None, backends: list[str], seed: int, ca
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:  # a user without a home, as in a container
         return None
-    asked = (python, device, sorted(map(_absolute, backends)), seed, cases)
-    return cache / "attn-doctor" / f"stress-{crc32(repr(asked).encode()):08x}.jsonl"
+    options = (python, device, sorted(map(_absolute, backends)), seed, cases)
+    return cache / "attn-doctor" / f"stress-{crc32(repr(options).encode()):08x}.jsonl"
 
 
 def _absolute(backend: str) -> str:

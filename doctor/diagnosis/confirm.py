@@ -108,7 +108,7 @@ class _Again:
     ) -> None:
         self.as_it_is = Judged(frozenset(finding.rule for finding in findings), tuple(predictions))
         self.reassess = reassess
-        self.told: dict[str, Judged] = {}
+        self.judged_by: dict[str, Judged] = {}
 
     def __call__(self, answer: KernelResult | Confirmation) -> Judged:
         shrunk = answer.observed.get("shrunk")
@@ -116,9 +116,9 @@ class _Again:
             return self.as_it_is
         changes = {key: item[1] for key, item in shrunk.items() if isinstance(item, (list, tuple)) and len(item) == 2}
         at = repr(sorted(changes.items(), key=str))
-        if at not in self.told:
-            self.told[at] = self.reassess(changes)
-        return self.told[at]
+        if at not in self.judged_by:
+            self.judged_by[at] = self.reassess(changes)
+        return self.judged_by[at]
 
 
 def _about_the_job(said: Confirmation, finding: Finding, judged: Judged) -> Confirmation:
@@ -134,8 +134,8 @@ def _about_the_job(said: Confirmation, finding: Finding, judged: Judged) -> Conf
 
 def _busy(answer: KernelResult) -> list[str]:
     gpu = answer.observed.get("gpu")
-    told = gpu.get("busy") if isinstance(gpu, Mapping) else None
-    return [f"{told}; times and memory say little"] if told else []
+    judged_by = gpu.get("busy") if isinstance(gpu, Mapping) else None
+    return [f"{judged_by}; times and memory say little"] if judged_by else []
 
 
 def _without(prediction: Prediction, refuted: set[str]) -> Prediction:

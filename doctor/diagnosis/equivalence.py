@@ -95,7 +95,7 @@ class _View:
         for leaf in leaves:
             if leaf.key in varying or not _is_told(shared, leaf.key):
                 varying.setdefault(leaf.key, {})[id(leaf)] = leaf
-        self._varying = {key: tuple(asked.values()) for key, asked in varying.items()}
+        self._varying = {key: tuple(tested.values()) for key, tested in varying.items()}
         #: What every case knows; a prediction is made again, since all its reasons are needed.
         self.implied: Mapping[str, Fact] = {
             key: fact for key, fact in shared.implied.items() if not self._predictor.answers(key)
@@ -116,10 +116,10 @@ class _View:
                 yield None if value is None else tuple(self._says(leaf, value) for leaf in leaves)
 
     def _says(self, leaf: Leaf, value: Hashable) -> bool | None:
-        asked = (id(leaf), value)
-        if asked not in self._memory:
-            self._memory[asked] = leaf.test(value)
-        return self._memory[asked]
+        tested = (id(leaf), value)
+        if tested not in self._memory:
+            self._memory[tested] = leaf.test(value)
+        return self._memory[tested]
 
     def _refuse(self, known: FactResolver, key: str) -> Fact | None:
         if self._predictor.answers(key):

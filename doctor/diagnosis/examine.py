@@ -80,16 +80,16 @@ class InputCache:
         return found
 
 
-def ask_ahead(request: Request) -> InterpreterQuery | None:
+def query_ahead(request: Request) -> InterpreterQuery | None:
     """The interpreter under examination, if it is another than ours: queried while the rules are read."""
     if request.facts or request.declared or request.site_packages is not None:
         return None
     return query_interpreter(request.python)
 
 
-def examine(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None = None) -> DiagnosisInput:
+def examine(request: Request, rulebook: Rulebook, query: InterpreterQuery | None = None) -> DiagnosisInput:
     """Gather the facts: the environment, then the job, then what the user says outright. Later ones win."""
-    return with_job(environment_of(request, rulebook, asked), request, InputCache(rulebook, request.held))
+    return with_job(environment_of(request, rulebook, query), request, InputCache(rulebook, request.held))
 
 
 def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> DiagnosisInput:
@@ -138,7 +138,7 @@ def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
     return lambda: {name: lines for name, lines in requirements().items() if name not in other}
 
 
-def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None = None) -> DiagnosisInput:
+def environment_of(request: Request, rulebook: Rulebook, query: InterpreterQuery | None = None) -> DiagnosisInput:
     """The facts of what is examined, without GPU or job that the request names."""
     if request.facts:
         return DiagnosisInput(
@@ -156,7 +156,7 @@ def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery
             f"declared in {', '.join(request.declared)}",
         )  # fmt: skip
 
-    target = find_target(request.python, request.site_packages, asked)
+    target = find_target(request.python, request.site_packages, query)
     facts = collect(target, watch_of(rulebook))
 
     def requirements() -> Mapping[str, Sequence[str]]:

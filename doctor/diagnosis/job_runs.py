@@ -137,7 +137,11 @@ def _healthy(answer: KernelResult) -> str:
         parts.append(f"on {chosen}")
     backends = observed.get("backends")
     if isinstance(backends, Mapping):
-        names = [str(name) for name, told in backends.items() if isinstance(told, Mapping) and _all_ran(told)]
+        names = [
+            str(name)
+            for name, per_layout in backends.items()
+            if isinstance(per_layout, Mapping) and _all_ran(per_layout)
+        ]
         parts.append(f"views of one projection are read right by {', '.join(names)}" if names else "no backend ran")
     errors = observed.get("errors")
     if isinstance(errors, Mapping):

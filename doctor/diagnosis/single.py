@@ -14,7 +14,7 @@ from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.sources.probes.locate import named_interpreter
 from doctor.util.resources import programs_dir
 
-from .examine import DiagnosisInput, ask_ahead, examine
+from .examine import DiagnosisInput, examine, query_ahead
 from .input_files import input_files
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
 from .request import Request
@@ -42,10 +42,10 @@ def diagnose_one(
     assessment, to_fix = verdict.assessment, verdict.to_fix
     require_subject(rulebook, examined, assessment)
     clock.lap("evaluate")
-    asked = _confirm(verdict.found, assessment, rulebook, examined, request, on_step, ahead)
-    findings, runs, notes, predictions, laps = asked
+    confirmed = _confirm(verdict.found, assessment, rulebook, examined, request, on_step, ahead)
+    findings, runs, notes, predictions, laps = confirmed
     clock.lap("kernels")
-    told = apply_suppressions(request, rulebook, findings, assessment.undetermined)
+    shown = apply_suppressions(request, rulebook, findings, assessment.undetermined)
     fixes: tuple[Fix, ...] = ()
     hopeless: tuple[Infeasible, ...] = ()
     limits = limits_of_request(request, assessment, examined)
@@ -61,34 +61,34 @@ def diagnose_one(
         tool=TOOL,
         rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
         facts=examined.facts,
-        findings=told.findings,
+        findings=shown.findings,
         predictions=predictions,
-        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
-        no_fix=tuple(item for item in hopeless if item.rule not in told.silent),
+        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= shown.silent),
+        no_fix=tuple(item for item in hopeless if item.rule not in shown.silent),
         undetermined=assessment.undetermined,
         timing={**clock.laps(), **laps},
         target=examined.target,
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
-        notes=(*examined.notes, *verdict.notes, *notes, *told.notes),
+        notes=(*examined.notes, *verdict.notes, *notes, *shown.notes),
         unread=examined.unread,
-        known=told.known,
-        ignored=told.ignored,
+        known=shown.known,
+        ignored=shown.ignored,
         inputs=input_files(request),
     )
 
 
 def _read(request: Request, examined: DiagnosisInput | None, clock: Clock) -> tuple[Rulebook, DiagnosisInput]:
     """Rules and facts: while another interpreter starts and says who it is, the rules are read."""
-    asked = ask_ahead(request) if examined is None else None
+    query = query_ahead(request) if examined is None else None
     try:
         rulebook = load_rulebook((*request.defaults.rules, *request.rules))
         clock.lap("rules")
-        examined = examined or examine(request, rulebook, asked)
+        examined = examined or examine(request, rulebook, query)
         clock.lap("facts")
     finally:
-        if asked is not None:
-            asked.close()
+        if query is not None:
+            query.close()
     return rulebook, examined
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from doctor.model import Case, Change, ChangeKind, Finding, Fix, Report
 
-from .cases import told
+from .cases import message_of
 from .fingerprint import fingerprint
 from .locations import SourceLocation, home_of, place_of_fact, places_of
 from .markdown import rule_help
@@ -91,7 +91,7 @@ def _result(report: Report, finding: Finding, index: int) -> dict[str, Any]:
         "ruleId": finding.rule,
         "ruleIndex": index,
         "level": finding.severity,
-        "message": {"text": told(report, finding)},
+        "message": {"text": message_of(report, finding)},
         "locations": [_location(finding, home_of(report, finding))],
         "partialFingerprints": {FINGERPRINT: fingerprint(finding)},
     }

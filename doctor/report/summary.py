@@ -54,14 +54,14 @@ def verdict(report: Report) -> tuple[str, str, str]:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return "error", FAIL, f"{errors[0].summary}{more}"
     had = any(finding.severity == Severity.ERROR for finding in suppressed)  # what breaks the predictions is no news
-    asked = () if had else report.predictions
-    broken = next((reason for item in asked if (reason := certain_failure(item)) is not None), None)
+    judged = () if had else report.predictions
+    broken = next((reason for item in judged if (reason := certain_failure(item)) is not None), None)
     if broken is not None:
         return "error", FAIL, broken.message
-    none_left = next((item for item in asked if item.could_tell and item.selected is None), None)
+    none_left = next((item for item in judged if item.could_tell and item.selected is None), None)
     if none_left is not None:
         return "error", FAIL, f"no attention backend of {library_title(none_left.library)} serves this job"
-    runs_on = ", ".join(title_of(item, item.selected) for item in asked if item.selected)
+    runs_on = ", ".join(title_of(item, item.selected) for item in judged if item.selected)
     runs = f"; attention uses {runs_on}" if runs_on else ""
     if warnings:
         more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
@@ -72,7 +72,7 @@ def verdict(report: Report) -> tuple[str, str, str]:
             INCOMPLETE,
             f"{len(report.unread)} declared file{'s' if len(report.unread) > 1 else ''} not read",
         )
-    unknown = next((item for item in asked if not item.could_tell), None)
+    unknown = next((item for item in judged if not item.could_tell), None)
     if unknown is not None:
         return "unclear", INCOMPLETE, f"cannot predict the attention backend of {library_title(unknown.library)}"
     if suppressed:

@@ -37,8 +37,8 @@ class Predictor:
         if key in self._rulebook.decisions:
             return True
         prefix, _, rest = key.partition(".")
-        asked = rest in ("selected", "selected_by_default") or key.rpartition(".")[2] in _QUESTIONS
-        return asked and prefix in self._rulebook.by_prefix
+        predicted = rest in ("selected", "selected_by_default") or key.rpartition(".")[2] in _QUESTIONS
+        return predicted and prefix in self._rulebook.by_prefix
 
     def __call__(self, known: FactResolver, key: str) -> Fact | None:
         """The fact of `key`, or None when no prediction answers it."""
@@ -56,7 +56,7 @@ class Predictor:
             value, reasons = variant(self._rulebook, library, backend, known)
             return Fact(key, value, source, None, None if value else _lacking(reasons))
         if question == "reached":
-            return Fact(key, reached(self._rulebook, library, backend, known), source, None, "could not tell")
+            return Fact(key, reached(self._rulebook, library, backend, known), source, None, "unknown")
         if question in ("step_variant", "step_refusal"):
             return _of_steps(self._rulebook, library, backend, known, self, question == "step_variant")
         if rest == "selected" and library.applies is not None and library.applies.holds(known) is False:
@@ -313,4 +313,4 @@ def _reason(rule: Rule, known: FactResolver, holds: bool | None) -> Reason:
 
 def _lacking(reasons: Iterable[Reason]) -> str:
     missing = {key for reason in reasons for key in reason.missing}
-    return LACKS + ", ".join(sorted(missing)) if missing else "could not tell"
+    return LACKS + ", ".join(sorted(missing)) if missing else "unknown"

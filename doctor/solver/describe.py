@@ -108,7 +108,7 @@ def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]
     for name, value in plan.env.items():
         present = repair.base.known.value(f"env.{name}")
         if is_change(present, value):
-            rules = _asking(plan, lambda p, name=name: name in p.set_env or name in p.unset_env)
+            rules = _rules_where(plan, lambda p, name=name: name in p.set_env or name in p.unset_env)
             after = None if value == ABSENT else value
             changes.append(Change(ChangeKind.ENV, name, _shown(present), after, _summary(repair, rules), rules))
     by_code = {key for pick in plan.picks if pick.alternative.call for key in pick.alternative.config}
@@ -118,7 +118,7 @@ def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]
         present = repair.base.known.value(key)
         if is_change(present, value):
             name = key.removeprefix("workload.")
-            rules = _asking(plan, lambda p, key=key, name=name: key in p.config or name in p.config)
+            rules = _rules_where(plan, lambda p, key=key, name=name: key in p.config or name in p.config)
             changes.append(
                 Change(ChangeKind.CONFIG, name, _shown(present), _shown(value), _summary(repair, rules), rules)
             )
@@ -129,8 +129,8 @@ def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]
     return tuple(changes)
 
 
-def _asking(plan: Any, asks: Any) -> tuple[str, ...]:
-    return tuple(pick.rule for pick in plan.picks if asks(pick.alternative))
+def _rules_where(plan: Any, wanted_by: Any) -> tuple[str, ...]:
+    return tuple(pick.rule for pick in plan.picks if wanted_by(pick.alternative))
 
 
 def _summary(repair: FixSearch, rules: tuple[str, ...]) -> str:

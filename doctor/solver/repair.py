@@ -200,11 +200,11 @@ class FixSearch:
             versions = self.stack.completed(fewer)
             plan: FixPlan | None = FixPlan()
             for pick in outcome.plan.picks:  # a way whose releases are no longer met is not taken, with all it brings
-                asked = FixPlan().joined(pick)
+                alone = FixPlan().joined(pick)
                 if (
                     plan is not None
-                    and asked
-                    and all(satisfied(self.stack, key, spec, versions) for key, spec in asked.require.items())
+                    and alone
+                    and all(satisfied(self.stack, key, spec, versions) for key, spec in alone.require.items())
                 ):
                     plan = plan.joined(pick)
             if plan is None or not plan.picks:

@@ -26,9 +26,9 @@ def choices(
 
     `left` counts down the nodes of several searches together.
     """
-    asked = {name: spec for name, spec in wanted.items() if not satisfied(stack, name, spec)}
+    unmet = {name: spec for name, spec in wanted.items() if not satisfied(stack, name, spec)}
     seen: set[frozenset[tuple[str, str]]] = set()
-    must = sorted({_mover(stack, name, spec, wanted) for name, spec in asked.items()})
+    must = sorted({_mover(stack, name, spec, wanted) for name, spec in unmet.items()})
     for size in range(len(must), len(must) + budget.extra_packages + 1):
         most = budget.set_nodes if left is None else min(budget.set_nodes, left.left)
         nodes = Allowance("sets of releases", "set_nodes", most, budget.trace)
@@ -68,20 +68,20 @@ def impossible(stack: PackageSet, wanted: Mapping[str, str]) -> str | None:
     for package, spec in wanted.items():
         if satisfied(stack, package, spec) or owner_of(package) or releases_of(stack, package, spec):
             continue
-        asked = f"`{package}{'' if spec == ABSENT else spec}`"
+        unmet = f"`{package}{'' if spec == ABSENT else spec}`"
         if not stack.free(package):
             why = "is held" if package in stack.limits.hold else "is not in `--allow`"
-            return f"{asked} is excluded: `{package}` {why}"
+            return f"{unmet} is excluded: `{package}` {why}"
         releases = [item for item in stack.index.releases(package).values() if admits(spec, item.version)]
         usable = [item for item in releases if not item.yanked and not item.is_prerelease]
         own_range = stack.limits.ranges.get(package, "")
         if usable and own_range and not any(admits(own_range, item.version) for item in usable):
-            return f"{asked} conflicts with `{package}{own_range}` ({stack.limits.source(package)})"
+            return f"{unmet} conflicts with `{package}{own_range}` ({stack.limits.source(package)})"
         python = stack.platform.python
         if usable and python is not None and not any(admits(item.requires_python, python) for item in usable):
-            return f"{asked} needs Python {usable[-1].requires_python}, the target has {python}"
+            return f"{unmet} needs Python {usable[-1].requires_python}, the target has {python}"
         if usable:
-            return f"{asked} has no release that installs on this platform"
+            return f"{unmet} has no release that installs on this platform"
     return None
 
 

@@ -57,7 +57,7 @@ def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | N
     here = [fact for fact in here if fact.key != "distributions.complete"]
     kept += [old["distributions.complete"]] if "distributions.complete" in old else []
     removed = {change.name for change in fix.changes if change.kind == ChangeKind.PACKAGE and change.after is None}
-    beside = [
+    others = [
         fact
         for key, fact in old.items()
         if key.endswith(".version") and key not in found and key not in ("cudnn.version", "driver.version")
@@ -65,7 +65,7 @@ def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | N
     ]  # fmt: skip
     if "torch" in assumed:  # another build replaces it there
         kept += [fact for key, fact in old.items() if key.startswith(("torch.", "cudnn."))]
-    facts = Facts([*beside, *here, *kept, *_settings(fix)])
+    facts = Facts([*others, *here, *kept, *_settings(fix)])
     why = "not available here; assumed to be installed"
     return facts.with_(*(Fact(f"{name}.version", version, why) for name, version in assumed.items()))
 

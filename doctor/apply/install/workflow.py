@@ -18,12 +18,12 @@ from .surroundings import Surroundings, question_of, surroundings_of
 from .trial import trial
 
 _NAMED = 6  # packages named of each kind
-Ask = Callable[[str], bool]  # shows a plan; true if the user agrees
+Agree = Callable[[str], bool]  # shows a plan; true if the user agrees
 OnStep = Callable[[str], None]
 
 
 def prove(
-    report: Report, request: Request, options: InstallOptions, agree: Ask, on_step: OnStep
+    report: Report, request: Request, options: InstallOptions, agree: Agree, on_step: OnStep
 ) -> tuple[Verification | None, Report | None]:
     """Return (the verification of the fix, the report after `--apply`); no verification where no package changes."""
     fix = report.package_fix

@@ -203,4 +203,4 @@ def _tree(node: Condition, known: FactResolver, depth: int) -> Iterator[str]:
         yield from _tree(part, known, depth)
 
 
-_WORD: Mapping[bool | None, str] = {True: "holds", False: "does not hold", None: "could not tell"}
+_WORD: Mapping[bool | None, str] = {True: "holds", False: "does not hold", None: "unknown"}
