@@ -112,7 +112,7 @@ ANEW = "pip install --no-build-isolation --force-reinstall --no-deps --no-cache-
 
 @pytest.mark.parametrize("command", ["fixes", "diagnosis"])
 @pytest.mark.parametrize("name", ["text", "markdown", "json", "html"])
-def test_every_report_tells_what_is_built_again_after_what_comes(name: str, command: str):
+def test_every_report_shows_what_is_built_again_after_what_comes(name: str, command: str):
     """The same lines as the script's, but for what is held; each of several ways its own."""
     if name == "html" and command == "fixes":
         pytest.skip("a page shows the whole report")
@@ -133,7 +133,7 @@ def test_every_report_tells_what_is_built_again_after_what_comes(name: str, comm
         assert place, line
 
 
-def test_what_no_registry_has_is_told_and_not_installed():
+def test_what_no_registry_has_is_reported_and_not_installed():
     """apex in the registry is another package; mamba-ssm's source is there, and none of ours says what it needs."""
     found = incident("b", ("apex.version", "0.1"), ("mamba-ssm.version", "2.2.4+cu122torch2.3"))
     script = renderer("shell", "fixes")(found, Style())
@@ -276,7 +276,7 @@ def test_what_an_override_cannot_do_is_a_command_in_a_comment():
 
 
 @pytest.mark.parametrize("name", ["a", "c", "d"])
-def test_the_wheel_in_a_comment_may_be_uncommented_where_it_stands(name: str):
+def test_the_wheel_in_a_comment_may_be_uncommented_where_it_is(name: str):
     text = fragment("uv", incident(name))
     assert "flash-attn" not in tables_of(text).get("sources", {})
     bare = re.sub(r"^# (\[tool\.uv\.sources\]|flash-attn = .*)$", r"\1", text, flags=re.MULTILINE)

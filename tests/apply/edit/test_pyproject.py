@@ -202,7 +202,7 @@ def test_poetry_where_it_is_plain(toml: Rewrite):
         toml('[tool.poetry.dependencies]\ntorch = {path = "../torch"}\n')
 
 
-def test_a_python_that_the_release_does_not_run_on_is_told(tmp_path: Path):
+def test_a_python_that_the_release_does_not_run_on_is_reported(tmp_path: Path):
     path = tmp_path / "pyproject.toml"
     path.write_text(HEAD + 'requires-python = ">=3.9"\ndependencies = ["torch==2.6.0"]\n')
     notes = edited(path, change("torch", "2.9.0", "2.6.0")).notes

@@ -21,7 +21,7 @@ def ask(uv, question, timeout=30.0):
     return resolve(question, Installer("uv", (str(uv.program),)), load_index(), timeout=timeout)
 
 
-def test_everything_is_asked_at_once(uv):
+def test_everything_is_checked_at_once(uv):
     question = Question(
         pins=("transformers==4.42.4",), held=("torch==2.4.0",), others={"tokenizers": "0.19.1"}, needs=("numpy<2",),
         built=("flash-attn==2.6.3",), platform=LINUX, glibc="2.35",
@@ -37,7 +37,7 @@ def test_everything_is_asked_at_once(uv):
     assert 'name = "flash-attn"' in (uv.folder / "uv.toml").read_text()
 
 
-def test_what_stays_may_move_if_it_must_and_is_told(uv):
+def test_what_stays_may_move_if_it_must_and_is_reported(uv):
     uv.plan(compile=[refused("a needs tokenizers>=0.21"), {"resolved": "a==2\ntokenizers==0.21.0\nnumpy==1.26.4\n"}])
     answer = ask(uv, Question(("a==2",), others={"tokenizers": "0.19.1", "numpy": "1.26.4"}, platform=LINUX))
     assert answer.outcome is True
@@ -68,7 +68,7 @@ def test_a_missing_pin_of_the_fix_itself_is_a_refusal(uv):
     assert answer.outcome is False and "no version of a==2" in answer.reason
 
 
-def test_what_only_its_source_could_tell_is_left_out_and_named(uv):
+def test_what_only_its_source_could_show_is_left_out_and_named(uv):
     """A system's own pygobject speaks neither for the fix nor against it."""
     built = "error: Failed to download and build `pygobject==3.42.2`\n  cause: Build backend failed\n"
     uv.plan(compile=[{"code": 1, "err": built}, {}])
@@ -140,7 +140,7 @@ def test_pip_says_that_it_cannot_answer_for_another_python(tmp_path):
     assert answer.outcome is None and "3.11" in answer.reason and "3.10.4" in answer.reason
 
 
-def test_uv_comes_before_pip_and_a_broken_one_is_told(uv, monkeypatch):
+def test_uv_comes_before_pip_and_a_broken_one_is_reported(uv, monkeypatch):
     found, _ = find_installer(None)
     assert found is not None and (found.kind, found.version) == ("uv", (0, 9, 9))
     uv.plan(version=[{"code": 1, "err": "cannot run\n"}])

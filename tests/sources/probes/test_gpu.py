@@ -251,7 +251,7 @@ def test_gpus_by_name(name: str, sm: str) -> None:
     assert set(facts) == set(GPU_KEYS)  # so that nothing of another GPU is left
 
 
-def test_memory_where_the_name_tells_it() -> None:
+def test_memory_where_the_name_has_it() -> None:
     assert Facts(gpu_facts("A100-SXM4-40GB", GPUS)).value("gpu.memory_bytes") == 40 << 30
     unknown = Facts(gpu_facts("a100", GPUS))["gpu.memory_bytes"]
     assert unknown.value is None and unknown.problem

@@ -110,7 +110,7 @@ def test_dry_run_and_dash_write_nothing(project, capsys):
     tomllib.loads(said.out)  # `-` gives the section and nothing else
 
 
-def test_a_faulty_pyproject_is_told_and_kept(project, capsys):
+def test_a_faulty_pyproject_is_reported_and_kept(project, capsys):
     path = project / "pyproject.toml"
     path.write_text("[project\n")
     code, said = init(capsys)

@@ -188,7 +188,7 @@ def test_latent_attention_without_value_width_leaves_it_unknown(tmp_path: Path) 
     assert "v_head_dim" in str(facts["workload.head_dim_v"].problem)
 
 
-def test_a_model_folder_stands_for_its_config(tmp_path: Path) -> None:
+def test_a_model_folder_is_for_its_config(tmp_path: Path) -> None:
     config(tmp_path, **LLAMA)
     assert read_model_config(tmp_path).value("workload.head_dim_qk") == 128
 
@@ -220,7 +220,7 @@ def test_a_model_folder_stands_for_its_config(tmp_path: Path) -> None:
         ('{"text_config": {"head_dim": "x\\ny"}}', "`text_config.head_dim`: needs an integer"),
     ],
 )
-def test_bad_model_configs_are_told_in_one_line(tmp_path: Path, text: str, fragment: str) -> None:
+def test_bad_model_configs_are_reported_in_one_line(tmp_path: Path, text: str, fragment: str) -> None:
     with pytest.raises(DoctorError) as error:
         read_model_config(file(tmp_path, text, "config.json"))
     assert fragment in error.value.message
@@ -296,7 +296,9 @@ def test_null_is_none_for_a_window_and_unknown_elsewhere(tmp_path: Path) -> None
         ('"a\\nb": 1\n', "unknown workload key `a b`", None),
     ],
 )
-def test_bad_workload_files_are_told_in_one_line(tmp_path: Path, text: str, fragment: str, hint: str | None) -> None:
+def test_bad_workload_files_are_reported_in_one_line(
+    tmp_path: Path, text: str, fragment: str, hint: str | None
+) -> None:
     with pytest.raises(DoctorError) as error:
         read_workload(file(tmp_path, text))
     assert fragment in error.value.message
@@ -352,7 +354,7 @@ def test_settings_take_any_fact_key() -> None:
         ("workload.mask=diagonal\nly", "needs one of", None),
     ],
 )
-def test_bad_settings_are_told_in_one_line(setting: str, fragment: str, hint: str | None) -> None:
+def test_bad_settings_are_reported_in_one_line(setting: str, fragment: str, hint: str | None) -> None:
     with pytest.raises(DoctorError) as error:
         parse_settings([setting])
     assert fragment in error.value.message
@@ -361,7 +363,7 @@ def test_bad_settings_are_told_in_one_line(setting: str, fragment: str, hint: st
 
 
 @pytest.mark.parametrize("names", [SYNONYMS, ALIASES], ids=["hints", "accepted"])
-def test_other_names_stand_for_known_keys(names: dict[str, str | tuple[str, ...]]) -> None:
+def test_other_names_are_for_known_keys(names: dict[str, str | tuple[str, ...]]) -> None:
     for key, meant in names.items():
         assert f"workload.{key}" not in TERMS or TERMS[f"workload.{key}"].derived
         for full in (meant,) if isinstance(meant, str) else meant:
@@ -440,14 +442,14 @@ def test_assumptions_never_hide_an_unknown() -> None:
     assert kept.value("workload.batch_size") is None
 
 
-def test_a_bare_null_is_none_whoever_read_it() -> None:
+def test_a_bare_null_is_none_who_read_it() -> None:
     for problem in (None, "not known", "not known when the file was written"):
         null = Facts([Fact("workload.window", None, "facts file", None, problem)])
         assert complete_workload(null).value("workload.window") == ABSENT
 
 
 @pytest.mark.parametrize(("key", "value"), [("num_heads", 0), ("head_dim_qk", ABSENT), ("dropout", -0.1)])
-def test_impossible_values_are_refused_whoever_read_them(key: str, value: object) -> None:
+def test_impossible_values_are_refused_who_read_them(key: str, value: object) -> None:
     with pytest.raises(DoctorError, match=f"facts file: `workload.{key}`: needs"):
         complete_workload(Facts([Fact(f"workload.{key}", value, "facts file")]))
 
