@@ -25,7 +25,7 @@ class Interrupted(DoctorError):
 
 
 def reason_of(problem: Exception) -> str:
-    """Why a file or program could not be had: the system's own words, without its number, to end a sentence."""
+    """Return why a file or program is not available: the system's message without its number, to end a sentence."""
     return str(getattr(problem, "strerror", None) or problem).lower()
 
 

@@ -56,7 +56,7 @@ def predict_case(rulebook: Rulebook, facts: Facts) -> Prediction:
     return predictions[library.prefix or library.name]
 
 
-#: frameworks that hand their attention to another library
+#: frameworks that call another library for attention
 _CALLS = {"megatron": "transformer_engine", "torch_sdpa": "torch", "xtuner": "transformers"}
 
 

@@ -117,7 +117,7 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
 
 
 def names_no_job(request: Request, facts: Facts) -> bool:
-    """Whether neither the request nor the facts of its environment speak of a job, so that the project's counts."""
+    """Whether neither the request nor the facts of its environment describe a job, so that the project's counts."""
     if request.model is not None or request.workload is not None:
         return False
     return not any(key.startswith("workload.") for key in (*facts, *request.given))

@@ -13,7 +13,7 @@ from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact, Facts
 from doctor.sources.snapshot import document, parse_facts
 
-#: Hands one object of this rank to all, and back come those of all ranks in their order.
+#: Gather one object of each rank, in their order, on every rank.
 Gather = Callable[[Any], Sequence[Any]]
 
 #: What a launcher sets for each rank on purpose.
@@ -84,7 +84,7 @@ def process_group() -> tuple[int, Gather] | None:
     """This process's rank and the gather of the process group that the training script has set up, if it has.
 
     torch is looked up among the modules that are loaded already and never imported from here.
-    DoctorError where a launcher started several ranks and they cannot hear each other yet.
+    DoctorError where a launcher started several ranks and they cannot communicate yet.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -99,7 +99,7 @@ def process_group() -> tuple[int, Gather] | None:
     started = os.environ.get("WORLD_SIZE", "1")
     if started.isdigit() and int(started) > 1:
         raise DoctorError(
-            f"{started} ranks were started, and they cannot hear each other: torch.distributed is not initialized",
+            f"{started} ranks were started, and they cannot communicate: torch.distributed is not initialized",
             "call it after `init_process_group`, or pass `gather` and `rank`",
         )
     return None

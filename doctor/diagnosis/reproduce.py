@@ -1,4 +1,4 @@
-"""A failed run as a script that needs torch and the library alone, tried on its own before it is handed on."""
+"""A failed run as a script that needs torch and the library alone, run by itself before it is reported."""
 
 from __future__ import annotations
 

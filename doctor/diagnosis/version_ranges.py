@@ -212,9 +212,9 @@ def _affected_range(
     made = []
     for item in ordered:
         hit, possible = ({dict(choice)[item.name] for choice in choices} for choices in (bad, every))
-        struck = tuple(version for version in item.versions if version in hit)
+        affected = tuple(version for version in item.versions if version in hit)
         clean = tuple(version for version in item.versions if version in possible - hit)
-        made.append(_AffectedRange(finding, item, struck, clean))
+        made.append(_AffectedRange(finding, item, affected, clean))
     return next((item for item in made if item.clean), made[0])
 
 

@@ -104,7 +104,7 @@ class ReleaseIndex:
         return tuple(self._lines)
 
     def mentions(self, package: str, other: str) -> bool:
-        """Whether any release of the package may speak of the other; the text is searched, nothing is parsed."""
+        """Whether any release of the package may name the other; the text is searched, nothing is parsed."""
         return other in self._lines.get(package, "")
 
     def releases(self, package: str) -> Mapping[str, Release]:

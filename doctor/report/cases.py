@@ -153,5 +153,5 @@ def backends_of(case: Case) -> str:
 
 
 def facts_behind(report: Report, finding: Finding) -> Facts:
-    """The facts that the finding speaks of: of several cases, those of the first in which it was found."""
+    """The facts of a finding: of several cases, those of the first in which it was found."""
     return report.cases[finding.cases[0]].facts if finding.cases else report.facts

@@ -77,7 +77,7 @@ def _table(page: Page, matrix: Matrix) -> None:
 
 
 def _out_in_every_row(matrix: Matrix) -> dict[str, Reason]:
-    """Backends that one reason rules out whatever the feature, as where a package is not installed."""
+    """Backends that one reason rules out for every feature, as where a package is not installed."""
     found: dict[str, Reason] = {}
     for index, (backend, _) in enumerate(matrix.backends):
         cells = [row.cells[index] for row in matrix.rows]

@@ -68,5 +68,5 @@ def undefined_variables(lines: Sequence[FixLine]) -> list[str]:
 
 
 def flat(text: str) -> str:
-    """Return the text as one printable line, whatever a rule or a fact put into it."""
+    """Return the text as one printable line, for any text of a rule or a fact."""
     return printable(" ".join(text.split()))

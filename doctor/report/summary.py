@@ -225,7 +225,7 @@ def shown(value: Any, key: str = "") -> str:
 def needed(evidence: Evidence) -> str:
     """What would clear this condition, as people say it."""
     text = evidence.needs
-    if text == ABSENT:  # the rule speaks of all who have it: only a variable is fixed by its absence
+    if text == ABSENT:  # the rule is about everyone who has it: only a variable is fixed by its absence
         return "it unset" if evidence.key.startswith("env.") else ""
     if not text.startswith("not "):
         return "one" if text == "present" else text

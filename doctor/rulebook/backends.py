@@ -204,19 +204,19 @@ def step_facts(text: str) -> Facts:
 def _judge(
     rulebook: Rulebook, library: Library, known: FactResolver, *, parts: bool, only: tuple[str, ...] | None = None
 ) -> Judged:
-    """Backend (or part) → what speaks against it, in the order in which the installed release filters."""
+    """Backend (or part) → the reasons against it, in the order in which the installed release filters."""
     index = rulebook.support.get(library.name)
     if index is None:
         return {}
     stages = _stages(library, known)
     found: dict[str, list[tuple[int, int, Reason]]] = {}
     for position, rule, holds in index.firing(known, parts):
-        struck = rule.disables if only is None else [backend for backend in rule.disables if backend in only]
-        if not struck:
+        disabling = rule.disables if only is None else [backend for backend in rule.disables if backend in only]
+        if not disabling:
             continue
         reason = _reason(rule, known, holds)
         rank = stages.get(rule.body.get("stage", ""), len(stages))
-        for backend in struck:
+        for backend in disabling:
             found.setdefault(backend, []).append((rank, position, reason))
     return {
         backend: tuple(reason for _, _, reason in sorted(reasons, key=_place)) for backend, reasons in found.items()
@@ -286,7 +286,7 @@ def _first(order: tuple[str, ...], usable: Mapping[str, bool | None]) -> tuple[s
 def _first_runtime(
     rulebook: Rulebook, library: Library, known: FactResolver, serving: frozenset[str] | None
 ) -> Reason | None:
-    """What dies at import (`serving` None) or in a step; an unknown one only where nothing is certain."""
+    """What fails at import (`serving` None) or in a step; an unknown one only where nothing is certain."""
     index = rulebook.runtime.get(library.name)
     if index is None:
         return None
@@ -298,12 +298,12 @@ def _first_runtime(
 
 def _first_firing(index: RuleIndex, known: FactResolver, concerns: Callable[[Rule], bool]) -> Reason | None:
     """Return the reason of the first rule that fires; one that is undetermined only where no rule fires."""
-    struck: list[tuple[int, Rule, bool | None]] = []
+    disabling: list[tuple[int, Rule, bool | None]] = []
     for position, rule, holds in index.firing(known):
         if concerns(rule):
-            struck.append((position, rule, holds))
-    struck.sort(key=lambda item: (not item[2], item[0]))  # certain ones first, then the most specific
-    return _reason(struck[0][1], known, struck[0][2]) if struck else None
+            disabling.append((position, rule, holds))
+    disabling.sort(key=lambda item: (not item[2], item[0]))  # certain ones first, then the most specific
+    return _reason(disabling[0][1], known, disabling[0][2]) if disabling else None
 
 
 def _reason(rule: Rule, known: FactResolver, holds: bool | None) -> Reason:

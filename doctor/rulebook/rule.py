@@ -45,7 +45,7 @@ class Rule:
 
     @cached_property
     def fails_at_run(self) -> tuple[str, ...]:
-        """The backends that are selected all the same and then die in a step."""
+        """The backends that are selected and then fail in a step."""
         return as_tuple(self.body.get("fails_at_run"))
 
     @cached_property

@@ -1,6 +1,6 @@
 """One process of a kernel program in the target interpreter: start it, read its results, end its process group.
 
-The program may print, fork, hang, die of a signal or never start: whatever happens is the result of the current case.
+The program may print, fork, hang, be killed by a signal or never start: what happens is the result of the current case.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class KernelProcess:
         return spent
 
     def _result_of_dead_process(self, status: int | None, timed_out: bool, timeout: float) -> KernelResult:
-        """Return the result of a process that died or did not answer in time."""
+        """Return the result of a process that ended or did not answer in time."""
         tail = self._tail_text()
         at = f" at step `{self.where}`" if self.where else " before it took the request"
         last = tail.strip().rsplit("\n", 1)[-1][:500]

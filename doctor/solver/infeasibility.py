@@ -163,7 +163,7 @@ class Cases:
         return None
 
     def _again(self, limit: Limit, backend: str | None, fixed: Mapping[str, str]) -> Case | None:
-        """The case, where a limit that closed one lately holds here too, whatever the other releases are.
+        """The case, where a limit that closed one lately holds here too, for all other releases.
 
         Only for limits that need no backend prediction: much cheaper than evaluating the case in full.
         """

@@ -61,7 +61,7 @@ class ReleaseClasses:
         )
 
     def _distinctions(self, package: str) -> tuple[list[Leaf], list[Mapping[str, Any]]]:
-        """The conditions and release tables that speak of a package."""
+        """The conditions and release tables that name a package."""
         key = ("distinctions", package)
         if key not in self._memo:
             name = f"{package}.version"

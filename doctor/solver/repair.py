@@ -83,7 +83,7 @@ class FixSearch:
         self.rulebook, self.facts, self.stack = rulebook, facts, stack
         self.base = assessment
         self._severities = severities
-        self._extra: Rule | None = None  # a rule that is judged whatever its severity
+        self._extra: Rule | None = None  # a rule that is judged at any severity
         self.firing = frozenset(f.rule for f in assessment.findings if f.severity in severities)
         self.budget = budget or SearchBudget()
         trace = self.budget.trace

@@ -94,7 +94,7 @@ def _extend(
     nodes: Allowance,
     dead_end: int,
 ) -> Iterator[dict[str, str]]:
-    """Depth-first: first what must move, then whatever breaks, until nothing does."""
+    """Depth-first: first what must move, then what breaks, until nothing does."""
     if nodes.exhausted:
         return
     nodes.spend()

@@ -57,7 +57,7 @@ class Resolution:
     command: str = ""
     seconds: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()  # installed, and not to be had from the registry
+    left_out: tuple[str, ...] = ()  # installed, and not in the registry
 
 
 def resolve(
@@ -65,7 +65,7 @@ def resolve(
 ) -> Resolution:
     """Run the resolver with everything held where it is, then with what may move. `python` is the target's interpreter.
 
-    What is installed and cannot be had any more, with the fix or without, is left out and named.
+    What is installed and no longer available, with the fix or without, is left out and named.
     """
     why_not = _cannot_ask(question, installer, python)
     if why_not:
@@ -214,7 +214,7 @@ def _unobtainable(ran: Ran, current: Question) -> list[str]:
 
 
 def _named(current: Question, reason: str) -> list[str]:
-    """The held requirements that the refusal speaks of."""
+    """The held requirements that the refusal names."""
     return [line for line in current.stays if re.search(rf"(?<![\w.-]){re.escape(_package(line))}(?![\w-])", reason)]
 
 

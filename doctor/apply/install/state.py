@@ -144,7 +144,7 @@ def read(path: Path) -> Freeze:
 
 
 def last(folders: Iterable[Path]) -> Freeze | None:
-    """The latest change that was not taken back."""
+    """The latest change that was not rolled back."""
     found = [path for folder in folders if folder.is_dir() for path in folder.glob("freeze-*.json")]
     for path in sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True):
         freeze = read(path)

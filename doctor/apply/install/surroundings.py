@@ -22,7 +22,7 @@ from doctor.sources.probes.locate import find_target
 from .dry_run import Question
 from .state import packages_of
 
-#: Tools of the environment itself, at whatever version.
+#: Tools of the environment itself, at any version.
 _TOOLS = frozenset({"pip", "uv", "setuptools", "wheel", "attn-doctor"})
 
 

@@ -142,7 +142,7 @@ def _another_machine(platform: Platform) -> str:
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """Yield a folder that is removed afterwards, whatever happens inside."""
+    """Yield a folder that is removed afterwards in every case."""
     folder = Path(tempfile.mkdtemp(prefix="attn-doctor-verify-"))
     try:
         yield folder

@@ -85,7 +85,7 @@ def _fa4_runs(sm: str, shipped: bool) -> bool:
     return _runs("4", sm, False, False, shipped, False)
 
 
-@derived("vllm.fa_version", TEXT, "the FlashAttention version on this GPU whatever the layer: 2, 3, 4 or none",
+@derived("vllm.fa_version", TEXT, "the FlashAttention version on this GPU for every layer: 2, 3, 4 or none",
          needs=_FA_FACTS)  # fmt: skip
 def _fa_version(*facts: Any) -> str:
     return _version(facts, None, False, False)

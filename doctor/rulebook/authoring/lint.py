@@ -209,7 +209,7 @@ def _version_traps(source: Source, at: tuple[str, ...], key: str, text: str) -> 
             hint = f"write `>={following}`" if four else f"write `>={bound}.post1` or `>={following}`"
             yield Fault(source.path, source.line(*at), f"`{key}`: {why}", hint)
         elif operator in ("==", "!=") and len(version.release) < 4 and key.startswith("nvidia-cudnn"):
-            why = f"`{operator}{bound}` does not speak of the wheel's four-part {bound}.…"
+            why = f"`{operator}{bound}` does not cover the wheel's four-part {bound}.…"
             yield Fault(source.path, source.line(*at), f"`{key}`: {why}", f"write `{operator}{bound}.*`")
 
 
@@ -232,8 +232,10 @@ def _placeholders(source: Source, _: Rulebook) -> Iterator[Fault]:
 
 def _circles(source: Source, _: Rulebook) -> Iterator[Fault]:
     """A rule that a prediction is made of cannot use that prediction."""
-    struck = {name.split(".")[0] for key in ("disables", "fails_at_run") for name in as_tuple(source.content.get(key))}
-    own_keys = {f"{prefix}.{question}" for prefix in struck for question in ("selected", "selected_by_default")}
+    excluded = {
+        name.split(".")[0] for key in ("disables", "fails_at_run") for name in as_tuple(source.content.get(key))
+    }
+    own_keys = {f"{prefix}.{question}" for prefix in excluded for question in ("selected", "selected_by_default")}
     at = [(place, key) for place, key, _ in _raw_leaves(source.content["when"], ("when",))]
     at += [(("message",), key) for key in _BRACES.findall(source.content.get("message") or "")]
     for place, key in at:

@@ -184,7 +184,7 @@ def _judged(test: RuleTest, known: FactResolver) -> Iterator[str]:
     for backend in test.rule.fails_at_run[:1]:
         key = f"{backend.split('.')[0]}.selected"
         if key in test.given:
-            yield f"  `{key}` is {known.value(key)}, the rule speaks of {', '.join(test.rule.fails_at_run)}"
+            yield f"  `{key}` is {known.value(key)}, the rule is about {', '.join(test.rule.fails_at_run)}"
 
 
 def _tree(node: Condition, known: FactResolver, depth: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Query an interpreter for its version, prefix and import path, whatever else it prints and however it ends."""
+"""Query an interpreter for its version, prefix and import path, for any other output and any end of it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class InterpreterQuery:
         self._death_pipe.attach(self._process.pid)
 
     def answer(self, timeout: float = TIMEOUT) -> InterpreterInfo:
-        """Return its answer; DoctorError where it is not Python, NoDiagnosis where it dies, hangs or prints nothing."""
+        """Return its answer; DoctorError where it is not Python, NoDiagnosis where it crashes, hangs or prints nothing."""
         try:
             stdout, stderr, late = _read(self._process, timeout)
         finally:
