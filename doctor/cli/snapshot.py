@@ -1,4 +1,4 @@
-"""`attn-doctor snapshot`: the facts of this machine as a file that every command takes back."""
+"""`attn-doctor snapshot`: the facts of this machine as a file that every command reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 @app.command("snapshot")
 @examines()
 def snapshot(target: TargetOptions, output: Output = None) -> int:
-    """Save the facts of this machine as JSON; every command takes them back with --facts."""
+    """Save the facts of this machine as JSON; every command reads them with --facts."""
     request = request_of(target)
     found = examine(request, load_rulebook((*request.defaults.rules, *request.rules)))
     write(json.dumps(document(found.facts), indent=2, ensure_ascii=False) + "\n", output)

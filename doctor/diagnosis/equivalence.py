@@ -1,8 +1,8 @@
 """Releases that every rule treats alike in one case: they are judged once, by the newest of them.
 
 Nothing here says which those are. Every rule is evaluated first on what all choices share (`ground`). Of what is
-left, each choice evaluates the single conditions. Two for which all of them have the same results are alike: whatever the
-rulebook says of one holds for the other, but for the versions that its sentences name.
+left, each choice evaluates the single conditions. Two with the same results are alike: each
+finding of one holds for the other, except for the versions that its message names.
 """
 
 from __future__ import annotations

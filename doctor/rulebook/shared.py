@@ -1,7 +1,7 @@
 """What several cases share, judged once, so that each evaluates only what is left.
 
 Nothing here says which rules those are. Every condition is evaluated on what the cases have in common, with the rest
-held back (the GPU and the job of an environment; the releases that a range admits); an answer that would need it is
+held back (the GPU and the job of an environment; the releases that a range admits); an answer that needs it is
 missing, any other holds in every case.
 """
 

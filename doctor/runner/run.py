@@ -1,7 +1,7 @@
 """Run a kernel program in the target interpreter and return one result per case, for any behaviour of that program.
 
-The program may print, fork, hang, be killed by a signal or never start: each costs at most the case it happened in, and what
-happened is the result. The program's side of the protocol is `kernels/protocol.py`.
+The program may print, fork, hang, be killed by a signal or never start: each costs at most the case it happened in, and
+what happened is the result. The program's side of the protocol is `kernels/protocol.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Query an interpreter for its version, prefix and import path, for any other output and any end of it."""
+"""Query an interpreter for its version, prefix and import path; other output does not matter."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class InterpreterQuery:
         self._death_pipe.attach(self._process.pid)
 
     def answer(self, timeout: float = TIMEOUT) -> InterpreterInfo:
-        """Return its answer; DoctorError where it is not Python, NoDiagnosis where it crashes, hangs or prints nothing."""
+        """Return its answer; DoctorError where it is not Python, NoDiagnosis where it crashes, hangs or is silent."""
         try:
             stdout, stderr, late = _read(self._process, timeout)
         finally:
