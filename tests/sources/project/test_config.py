@@ -16,7 +16,7 @@ from doctor.sources.project.config import Defaults, project_defaults, read_defau
         ("[tool.attn-doctor]\nignore = ['TE103']", "`ignore` needs tables"),
         ("[tool.attn-doctor]\nignore = [{rule = 'A', until = '2999-01-01'}]", "lacks `reason`"),
         ("[tool.attn-doctor]\nignore = [{rule = 'A', reason = 'b', until = 'soon'}]", "found `soon`"),
-        ("[tool.attn-doctor]\nworkload = {head_dim = 64}", "head_dim"),
+        ("[tool.attn-doctor]\nworkload = {head_dims = 64}", "head_dims"),
         ("[tool.attn-doctor]\nworkload = 5", "`workload` needs a file name, a list of them or a table"),
         ("[tool.attn-doctor\n", "not TOML"),
         ("tool = {attn-doctor = 3}\n", "needs to be a table"),
@@ -42,7 +42,7 @@ def test_faulty_defaults_are_reported_with_the_file(text, message, tmp_path):
         ),
         ("[tool.attn-doctor]\nignore = [\n {rule = 'A', reason = 'b', until = 'soon'}]", 3, "needs a date", None),
         ("[[tool.attn-doctor.ignore]]\nrule = ['A']\nreason = 'b'\nuntil = 2999-01-01", 1, "`rule` needs a text", None),
-        ("[tool.attn-doctor.workload]\nhead_dims = 64", 2, "head_dims", "did you mean `head_dim_qk`?"),
+        ("[tool.attn-doctor.workload]\nhead_dim_k = 64", 2, "head_dim_k", "did you mean `head_dim_qk`?"),
         ("[tool.attn-doctor]\ngpu = 'a100\n", 2, "not TOML", None),
         ("[tool.attn-doctor.environments]\ntrain = []", 2, "names no file", None),
         (

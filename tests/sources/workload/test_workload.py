@@ -270,14 +270,14 @@ def test_null_is_none_for_a_window_and_unknown_elsewhere(tmp_path: Path) -> None
     [
         ("", "is empty", "head_dim_qk"),
         ("- 1\n", ":1: a workload needs a mapping of keys, found a list", None),
-        ("dtype: float16\nhead_dims: 128\n", ":2: unknown workload key `head_dims`", "did you mean `head_dim_qk`?"),
+        ("dtype: float16\nhead_dim_k: 128\n", ":2: unknown workload key `head_dim_k`", "did you mean `head_dim_qk`?"),
         ("num_heads: 8\nheads: 8\n", ":2: `workload.num_heads` is given twice", None),
         ("seq_len: two\n", ":1: `workload.seq_len_q`: needs a value of kind integer", None),
         ("workload:\n  head_dim_kq: 128\n", ":2: unknown workload key `head_dim_kq`", "did you mean `head_dim_qk`?"),
         ("workload: {}\ndtype: float16\n", ":2: `dtype` is outside `workload:`", "under"),
         ("workload: 3\n", ":1: `workload:` needs a mapping", None),
         ("causal: true\n", ":1: unknown workload key `causal`", "did you mean `mask`?"),  # follows from the mask
-        ("dtype: fp16\n", ":1: `workload.dtype`: needs one of", None),
+        ("dtype: fp17\n", ":1: `workload.dtype`: needs one of", None),
         ("head_dim_qk: wide\n", ":1: `workload.head_dim_qk`: needs a value of kind integer", None),
         ("head_dim_qk: -1\n", "needs an integer from 1", None),
         ("head_dim_qk: absent\n", "found `absent`", None),
@@ -342,7 +342,7 @@ def test_settings_take_any_fact_key() -> None:
     [
         ("gpu.sm", "needs KEY=VALUE", "gpu.sm=9.0"),
         ("=3", "needs KEY=VALUE", None),
-        ("workload.head_dims=128", "unknown fact key", "did you mean `workload.head_dim_qk`?"),
+        ("workload.head_dim_k=128", "unknown fact key", "did you mean `workload.head_dim_qk`?"),
         ("is_causal=true", "unknown fact key", "did you mean `workload.mask`?"),
         ("flash_attn.versio=2.8", "unknown fact key", "did you mean `flash-attn.version`?"),
         ("head_dim=wide", "`workload.head_dim_qk`: needs a value of kind integer", None),
