@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from doctor.errors import DoctorError
-from doctor.model import ABSENT, Facts
+from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.gpus import gpu_facts, with_capability
 from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.probes.collect import collect
@@ -173,15 +173,16 @@ def environment_of(request: Request, rulebook: Rulebook, query: InterpreterQuery
 
 def _merged_facts(files: Sequence[str]) -> Facts:
     """Read several files of facts as one; DoctorError where two of them state different values for one key."""
-    merged = read_facts(Path(files[0]))
-    for number, name in enumerate(files[1:], 1):
-        more = read_facts(Path(name))
-        for key, fact in more.items():
-            if key in merged and merged[key].value != fact.value:
-                before = next(other for other in files[:number] if key in read_facts(Path(other)))
+    merged: dict[str, Fact] = {}
+    stated_in: dict[str, str] = {}
+    for name in files:
+        for key, fact in read_facts(Path(name)).items():
+            known = merged.setdefault(key, fact)
+            before = stated_in.setdefault(key, name)
+            if known.value != fact.value:
                 raise DoctorError(
-                    f"`{before}` and `{name}` state different values of `{key}`: {merged[key].value} and {fact.value}",
+                    f"`{before}` and `{name}` state different values of `{key}`: {known.value} and {fact.value}",
                     f"decide with `--set {key}=VALUE` and remove it from one file",
                 )
-        merged = merged.with_(*more.values())
-    return merged
+            merged[key] = fact
+    return Facts(merged.values())

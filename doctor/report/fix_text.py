@@ -66,8 +66,17 @@ def alternative_lines(item: Remedy) -> list[str]:
 
 
 def fix_lines(item: Fix) -> list[str]:
-    """Return the printed lines of a fix, packages first."""
-    return [line.shown for line in (*package_lines(item), *other_lines(item))]
+    """Return the printed lines of a fix."""
+    return [line.shown for line in ordered_lines(item)]
+
+
+def ordered_lines(item: Fix, *, held: bool = False) -> list[FixLine]:
+    """Return the lines of a fix in the order in which every format shows them: packages, variables, settings, code.
+
+    With `held` the packages that stay are named too, and what the plan notes comes first.
+    """
+    notes = [FixLine(LineKind.NOTE, text) for text in item.plan.notes] if held and item.changes_packages else []
+    return [*notes, *package_lines(item, held=held), *other_lines(item)]
 
 
 def no_pin_lead(finding: Finding) -> str:

@@ -61,7 +61,7 @@ def diagnosis(report: Report, style: Style) -> str:
     try:
         import jinja2
     except ImportError:
-        raise DoctorError("format `html` needs jinja2", "pip install 'attn-doctor[html]'") from None
+        raise DoctorError("format `html` needs jinja2", "`pip install jinja2`") from None
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_plain
     )

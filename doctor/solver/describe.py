@@ -12,7 +12,7 @@ from doctor.model import ABSENT, Change, ChangeKind, Fix, InstallPlan, PinnedReq
 from doctor.packages.flash_attn_build import CORE_HOURS
 from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, find
 from doctor.packages.index import load_index
-from doctor.packages.relations import BUILT_AGAINST_TORCH, orphans, owner_of
+from doctor.packages.relations import BUILT_AGAINST_TORCH, install_order, orphans, owner_of
 from doctor.packages.requirements import admits, normalized
 from doctor.rulebook.evaluate import Assessment
 from doctor.sources.manifests.base import DeclaredRequirement
@@ -99,7 +99,7 @@ def _wheel_note(repair: FixSearch, plan: InstallPlan) -> str | None:
 def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]) -> tuple[Change, ...]:
     changes: list[Change] = []
     stack, plan = repair.stack, outcome.plan
-    for name, version in sorted(outcome.chosen.items(), key=lambda item: (item[0] != "torch", item[0])):
+    for name, version in sorted(outcome.chosen.items(), key=lambda item: install_order(item[0])):
         before = stack.installed.get(name)
         wanted = [p.rule for p in plan.picks if name in {normalized(key) for key in p.alternative.require}]
         why = _why_package(repair, outcome, name, version, wanted, resolves)

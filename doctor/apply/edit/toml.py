@@ -40,7 +40,7 @@ class Places:
             import tomlkit
         except ModuleNotFoundError:
             raise DoctorError(
-                f"editing `{self.path}` needs `tomlkit`", "`pip install 'attn-doctor[edit]'`, or `--pin FILE`"
+                f"editing `{self.path}` needs `tomlkit`", "`pip install tomlkit`, or `--pin FILE`"
             ) from None
         return tomlkit.parse(self.text)
 
