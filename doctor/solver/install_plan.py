@@ -17,13 +17,6 @@ from doctor.packages.relations import (
     orphans,
     owner_of,
 )
-    BUILT_AGAINST_TORCH,
-    FROM_THE_REGISTRY,
-    FROM_THEIR_SOURCE,
-    install_order,
-    orphans,
-    owner_of,
-)
 from doctor.packages.requirements import admits
 from doctor.rulebook.resolver import FactResolver
 
