@@ -29,7 +29,7 @@ COMMANDS = {
     "wheels": "Find the official flash-attn wheel for this environment, or how to build it.",
     "drift": "Find calls between installed packages that the installed callee does not answer.",
     "stress": "Test every installed attention on the GPUs against a float64 reference.",
-    "snapshot": "Save the facts of this machine; every command takes them back with --facts.",
+    "snapshot": "Save the facts of this machine; every command reads them with --facts.",
     "init": "Write the project's section of pyproject.toml, which `check` reads in CI.",
     "keys": "List the words for facts and workloads, with meaning and example.",
     "rules": "List, show, test and write rules.",

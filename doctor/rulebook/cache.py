@@ -218,7 +218,7 @@ def _digest(content: bytes) -> str:
 
 
 def _store(cache: Path, key: str, compiled: CompiledRules) -> None:
-    """Write the cache so that a reader sees all of it or none, whatever other process writes it at the same time."""
+    """Write the cache so that a reader sees all of it or none, also while another process writes it."""
     index = json.dumps([(item.library, item.version_key, item.ids) for item in compiled.sections])
     libraries = json.dumps(compiled.libraries, separators=(",", ":"))
     content = "\n".join((index, libraries, *(item.text for item in compiled.sections))).encode("ascii")

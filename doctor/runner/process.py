@@ -1,6 +1,6 @@
 """One process of a kernel program in the target interpreter: start it, read its results, end its process group.
 
-The program may print, fork, hang, die of a signal or never start: whatever happens is the result of the current case.
+The program may print, fork, hang, be killed by a signal or never start: what happens is the result of the current case.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTRACT = 1
 AHEAD = "--ahead"
 #: Folder with the kernel package inside the run folder, named so that it shadows no library.
 PACKAGE = "attn_doctor_kernels"
-PIPE_HOLDS = 32 << 10  # bytes that a pipe takes at once, even if nobody reads
+PIPE_HOLDS = 32 << 10  # bytes that a pipe takes at once, even without a reader
 MAX_LINE = 8 << 20  # a longer line is no result
 STDERR_TAIL = 8 << 10
 
@@ -162,7 +162,7 @@ class KernelProcess:
         return False
 
     def check_interrupt(self) -> None:
-        """Raise KeyboardInterrupt if a signal asked the doctor to end; called repeatedly while waiting."""
+        """Raise KeyboardInterrupt if a signal ends the doctor; called repeatedly while waiting."""
         if end_requested():
             raise KeyboardInterrupt
 
@@ -227,7 +227,7 @@ class KernelProcess:
         return spent
 
     def _result_of_dead_process(self, status: int | None, timed_out: bool, timeout: float) -> KernelResult:
-        """Return the result of a process that died or did not answer in time."""
+        """Return the result of a process that ended or did not answer in time."""
         tail = self._tail_text()
         at = f" at step `{self.where}`" if self.where else " before it took the request"
         last = tail.strip().rsplit("\n", 1)[-1][:500]

@@ -1,4 +1,4 @@
-"""Query an interpreter for its version, prefix and import path, whatever else it prints and however it ends."""
+"""Query an interpreter for its version, prefix and import path; other output does not matter."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class InterpreterQuery:
         LOGGER.debug("%s started in process %d to describe itself", python, self._process.pid)
 
     def answer(self, timeout: float = TIMEOUT) -> InterpreterInfo:
-        """Return its answer; DoctorError where it is not Python, NoDiagnosis where it dies, hangs or prints nothing."""
+        """Return its answer; DoctorError where it is not Python, NoDiagnosis where it crashes, hangs or is silent."""
         try:
             stdout, stderr, late = _read(self._process, timeout)
         finally:
