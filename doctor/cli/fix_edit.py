@@ -21,8 +21,8 @@ def edit(
     if not names:
         raise DoctorError("there is no file to edit", "name it: `--write FILE`, or `--requirements FILE`")
     edits = edits_of(report, names, watch_of(load_rulebook(rules)))
-    told = [*_head(report), *edits.notes] if edits.files else [_why_nothing(report, names), *edits.notes]
-    sys.stdout.write("".join(f"# {' '.join(text.split())}\n" for text in told))
+    lines = [*_head(report), *edits.notes] if edits.files else [_why_nothing(report, names), *edits.notes]
+    sys.stdout.write("".join(f"# {' '.join(text.split())}\n" for text in lines))
     sys.stdout.write(edits.diff)
     if not diff_only:
         for path, backup in edits.write():

@@ -15,7 +15,7 @@ from .decisions import DecisionList
 
 @dataclass(frozen=True)
 class Rule:
-    """One flaw or one support limit, as its file says it; `when` is parsed when first asked for."""
+    """One flaw or one support limit, as in its file; `when` is parsed at its first use."""
 
     id: str
     library: str
@@ -45,7 +45,7 @@ class Rule:
 
     @cached_property
     def fails_at_run(self) -> tuple[str, ...]:
-        """The backends that are selected all the same and then die in a step."""
+        """The backends that are selected and then fail in a step."""
         return as_tuple(self.body.get("fails_at_run"))
 
     @cached_property
@@ -62,7 +62,7 @@ class Rule:
 
     @property
     def weight(self) -> int:
-        """How much more specific than its equals: the higher is told first."""
+        """How much more specific than its equals: the higher is reported first."""
         return int(self.body.get("weight", 0))
 
     @property
@@ -77,7 +77,7 @@ class Rule:
 
     @cached_property
     def alternatives(self) -> tuple[Remedy, ...]:
-        """The ways out, best first."""
+        """The fixes, best first."""
         return tuple(_alternative(item) for item in self.body.get("fix") or ())
 
 

@@ -83,7 +83,7 @@ class FixSearch:
         self.rulebook, self.facts, self.stack = rulebook, facts, stack
         self.base = assessment
         self._severities = severities
-        self._extra: Rule | None = None  # a rule that is judged whatever its severity
+        self._extra: Rule | None = None  # a rule that is judged at any severity
         self.firing = frozenset(f.rule for f in assessment.findings if f.severity in severities)
         self.budget = budget or SearchBudget()
         trace = self.budget.trace
@@ -200,11 +200,11 @@ class FixSearch:
             versions = self.stack.completed(fewer)
             plan: FixPlan | None = FixPlan()
             for pick in outcome.plan.picks:  # a way whose releases are no longer met is not taken, with all it brings
-                asked = FixPlan().joined(pick)
+                alone = FixPlan().joined(pick)
                 if (
                     plan is not None
-                    and asked
-                    and all(satisfied(self.stack, key, spec, versions) for key, spec in asked.require.items())
+                    and alone
+                    and all(satisfied(self.stack, key, spec, versions) for key, spec in alone.require.items())
                 ):
                     plan = plan.joined(pick)
             if plan is None or not plan.picks:
@@ -231,7 +231,7 @@ class FixSearch:
         )
 
     def _consequences(self, plan: FixPlan) -> dict[str, Any]:
-        """Return the facts that follow from the plan; `{key}` stands for the present value of that key."""
+        """Return the facts that follow from the plan; `{key}` is the present value of that key."""
         value = self.base.known.value
         return {key: value(text[1:-1]) if str(text).startswith("{") else text for key, text in plan.then.items()}
 

@@ -131,7 +131,7 @@ def test_the_torch_of_vllms_image_is_the_one_it_requires(read):
     assert latest["torch.version"].value is None and "fixes no release" in latest["vllm.version"].problem
 
 
-def test_an_image_for_amd_is_told_apart():
+def test_an_image_for_amd_is_distinguished():
     found = image("rocm/pytorch:rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0", IMAGES, "Dockerfile", 3)
     assert "is for AMD GPUs" in found.notes[0] and found.entries[0].version is None
 
