@@ -20,9 +20,8 @@ from .resolver import FactResolver
 from .rule import Rule
 from .rulebook import Rulebook
 
-#: What jobs have; a rule that answers alike for all of these is judged without the value.
+#: What jobs have; a rule that answers alike for all of these is judged without the value. No GPU: there may be none.
 USUAL: Mapping[str, tuple[Any, ...]] = {
-    "gpu.sm": ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0"),
     "workload.batch_size": (1, 2, 16, 64),
     "workload.dtype": ("bfloat16", "float16"),
     "workload.head_dim_qk": (32, 40, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256),
@@ -53,7 +52,7 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
     open_: list[Undetermined] = []
     for group in assessment.undetermined:
         key = group.missing[0] if len(group.missing) == 1 else ""
-        if key not in USUAL or not (assessment.known.has_workload or key == "gpu.sm"):
+        if key not in USUAL or not assessment.known.has_workload:
             open_.append(group)
             continue
         rules = [rulebook.rules[name] for name in group.rules]
