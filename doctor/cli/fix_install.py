@@ -17,6 +17,7 @@ from doctor.errors import DoctorError
 from doctor.model import Report, Severity
 from doctor.report.proof import proof_text
 
+from .output import remark
 from .request import TargetOptions
 
 
@@ -70,14 +71,14 @@ def taken_back(options: InstallOptions, request: Request, tell: Callable[[str], 
 def tell_proof(report: Report) -> None:
     """The proof on stderr, where stdout carries something else."""
     if report.proof is not None:
-        sys.stderr.write(proof_text(report.proof))
+        remark(proof_text(report.proof))
 
 
 def _confirmed(plan: str, options: InstallOptions) -> bool:
     """Show what will be done, and ask whether to go ahead."""
     if not options.yes and not sys.stdin.isatty():
         raise DoctorError("cannot ask for confirmation: stdin is no terminal", "`--yes` goes ahead without asking")
-    sys.stderr.write(plan)
+    remark(plan)
     if options.yes:
         return True
     sys.stderr.write("go ahead? [y/N] ")
@@ -101,7 +102,7 @@ def _ended_properly() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         for text in stop.args:  # in which state it leaves things
-            sys.stderr.write(f"{text}\n")
+            remark(f"{text}\n")
         raise KeyboardInterrupt from None
     finally:
         for number, handler in before.items():

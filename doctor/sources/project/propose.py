@@ -14,6 +14,7 @@ from doctor.packages.gpus import gpu_facts
 from doctor.sources.manifests.base import FileRole, ManifestKind
 from doctor.sources.manifests.discover import discover
 from doctor.sources.watch import Watch
+from doctor.util.reading import MAX_BYTES, read_bytes
 
 from .config import SECTION, read_defaults, section_of
 
@@ -81,10 +82,9 @@ def _models(folder: Path) -> Iterator[Path]:
 
 def _is_model(path: Path) -> bool:
     try:
-        if not path.is_file() or path.stat().st_size > _LARGEST:
-            return False
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        data = read_bytes(path, "model config", _LARGEST)
+        content = json.loads(data)
+    except (DoctorError, ValueError, RecursionError):
         return False
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         return False
@@ -94,8 +94,8 @@ def _is_model(path: Path) -> bool:
 def _requested_gpus(path: Path, watch: Watch) -> Iterator[str]:
     """Yield the GPUs that a job script requests from a scheduler by name."""
     try:
-        text = path.read_text("utf-8", "replace")[:_LARGEST]
-    except OSError:
+        text = read_bytes(path, "job script", MAX_BYTES)[:_LARGEST].decode("utf-8", "replace")
+    except DoctorError:
         return
     for match in _REQUESTED_GPU.finditer(text):
         name = (match[1] or match[2]).lower()

@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import InvalidSpecifier
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
 from doctor.model import ABSENT, Fact
+from doctor.packages.requirements import specifier
 from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, Manifest, pin_of
 from doctor.sources.watch import Watch
 from doctor.util.yaml_text import parse_yaml
@@ -137,7 +138,7 @@ def _is_range(ranges: str) -> bool:
         return True
 
     try:
-        SpecifierSet(ranges)
+        specifier(ranges)
     except InvalidSpecifier:
         return False
     return True

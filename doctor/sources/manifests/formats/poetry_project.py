@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import InvalidSpecifier
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
 from doctor.model import Fact
+from doctor.packages.requirements import specifier
 from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, cuda_of_index, pin_of
 from doctor.sources.manifests.version_ranges import any_of
 from doctor.util.toml_text import Places
@@ -126,7 +127,7 @@ def pep440(text: str) -> str | None:
         return clauses[0]
 
     try:
-        SpecifierSet(",".join(clauses))
+        specifier(",".join(clauses))
     except InvalidSpecifier:
         return None
     return ",".join(clauses)

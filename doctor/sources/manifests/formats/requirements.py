@@ -14,9 +14,10 @@ from packaging.version import InvalidVersion
 from doctor.errors import DoctorError, fault
 from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact
+from doctor.packages.requirements import parse_requirement
 from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, cuda_of_index, pin_of
 from doctor.sources.watch import Watch
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import read_text
 
 MAX_FILES = 200
 _OPTION = re.compile(r"(--?[A-Za-z][A-Za-z-]*)(?:\s*=\s*|\s+|(?<=^-[a-z]))?(.*)", re.DOTALL)
@@ -183,11 +184,11 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Dec
 def _parsed(text: str, file: str, number: int) -> tuple[Requirement, str | None]:
     """Return a requirement and its marker; an invalid marker stays as written, for `markers` to report."""
     try:
-        found = Requirement(text)
+        found = parse_requirement(text)
     except InvalidRequirement:
         before, _, marker = text.partition(";")
         try:
-            return Requirement(before), marker.strip()
+            return parse_requirement(before), marker.strip()
         except InvalidRequirement:
             raise fault(file, number, f"`{_safe(text)}` is not a requirement") from None
     return found, str(found.marker) if found.marker else None

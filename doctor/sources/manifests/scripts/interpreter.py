@@ -14,7 +14,7 @@ from doctor.sources.manifests.formats.conda import read, specified
 from doctor.sources.manifests.formats.requirements import project_top
 from doctor.sources.manifests.readers import reader_of
 from doctor.sources.watch import Watch
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import read_text
 
 from .base_images import image
 from .installs import Installs, LineWord
