@@ -18,7 +18,7 @@ from doctor.diagnosis.pipeline import diagnose
 from doctor.errors import DoctorError, reason_of
 from doctor.report.formats import renderer
 from doctor.rulebook.rulebook import load_rulebook
-from doctor.util.reading import MAX_LINE, open_regular, read_text
+from doctor.util.reading import MAX_LINE, open_stream
 from doctor.util.redact import without_credentials
 
 from .options import (
@@ -105,17 +105,24 @@ _TOO_LONG = f"the line is longer than {MAX_LINE >> 20} MiB"
 
 def _bounded(lines: TextIO) -> Iterator[str | None]:
     """Yield each line, None for one that is too long, of which no more than a part is in memory at a time."""
-    while line := lines.readline(MAX_LINE + 1):
+    while line := _read_line(lines, MAX_LINE + 1):
         if len(line) <= MAX_LINE:
             yield line
             continue
         skipped = 0
         while line and not line.endswith("\n"):
-            line = lines.readline(MAX_LINE)
+            line = _read_line(lines, MAX_LINE)
             skipped += len(line)
             if skipped > _MOST_SKIPPED:
                 raise DoctorError(f"batch file: a line is longer than {_MOST_SKIPPED >> 20} MiB")
         yield None
+
+
+def _read_line(lines: TextIO, most: int) -> str:
+    try:
+        return lines.readline(most)
+    except OSError as problem:
+        raise DoctorError(f"cannot read the batch: {reason_of(problem)}") from None
 
 
 def _lines(name: str) -> AbstractContextManager[TextIO]:
@@ -125,10 +132,8 @@ def _lines(name: str) -> AbstractContextManager[TextIO]:
             sys.stdin.reconfigure(encoding="utf-8", errors="replace")
         return nullcontext(sys.stdin)
     try:
-        path = Path(name)
-        if path.is_file():
-            return contextlib.closing(io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace"))
-        return contextlib.closing(io.StringIO(read_text(path, "batch file", named=True)))
+        stream = open_stream(Path(name))
+        return contextlib.closing(io.TextIOWrapper(stream, encoding="utf-8", errors="replace"))
     except (OSError, ValueError) as problem:
         raise DoctorError(f"cannot read batch file `{name}`: {reason_of(problem)}") from None
 

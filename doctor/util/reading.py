@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import select
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from doctor.errors import DoctorError, reason_of
 
@@ -22,7 +23,6 @@ MAX_BYTES = 8 * 1024 * 1024
 MAX_LINE = 1024 * 1024  # bytes of one line of JSON Lines
 WRITER_WAIT = 2.0  # seconds until somebody opens a named pipe for writing
 DATA_WAIT = 60.0  # seconds until the other end of a pipe sends its next bytes
-_CHUNK = 1 << 16
 _TOP = ".git"  # marks the top of a checkout; without one, these mark a project
 _PROJECT = ("pyproject.toml", "setup.py", "setup.cfg")
 _SYSTEM = ("/dev/", "/proc/")  # their links name what the process itself holds open
@@ -99,6 +99,11 @@ def open_regular(path: Path | str) -> BinaryIO:
     return stream
 
 
+def open_stream(path: Path) -> BinaryIO:
+    """Open a file that the command line names, to read it bit by bit; OSError where it cannot be opened."""
+    return open_regular(path) if stat.S_ISREG(path.stat().st_mode) else io.BufferedReader(_Pipe(path, None))
+
+
 def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
@@ -138,13 +143,8 @@ def _read(path: Path, limit: int, named: bool) -> bytes:
     """Return up to `limit` + 1 bytes; OSError where the file is unreadable or no regular file."""
     if not named or stat.S_ISREG(path.stat().st_mode):
         return regular_bytes(path, limit + 1)
-    descriptor = _without_waiting(str(path), os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    try:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        return _read_pipe(descriptor, limit)
-    finally:
-        os.close(descriptor)
+    with io.BufferedReader(_Pipe(path, DATA_WAIT)) as stream:
+        return stream.read(limit + 1)
 
 
 def _require_regular(mode: int) -> None:
@@ -154,27 +154,47 @@ def _require_regular(mode: int) -> None:
         raise OSError(errno.EINVAL, "it is not a regular file")
 
 
-def _read_pipe(descriptor: int, limit: int) -> bytes:
-    """Return what a pipe or device delivers until its end; OSError where it keeps us waiting."""
-    data = bytearray()
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    began = last = time.monotonic()
-    while len(data) <= limit:
-        try:
-            chunk = os.read(descriptor, min(_CHUNK, limit + 1 - len(data)))
-        except BlockingIOError:  # somebody holds the other end and has sent nothing yet
-            if time.monotonic() - last > DATA_WAIT:
-                raise OSError(errno.ETIMEDOUT, f"no data within {DATA_WAIT:g} s") from None
-            poll.poll(200)
-            continue
-        if chunk:
-            data += chunk
-            last = time.monotonic()
-            continue
-        # No byte: either the end, or a named pipe that nobody has opened for writing yet, where poll says nothing.
-        if data or poll.poll(50) or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            break
-        if time.monotonic() - began > WRITER_WAIT:
-            raise OSError(errno.ETIMEDOUT, "it is a pipe that nobody writes to")
-    return bytes(data)
+class _Pipe(io.RawIOBase):
+    """A pipe or device that the command line names: waits for data, but not for a writer who never comes."""
+
+    def __init__(self, path: Path, patience: float | None) -> None:
+        self._descriptor: int | None = _without_waiting(str(path), os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        mode = os.fstat(self._descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            self.close()
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        self._patience = patience  # seconds between two pieces of data; None: any time
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
+        self._met = not stat.S_ISFIFO(mode)  # somebody has opened the other end
+        self._last = time.monotonic()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        assert self._descriptor is not None
+        while True:
+            try:
+                chunk = os.read(self._descriptor, len(buffer))
+            except BlockingIOError:  # somebody holds the other end and has sent nothing yet
+                self._met = True
+                self._wait(self._patience, "no data came")
+                continue
+            if chunk or self._met or self._poll.poll(0):
+                self._last = time.monotonic()
+                buffer[: len(chunk)] = chunk
+                return len(chunk)
+            self._wait(WRITER_WAIT, "it is a pipe that nobody writes to")  # no byte, and poll reports no end either
+
+    def _wait(self, patience: float | None, why: str) -> None:
+        if patience is not None and time.monotonic() - self._last > patience:
+            raise OSError(errno.ETIMEDOUT, why)
+        if not self._poll.poll(50):
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        super().close()
