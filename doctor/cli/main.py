@@ -158,6 +158,9 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if _is_of_stdout(error):
             return _unwritable(error)
+        if isinstance(error, OSError) and error.filename is not None:  # a name that is too long, a disk that fails
+            _complain(f"cannot use `{error.filename}`: {reason_of(error)}")
+            return DoctorError.exit_code
         if os.environ.get("ATTN_DOCTOR_DEBUG"):
             raise
         kind = type(error).__name__

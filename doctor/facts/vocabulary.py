@@ -281,12 +281,14 @@ def _architectures(value: Any) -> tuple[str, ...]:
 
 
 def _architecture(text: str) -> str:
-    match = re.fullmatch(r"(sm_?|compute_?|)(\d{1,3}\.\d|\d{2,3})([af]?)(\+ptx|-real|-virtual)?", text.strip().lower())
+    match = re.fullmatch(
+        r"(sm_?|compute_?|)([0-9]{1,3}\.[0-9]|[0-9]{2,3})([af]?)(\+ptx|-real|-virtual)?", text.strip().lower()
+    )
     if match is None:
         raise ValueError("needs SM architectures such as 8.0, 9.0a, 9.0+PTX")
-    prefix, number, variant, form = match.groups()
+    prefix, number, variant, suffix = match.groups()
     dotted = number if "." in number else f"{number[:-1]}.{number[-1]}"
-    is_ptx = form in ("+ptx", "-virtual") or (prefix.startswith("compute") and form is None)
+    is_ptx = suffix in ("+ptx", "-virtual") or (prefix.startswith("compute") and suffix is None)
     return f"{dotted}{variant}{'+PTX' if is_ptx else ''}"
 
 
@@ -299,7 +301,7 @@ def _python(value: Any) -> str:
 
 def is_python_version(text: str) -> bool:
     """Return whether a version can be Python's: it has a minor release, and numbers of a plausible size."""
-    return re.match(r"[23]\.\d{1,3}(?!\d)", text) is not None
+    return re.match(r"[23]\.[0-9]{1,3}(?![0-9])", text) is not None
 
 
 #: Keys whose values have a form of their own.

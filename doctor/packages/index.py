@@ -72,8 +72,8 @@ def _tag_fits(tag: str, python: str) -> bool:
         return tag == "py3" or tag == "py2.py3"
     if not is_python_version(python):
         return True  # what is no Python release excludes nothing
-    major, minor = (int(number) for number in re.findall(r"\d+", python)[:2])
-    match = re.match(r"cp(\d)(\d+)(\+?)$", tag)
+    major, minor = (int(number) for number in re.findall(r"[0-9]+", python)[:2])
+    match = re.match(r"cp([0-9])([0-9]+)(\+?)$", tag)
     if match is None or int(match[1]) != major:
         return False
     return minor >= int(match[2]) if match[3] else minor == int(match[2])

@@ -24,7 +24,7 @@ def normalized(name: str) -> str:
 
 #: `packaging` reads recursively, and Python refuses numbers of more than 4,300 digits: such a text is no requirement.
 _LONGEST, _DEEPEST = 16_384, 64
-_LONG_NUMBER = re.compile(r"\d{128}")
+_LONG_NUMBER = re.compile(r"[0-9]{128}")
 
 
 def _is_excessive(text: str) -> bool:

@@ -35,12 +35,11 @@ _CREDENTIALS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("eyJ",), r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_.-]+", _HIDDEN),
     (("-----BEGIN",), r"-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*-----)?", _HIDDEN),
     (("=",), r"(?i)(?<=[?&])((?:\w*token|sig|signature|password|key|X-Amz-\w+)=)[^&\s\"'<>`\\)]+", rf"\1{_HIDDEN}"),
-    (("=",),
-     r"\b((?:[A-Z0-9]+_)*(?:TOKEN|SECRET|PASS|PASSWD|PASSWORD|PASSPHRASE|CREDENTIALS?|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)"
-     r"(?:_[A-Z0-9]+)*=\\?[\"']?)(?!\$)[^\s\"'\\&;,`<>…]{4,}", rf"\1{_HIDDEN}"),
     (("uthorization",),
      r"(?i)(authorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic|token)\s+)[^\s\"'\\]+", rf"\1{_HIDDEN}"),
 )  # fmt: skip
+#: `NAME=value` as shells and Dockerfiles write it; numbers, switches and references to other variables are no secrets.
+_ASSIGNMENT = r"""\b([A-Z][A-Z0-9_]{2,})(=\\?["']?)(?!\d+\b|true\b|false\b|\$)([^\s"'\\;&|,`<>()…]{2,})"""
 _HOMES = re.compile(r"(?<![\w.~-])/(?:home|Users)/[^/\s:;,'\"`()]+")
 
 
@@ -54,7 +53,12 @@ def without_credentials(text: str) -> str:
     for marks, pattern, shown in _CREDENTIALS:
         if any(mark in text for mark in marks):
             text = re.sub(pattern, shown, text)
-    return text
+    return re.sub(_ASSIGNMENT, _assigned, text) if "=" in text else text
+
+
+def _assigned(match: re.Match[str]) -> str:
+    name, between, value = match.groups()
+    return f"{name}{between}{_HIDDEN}" if is_secret(name, value) else match[0]
 
 
 @lru_cache(maxsize=8)

@@ -69,6 +69,7 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
 
 
+_SLOW = ("rule", "library")  # each execution compiles rules
 DECLARED = (
     "requirements", "pyproject", "poetry_project", "pylock", "uv_lock", "poetry_lock", "pdm_lock", "pipfile",
     "pipfile_lock", "pixi_lock", "pixi_project", "conda", "conda_lock", "conda_explicit", "dockerfile", "workflow",
@@ -97,8 +98,9 @@ def cases(seed: int, only: Sequence[str] = ()) -> Iterator[Case]:
     seeds = corpus()
     everything = [data for files in seeds.values() for _, data in files]
     names = list(only) or list(kinds())
+    weights = [0.2 if name in _SLOW else 1.0 for name in names]
     while True:
-        kind = random_.choice(names)
+        kind = random_.choices(names, weights)[0]
         source = {"folder": random_.choice(DECLARED), "cache": "facts_json"}.get(kind, kind)
         name, data = random_.choice(seeds[source]) if source in seeds else ("file", _built(kind))
         content = mutated(random_, data, everything)
@@ -115,7 +117,8 @@ def _built(kind: str) -> bytes:
 
 
 def _case(random_: random.Random, kind: str, name: str, data: bytes) -> Case:
-    check, fix = random_.choice(_CHECKS), random_.choice(_FIXES)
+    check = random_.choice(_CHECKS) if random_.random() < 0.4 else random_.choice(("text", "json"))
+    fix = random_.choice(_FIXES)
     gpu = ("--gpu", random_.choice(("h100", "a100", "sm90")))
     checked = ("check", "--no-run", "--format", check)
     job = ("--workload", str(WORKLOAD)) if random_.random() < 0.5 else ()
@@ -129,12 +132,16 @@ def _case(random_: random.Random, kind: str, name: str, data: bytes) -> Case:
             return Case(kind, name, data, ("snapshot", "--requirements", name, "--output", "-"), "json")
         return Case(kind, name, data, (*checked, "--requirements", name, *gpu, *job), check)
     if kind == "folder":
-        return Case(kind, name, data, random_.choice(((*checked, "--requirements", "."), ("init",))), check)
+        if random_.random() < 0.5:
+            return Case(kind, name, data, ("init",))
+        return Case(kind, name, data, (*checked, "--requirements", "."), check)
     if kind in ("facts_yaml", "facts_json"):
         if random_.random() < 0.3:
             return Case(kind, name, data, ("fix", "--facts", name, "--format", fix), fix)
         if random_.random() < 0.3:
-            command = random_.choice(("snapshot --output -", "backends --format json", "matrix", "wheels flash-attn", "fix --pin"))
+            command = random_.choice(
+                ("snapshot --output -", "backends --format json", "matrix", "wheels flash-attn", "fix --pin")
+            )
             shown = "json" if "snapshot" in command or "json" in command else "text"
             return Case(kind, name, data, (*command.split(), "--facts", name), shown)
         return Case(kind, name, data, (*checked, "--facts", name), check)
@@ -166,7 +173,11 @@ def _case(random_: random.Random, kind: str, name: str, data: bytes) -> Case:
         line = random_.choice(lines or [""])
         with contextlib.suppress(ValueError):
             line = shlex.join(shlex.split(line))
-        words = shlex.split(line) if line.count("'") % 2 == 0 and "\\" not in line and line.count('"') % 2 == 0 else line.split()
+        words = (
+            shlex.split(line)
+            if line.count("'") % 2 == 0 and "\\" not in line and line.count('"') % 2 == 0
+            else line.split()
+        )
         return Case(kind, name, data, tuple(word[:50_000] for word in words if word not in _KERNELS))
     arguments = others[kind]
     shown = arguments[arguments.index("--format") + 1] if "--format" in arguments else "text"
@@ -191,7 +202,9 @@ def _lay_out(case: Case, folder: Path) -> Path:
         tree = folder / "tree"
         for name, package in (("torch-2.6.0.dist-info", "torch"), ("flash_attn-2.7.4.post1.dist-info", "flash-attn")):
             (tree / name).mkdir(parents=True)
-            (tree / name / "METADATA").write_text(f"Name: {package}\nVersion: {name.split('-')[1].removesuffix('.dist-info')}\n\n")
+            (tree / name / "METADATA").write_text(
+                f"Name: {package}\nVersion: {name.split('-')[1].removesuffix('.dist-info')}\n\n"
+            )
         (tree / "torch" / "lib").mkdir(parents=True)
         (tree / "nvidia" / "cudnn" / "lib").mkdir(parents=True)
         place = {
@@ -212,16 +225,56 @@ def _lay_out(case: Case, folder: Path) -> Path:
 
 
 def execute(case: Case, debug: bool = False) -> Outcome:
-    """Run a case in a forked child and return what it did, with what it must not have done."""
-    with tempfile.TemporaryDirectory(prefix="attn-doctor-fuzz-") as name:
-        folder = Path(name) / "project"
-        folder.mkdir()
-        _lay_out(case, folder)
-        before = _state(Path(name))
-        outcome = _forked(case, folder, debug)
-        outcome.written = tuple(sorted(path for path, state in _state(Path(name)).items() if before.get(path) != state))
-    outcome.faults = list(faults_of(case, outcome))
-    return outcome
+    """Run a case in a forked child of its own."""
+    return execute_all([case], debug)[0]
+
+
+def execute_all(several: Sequence[Case], debug: bool = False) -> list[Outcome]:
+    """Run cases one after the other in a forked child; behind one that ends the child, the rest run in another."""
+    outcomes: list[Outcome] = []
+    while len(outcomes) < len(several):
+        with tempfile.TemporaryDirectory(prefix="attn-doctor-fuzz-") as name:
+            rest = list(several[len(outcomes) :])
+            folders = [Path(name) / str(number) for number in range(len(rest))]
+            before = []
+            for case, folder in zip(rest, folders, strict=True):
+                (folder / "project").mkdir(parents=True)
+                _lay_out(case, folder / "project")
+                before.append(_state(folder))
+            status, hung = _forked(rest, folders, debug)
+            for case, folder, files in zip(rest, folders, before, strict=True):
+                outcome = _outcome(folder, files, status, hung)
+                if outcome is None:
+                    break
+                outcome.faults = list(faults_of(case, outcome))
+                if outcome.faults and len(several) > 1:  # what earlier cases left behind is no fault of this one
+                    outcome = execute(case)
+                outcomes.append(outcome)
+    return outcomes
+
+
+_RESULT = "result.json"
+
+
+def _outcome(folder: Path, before: dict[str, tuple[int, int]], status: int, hung: bool) -> Outcome | None:
+    """Return what a case did; None if it was not reached."""
+    if not (folder / "out").exists():
+        return None
+    streams = []
+    for name in ("out", "err"):
+        with (folder / name).open("rb") as stream:
+            streams.append(stream.read(64 << 20).decode("utf-8", "replace"))
+    after = _state(folder)
+    written = tuple(sorted(path for path, state in after.items() if before.get(path) != state and path not in _OURS))
+    try:
+        done = json.loads((folder / _RESULT).read_text())
+    except (OSError, ValueError):  # it ended the child
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+        return Outcome(code if code else 98, *streams, 0.0, 0, hung, written)
+    return Outcome(done["code"], *streams, done["seconds"], done["memory"], False, written)
+
+
+_OURS = ("out", "err", _RESULT)
 
 
 def _state(folder: Path) -> dict[str, tuple[int, int]]:
@@ -277,56 +330,44 @@ def _at(folder: str) -> Iterator[None]:
         os.chdir(before)
 
 
-def _forked(case: Case, folder: Path, debug: bool) -> Outcome:
+def _forked(several: Sequence[Case], folders: Sequence[Path], debug: bool) -> tuple[int, bool]:
     run = prepared()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        began = time.monotonic()
-        pid = os.fork()
-        if pid == 0:
-            _child(run, case, folder, out.fileno(), err.fileno(), debug)
-        status, usage, hung = _wait(pid, began)
-        streams = []
-        for stream in (out, err):
-            stream.seek(0)
-            streams.append(stream.read(64 << 20).decode("utf-8", "replace"))
-    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
-    return Outcome(code, *streams, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10, hung)
-
-
-def _wait(pid: int, began: float) -> tuple[int, resource.struct_rusage, bool]:
-    hung = False
+    pid = os.fork()
+    if pid == 0:
+        _child(run, several, folders, debug)
+    hung, last, reached = False, time.monotonic(), -1
     while True:
-        found, status, usage = os.wait4(pid, os.WNOHANG)
+        found, status = os.waitpid(pid, os.WNOHANG)
         if found:
-            return status, usage, hung
-        if not hung and time.monotonic() - began > _HANG:
+            return status, hung
+        now = sum((folder / _RESULT).exists() for folder in folders[reached + 1 : reached + 3]) + reached
+        if now > reached:
+            reached, last = now, time.monotonic()
+        if not hung and time.monotonic() - last > _HANG:
             hung = True
             os.kill(pid, signal.SIGKILL)
-        time.sleep(0.001)
+        time.sleep(0.005)
 
 
-def _child(run: Callable[[Sequence[str]], int], case: Case, folder: Path, out: int, err: int, debug: bool) -> None:
+def _child(run: Callable[[Sequence[str]], int], several: Sequence[Case], folders: Sequence[Path], debug: bool) -> None:
     code = 99
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_CPU, (30, 31))
         resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os.chdir(folder)
-        null = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((null, 0), (out, 1), (err, 2)):
-            os.dup2(source, target)
-        sys.stdin = open(0, encoding="utf-8", closefd=False)
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)
-        os.environ.update({"HOME": str(folder / "home"), "GITHUB_ACTIONS": "true", "NO_COLOR": "1"})
-        if case.kind == "cache":
-            os.environ["XDG_CACHE_HOME"] = str(folder)
+        os.environ.update({"GITHUB_ACTIONS": "true", "NO_COLOR": "1"})
+        cache = os.environ.get("XDG_CACHE_HOME")
         if debug:
             os.environ["ATTN_DOCTOR_DEBUG"] = "1"
-        code = run(list(case.arguments))
-        sys.stdout.flush()
-        sys.stderr.flush()
+        null = os.open(os.devnull, os.O_RDONLY)
+        for case, folder in zip(several, folders, strict=True):
+            os.environ["HOME"] = str(folder / "home")
+            if case.kind == "cache":
+                os.environ["XDG_CACHE_HOME"] = str(folder / "project")
+            elif cache is not None:
+                os.environ["XDG_CACHE_HOME"] = cache
+            _one(run, case, folder, null)
+        code = 0
     except BaseException:
         traceback.print_exc()
     finally:
@@ -334,6 +375,26 @@ def _child(run: Callable[[Sequence[str]], int], case: Case, folder: Path, out: i
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _one(run: Callable[[Sequence[str]], int], case: Case, folder: Path, null: int) -> None:
+    os.chdir(folder / "project")
+    resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + 30, resource.RLIM_INFINITY))
+    os.dup2(null, 0)
+    for target, name in ((1, "out"), (2, "err")):
+        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)
+    began = time.process_time()
+    code = run(list(case.arguments))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    done = {"code": code, "seconds": time.process_time() - began, "memory": memory}
+    (folder / _RESULT).write_text(json.dumps(done))
 
 
 def faults_of(case: Case, outcome: Outcome) -> Iterator[str]:
@@ -376,9 +437,11 @@ def _of_message(case: Case, outcome: Outcome) -> Iterator[str]:
 
 def _of_text(case: Case, outcome: Outcome) -> Iterator[str]:
     for name, text in (("stdout", outcome.out), ("stderr", outcome.err)):
+        if case.kind == "options":  # the help has colors of its own
+            text = re.sub(r"\x1b\[[0-9;]*m", "", text)
         if found := _CONTROL.search(text):
             yield f"a control character in {name}: {text[max(0, found.start() - 40) : found.end() + 20]!r}"
-        if _SECRET in text and re.search(rf"://[^/\s]*{_SECRET}|hf_{_SECRET}", text):
+        if _SECRET in text and re.search(rf"://[^/\s]*{_SECRET}|(?<![A-Za-z0-9_])hf_{_SECRET}", text):
             yield f"a credential in {name}"
         if case.format != "github" and (found := re.search(r"(?m)^\s*::[a-z-]+[ :].*::|##\[", text)):
             yield f"a workflow command in {name}: {found[0][:80]!r}"
@@ -396,7 +459,9 @@ class _Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.scripts += tag == "script"
-        self.handlers += [name for name, value in attrs if name.startswith("on") or "javascript:" in (value or "").lower()]
+        self.handlers += [
+            name for name, value in attrs if name.startswith("on") or "javascript:" in (value or "").lower()
+        ]
         if tag in ("img", "iframe", "object"):
             self.handlers.append(tag)
 

@@ -101,4 +101,16 @@ def _splice(random_: random.Random, data: bytes, others: list[bytes]) -> bytes:
     return data[:at] + other[begin : begin + random_.choice((10, 100, 1000))] + data[at:]
 
 
-_MUTATIONS = (_flip, _insert, _insert, _insert, _replace_word, _replace_word, _replace_number, _cut, _repeat, _lines, _splice)
+_MUTATIONS = (
+    _flip,
+    _insert,
+    _insert,
+    _insert,
+    _replace_word,
+    _replace_word,
+    _replace_number,
+    _cut,
+    _repeat,
+    _lines,
+    _splice,
+)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import multiprocessing
 import pickle
 import re
@@ -14,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from .harness import Case, cases, execute, prepared
+from .harness import Case, cases, execute, execute_all, prepared
 
 
 def main() -> int:
@@ -44,6 +45,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+_BATCH = 25  # cases in one child
 Part = tuple[collections.Counter[str], dict[str, tuple[int, Case]], float, int]
 
 
@@ -53,15 +55,16 @@ def _part(options: argparse.Namespace, seed: int) -> Part:
     bad: dict[str, tuple[int, Case]] = {}
     slowest, largest = 0.0, 0
     deadline = time.monotonic() + options.seconds
-    for case in cases(seed, options.kind):
-        if time.monotonic() > deadline or (options.count and sum(tried.values()) >= options.count):
-            break
-        tried[case.kind] += 1
-        outcome = execute(case)
-        slowest, largest = max(slowest, outcome.seconds), max(largest, outcome.memory)
-        for fault in outcome.faults:
-            key = f"{case.kind}: {re.sub(r'[0-9]+', '0', fault)[:90]}"
-            bad[key] = (bad.get(key, (0, case))[0] + 1, min(bad.get(key, (0, case))[1], case, key=lambda one: len(one.data)))
+    endless = cases(seed, options.kind)
+    while time.monotonic() < deadline and not (options.count and sum(tried.values()) >= options.count):
+        several = list(itertools.islice(endless, _BATCH))
+        for case, outcome in zip(several, execute_all(several), strict=True):
+            tried[case.kind] += 1
+            slowest, largest = max(slowest, outcome.seconds), max(largest, outcome.memory)
+            for fault in outcome.faults:
+                key = f"{case.kind}: {re.sub(r'[0-9]+', '0', fault)[:90]}"
+                count, smallest = bad.get(key, (0, case))
+                bad[key] = (count + 1, min(smallest, case, key=lambda one: len(one.data)))
     return tried, bad, slowest, largest
 
 
@@ -73,7 +76,9 @@ def _report(parts: list[Part], keep: Path) -> int:
         for key, (count, case) in faults.items():
             bad[key] = (bad.get(key, (0, case))[0] + count, case)
     for kind, count in sorted(tried.items()):
-        print(f"{kind:<16} {count:>7} {sum(number for key, (number, _) in bad.items() if key.startswith(f'{kind}:')):>5} bad")
+        print(
+            f"{kind:<16} {count:>7} {sum(number for key, (number, _) in bad.items() if key.startswith(f'{kind}:')):>5} bad"
+        )
     slowest, largest = max(part[2] for part in parts), max(part[3] for part in parts)
     print(f"{'all':<16} {sum(tried.values()):>7} {sum(number for number, _ in bad.values()):>5} bad")
     print(f"slowest {slowest:.1f} s of processor time, largest {largest >> 20} MiB")

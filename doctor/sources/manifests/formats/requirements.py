@@ -24,15 +24,17 @@ _OPTION = re.compile(r"(--?[A-Za-z][A-Za-z-]*)(?:\s*=\s*|\s+|(?<=^-[a-z]))?(.*)"
 _TRAILING = re.compile(r"\s(--?[A-Za-z][\w-]*(?:[\s=].*)?)$", re.DOTALL)  # pip's requirement ends with the first option
 _IGNORED = re.compile(r"(?<!\S)(-i|-f|--(?:extra-)?index-url|--find-links)(?=[\s=])")  # they need a line of their own
 _COMMENT = re.compile(r"(^|\s)#.*$")
-_WHEEL = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.]+)-(?P<version>\d[^-/]*)(-\d[^-/]*)?-[^-/]+-[^-/]+-[^-/]+\.whl")
-_SDIST = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.-]+?)-(?P<version>\d[^-/]*)\.(?:tar\.gz|zip)")
-_TAG = re.compile(r"@v?(\d+(?:\.\d+)+(?:\.?(?:post|rc|a|b|dev)\d+)?)(?:[#?].*)?$")
+_WHEEL = re.compile(
+    r"(?:.*/)?(?P<name>[A-Za-z0-9_.]+)-(?P<version>[0-9][^-/]*)(-[0-9][^-/]*)?-[^-/]+-[^-/]+-[^-/]+\.whl"
+)
+_SDIST = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.-]+?)-(?P<version>[0-9][^-/]*)\.(?:tar\.gz|zip)")
+_TAG = re.compile(r"@v?([0-9]+(?:\.[0-9]+)+(?:\.?(?:post|rc|a|b|dev)[0-9]+)?)(?:[#?].*)?$")
 _NAMED = r"[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?\s*@"
 _ADDRESS = re.compile(rf"(?!{_NAMED})(?:[a-z+]+://|git\+|\.{{0,2}}/|file:|.*\.(?:whl|tar\.gz|zip)(?:#.*)?$)")
 #: A project folder, as pip accepts it: `.`, `./server[gpu]`, `libs/kernels`.
 _FOLDER = re.compile(r"(?:\.{1,2}|(?:file:)?[\w.~+-]*/[\w./~+-]*)(?:\[[\w,. -]*\])?(?:\s*;.*)?")
 _FILE = re.compile(r"\.(?:whl|tar\.gz|zip|txt)\b")
-_PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(\d{1,9}(?:\.\d{1,9}){0,6})")
+_PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([0-9]{1,9}(?:\.[0-9]{1,9}){0,6})")
 #: Repository -> distribution, where the names differ.
 _REPOSITORIES = {
     "flash-attention": "flash-attn", "transformerengine": "transformer-engine", "megatron-lm": "megatron-core",
