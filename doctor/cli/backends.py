@@ -23,38 +23,22 @@ from doctor.util.redact import without_credentials
 
 from .options import (
     Color,
-    FactFiles,
     Formats,
-    Gpu,
-    Model,
     Output,
-    Python,
     Quiet,
-    Requirements,
-    Rules,
-    Settings,
-    SitePackages,
     Verbose,
-    WorkloadFile,
 )
 from .output import Screen, deliver, destinations, require_all_read
-from .request import TargetOptions, request_of
+from .request import TargetOptions, examines, request_of
 
 _MOST_SKIPPED = 64 << 20  # bytes of a line that is too long; a device without an end has no other line
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("backends")
+@examines()
 def backends(
-    python: Python = None,
-    site_packages: SitePackages = None,
-    facts: FactFiles = None,
-    requirements: Requirements = None,
-    gpu: Gpu = None,
-    settings: Settings = None,
-    rules: Rules = None,
-    model: Model = None,
-    workload: WorkloadFile = None,
+    target: TargetOptions,
     batch: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Many cases as JSON Lines, `-` for stdin; answers in the same order."),
@@ -67,7 +51,6 @@ def backends(
 ) -> int:
     """Show which attention backend will be selected for this workload, and why not the others."""
     screen = Screen(verbose, quiet, color)
-    target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules, model, workload)
     if batch is not None:
         given = target.given()
         if given:
@@ -76,8 +59,8 @@ def backends(
             )
         return _answer_lines(batch, output, target.rules)
     outputs = [(renderer(item.format, "backends"), item) for item in destinations(formats, output)]
-    with screen.working() as tell:
-        report = diagnose(request_of(target), tell)
+    with screen.working("predicting backends") as progress:
+        report = diagnose(request_of(target), progress.step)
     for render, item in outputs:
         deliver(render, report, item.file, screen)
     require_all_read(report.unread)

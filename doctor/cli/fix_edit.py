@@ -23,8 +23,8 @@ def edit(
     if not names:
         raise DoctorError("there is no file to edit", "name it: `--write FILE`, or `--requirements FILE`")
     edits = edits_of(report, names, watch_of(load_rulebook(rules)))
-    told = [*_head(report), *edits.notes] if edits.files else [_why_nothing(report, names), *edits.notes]
-    write("".join(f"# {one_printable_line(text)}\n" for text in told) + edits.diff, None)
+    lines = [*_head(report), *edits.notes] if edits.files else [_why_nothing(report, names), *edits.notes]
+    write("".join(f"# {one_printable_line(text)}\n" for text in lines) + edits.diff, None)
     if diff_only:
         return
     done = "".join(

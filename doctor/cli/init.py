@@ -17,7 +17,7 @@ from doctor.util.reading import read_bytes
 
 from .output import write
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("init")
@@ -30,7 +30,7 @@ def init(
         typer.Option("--output", "-o", metavar="FILE", help="Write to another file; `-` shows the section alone."),
     ] = None,
 ) -> int:
-    """Propose and write [tool.attn-doctor]: the GPUs, workloads and files that `check` reads in CI."""
+    """Write the project's section of pyproject.toml: the GPUs, workloads and files that `check` reads in CI."""
     rulebook = load_rulebook(project_defaults(Path(folder).absolute()).rules)
     found = inspect_project(Path(folder), watch_of(rulebook))
     text = section(found)

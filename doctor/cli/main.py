@@ -18,6 +18,7 @@ from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
 from doctor.facts.vocabulary import nearest
 from doctor.runner.process_group import graceful_shutdown
+from doctor.util.logs import enable_logging
 from doctor.util.printable import one_printable_line, without_commands
 from doctor.util.reading import trust_project
 from doctor.util.redact import without_credentials
@@ -31,7 +32,7 @@ COMMANDS = {
     "wheels": "Find the official flash-attn wheel for this environment, or how to build it.",
     "drift": "Find calls between installed packages that the installed callee does not answer.",
     "stress": "Test every installed attention on the GPUs against a float64 reference.",
-    "snapshot": "Save the facts of this machine; every command takes them back with --facts.",
+    "snapshot": "Save the facts of this machine; every command reads them with --facts.",
     "init": "Write the project's section of pyproject.toml, which `check` reads in CI.",
     "keys": "List the words for facts and workloads, with meaning and example.",
     "rules": "List, show, test and write rules.",
@@ -141,6 +142,8 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 gets the words all the same
     try:
+        if level := os.environ.get("ATTN_DOCTOR_LOG"):
+            enable_logging(level)
         with graceful_shutdown():
             words = _spelled(list(arguments))
             kept = [word for word in words if word != TRUST]

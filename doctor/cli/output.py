@@ -18,6 +18,8 @@ from doctor.util.atomic_write import write_atomically
 from doctor.util.printable import safe_text, without_commands
 from doctor.util.redact import without_credentials
 
+from .progress import Progress
+
 _MOST_UNREAD = 3  # files by name in the one line of the complaint; the report's notes have them all
 MAX_WIDTH = 100  # columns of prose
 
@@ -45,44 +47,21 @@ class Screen:
             return True
         return terminal and os.environ.get("TERM") != "dumb"
 
-    def tell(self, text: str) -> None:
+    def inform(self, text: str) -> None:
         """Write progress to stderr, where a person reads it."""
         if not self.quiet and sys.stderr.isatty():
             remark(f"{text}\n")
 
     @contextlib.contextmanager
-    def working(self) -> Iterator[Callable[[str], None]]:
-        """Show a spinner with elapsed time on a terminal while something takes long; yield how to name the step."""
-        if self.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-            yield self.tell
-            return
-        with spinner() as update:
-            yield update
-
-
-@contextlib.contextmanager
-def spinner() -> Iterator[Callable[[str], None]]:
-    """Show a spinner, the current step and the elapsed time on stderr; it appears with the first step."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task("", total=None)
-    started = False
-
-    def update(text: str) -> None:
-        nonlocal started
-        progress.update(task, description=text)
-        if not started:
-            progress.start()
-            started = True
-
-    try:
-        yield update
-    finally:
-        if started:
-            progress.stop()
+    def working(self, first: str = "") -> Iterator[Progress]:
+        """Show progress on a terminal while something takes long, starting with the step `first`."""
+        progress = Progress(quiet=self.quiet)
+        try:
+            if first:
+                progress.step(first)
+            yield progress
+        finally:
+            progress.close()
 
 
 @dataclass(frozen=True)
@@ -94,7 +73,7 @@ class Destination:
 
 
 def destinations(formats: Sequence[str] | None, output: str | None) -> tuple[Destination, ...]:
-    """Return the outputs that `--format F[=FILE]` and `--output FILE` ask for; DoctorError where two share stdout."""
+    """Return the outputs that `--format F[=FILE]` and `--output FILE` name; DoctorError where two share stdout."""
     found = []
     for given in formats or ["text"]:
         name, has_file, file = given.partition("=")

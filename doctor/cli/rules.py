@@ -34,7 +34,7 @@ class _Actions(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(cls=_Actions, rich_markup_mode="rich", invoke_without_command=True)
+app = typer.Typer(cls=_Actions, rich_markup_mode="rich", invoke_without_command=True, add_completion=False)
 
 Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help="text or json; `show` also markdown.")]
 

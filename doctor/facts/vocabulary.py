@@ -147,6 +147,27 @@ TERMS: dict[str, Term] = _terms(
     *SERVING_ROWS,
 )  # fmt: skip
 
+#: Other spellings of allowed texts, in lower case.
+SPELLINGS: dict[str, dict[str, str]] = {
+    "workload.dtype": {
+        "bf16": "bfloat16", "torch.bfloat16": "bfloat16", "fp16": "float16", "half": "float16", "f16": "float16",
+        "torch.float16": "float16", "fp32": "float32", "f32": "float32", "float": "float32", "torch.float32": "float32",
+        "fp8": "float8", "fp8_e4m3": "float8", "float8_e4m3fn": "float8", "torch.float8_e4m3fn": "float8",
+    },
+    "workload.framework": {
+        "huggingface": "transformers", "hf": "transformers", "te": "transformer_engine",
+        "transformer-engine": "transformer_engine", "transformerengine": "transformer_engine", "torch": "torch_sdpa",
+        "pytorch": "torch_sdpa", "sdpa": "torch_sdpa", "flash-attn": "flash_attn", "flash-attention": "flash_attn",
+        "flash_attention": "flash_attn", "megatron-core": "megatron", "megatron-lm": "megatron",
+        "sage": "sageattention",
+    },
+    "workload.mask": {"none": "no_mask", "full": "no_mask"},
+    "workload.attn_implementation": {
+        "fa2": "flash_attention_2", "flash_attn_2": "flash_attention_2", "fa3": "flash_attention_3",
+        "flash_attn_3": "flash_attention_3",
+    },
+}  # fmt: skip
+
 #: Open families of keys: (pattern, kind, meaning, derived); the first that fits counts.
 _FAMILIES: tuple[tuple[re.Pattern[str], FactKind, str, bool], ...] = tuple(
     (re.compile(pattern), kind, meaning, derived)
@@ -178,15 +199,17 @@ def term(key: str) -> Term:
     for pattern, kind, meaning, derived in _FAMILIES:
         if pattern.fullmatch(key):
             return Term(key, kind, meaning, derived=derived)
-    raise DoctorError(f"unknown fact key `{key}`", nearest(key, [f"{key.rpartition('.')[0]}.version", *TERMS]))
+    raise DoctorError(
+        f"unknown fact key `{key}`", nearest(key, [f"{key.rpartition('.')[0].replace('_', '-')}.version", *TERMS])
+    )
 
 
 _LONGEST_WORD = 64
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return `did you mean …` for a mistyped word, or None."""
-    written = {name.lower(): name for name in known}
+    """Return `did you mean …` for a mistyped word, or None; never the word itself."""
+    written = {name.lower(): name for name in known if name != word}
     matches = get_close_matches(word[:_LONGEST_WORD].lower(), written, n=1)  # its cost grows with the square
     return f"did you mean `{written[matches[0]]}`?" if matches else None
 
@@ -324,6 +347,9 @@ def parse(key: str, value: Any) -> Any:
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         detail = str(problem) if str(problem).startswith("needs") else f"needs a value of kind {known.kind}"
         raise DoctorError(f"`{key}`: {detail}, found `{shown}`") from None
+    if isinstance(parsed, str) and key in SPELLINGS:
+        lower = parsed.lower()
+        parsed = SPELLINGS[key].get(lower, lower if lower in known.values else parsed)
     if known.values and parsed not in known.values:
         raise DoctorError(
             f"`{key}`: needs one of {', '.join(known.values)}, found `{parsed}`", nearest(str(parsed), known.values)

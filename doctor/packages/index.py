@@ -80,7 +80,7 @@ def _tag_fits(tag: str, python: str) -> bool:
 
 
 class ReleaseIndex:
-    """Package → releases, each package's line parsed when it is first asked for."""
+    """Package → releases, each package's line parsed at its first use."""
 
     def __init__(self, lines: Mapping[str, str], refreshed: str = "") -> None:
         self._lines = lines
@@ -106,7 +106,7 @@ class ReleaseIndex:
         return tuple(self._lines)
 
     def mentions(self, package: str, other: str) -> bool:
-        """Whether any release of the package may speak of the other; the text is searched, nothing is parsed."""
+        """Whether any release of the package may name the other; the text is searched, nothing is parsed."""
         return other in self._lines.get(package, "")
 
     def releases(self, package: str) -> Mapping[str, Release]:

@@ -44,3 +44,8 @@ def orphans(installed: Mapping[str, str], versions: Mapping[str, str], chosen: M
         for name, version in versions.items()
         if version == ABSENT and installed.get(name, ABSENT) != ABSENT and name not in chosen
     )
+
+
+def install_order(package: str) -> tuple[bool, str]:
+    """Return the sort key of packages in plans, commands and reports: torch first, the others by name."""
+    return package != "torch", package

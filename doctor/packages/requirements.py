@@ -69,7 +69,7 @@ def specifier(text: str) -> SpecifierSet:
 
 @functools.lru_cache(maxsize=262144)
 def admits(range_text: str, version: str) -> bool:
-    """Return whether the version lies in the range; pre-releases count."""
+    """Return whether the version is in the range; pre-releases count."""
     return not range_text or specifier(range_text).contains(parse_version(version), prereleases=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from shlex import quote
@@ -22,7 +23,7 @@ EXTRAS = {"transformer-engine": "[pytorch]"}
 
 
 class LineKind(TextEnum):
-    """What a line asks for."""
+    """What a line does."""
 
     COMMAND = "command"
     SET = "set"  # an environment variable
@@ -50,6 +51,11 @@ class FixLine:
         return f"# {self.text}" if self.kind == LineKind.NOTE else self.text
 
     @property
+    def computed(self) -> bool:
+        """Whether it sets a variable to the output of a command."""
+        return self.kind == LineKind.SET and _is_computed(self.text.strip('"'))
+
+    @property
     def runnable(self) -> bool:
         """Whether a shell can run it, and a script may."""
         return not self.foreign and self.kind in (LineKind.COMMAND, LineKind.SET, LineKind.UNSET)
@@ -61,8 +67,17 @@ def alternative_lines(item: Remedy) -> list[str]:
 
 
 def fix_lines(item: Fix) -> list[str]:
-    """Return the printed lines of a fix, packages first."""
-    return [line.shown for line in (*package_lines(item), *other_lines(item))]
+    """Return the printed lines of a fix."""
+    return [line.shown for line in ordered_lines(item)]
+
+
+def ordered_lines(item: Fix, *, held: bool = False) -> list[FixLine]:
+    """Return the lines of a fix in the order in which every format shows them: packages, variables, settings, code.
+
+    With `held` the packages that stay are named too, and what the plan notes comes first.
+    """
+    notes = [FixLine(LineKind.NOTE, text) for text in item.plan.notes] if held and item.changes_packages else []
+    return [*notes, *package_lines(item, held=held), *other_lines(item)]
 
 
 def no_pin_lead(finding: Finding) -> str:
@@ -152,5 +167,12 @@ def _setting(name: str, value: Any) -> FixLine:
 
 
 def _shell_value(text: str) -> str:
-    """Return the text quoted, except that the shell still expands a variable such as `$LD_LIBRARY_PATH` in it."""
+    """Return the text quoted, except that the shell still expands `$LD_LIBRARY_PATH` or runs one whole `$(command)`."""
+    if _is_computed(text):
+        return f'"{text}"'
     return f'"{text}"' if "$" in text and not set('"`\\\n').intersection(text) and "$(" not in text else quote(text)
+
+
+def _is_computed(value: str) -> bool:
+    """Return whether the value of a variable is the output of one command."""
+    return re.fullmatch(r"\$\([^$`\\\n]+\)", value) is not None

@@ -31,7 +31,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading and the text below it."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -191,7 +191,7 @@ def _shown(value: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    """Markdown that shows `text` as it is; what stands in backticks is left alone."""
+    """Return Markdown that shows `text` as it is; text in backticks is left alone."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>#|])", r"\\\1", part) for part in parts)
 

@@ -17,7 +17,7 @@ from .decisions import DecisionList
 
 @dataclass(frozen=True)
 class Rule:
-    """One flaw or one support limit, as its file says it; `when` is parsed when first asked for."""
+    """One flaw or one support limit, as in its file; `when` is parsed at its first use."""
 
     id: str
     library: str
@@ -29,7 +29,12 @@ class Rule:
         """The condition tree."""
         return parse_conditions(self.body["when"])
 
-    @property
+    @cached_property
+    def gate(self) -> Deferred:
+        """The same condition, parsed only as far as it takes to say that the rule is silent."""
+        return Deferred(self.body["when"])
+
+    @cached_property
     def severity(self) -> Severity | None:
         """error, warning, note; None for a pure support rule, which is a reason and no finding."""
         stated = self.body.get("severity")
@@ -42,7 +47,7 @@ class Rule:
 
     @cached_property
     def fails_at_run(self) -> tuple[str, ...]:
-        """The backends that are selected all the same and then die in a step."""
+        """The backends that are selected and then fail in a step."""
         return as_tuple(self.body.get("fails_at_run"))
 
     @cached_property
@@ -59,7 +64,7 @@ class Rule:
 
     @property
     def weight(self) -> int:
-        """How much more specific than its equals: the higher is told first."""
+        """How much more specific than its equals: the higher is reported first."""
         return int(self.body.get("weight", 0))
 
     @property
@@ -74,7 +79,7 @@ class Rule:
 
     @cached_property
     def alternatives(self) -> tuple[Remedy, ...]:
-        """The ways out, best first."""
+        """The fixes, best first."""
         foreign = not is_built_in(self.path)
         return tuple(_alternative(item, foreign) for item in self.body.get("fix") or ())
 

@@ -1,4 +1,4 @@
-"""What a rule file and a library file may say; a fault is told with file, line and the nearest known key."""
+"""What a rule file and a library file may say; a fault is reported with file, line and the nearest known key."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Run a kernel program in the target interpreter and return one result per case, whatever that program does.
+"""Run a kernel program in the target interpreter and return one result per case, for any behaviour of that program.
 
-The program may print, fork, hang, die of a signal or never start: each costs at most the case it happened in, and what
-happened is the result. The program's side of the protocol is `kernels/protocol.py`.
+The program may print, fork, hang, be killed by a signal or never start: each costs at most the case it happened in, and
+what happened is the result. The program's side of the protocol is `kernels/protocol.py`.
 """
 
 from __future__ import annotations
@@ -174,5 +174,5 @@ def run_alone(python: str, script: str, *, timeout: float, env: Overlay | None =
 
 
 def is_shared_failure(result: KernelResult) -> bool:
-    """Return whether the process died in a step that every case takes."""
+    """Return whether the process ended in a step that every case takes."""
     return result.outcome in ENDED_PROCESS and (result.where or "").lower() in SHARED_STEPS

@@ -23,7 +23,7 @@ _INCLUDE = r"(?:-r|-c|--requirement|--constraint)[\s=]+(?P<file>\S+)"
 
 @dataclass(frozen=True)
 class Limits:
-    """Packages that stay, packages that alone may move, and the ranges that every new version must lie in."""
+    """Packages that stay, packages that alone may move, and the ranges that every new version must be in."""
 
     hold: frozenset[str] = frozenset()
     allow: frozenset[str] = frozenset()  # empty: all may
@@ -46,7 +46,7 @@ class Limits:
         return replace(self, ranges={**self.ranges, **both}) if own else None
 
     def source(self, package: str) -> str:
-        """Who asks for the range of a package: `your constraint`, or the line of the project's own."""
+        """The origin of the range of a package: `your constraint`, or the line of the project's own."""
         line = self.declared.get(package)
         own = line is not None and line.range and self.ranges.get(package, "").endswith(line.range)
         return line.place if line is not None and own else "your constraint"

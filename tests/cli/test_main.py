@@ -104,7 +104,7 @@ class TestExitCodes:
         assert len(lines) <= 2 and all(line.startswith("hint: ") for line in lines[1:])
         assert hint in err
 
-    def test_a_fault_of_ours_is_3_and_tells_how_to_report_it(self, run, monkeypatch):
+    def test_a_fault_of_ours_is_3_and_shows_how_to_report_it(self, run, monkeypatch):
         from doctor.diagnosis import judge as session
 
         def broken(*arguments):

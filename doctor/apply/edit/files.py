@@ -70,7 +70,7 @@ class Edited:
             raise DoctorError(f"`{path}` was changed by someone else meanwhile", "run this again")
 
     def write(self) -> Path:
-        """Keep the old file beside it, then replace it; the path of the backup."""
+        """Keep the old file next to it, then replace it; return the path of the backup."""
         self.check()
         path = self.source.path
         backup = _backup(path, self.source.data)

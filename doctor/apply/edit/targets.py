@@ -62,8 +62,8 @@ def _files(name: str, watch: Watch) -> Iterator[Path]:
 def _source(path: Path) -> Path:
     """Return the file that a lock file is made from, where it is in the same folder and can be edited."""
     source, _ = _LOCKS.get(_kind(path), ("", ""))
-    beside = path.with_name(source) if source else path
-    return beside if beside.name == "pyproject.toml" and beside.is_file() else path
+    sibling = path.with_name(source) if source else path
+    return sibling if sibling.name == "pyproject.toml" and sibling.is_file() else path
 
 
 def _kind(path: Path) -> ManifestKind:

@@ -9,11 +9,11 @@ from doctor.diagnosis.request import Request
 from doctor.model import Fact, Facts
 from doctor.rulebook.conditions import parse_conditions
 from doctor.rulebook.resolver import FactResolver
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.scripts.base_images import image
+from tests.helpers.rulebook import builtin_rulebook
 
 INCIDENTS = Path(__file__).parents[3] / "examples" / "incidents"
-IMAGES = load_rulebook().images
+IMAGES = builtin_rulebook().images
 
 
 def held(reference):
@@ -131,7 +131,7 @@ def test_the_torch_of_vllms_image_is_the_one_it_requires(read):
     assert latest["torch.version"].value is None and "fixes no release" in latest["vllm.version"].problem
 
 
-def test_an_image_for_amd_is_told_apart():
+def test_an_image_for_amd_is_distinguished():
     found = image("rocm/pytorch:rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0", IMAGES, "Dockerfile", 3)
     assert "is for AMD GPUs" in found.notes[0] and found.entries[0].version is None
 

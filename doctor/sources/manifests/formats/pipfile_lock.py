@@ -112,7 +112,7 @@ def _python(meta: dict[str, Any]) -> str:
 
 
 class _Lines:
-    """The line of each package's version, which `json` does not tell."""
+    """The line of each package's version, which `json` does not give."""
 
     def __init__(self, text: str) -> None:
         self.rows = text.split("\n")

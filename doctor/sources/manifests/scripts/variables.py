@@ -10,7 +10,7 @@ from .shell import UNKNOWN
 
 #: Read whether or not a rule names them: they decide which GPUs the job sees.
 _ALWAYS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-#: Paths on the machine that runs the job; a file that sets them does not tell what these folders hold.
+#: Paths on the machine that runs the job; a file that sets them does not show what these folders hold.
 _NEVER = ("LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_HOME", "CUDA_PATH", "CUDNN_HOME", "CUDNN_PATH")
 _LONGEST = 4096
 
