@@ -309,6 +309,7 @@ class Finding:
     confirmation: Confirmation | None = None
     reproduction: str | None = None  # a script that shows it, of torch and the library alone
     backends: tuple[str, ...] = ()
+    assumption: str = ""  # what it rests on beyond the facts: an assumed value, or every usual one
     cases: tuple[int, ...] = ()  # where several were judged: numbers of those it is found in, the evidence the first's
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from doctor.facts.vocabulary import fact as make_fact
-from doctor.model import Fact
+from doctor.model import ABSENT, Fact
 from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.sources.watch import Images
 
@@ -146,6 +146,8 @@ def _from_table(shown: str, row: Mapping[str, Any] | None, line: _Line) -> Image
             entries.append(line.entry(package, version, None if version else why, source=True))
         else:
             facts.append(make_fact(key, held.get(key), line.place, problem=None if key in held else why))
+    if held.get("torch.cuda") not in (None, ABSENT) and "toolkit.nvcc" not in held:
+        facts.append(make_fact("toolkit.nvcc", held["torch.cuda"], line.place))  # its torch was compiled there
     return Image(tuple(entries), tuple(facts), tuple(_reported(row or {}, line.place)))
 
 
