@@ -18,6 +18,7 @@ from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest
 from doctor.report.page import printable
 from doctor.runner.process_group import graceful_shutdown
+from doctor.util.logs import enable_logging
 
 #: Command -> what it is for. Each is a module of this package, imported when it is called.
 COMMANDS = {
@@ -129,6 +130,8 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 gets the words all the same
     try:
+        if level := os.environ.get("ATTN_DOCTOR_LOG"):
+            enable_logging(level)
         with graceful_shutdown():
             return _dispatch(_spelled(list(arguments)))
     except DoctorError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from .request import Request
 if TYPE_CHECKING:
     from .version_ranges import RangeChoices
 
+LOGGER = logging.getLogger(__name__)
 TOOL = f"attn-doctor {__version__}"
 
 
@@ -102,6 +104,7 @@ class Clock:
         """The stage `name` ends here."""
         now = time.perf_counter()
         self._laps[name], self._last = round(now - self._last, 4), now
+        LOGGER.debug("%s took %.1f ms", name, 1000 * self._laps[name])
 
     def laps(self) -> dict[str, float]:
         """Seconds of every stage and in total."""

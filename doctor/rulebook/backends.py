@@ -7,7 +7,7 @@ A workload that is cut into steps (`te.fused.steps`: context parallelism) needs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
@@ -15,7 +15,7 @@ from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
 from .decisions import chosen
 from .index import RuleIndex
 from .messages import interpolate, missing_keys
-from .resolver import LACKS, FactResolver
+from .resolver import FactResolver, unknown
 from .rule import Library, Orders, Rule
 from .rulebook import Rulebook
 
@@ -54,7 +54,7 @@ class Predictor:
             return self._by_default(library, known, key)
         if question == "variant":
             value, reasons = variant(self._rulebook, library, backend, known)
-            return Fact(key, value, source, None, None if value else _lacking(reasons))
+            return Fact(key, value, source) if value else unknown(key, source, _lacking(reasons))
         if question == "reached":
             return Fact(key, reached(self._rulebook, library, backend, known), source, None, "unknown")
         if question in ("step_variant", "step_refusal"):
@@ -65,12 +65,12 @@ class Predictor:
         if rest == "selected":
             if not prediction.could_tell:
                 unclear = [reason for candidate in prediction.candidates for reason in candidate.reasons]
-                return Fact(key, None, source, None, _lacking(unclear))
+                return unknown(key, source, _lacking(unclear))
             return Fact(key, prediction.selected or ABSENT, source)
         found = next((candidate for candidate in prediction.candidates if candidate.backend == backend), None)
         available = None if found is None else found.available
         reasons = () if found is None else found.reasons
-        return Fact(key, available, source, None, None if available is not None else _lacking(reasons))
+        return Fact(key, available, source) if available is not None else unknown(key, source, _lacking(reasons))
 
     def _by_default(self, library: Library, known: FactResolver, key: str) -> Fact:
         """What would be selected if none of the library's environment variables were set."""
@@ -190,7 +190,7 @@ def _of_steps(
             refusal = f"{shape} under mask {at_step.value('te.mask')}: {firm.message if firm else 'no part serves it'}"
             return Fact(key, ABSENT if wants_variant else refusal, source)
         if chosen is None:
-            return Fact(key, None, source, None, _lacking(reasons))
+            return unknown(key, source, _lacking(reasons))
         serving = chosen
     return Fact(key, serving if wants_variant else ABSENT, source)
 
@@ -311,6 +311,6 @@ def _reason(rule: Rule, known: FactResolver, holds: bool | None) -> Reason:
     return Reason(rule.id, interpolate(rule.message, known), holds, (*rule.references, "")[0], missing)
 
 
-def _lacking(reasons: Iterable[Reason]) -> str:
-    missing = {key for reason in reasons for key in reason.missing}
-    return LACKS + ", ".join(sorted(missing)) if missing else "unknown"
+def _lacking(reasons: Iterable[Reason]) -> Iterator[str]:
+    """Yield the keys without which the reasons remain unknown."""
+    return (key for reason in reasons for key in reason.missing)

@@ -6,6 +6,7 @@ The program may print, fork, hang, be killed by a signal or never start: what ha
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pathlib
 import selectors
@@ -17,6 +18,8 @@ from typing import Any
 
 from .process_group import ParentDeathPipe, end_requested, kill, reap_killed, status_of
 from .result import KernelOutcome, KernelResult, signal_name, stage_of
+
+LOGGER = logging.getLogger(__name__)
 
 Request = Mapping[str, Any]
 Overlay = Mapping[str, "str | None"]
@@ -76,6 +79,7 @@ class KernelProcess:
                     pass_fds=self.death_pipe.child_ends,
                 )
                 self.death_pipe.attach(self.process.pid)
+                LOGGER.debug("%s started for %s in process %d", python, program, self.process.pid)
         except (OSError, ValueError) as error:
             text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.problem = f"cannot start `{python}`: {text}"

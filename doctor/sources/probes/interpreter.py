@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.runner.process_group import ParentDeathPipe
 
+LOGGER = logging.getLogger(__name__)
 TIMEOUT = 20.0
 MAX_OUTPUT = 4 << 20
 
@@ -75,6 +77,7 @@ class InterpreterQuery:
             reason = reason_of(problem)
             raise DoctorError(f"cannot start interpreter `{python}`: {reason}") from None
         self._death_pipe.attach(self._process.pid)
+        LOGGER.debug("%s started in process %d to describe itself", python, self._process.pid)
 
     def answer(self, timeout: float = TIMEOUT) -> InterpreterInfo:
         """Return its answer; DoctorError where it is not Python, NoDiagnosis where it crashes, hangs or is silent."""

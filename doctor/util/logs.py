@@ -1,0 +1,23 @@
+"""Logging for maintainers: `ATTN_DOCTOR_LOG=debug` prints each step with its time on stderr."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from doctor.errors import DoctorError
+
+VARIABLE = "ATTN_DOCTOR_LOG"
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def enable_logging(level: str) -> None:
+    """Print what the loggers below `doctor` report, from this level up; DoctorError for an unknown level."""
+    if level.lower() not in LEVELS:
+        raise DoctorError(f"`{VARIABLE}` is `{level}`", f"levels are {', '.join(LEVELS)}")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(relativeCreated)7.0f ms %(name)s: %(message)s"))
+    logger = logging.getLogger("doctor")
+    logger.handlers = [handler]
+    logger.propagate = False
+    logger.setLevel(level.upper())
