@@ -192,6 +192,7 @@ class Remedy:
     kind: RemedyKind = RemedyKind.FROM_RULE
     when: Mapping[str, Any] = field(default_factory=dict)  # conditions in the form of a rule's `when`
     build: str | None = None  # distribution to install at its release in a build of another package index
+    foreign: bool = False  # of a rule that is not built in: scripts show its commands and variables as comments
 
     @property
     def safe(self) -> bool:
@@ -209,6 +210,7 @@ class Change:
     after: str | None
     why: str
     resolves: tuple[str, ...] = ()
+    foreign: bool = False  # from a rule that is not built in
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def _serves_gpu(archs: tuple[str, ...] | str, sm: str, system: str | None, given
     major, minor = map(int, sm.split("."))
     for arch in archs:
         if arch.endswith("+PTX"):  # forward-compatible code: the driver compiles it
-            base = tuple(map(int, arch.removesuffix("+PTX").split(".")))
+            base = tuple(map(int, arch.removesuffix("+PTX").rstrip("af").split(".")))
             if base <= (major, minor):
                 return True
         arch_major, arch_minor = map(int, arch.removesuffix("+PTX").rstrip("af").split("."))

@@ -17,7 +17,8 @@ import yaml
 
 from doctor.errors import DoctorError
 from doctor.util.atomic_write import write_atomically
-from doctor.util.yaml_text import parse_yaml, read_text
+from doctor.util.reading import read_text
+from doctor.util.yaml_text import parse_yaml
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 WIDTH = 120
