@@ -1,0 +1,292 @@
+"""Judge the compiled files of every package of an environment: whether they load next to its torch, and on which GPUs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from doctor.packages.torch_symbols import TorchBuild, load_torch_symbols
+
+from .elf import BadElf, ElfFile, Summary
+from .fatbin import read_gpu_code
+from .files import Damaged, Disk
+from .fit import SymbolBinder, by_index, describe_symbols, fitting_torch, of_torch, range_of, stamp
+from .loader import Failure, FailureKind, Loaded, Process
+from .packages import OF_DRIVER, Opening, archs_for_pick, is_alternative, is_known, is_related, opening_of
+from .te_import import import_te_common
+from .torch_import import TorchFiles, import_torch, read_text
+
+_PYTHON_TAG = re.compile(r"\.cpython-(\d{2,3})t?-")
+_SHARED = re.compile(rb"^\"?([^,\"\n]+\.so(?:\.[\d.]+)?)\"?,", re.MULTILINE)
+_MAX_RECORD = 64 << 20
+#: Large packages with many compiled files and none for torch.
+UNRELATED = frozenset((
+    "numpy", "scipy", "pandas", "pyarrow", "scikit-learn", "matplotlib", "torch", "tokenizers", "safetensors", "opencv-python",
+    "opencv-python-headless", "pillow", "lxml", "cython", "pyyaml", "grpcio", "cryptography", "aiohttp", "psutil", "h5py",
+    "protobuf", "shapely", "pydantic-core", "sentencepiece", "tiktoken", "regex", "cmake", "ninja", "jax", "jaxlib",
+    "tensorflow", "onnxruntime", "cuda-bindings", "cupy-cuda12x", "cupy-cuda13x", "debugpy", "numba", "llvmlite", "ray",
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """The environment whose files are judged."""
+
+    site_dirs: tuple[str, ...]
+    machine: str
+    environ: Mapping[str, str]
+    program: str | None = None  # the interpreter's file; None for a tree of packages
+    python: str | None = None  # its version
+    torch_folder: str | None = None
+    torch_version: str | None = None
+    torch_cuda: str | None = None  # empty: a build without CUDA
+
+
+@dataclass(frozen=True)
+class Installed:
+    """One distribution with the compiled files that its RECORD lists, below its site-packages folder."""
+
+    name: str
+    version: str | None
+    base: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of one file at import: True loads, False does not, None unknown."""
+
+    file: str
+    loads: bool | None
+    problem: str = ""  # a sentence, also where that is unknown
+    kind: FailureKind | None = None
+
+
+@dataclass
+class PackageVerdict:
+    """What becomes of one package."""
+
+    name: str
+    version: str | None
+    loads: bool | None
+    verdicts: tuple[Verdict, ...]
+    known: bool  # what it opens at import is known
+    gpu_code: tuple[str, ...] = ()
+    torch_fits: tuple[str, ...] = ()  # torch builds on record that export all its symbols, as 2.8.0+cu128
+    torch_unfit: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def problem(self) -> str:
+        """The sentence of the first file that does not load."""
+        return next((one.problem for one in self.verdicts if one.loads is False), "")
+
+
+@dataclass
+class Survey:
+    """Judges packages one after another in one simulated process."""
+
+    place: Place
+    remembered: dict[str, Any] = field(default_factory=dict)  # of an earlier run, by stamps of files
+    torch_failure: Failure | None = None
+
+    def __post_init__(self) -> None:
+        self.used: dict[str, Any] = {}
+        self.files = Disk(system=self.place.program is not None)
+        self.binder = SymbolBinder(self.remembered.get("symbols"))
+        self.process = Process(
+            self.files, self.place.environ, self.place.machine, closed=self.place.program is not None,
+            may_exist=OF_DRIVER,
+        )  # fmt: skip
+        if self.place.program is not None:
+            self.process.start(self.place.program)
+        if self.place.torch_folder is not None:
+            text = read_text(f"{self.place.torch_folder}/__init__.py")
+            major = (self.place.torch_cuda or "").partition(".")[0] or None
+            tag = "cpython-" + "".join((self.place.python or "").split(".")[:2])
+            torch = TorchFiles(self.place.torch_folder, self.place.site_dirs, major, tag)
+            self.torch_failure = import_torch(self.process, torch, text, self.binder)
+
+    def judge(self, package: Installed) -> PackageVerdict | None:
+        """Return the verdict on one package; None for one that has no file for torch or CUDA."""
+        files = [name for name in package.files if self._is_ours(package, name)]
+        if not files:
+            return None
+        override = self.place.environ.get("BNB_CUDA_VERSION")
+        opening = opening_of(package.name, files, self.place.torch_cuda, override)
+        picked = [name for name in files if opening and re.fullmatch(opening.files, name)]
+        if opening is None:
+            picked = [name for name in files if not is_alternative(package.name, name)]
+        verdicts = tuple(self._verdict(package, name, opening) for name in self._of_this_python(picked))
+        fits, unfit = self._torch_releases(package, picked)
+        return PackageVerdict(
+            package.name, package.version, _together(verdicts, opening), verdicts, is_known(package.name),
+            self._gpu_code(package, picked), fits, unfit, ", ".join(f"{package.base}/{name}" for name in picked[:2]),
+        )  # fmt: skip
+
+    def _is_ours(self, package: Installed, name: str) -> bool:
+        if re.search(r"\.so(\.[\d.]+)?$", name) is None or name.startswith(("torch/", "nvidia/")):
+            return False
+        summary = self.files.summary(f"{package.base}/{name}")
+        if isinstance(summary, Summary):
+            return is_related(summary.needed)
+        opening = opening_of(package.name, (), self.place.torch_cuda)
+        return opening is not None and re.fullmatch(opening.files, name) is not None
+
+    def _of_this_python(self, names: Iterable[str]) -> list[str]:
+        return sorted(dict.fromkeys(names))
+
+    def _verdict(self, package: Installed, name: str, opening: Opening | None) -> Verdict:
+        path = f"{package.base}/{name}"
+        tagged = _PYTHON_TAG.search(name)
+        if tagged and self.place.python and tagged[1] != "".join(self.place.python.split(".")[:2]):
+            own = f"{tagged[1][0]}.{tagged[1][1:]}"
+            return Verdict(name, False, f"`{name}` is for Python {own}, and this is Python {self.place.python}")
+        found = self._open(package, path, opening)
+        if isinstance(found, Failure):
+            return Verdict(name, False, self._sentence(name, found), found.kind)
+        if isinstance(found, str):
+            return Verdict(name, None, found)
+        if self.torch_failure is not None:
+            return Verdict(name, None, "torch itself does not load")
+        return Verdict(name, True)
+
+    def _open(self, package: Installed, path: str, opening: Opening | None) -> Loaded | Failure | str:
+        """Load a file after all that its package loads first; a text says why the outcome is unknown."""
+        before = self.process.mark()
+        try:
+            for pattern in opening.after if opening else ():
+                for library in self._matching(pattern):
+                    self.process.dlopen(library, make_global=True, binder=self.binder)
+            if package.name.startswith("transformer-engine"):
+                import_te_common(self.process, self.place.site_dirs, package.version, self.place.machine)
+            summary = self.files.summary(path)
+            if isinstance(summary, Summary) and self.place.torch_folder is None and self.place.program is None:
+                return self._without_torch(path, summary)
+            return self.process.dlopen(path, binder=self.binder)
+        finally:
+            self.process.reset(before)
+
+    def _without_torch(self, path: str, summary: Summary) -> Failure | str | Loaded:
+        build = self._build()
+        if build is None:
+            return "the tree has no torch"
+        try:
+            return by_index(path, build) or f"its symbols fit torch {build.version}; the libraries are not in this tree"
+        except (BadElf, OSError) as problem:
+            return str(problem)
+
+    def _build(self) -> TorchBuild | None:
+        if self.place.torch_version is None:
+            return None
+        return load_torch_symbols().build(self.place.torch_version, self.place.torch_cuda or None)
+
+    def _matching(self, pattern: str) -> Iterator[str]:
+        folder, _, name = pattern.replace("\\", "").rpartition("/")
+        for base in self.place.site_dirs:
+            if name in self.files.listing(f"{base}/{folder}" if folder else base):
+                yield f"{base}/{folder}/{name}" if folder else f"{base}/{name}"
+
+    def _sentence(self, name: str, failure: Failure) -> str:
+        own = f"`{name}`" if failure.file.endswith(name) else f"`{os.path.basename(failure.file)}`"  # noqa: PTH119
+        if failure.kind == FailureKind.MISSING_LIBRARY:
+            why = ""
+            if re.match(r"lib(cu|nv|torch_cuda|c10_cuda)", failure.missing[0]) and self.place.torch_cuda is not None:
+                why = f": this torch is built for CUDA {self.place.torch_cuda}"
+                why = why if self.place.torch_cuda else ": this torch is built without CUDA"
+            return f"{own} needs `{failure.missing[0]}`, which the loader does not find{why}"
+        if failure.kind == FailureKind.SYMBOL_VERSION:
+            return f"{own} needs {failure.missing[0]}: {failure.detail}"
+        if failure.kind == FailureKind.UNDEFINED_SYMBOL:
+            builds = self._exporting(failure)
+            return f"{own} does not fit: {describe_symbols(failure)}" + (f"; torch {builds} has them" if builds else "")
+        return f"{own} cannot be loaded: {failure.detail}"
+
+    def _exporting(self, failure: Failure) -> str:
+        if not all(of_torch(name) for name in failure.missing):
+            return ""
+        return range_of(fitting_torch(failure.missing), load_torch_symbols().builds)
+
+    def _torch_releases(self, package: Installed, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the torch builds on record whose exports serve all files, and the others."""
+        common: set[str] | None = None
+        for name in names:
+            path = f"{package.base}/{name}"
+            found = self._once("torch", path, lambda path=path: _fitting(path))
+            if found is not None:
+                common = set(found) if common is None else common & set(found)
+        if common is None:
+            return (), ()
+        every = [labelled(build) for build in load_torch_symbols().builds] if self._torch_known() else []
+        return tuple(one for one in every if one in common), tuple(one for one in every if one not in common)
+
+    @staticmethod
+    def _torch_known() -> bool:
+        return True
+
+    def _gpu_code(self, package: Installed, names: Iterable[str]) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for name in names:
+            path = f"{package.base}/{name}"
+            archs = self._once("gpu", path, lambda path=path: _archs(path)) or ()
+            found.update(dict.fromkeys(archs_for_pick(package.name, name, archs)))
+        return tuple(found)
+
+    def _once(self, kind: str, path: str, compute: Any) -> Any:
+        key = f"{kind} {path} {stamp(path)}"
+        if key not in self.used:
+            old = self.remembered.get("files", {})
+            self.used[key] = old[key] if key in old else compute()
+        return self.used[key]
+
+
+def _together(verdicts: tuple[Verdict, ...], opening: Opening | None) -> bool | None:
+    outcomes = [one.loads for one in verdicts]
+    if not outcomes:
+        return None
+    if opening is not None and opening.any_one:
+        return True if True in outcomes else None if None in outcomes else False
+    return False if False in outcomes else None if None in outcomes else True
+
+
+def labelled(build: TorchBuild) -> str:
+    """Return a build as `2.8.0+cu128`."""
+    if "+" in build.version:
+        return build.version
+    return f"{build.version}+{'cpu' if build.cuda is None else 'cu' + build.cuda.replace('.', '')}"
+
+
+def _fitting(path: str) -> list[str] | None:
+    """Return the torch builds that export all symbols of torch that a file needs; None where it needs none."""
+    try:
+        with ElfFile(path) as elf:
+            names = [one.name for one in elf.undefined() if not one.weak and of_torch(one.name)]
+    except (BadElf, OSError, ValueError):
+        return None
+    return [labelled(build) for build in fitting_torch(names)] if names else None
+
+
+def _archs(path: str) -> list[str]:
+    try:
+        with ElfFile(path) as elf:
+            return list(read_gpu_code(elf).archs)
+    except (BadElf, OSError, ValueError):
+        return []
+
+
+def compiled_files(record: str) -> tuple[str, ...]:
+    """Return the shared libraries that a RECORD lists, as paths below its site-packages folder."""
+    try:
+        with open(record, "rb") as stream:  # noqa: PTH123
+            data = stream.read(_MAX_RECORD)
+    except OSError:
+        return ()
+    if b".so" not in data:
+        return ()
+    return tuple(match.decode("utf-8", "replace") for match in _SHARED.findall(data) if not match.startswith(b"../.."))
+
+
+__all__ = ["Damaged", "Installed", "PackageVerdict", "Place", "Survey", "Verdict", "compiled_files", "labelled"]
