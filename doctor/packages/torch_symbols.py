@@ -111,4 +111,6 @@ def load_torch_symbols(path: Path | None = None) -> TorchSymbols:
         head, _, records = gzip.decompress(path.read_bytes()).partition(b"\n")
         return TorchSymbols(json.loads(head), records)
     except (OSError, EOFError, ValueError, KeyError, TypeError) as problem:
-        raise DoctorError(f"the index of symbols `{path.name}` cannot be read: {problem}", "reinstall attn-doctor") from None
+        raise DoctorError(
+            f"the index of symbols `{path.name}` cannot be read: {problem}", "reinstall attn-doctor"
+        ) from None

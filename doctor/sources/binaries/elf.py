@@ -336,7 +336,8 @@ class GnuHash:
 
     def __init__(self, elf: ElfFile, offset: int) -> None:
         self._elf = elf
-        self._buckets, self._first, self._words, self._shift = struct.unpack("<IIII", elf.read(offset, 16))
+        head: tuple[int, int, int, int] = struct.unpack("<IIII", elf.read(offset, 16))
+        self._buckets, self._first, self._words, self._shift = head
         if not self._buckets or not self._words:
             raise BadElf("its symbol hash table is invalid")
         self._filter = offset + 16
@@ -386,7 +387,8 @@ class SysvHash:
 
     def __init__(self, elf: ElfFile, offset: int) -> None:
         self._elf = elf
-        self._buckets, self._count = struct.unpack("<II", elf.read(offset, 8))
+        head: tuple[int, int] = struct.unpack("<II", elf.read(offset, 8))
+        self._buckets, self._count = head
         if not self._buckets:
             raise BadElf("its symbol hash table is invalid")
         self._bucket_at = offset + 8
@@ -441,7 +443,7 @@ def expand(path: str, file: str, machine: str = "x86_64") -> tuple[str, ...]:
     folders = []
     for part in path.split(":"):
         for name, value in (("ORIGIN", origin), ("LIB", "lib64"), ("PLATFORM", machine)):
-            part = part.replace("${%s}" % name, value).replace("$" + name, value)
+            part = part.replace(f"${{{name}}}", value).replace(f"${name}", value)
         if part:
             folders.append(os.path.normpath(part))
     return tuple(folders)

@@ -1,7 +1,8 @@
 """Which GPU architectures a library has code for: the headers in its `.nv_fatbin` section.
 
-The section holds fat binaries one after another; `__nv_relfatbin` holds input of the linker, which nothing runs. Each begins with a magic number and holds entries of machine code (SASS)
-or PTX, whose headers name the architecture. The code itself, compressed or not, is not read.
+The section holds fat binaries one after another; `__nv_relfatbin` holds input of the linker, which nothing runs. Each
+fat binary begins with a magic number and holds entries of machine code (SASS) or PTX, whose headers name the
+architecture. The code itself, compressed or not, is not read.
 """
 
 from __future__ import annotations
@@ -85,27 +86,3 @@ def _entries(elf: ElfFile, entry: int, end: int) -> Iterator[tuple[int, str, boo
 
 def _sorted(found: Counter[str]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(found.items(), key=lambda item: (int(item[0].rstrip("af")), item[0])))
-
-
-def runs_on(archs: tuple[str, ...], sm: str) -> str | None:
-    """Return how a GPU runs the code: `machine code`, `PTX`, or None where it has nothing for it.
-
-    Machine code runs on its own major release from its minor on; with an `a` on exactly its own, with an `f` likewise on
-    its family. PTX with a letter is bound in the same way; without one, any later GPU compiles it.
-    """
-    major, minor = (int(part) for part in sm.split("."))
-    by_ptx = False
-    for arch in archs:
-        plain = arch.removesuffix("+PTX")
-        own = tuple(int(part) for part in plain.rstrip("af").split("."))
-        same_family = own[0] == major and own[1] <= minor
-        if plain.endswith("a"):
-            fits = own == (major, minor)
-        elif arch.endswith("+PTX") and not plain.endswith("f"):
-            fits = own <= (major, minor)
-        else:
-            fits = same_family
-        if fits and not arch.endswith("+PTX"):
-            return "machine code"
-        by_ptx |= fits
-    return "PTX" if by_ptx else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -55,14 +56,33 @@ class Disk:
 
     cache_file: str = "/etc/ld.so.cache"
     system: bool = True  # False: only the files of a tree count, not the libraries of this machine
+    remembered: Mapping[str, Any] = field(default_factory=dict)  # of an earlier run: path -> stamp, description
     known: dict[str, Summary | Damaged | None] = field(default_factory=dict)
+    stamps: dict[str, tuple[int, int]] = field(default_factory=dict)
     _cache: dict[str, str] | None = None
 
     def summary(self, path: str) -> Summary | Damaged | None:
         """Return what the loader reads of a file before it looks up symbols."""
         if path not in self.known:
-            self.known[path] = read_summary(path)
+            self.known[path] = self._summary(path)
         return self.known[path]
+
+    def _summary(self, path: str) -> Summary | Damaged | None:
+        now = self.stamps[path] = stamp(path)
+        if now == MISSING:
+            return None
+        old = self.remembered.get(path)
+        if old is not None and tuple(old[0]) == now:
+            return from_description(old[1])
+        return read_summary(path)
+
+    def to_remember(self) -> dict[str, Any]:
+        """Return what a later run needs to know about the files that exist."""
+        return {
+            path: [self.stamps[path], described(summary)]
+            for path, summary in self.known.items()
+            if summary is not None and path in self.stamps
+        }
 
     def identity(self, path: str) -> str:
         """Return the path without links."""
@@ -112,13 +132,7 @@ class Captured:
         entry = self.body["files"].get(self.identity(path))
         if entry is None:
             return None
-        if "damaged" in entry:
-            return Damaged(entry["damaged"])
-        return Summary(
-            entry["machine"], entry["soname"], tuple(entry["needed"]), entry["rpath"], entry["runpath"],
-            tuple((library, version, bool(weak)) for library, version, weak in entry["requires"]),
-            tuple(entry["provides"]),
-        )  # fmt: skip
+        return from_description(entry)
 
     def identity(self, path: str) -> str:
         """Return the path without links."""
@@ -146,6 +160,29 @@ class Captured:
         """Return the file that ldconfig's cache names for a library."""
         found = self.body["cache"].get(name)
         return None if found is None else str(found)
+
+
+def from_description(entry: Mapping[str, Any]) -> Summary | Damaged:
+    """Return what an entry of a description says of a file."""
+    if "damaged" in entry:
+        return Damaged(entry["damaged"])
+    return Summary(
+        entry["machine"], entry["soname"], tuple(entry["needed"]), entry["rpath"], entry["runpath"],
+        tuple((library, version, bool(weak)) for library, version, weak in entry["requires"]),
+        tuple(entry["provides"]),
+    )  # fmt: skip
+
+
+MISSING = (-1, -1)
+
+
+def stamp(path: str) -> tuple[int, int]:
+    """Return size and time of a file: equal stamps mean the same content."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return MISSING
+    return status.st_size, status.st_mtime_ns
 
 
 class SearchTooLarge(Exception):
@@ -208,8 +245,7 @@ def loader_cache(path: str = "/etc/ld.so.cache") -> dict[str, str]:
     if start < 0:
         return {}
     body = data[start:]
-    order = "big" if body[28:29] == b"\3" else "little"  # flags: 0 unset, 2 little endian, 3 big endian
-    count = int.from_bytes(body[20:24], order)  # type: ignore[arg-type]
+    count = int.from_bytes(body[20:24], "little")
     found: dict[str, str] = {}
     if not 0 < count < 1 << 20:
         return {}
@@ -217,8 +253,8 @@ def loader_cache(path: str = "/etc/ld.so.cache") -> dict[str, str]:
         entry = body[48 + index * 24 : 48 + (index + 1) * 24]
         if len(entry) < 24:
             break
-        key, value = (int.from_bytes(entry[at : at + 4], order) for at in (4, 8))  # type: ignore[arg-type]
-        if int.from_bytes(entry[16:24], order):  # type: ignore[arg-type] - for some processors only
+        _, key, value, _, processors = struct.unpack("<IIIIQ", entry)
+        if processors:  # for some processors only
             continue
         name, target = (body[at : body.find(b"\0", at)].decode("utf-8", "replace") for at in (key, value))
         if name:

@@ -14,6 +14,7 @@ from typing import Any
 from doctor.packages.torch_symbols import TorchBuild, load_torch_symbols
 
 from .elf import BadElf, ElfFile, Reference
+from .files import stamp
 from .loader import Failure, FailureKind, Loaded
 
 #: Names that only torch's own libraries define: mangled names of its namespaces and its C interface.
@@ -109,15 +110,6 @@ def _key(library: Loaded, scope: Iterable[Loaded]) -> str:
     for one in (library, *scope):
         digest.update(repr((one.identity, stamp(one.identity), one.unknown)).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
-
-
-def stamp(path: str) -> tuple[int, int]:
-    """Return size and time of a file: equal stamps mean the same content."""
-    try:
-        status = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return (-1, -1)
-    return status.st_size, status.st_mtime_ns
 
 
 def torch_symbols_of(path: str) -> tuple[str, ...]:

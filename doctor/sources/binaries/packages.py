@@ -1,7 +1,7 @@
 """Which of its compiled files a package opens at import, in which order, and after which others.
 
-A wheel may carry several libraries of which one is opened: bitsandbytes has one per CUDA release, sgl-kernel one per GPU
-generation, torchcodec one per FFmpeg. Each entry follows the package's own loading code.
+A wheel may carry several libraries of which one is opened: bitsandbytes has one per CUDA release, sgl-kernel one per
+GPU generation, torchcodec one per FFmpeg. Each entry follows the package's own loading code.
 """
 
 from __future__ import annotations

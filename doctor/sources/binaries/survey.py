@@ -1,4 +1,4 @@
-"""Judge the compiled files of every package of an environment: whether they load next to its torch, and on which GPUs."""
+"""Judge the compiled files of installed packages: whether they load next to torch, and on which GPUs."""
 
 from __future__ import annotations
 
@@ -12,23 +12,15 @@ from doctor.packages.torch_symbols import TorchBuild, load_torch_symbols
 
 from .elf import BadElf, ElfFile, Summary
 from .fatbin import read_gpu_code
-from .files import Damaged, Disk
-from .fit import SymbolBinder, by_index, describe_symbols, fitting_torch, of_torch, range_of, stamp
+from .files import Disk, stamp
+from .fit import SymbolBinder, by_index, describe_symbols, fitting_torch, of_torch, range_of
 from .loader import Failure, FailureKind, Loaded, Process
 from .packages import OF_DRIVER, Opening, archs_for_pick, is_alternative, is_known, is_related, opening_of
 from .te_import import import_te_common
 from .torch_import import TorchFiles, import_torch, read_text
 
+_CUDART = re.compile(r"libcudart\.so\.(\d+)(?:\..*)?")
 _PYTHON_TAG = re.compile(r"\.cpython-(\d{2,3})t?-")
-_SHARED = re.compile(rb"^\"?([^,\"\n]+\.so(?:\.[\d.]+)?)\"?,", re.MULTILINE)
-_MAX_RECORD = 64 << 20
-#: Large packages with many compiled files and none for torch.
-UNRELATED = frozenset((
-    "numpy", "scipy", "pandas", "pyarrow", "scikit-learn", "matplotlib", "torch", "tokenizers", "safetensors", "opencv-python",
-    "opencv-python-headless", "pillow", "lxml", "cython", "pyyaml", "grpcio", "cryptography", "aiohttp", "psutil", "h5py",
-    "protobuf", "shapely", "pydantic-core", "sentencepiece", "tiktoken", "regex", "cmake", "ninja", "jax", "jaxlib",
-    "tensorflow", "onnxruntime", "cuda-bindings", "cupy-cuda12x", "cupy-cuda13x", "debugpy", "numba", "llvmlite", "ray",
-))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,7 @@ class Survey:
 
     def __post_init__(self) -> None:
         self.used: dict[str, Any] = {}
-        self.files = Disk(system=self.place.program is not None)
+        self.files = Disk(system=self.place.program is not None, remembered=self.remembered.get("summaries", {}))
         self.binder = SymbolBinder(self.remembered.get("symbols"))
         self.process = Process(
             self.files, self.place.environ, self.place.machine, closed=self.place.program is not None,
@@ -110,9 +102,17 @@ class Survey:
             torch = TorchFiles(self.place.torch_folder, self.place.site_dirs, major, tag)
             self.torch_failure = import_torch(self.process, torch, text, self.binder)
 
+    def to_remember(self) -> dict[str, Any]:
+        """Return what a later run needs: all of it is tied to size and time of files."""
+        return {"symbols": self.binder.used, "files": self.used, "summaries": self.files.to_remember()}
+
+    def close(self) -> None:
+        """Unmap all files."""
+        self.binder.close()
+
     def judge(self, package: Installed) -> PackageVerdict | None:
         """Return the verdict on one package; None for one that has no file for torch or CUDA."""
-        files = [name for name in package.files if self._is_ours(package, name)]
+        files = self.own_files(package)
         if not files:
             return None
         override = self.place.environ.get("BNB_CUDA_VERSION")
@@ -120,7 +120,7 @@ class Survey:
         picked = [name for name in files if opening and re.fullmatch(opening.files, name)]
         if opening is None:
             picked = [name for name in files if not is_alternative(package.name, name)]
-        verdicts = tuple(self._verdict(package, name, opening) for name in self._of_this_python(picked))
+        verdicts = tuple(self.verdict(package, name, opening) for name in self._of_this_python(picked))
         fits, unfit = self._torch_releases(package, picked)
         return PackageVerdict(
             package.name, package.version, _together(verdicts, opening), verdicts, is_known(package.name),
@@ -139,7 +139,12 @@ class Survey:
     def _of_this_python(self, names: Iterable[str]) -> list[str]:
         return sorted(dict.fromkeys(names))
 
-    def _verdict(self, package: Installed, name: str, opening: Opening | None) -> Verdict:
+    def own_files(self, package: Installed) -> list[str]:
+        """Return the files of a package that need torch or CUDA."""
+        return [name for name in package.files if self._is_ours(package, name)]
+
+    def verdict(self, package: Installed, name: str, opening: Opening | None = None) -> Verdict:
+        """Return what becomes of one file, opened after all that its package loads first."""
         path = f"{package.base}/{name}"
         tagged = _PYTHON_TAG.search(name)
         if tagged and self.place.python and tagged[1] != "".join(self.place.python.split(".")[:2]):
@@ -147,7 +152,7 @@ class Survey:
             return Verdict(name, False, f"`{name}` is for Python {own}, and this is Python {self.place.python}")
         found = self._open(package, path, opening)
         if isinstance(found, Failure):
-            return Verdict(name, False, self._sentence(name, found), found.kind)
+            return Verdict(name, False, self.sentence(found, name), found.kind)
         if isinstance(found, str):
             return Verdict(name, None, found)
         if self.torch_failure is not None:
@@ -190,7 +195,8 @@ class Survey:
             if name in self.files.listing(f"{base}/{folder}" if folder else base):
                 yield f"{base}/{folder}/{name}" if folder else f"{base}/{name}"
 
-    def _sentence(self, name: str, failure: Failure) -> str:
+    def sentence(self, failure: Failure, name: str = "-") -> str:
+        """Return what is wrong, as a sentence for the user."""
         own = f"`{name}`" if failure.file.endswith(name) else f"`{os.path.basename(failure.file)}`"  # noqa: PTH119
         if failure.kind == FailureKind.MISSING_LIBRARY:
             why = ""
@@ -220,12 +226,8 @@ class Survey:
                 common = set(found) if common is None else common & set(found)
         if common is None:
             return (), ()
-        every = [labelled(build) for build in load_torch_symbols().builds] if self._torch_known() else []
+        every = self._once("builds", "", _all_builds)
         return tuple(one for one in every if one in common), tuple(one for one in every if one not in common)
-
-    @staticmethod
-    def _torch_known() -> bool:
-        return True
 
     def _gpu_code(self, package: Installed, names: Iterable[str]) -> tuple[str, ...]:
         found: dict[str, None] = {}
@@ -236,7 +238,7 @@ class Survey:
         return tuple(found)
 
     def _once(self, kind: str, path: str, compute: Any) -> Any:
-        key = f"{kind} {path} {stamp(path)}"
+        key = f"{kind} {path} {stamp(path) if path else ''}"
         if key not in self.used:
             old = self.remembered.get("files", {})
             self.used[key] = old[key] if key in old else compute()
@@ -259,14 +261,24 @@ def labelled(build: TorchBuild) -> str:
     return f"{build.version}+{'cpu' if build.cuda is None else 'cu' + build.cuda.replace('.', '')}"
 
 
+def _all_builds() -> list[str]:
+    return [labelled(build) for build in load_torch_symbols().builds]
+
+
 def _fitting(path: str) -> list[str] | None:
     """Return the torch builds that export all symbols of torch that a file needs; None where it needs none."""
     try:
         with ElfFile(path) as elf:
             names = [one.name for one in elf.undefined() if not one.weak and of_torch(one.name)]
+            needed = elf.summary().needed
     except (BadElf, OSError, ValueError):
         return None
-    return [labelled(build) for build in fitting_torch(names)] if names else None
+    if not names:
+        return None
+    linked = next((match[1] for name in needed if (match := _CUDART.fullmatch(name))), None)
+    return [
+        labelled(build) for build in fitting_torch(names) if linked in (None, (build.cuda or "cpu").partition(".")[0])
+    ]
 
 
 def _archs(path: str) -> list[str]:
@@ -275,18 +287,3 @@ def _archs(path: str) -> list[str]:
             return list(read_gpu_code(elf).archs)
     except (BadElf, OSError, ValueError):
         return []
-
-
-def compiled_files(record: str) -> tuple[str, ...]:
-    """Return the shared libraries that a RECORD lists, as paths below its site-packages folder."""
-    try:
-        with open(record, "rb") as stream:  # noqa: PTH123
-            data = stream.read(_MAX_RECORD)
-    except OSError:
-        return ()
-    if b".so" not in data:
-        return ()
-    return tuple(match.decode("utf-8", "replace") for match in _SHARED.findall(data) if not match.startswith(b"../.."))
-
-
-__all__ = ["Damaged", "Installed", "PackageVerdict", "Place", "Survey", "Verdict", "compiled_files", "labelled"]

@@ -57,7 +57,9 @@ def load_one(process: Process, site_dirs: tuple[str, ...], release: Release, lib
     for name in order:
         if steps[name](process, site_dirs, release, library):
             return name
-    return Failure(FailureKind.MISSING_LIBRARY, "transformer_engine", (f"lib{library}.so",), "TransformerEngine finds none")
+    return Failure(
+        FailureKind.MISSING_LIBRARY, "transformer_engine", (f"lib{library}.so",), "TransformerEngine finds none"
+    )
 
 
 def _home(process: Process, site_dirs: tuple[str, ...], release: Release, library: str) -> bool:
@@ -74,7 +76,11 @@ def _home(process: Process, site_dirs: tuple[str, ...], release: Release, librar
 def home_folders(environ: Mapping[str, str], release: Release, library: str = "cudnn") -> list[tuple[str, str]]:
     """Return the folders that variables name, with the variable, in the order of the search."""
     get = environ.get
-    own = [f"{library.upper()}_HOME", f"{library.upper()}_PATH"] if library == "cudnn" or release >= LOADER_EARLIER else []
+    own = (
+        [f"{library.upper()}_HOME", f"{library.upper()}_PATH"]
+        if library == "cudnn" or release >= LOADER_EARLIER
+        else []
+    )
     groups = [own, ["CUDA_HOME", "CUDA_PATH"]]
     fallback = [("the default CUDA folder", DEFAULT_CUDA)] if release >= CUDA_DEFAULT else []
     if release >= LOADER_EARLIER:  # each variable in turn

@@ -136,5 +136,3 @@ def read_text(path: str) -> str:
             return stream.read(_MAX_TEXT).decode("utf-8", "replace")
     except OSError:
         return ""
-
-

@@ -1,0 +1,121 @@
+"""Derived facts of compiled files: whether a package loads next to another torch, and whether a GPU has code in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from doctor.facts.kinds import BOOLEAN, TEXT
+from doctor.model import ABSENT
+
+from .registry import derived
+
+#: Packages with compiled files that a rule judges.
+PACKAGES = (
+    "flash-attn", "flash-attn-3", "fa3-fwd", "vllm-flash-attn", "transformer-engine-torch", "transformer-engine-cu12",
+    "transformer-engine-cu13", "xformers", "vllm", "sgl-kernel", "sglang-kernel", "sageattention", "bitsandbytes",
+    "torchvision", "torchaudio", "torchao", "causal-conv1d", "mamba-ssm", "autoawq-kernels", "xgrammar", "torchcodec",
+)  # fmt: skip
+Builds = tuple[str, ...]
+
+
+def runs_on(archs: tuple[str, ...], sm: str) -> str | None:
+    """Return how a GPU runs code for these architectures: `machine code`, `PTX`, or None where it cannot.
+
+    Machine code runs on its own major release from its minor on; with an `a` on exactly its own GPU, with an `f` on
+    its family. PTX with a letter is bound in the same way; without one, any later GPU compiles it.
+    """
+    major, minor = (int(part) for part in sm.split("."))
+    by_ptx = False
+    for arch in archs:
+        plain = arch.removesuffix("+PTX")
+        own = tuple(int(part) for part in plain.rstrip("af").split("."))
+        if plain.endswith("a"):
+            fits = own == (major, minor)
+        elif arch.endswith("+PTX") and not plain.endswith("f"):
+            fits = own <= (major, minor)
+        else:
+            fits = own[0] == major and own[1] <= minor
+        if fits and not arch.endswith("+PTX"):
+            return "machine code"
+        by_ptx |= fits
+    return "PTX" if by_ptx else None
+
+
+def _loads(version: str, cuda: str | None, fitting: Builds | None, unfitting: Builds | None) -> bool | None:
+    """Return whether a file fits a torch release, by the builds on record that export its symbols."""
+    if fitting is None or unfitting is None or ABSENT in (version, fitting, unfitting):
+        return None
+    public, _, label = version.partition("+")
+    if not label and cuda is not None:
+        label = "cpu" if cuda == ABSENT else "cu" + cuda.replace(".", "")
+    if not label:
+        return None
+    build = f"{public}+{label}"
+    return True if build in fitting else False if build in unfitting else None
+
+
+def _problem(loads: bool, version: str, fitting: Builds | None) -> str:
+    if loads:
+        return ABSENT
+    known = ", ".join(fitting) if fitting and fitting != ABSENT else "none of those on record"
+    return f"torch {version} does not export all symbols that its compiled files need; torch builds that do: {known}"
+
+
+def _without_code(archs: Builds | None, sm: str | None) -> bool:
+    return archs not in (None, ABSENT) and sm not in (None, ABSENT) and runs_on(archs, str(sm)) is None  # type: ignore[arg-type]
+
+
+def _only_ptx(archs: Builds | None, sm: str | None) -> bool:
+    return archs not in (None, ABSENT) and sm not in (None, ABSENT) and runs_on(archs, str(sm)) == "PTX"  # type: ignore[arg-type]
+
+
+def _declare(package: str) -> None:
+    builds = (f"{package}.fitting_torch", f"{package}.unfitting_torch")
+
+    def register(name: str, meaning: str, compute: Callable[..., bool | None], *uses: str) -> None:
+        derived(f"{package}.{name}", BOOLEAN, meaning, uses=tuple(f"{use}" for use in uses))(compute)
+
+    derived(
+        f"{package}.loads", BOOLEAN, f"the compiled files of {package} load next to torch",
+        needs=("torch.version",), uses=("torch.cuda", *builds),
+    )(_loads)  # fmt: skip
+    derived(
+        f"{package}.load_problem", TEXT, f"why the compiled files of {package} do not load",
+        needs=(f"{package}.loads", "torch.version"), uses=builds[:1],
+    )(_problem)  # fmt: skip
+    loads, archs = f"{package}.loads", f"{package}.gpu_code"
+    register(
+        "known_unloadable", f"{package} does not load, by its files; false where that is not known",
+        lambda value: value is False, loads,
+    )  # fmt: skip
+    register(
+        "binary_judged", f"it is known by its files whether {package} loads", lambda value: value is not None, loads
+    )
+    register(
+        "known_without_gpu_code", f"{package} has no code for this GPU; false where that is not known",
+        _without_code, archs, "gpu.sm",
+    )  # fmt: skip
+    register(
+        "only_ptx_for_gpu", f"{package} has only PTX for this GPU, which the driver compiles; false where not known",
+        _only_ptx, archs, "gpu.sm",
+    )  # fmt: skip
+
+
+for _package in PACKAGES:
+    _declare(_package)
+
+
+@derived(
+    "binaries.known_unloadable", BOOLEAN, "compiled files of other packages do not load; false where not known",
+    uses=("binaries.unloadable",),
+)  # fmt: skip
+def _others(unloadable: Builds | None) -> bool:
+    return unloadable not in (None, ABSENT, ())
+
+
+@derived(
+    "binaries.torch_known_unloadable", BOOLEAN, "torch's own libraries do not load; false where not known",
+    uses=("binaries.torch_problem",),
+)  # fmt: skip
+def _torch_itself(problem: str | None) -> bool:
+    return problem not in (None, ABSENT)

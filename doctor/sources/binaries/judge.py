@@ -1,0 +1,87 @@
+"""From the verdicts on compiled files to facts, with what an earlier run found out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from doctor._version import __version__
+from doctor.util.cache_file import cache_folder, read_cache, write_cache
+
+from . import elf, fatbin, fit, loader, survey
+from .survey import Installed, PackageVerdict, Place, Survey
+
+FORMAT = 1  # of the cache file
+PackageFacts = Iterable[tuple[str, Any, str]]  # fact key, value, source
+
+
+def judge(place: Place, packages: Iterable[Installed]) -> PackageFacts:
+    """Return the facts about these packages."""
+    cache, key = _cache_file(place), _key()
+    remembered = _remembered(cache, key)
+    work = Survey(place, remembered)
+    try:
+        verdicts = [verdict for package in packages if (verdict := work.judge(package)) is not None]
+    finally:
+        work.close()
+    fresh = work.to_remember()
+    if cache is not None and fresh != remembered:
+        write_cache(cache, key, json.dumps(fresh, separators=(",", ":")).encode())
+    return list(_facts(work, verdicts))
+
+
+def _facts(work: Survey, verdicts: list[PackageVerdict]) -> Iterator[tuple[str, Any, str]]:
+    if work.torch_failure is not None:
+        problem = work.sentence(work.torch_failure)
+        yield "binaries.torch_problem", problem, f"files of {work.place.torch_folder}"
+    others = []
+    for verdict in verdicts:
+        if not verdict.verdicts:
+            continue
+        source = f"file {verdict.source}"
+        if verdict.loads is not None:
+            yield f"{verdict.name}.loads", verdict.loads, source
+        if verdict.problem:
+            yield f"{verdict.name}.load_problem", verdict.problem, source
+        if verdict.gpu_code:
+            yield f"{verdict.name}.gpu_code", verdict.gpu_code, source
+        if verdict.torch_fits or verdict.torch_unfit:
+            yield f"{verdict.name}.fitting_torch", verdict.torch_fits, source
+            yield f"{verdict.name}.unfitting_torch", verdict.torch_unfit, source
+        if not verdict.known:
+            others += [f"{verdict.name}: {one.problem}" for one in verdict.verdicts if one.loads is False]
+    yield "binaries.unloadable", tuple(others), "the compiled files of installed packages"
+
+
+def _key() -> str:
+    """Return the digest of the code whose results are kept."""
+    digest = hashlib.sha256(repr((FORMAT, __version__)).encode())
+    for module in (elf, fatbin, fit, loader, survey):
+        status = Path(str(module.__file__)).stat()
+        digest.update(repr((module.__name__, status.st_mtime_ns, status.st_size)).encode())
+    return digest.hexdigest()
+
+
+def _cache_file(place: Place) -> Path | None:
+    folder = cache_folder()
+    if folder is None:
+        return None
+    name = hashlib.sha256(repr(place.site_dirs).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return folder / f"binaries-{name}.json"
+
+
+def _remembered(cache: Path | None, key: str) -> dict[str, Any]:
+    found = read_cache(cache, key) if cache is not None else None
+    if found is None:
+        return {}
+    try:
+        body = json.loads(found[1])
+    except (ValueError, RecursionError):
+        return {}
+    whole = isinstance(body, dict) and all(
+        isinstance(body.get(part), dict) for part in ("symbols", "files", "summaries")
+    )
+    return body if whole else {}

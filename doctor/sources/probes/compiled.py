@@ -1,0 +1,88 @@
+"""Whether the compiled files of installed packages load next to torch, and on which GPUs: read from the files.
+
+This module finds the packages that have such files. The reader of ELF files is imported only where there are some.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from doctor.facts.vocabulary import fact
+from doctor.model import Fact
+from doctor.sources.watch import Watch
+
+from .distributions import scan
+from .target import Target, TargetKind
+from .torch_build import torch_folder, version_file
+
+PROMISES: tuple[str, ...] = ()
+
+_SHARED = re.compile(rb"^\"?([^,\"\n]+\.so(?:\.[\d.]+)?)\"?,", re.MULTILINE)
+_MAX_RECORD = 64 << 20
+#: Large packages with many compiled files and none for torch.
+_UNRELATED = frozenset((
+    "aiohttp", "cmake", "cryptography", "cuda-bindings", "cupy-cuda12x", "cupy-cuda13x", "cython", "debugpy",
+    "frozenlist", "grpcio", "h5py", "jax", "jaxlib", "llvmlite", "lxml", "matplotlib", "multidict", "mypy",
+    "networkx", "ninja", "numba", "numpy", "onnxruntime", "opencv-python", "opencv-python-headless", "pandas",
+    "pillow", "protobuf", "psutil", "pyarrow", "pydantic-core", "pyyaml", "ray", "regex", "ruff", "safetensors",
+    "scikit-image", "scikit-learn", "scipy", "sentencepiece", "shapely", "statsmodels", "tensorflow", "tiktoken",
+    "tokenizers", "torch", "triton", "uvloop", "yarl",
+))  # fmt: skip
+
+#: name, version, folder, compiled files below it
+Package = tuple[str, str | None, str, tuple[str, ...]]
+
+
+def collect(target: Target, watch: Watch) -> Iterator[Fact]:
+    """Yield the facts of every package with compiled files for torch or CUDA; none where there is none."""
+    if target.system not in (None, "Linux") or (target.kind == TargetKind.INTERPRETER and not target.glibc):
+        return
+    folder = torch_folder(target)
+    if folder is None and target.kind == TargetKind.INTERPRETER:
+        return  # nothing here can be imported
+    packages = list(_packages(target))
+    if not packages:
+        return
+    from doctor.sources.binaries.judge import PackageFacts, judge  # door: binaries
+    from doctor.sources.binaries.survey import Installed, Place
+
+    assigned = version_file(folder)[0] if folder else {}
+    place = Place(
+        site_dirs=tuple(str(path) for path in target.site_dirs),
+        machine=target.machine or "x86_64",
+        environ=target.environ,
+        program=os.path.realpath(target.python) if target.kind == TargetKind.INTERPRETER and target.python else None,
+        python=target.version,
+        torch_folder=str(folder) if folder else None,
+        torch_version=assigned.get("__version__"),
+        torch_cuda=assigned.get("cuda"),
+    )
+    found: PackageFacts = judge(place, [Installed(*package) for package in packages])
+    for key, value, source in found:
+        yield fact(key, value, source)
+
+
+def _packages(target: Target) -> Iterator[Package]:
+    """Yield the packages that list shared libraries; the first on the import path counts."""
+    seen: set[str] = set()
+    for found in scan(target.site_dirs):
+        if not found.name or found.name in seen or found.name in _UNRELATED or found.name.startswith("nvidia-"):
+            continue
+        seen.add(found.name)
+        files = _compiled_files(f"{found.path}/RECORD")
+        if files:
+            yield found.name, found.version, os.path.dirname(found.path), files  # noqa: PTH120
+
+
+def _compiled_files(record: str) -> tuple[str, ...]:
+    """Return the shared libraries that a RECORD lists, as paths below its site-packages folder."""
+    try:
+        with open(record, "rb") as stream:  # noqa: PTH123
+            data = stream.read(_MAX_RECORD)
+    except OSError:
+        return ()
+    if b".so" not in data:
+        return ()
+    return tuple(match.decode("utf-8", "replace") for match in _SHARED.findall(data) if not match.startswith(b"../.."))
