@@ -3,8 +3,8 @@
     python scripts/oracles/load_binaries.py --torch DIR … --extension DIR … [--python PATH] [--output FILE]
 
 Each DIR is a folder made by `pip install --target DIR torch==X` or `pip install --no-deps --target DIR xformers==Y`.
-For each torch, one child imports torch and forks for each file, which it then opens as the package would. Files that need
-the NVIDIA driver cannot be decided where there is none; they are listed apart.
+For each torch, one child imports torch and forks for each file, which it then opens as the package would. Files that
+need the NVIDIA driver cannot be decided where there is none; they are listed apart.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def compare(torch: Path, extensions: list[Path], python: str) -> list[dict[str, 
                     "package": f"{package.name}-{package.version}", "file": file, "torch": place.torch_version,
                     "predicted": verdict.loads, "problem": verdict.problem, "path": path,
                 })  # fmt: skip
-                stem = os.path.basename(file).partition(".")[0]
+                stem = Path(file).name.partition(".")[0]
                 items.append({"file": path, "modules": [stem], "after": []})
         work.close()
     request = json.dumps({"path": [str(torch), *map(str, extensions)], "items": items})
@@ -137,8 +137,8 @@ def main() -> int:
     print(f"{len(decided)} files and releases decided by a real load: {loads} load, {len(decided) - loads} do not")
     print(f"{len(decided) - len(wrong)} predicted alike, {len(wrong)} not; {len(no_driver)} need the driver")
     for row in wrong:
-        print(f"  {row['package']} {row['file']} torch {row['torch']}: predicted {row['predicted']} {row['problem'][:150]}"
-              f" | real {row['real'][:250]}")  # fmt: skip
+        print(f"  {row['package']} {row['file']} torch {row['torch']}: predicted {row['predicted']}")
+        print(f"    {row['problem'][:150]} | real {row['real'][:250]}")
     return 1 if wrong else 0
 
 

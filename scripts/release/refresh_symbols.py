@@ -2,9 +2,9 @@
 
     python scripts/release/refresh_symbols.py --cache DIR [--release 2.8.0 …] [--first 2.0.0]
 
-Each wheel comes from pip (`pip download --no-deps`); nothing is installed. One wheel at a time is on disk; what it exports
-stays in the cache folder, so that an interrupted run goes on where it stopped. `torch/__init__.py` is kept there too, as
-it decides which libraries are loaded first.
+Each wheel comes from pip (`pip download --no-deps`); nothing is installed. One wheel at a time is on disk; what it
+exports stays in the cache folder, so that an interrupted run goes on where it stopped. `torch/__init__.py` is kept
+there too, as it decides which libraries are loaded first.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ def runs_on(archs: tuple[str, ...], sm: str) -> str | None:
     return "PTX" if by_ptx else None
 
 
-def _loads(version: str, cuda: str | None, fitting: Builds | None, unfitting: Builds | None) -> bool | None:
+def _loads(version: str, cuda: str | None, fitting: Builds | str | None, unfitting: Builds | str | None) -> bool | None:
     """Return whether a file fits a torch release, by the builds on record that export its symbols."""
-    if fitting is None or unfitting is None or ABSENT in (version, fitting, unfitting):
+    if not isinstance(fitting, tuple) or not isinstance(unfitting, tuple) or version == ABSENT:
         return None
     public, _, label = version.partition("+")
     if not label and cuda is not None:
@@ -54,19 +54,26 @@ def _loads(version: str, cuda: str | None, fitting: Builds | None, unfitting: Bu
     return True if build in fitting else False if build in unfitting else None
 
 
-def _problem(loads: bool, version: str, fitting: Builds | None) -> str:
+def _problem(loads: bool, version: str, fitting: Builds | str | None) -> str:
     if loads:
         return ABSENT
-    known = ", ".join(fitting) if fitting and fitting != ABSENT else "none of those on record"
+    known = ", ".join(fitting) if fitting and isinstance(fitting, tuple) else "none of those on record"
     return f"torch {version} does not export all symbols that its compiled files need; torch builds that do: {known}"
 
 
+def _how_it_runs(archs: Builds | str | None, sm: str | None) -> str | None:
+    """Return how a GPU runs the code: `machine code`, `PTX`, `not at all`; None where that is not known."""
+    if archs is None or isinstance(archs, str) or sm in (None, ABSENT):
+        return None
+    return runs_on(archs, str(sm)) or "not at all"
+
+
 def _without_code(archs: Builds | None, sm: str | None) -> bool:
-    return archs not in (None, ABSENT) and sm not in (None, ABSENT) and runs_on(archs, str(sm)) is None  # type: ignore[arg-type]
+    return _how_it_runs(archs, sm) == "not at all"
 
 
 def _only_ptx(archs: Builds | None, sm: str | None) -> bool:
-    return archs not in (None, ABSENT) and sm not in (None, ABSENT) and runs_on(archs, str(sm)) == "PTX"  # type: ignore[arg-type]
+    return _how_it_runs(archs, sm) == "PTX"
 
 
 def _declare(package: str) -> None:
@@ -109,8 +116,8 @@ for _package in PACKAGES:
     "binaries.known_unloadable", BOOLEAN, "compiled files of other packages do not load; false where not known",
     uses=("binaries.unloadable",),
 )  # fmt: skip
-def _others(unloadable: Builds | None) -> bool:
-    return unloadable not in (None, ABSENT, ())
+def _others(unloadable: Builds | str | None) -> bool:
+    return isinstance(unloadable, tuple) and bool(unloadable)
 
 
 @derived(
