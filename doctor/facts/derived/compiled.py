@@ -126,3 +126,28 @@ def _others(unloadable: Builds | str | None) -> bool:
 )  # fmt: skip
 def _torch_itself(problem: str | None) -> bool:
     return problem not in (None, ABSENT)
+
+
+@derived(
+    "loader.torch_mixes_cudnn", BOOLEAN, "torch loads cuDNN's libraries from several folders; false where not known",
+    uses=("loader.torch_cudnn_folders",),
+)  # fmt: skip
+def _torch_mixes(folders: Builds | str | None) -> bool:
+    return isinstance(folders, tuple) and len(folders) > 1
+
+
+@derived(
+    "loader.te_mixes_cudnn", BOOLEAN,
+    "TransformerEngine brings cuDNN libraries of another folder than torch; false where not known",
+    uses=("loader.te_cudnn_folders", "loader.torch_cudnn_folders"),
+)  # fmt: skip
+def _te_mixes(folders: Builds | str | None, before: Builds | str | None) -> bool:
+    return isinstance(folders, tuple) and len(folders) > 1 and folders != before
+
+
+@derived(
+    "loader.one_cudnn_known", BOOLEAN, "a change of variables gives torch and TransformerEngine one cuDNN",
+    uses=("loader.one_cudnn",),
+)  # fmt: skip
+def _change_known(change: str | None) -> bool:
+    return change not in (None, ABSENT)

@@ -196,17 +196,19 @@ class ElfFile:
         if "verneed" not in self._tags:
             return found
         offset = self.at(self._tags["verneed"])
+        left = _MAX_VERSIONS  # of all libraries together: a damaged table may lead in circles
         for _ in range(min(self._tags.get("verneednum", 0), _MAX_VERSIONS)):
             _, count, file, first, following = struct.unpack("<HHIII", self.read(offset, 16))
             library = self.text(file)
             inner = offset + first
-            for _ in range(count):
+            for _ in range(min(count, left)):
+                left -= 1
                 _, flags, index, name, onward = struct.unpack("<IHHII", self.read(inner, 16))
                 found[index & 0x7FFF] = (library, self.text(name), bool(flags & 2), index & 0x7FFF)
-                if not onward or len(found) > _MAX_VERSIONS:
+                if not onward:
                     break
                 inner += onward
-            if not following:
+            if not following or not left:
                 break
             offset += following
         return found

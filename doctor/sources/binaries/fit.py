@@ -164,18 +164,19 @@ def _demangler() -> Any:
     return None
 
 
-def range_of(builds: Iterable[TorchBuild], all_builds: Iterable[TorchBuild]) -> str:
-    """Return builds in words: consecutive releases as `2.6.0 to 2.8.0`."""
-    wanted = {build.version for build in builds}
+def range_of(wanted: Iterable[str], every: Iterable[str]) -> str:
+    """Return builds such as 2.8.0+cu128 in words: consecutive releases as `2.6.0 to 2.8.0`."""
+    chosen = set(wanted)
     runs: list[list[str]] = []
     previous = False
-    for build in all_builds:
-        if "+" in build.version:
+    for build in every:
+        if build.endswith("+cpu"):
             continue
-        if build.version in wanted:
+        if build in chosen:
+            public = build.partition("+")[0]
             if previous:
-                runs[-1].append(build.version)
+                runs[-1].append(public)
             else:
-                runs.append([build.version])
-        previous = build.version in wanted
-    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+                runs.append([public])
+        previous = build in chosen
+    return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs) or " ".join(sorted(chosen))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 from doctor._version import __version__
 from doctor.util.cache_file import cache_folder, read_cache, write_cache
 
-from . import elf, fatbin, fit, loader, survey
+from . import elf, fatbin, files, fit, loader, survey
+from .families import Job, one_cudnn, predict
 from .survey import Installed, PackageVerdict, Place, Survey
 
 FORMAT = 1  # of the cache file
+_TE_CORE = re.compile(r"transformer-engine-cu1[23]")
 PackageFacts = Iterable[tuple[str, Any, str]]  # fact key, value, source
 
 
@@ -23,14 +26,16 @@ def judge(place: Place, packages: Iterable[Installed]) -> PackageFacts:
     cache, key = _cache_file(place), _key()
     remembered = _remembered(cache, key)
     work = Survey(place, remembered)
+    packages = list(packages)
     try:
         verdicts = [verdict for package in packages if (verdict := work.judge(package)) is not None]
     finally:
         work.close()
+    loaded = list(_loaded(work, packages))
     fresh = work.to_remember()
     if cache is not None and fresh != remembered:
         write_cache(cache, key, json.dumps(fresh, separators=(",", ":")).encode())
-    return list(_facts(work, verdicts))
+    return [*_facts(work, verdicts), *loaded]
 
 
 def _facts(work: Survey, verdicts: list[PackageVerdict]) -> Iterator[tuple[str, Any, str]]:
@@ -56,10 +61,36 @@ def _facts(work: Survey, verdicts: list[PackageVerdict]) -> Iterator[tuple[str, 
     yield "binaries.unloadable", tuple(others), "the compiled files of installed packages"
 
 
+def _loaded(work: Survey, packages: list[Installed]) -> Iterator[tuple[str, Any, str]]:
+    """Yield which cuDNN files torch loads and which TransformerEngine adds, where they come from several folders."""
+    if work.place.program is None or work.torch is None or work.torch_failure is not None:
+        return
+    core = next((package for package in packages if _TE_CORE.fullmatch(package.name)), None)
+    files = [name for name in core.files if name.endswith("/libtransformer_engine.so")] if core else []
+    te_core = f"{core.base}/{files[0]}" if core and files else None
+    job = Job(
+        work.place.program, work.torch, work.torch_text, work.place.machine, te_core, core.version if core else None
+    )
+    source = "the loader's search for the imports of the job"
+    torch = predict(work.files, work.place.environ, job, te=False)
+    if not torch.families.get("cudnn"):
+        return
+    yield "loader.torch_cudnn_folders", torch.folders("cudnn"), source
+    if te_core is None:
+        return
+    both = predict(work.files, work.place.environ, job, te=True)
+    if both.failure is None:
+        yield "loader.te_cudnn_folders", both.folders("cudnn"), source
+    change = one_cudnn(work.files, work.place.environ, job)
+    if change:
+        words = [f"unset {name}" if value is None else f"{name}={value}" for name, value in change.items()]
+        yield "loader.one_cudnn", " ".join(words), source + ", repeated with this change"
+
+
 def _key() -> str:
     """Return the digest of the code whose results are kept."""
     digest = hashlib.sha256(repr((FORMAT, __version__)).encode())
-    for module in (elf, fatbin, fit, loader, survey):
+    for module in (elf, fatbin, files, fit, loader, survey):
         status = Path(str(module.__file__)).stat()
         digest.update(repr((module.__name__, status.st_mtime_ns, status.st_size)).encode())
     return digest.hexdigest()

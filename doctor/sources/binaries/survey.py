@@ -95,12 +95,14 @@ class Survey:
         )  # fmt: skip
         if self.place.program is not None:
             self.process.start(self.place.program)
+        self.torch: TorchFiles | None = None
+        self.torch_text = ""
         if self.place.torch_folder is not None:
-            text = read_text(f"{self.place.torch_folder}/__init__.py")
+            self.torch_text = read_text(f"{self.place.torch_folder}/__init__.py")
             major = (self.place.torch_cuda or "").partition(".")[0] or None
             tag = "cpython-" + "".join((self.place.python or "").split(".")[:2])
-            torch = TorchFiles(self.place.torch_folder, self.place.site_dirs, major, tag)
-            self.torch_failure = import_torch(self.process, torch, text, self.binder)
+            self.torch = TorchFiles(self.place.torch_folder, self.place.site_dirs, major, tag)
+            self.torch_failure = import_torch(self.process, self.torch, self.torch_text, self.binder)
 
     def to_remember(self) -> dict[str, Any]:
         """Return what a later run needs: all of it is tied to size and time of files."""
@@ -203,18 +205,19 @@ class Survey:
             if re.match(r"lib(cu|nv|torch_cuda|c10_cuda)", failure.missing[0]) and self.place.torch_cuda is not None:
                 why = f": this torch is built for CUDA {self.place.torch_cuda}"
                 why = why if self.place.torch_cuda else ": this torch is built without CUDA"
-            return f"{own} needs `{failure.missing[0]}`, which the loader does not find{why}"
+            return f"{own} needs `{failure.missing[0]}`, which the loader does not find{why}{self._fitting_words(failure.file)}"
         if failure.kind == FailureKind.SYMBOL_VERSION:
             return f"{own} needs {failure.missing[0]}: {failure.detail}"
         if failure.kind == FailureKind.UNDEFINED_SYMBOL:
-            builds = self._exporting(failure)
-            return f"{own} does not fit: {describe_symbols(failure)}" + (f"; torch {builds} has them" if builds else "")
+            return f"{own} does not fit: {describe_symbols(failure)}{self._fitting_words(failure.file)}"
         return f"{own} cannot be loaded: {failure.detail}"
 
-    def _exporting(self, failure: Failure) -> str:
-        if not all(of_torch(name) for name in failure.missing):
+    def _fitting_words(self, path: str) -> str:
+        """Return which torch releases on record export all that a file needs, as the end of a sentence."""
+        fitting = self._once("torch", path, lambda: _fitting(path))
+        if not fitting:
             return ""
-        return range_of(fitting_torch(failure.missing), load_torch_symbols().builds)
+        return f"; it fits torch {range_of(fitting, self._once('builds', '', _all_builds))}"
 
     def _torch_releases(self, package: Installed, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the torch builds on record whose exports serve all files, and the others."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from .loader import Binder, Failure, FailureKind, Process
 
 _MAX_TEXT = 1 << 19
+_CUDNN_PARTS = ("graph", "ops", "cnn", "adv", "engines_precompiled", "engines_runtime_compiled", "heuristic")
 _LIBRARY = r"""["'](?P<folder>\w+)["']\s*[,:]\s*["'](?P<name>lib[\w-]+\.so)\.\*\[0-9\]["']"""
 _ENTRY = re.compile(_LIBRARY)
 _CALL = re.compile(r"_preload_cuda_deps\(\s*" + _LIBRARY + r"\s*\)")
@@ -90,7 +91,7 @@ def first_cudnn_call(process: Process) -> None:
     """Load what cuDNN 9 opens by name at its first call: the graph library, and what that needs."""
     for main in process.find_loaded("libcudnn.so")[:1]:
         major = os.path.basename(main.path).partition(".so.")[2].partition(".")[0] or "9"  # noqa: PTH119
-        for part in ("graph", "ops", "cnn", "adv"):
+        for part in _CUDNN_PARTS:
             process.dlopen(f"libcudnn_{part}.so.{major}", caller=main)
 
 
