@@ -205,7 +205,8 @@ class Survey:
             if re.match(r"lib(cu|nv|torch_cuda|c10_cuda)", failure.missing[0]) and self.place.torch_cuda is not None:
                 why = f": this torch is built for CUDA {self.place.torch_cuda}"
                 why = why if self.place.torch_cuda else ": this torch is built without CUDA"
-            return f"{own} needs `{failure.missing[0]}`, which the loader does not find{why}{self._fitting_words(failure.file)}"
+            need = f"{own} needs `{failure.missing[0]}`, which the loader does not find{why}"
+            return need + self._fitting_words(failure.file)
         if failure.kind == FailureKind.SYMBOL_VERSION:
             return f"{own} needs {failure.missing[0]}: {failure.detail}"
         if failure.kind == FailureKind.UNDEFINED_SYMBOL:
