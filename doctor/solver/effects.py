@@ -20,7 +20,7 @@ from .environment import PackageSet
 SOURCE = "the proposed fix"
 #: Facts read from the compiled files of a package, and those that other packages change.
 _OF_LOADING = (".loads", ".load_problem")
-_OF_FILES = (*_OF_LOADING, ".gpu_code", ".fitting_torch", ".unfitting_torch")
+_OF_FILES = (*_OF_LOADING, ".gpu_code", ".fitting_torch")
 _CUDNN_WHEEL = re.compile(r"nvidia-cudnn-cu(\d\d)")
 
 

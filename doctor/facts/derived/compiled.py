@@ -41,17 +41,15 @@ def runs_on(archs: tuple[str, ...], sm: str) -> str | None:
     return "PTX" if by_ptx else None
 
 
-def _loads(version: str, cuda: str | None, fitting: Builds | str | None, unfitting: Builds | str | None) -> bool | None:
+def _loads(version: str, fitting: Builds | str, cuda: str | None, on_record: str | None) -> bool | None:
     """Return whether a file fits a torch release, by the builds on record that export its symbols."""
-    if not isinstance(fitting, tuple) or not isinstance(unfitting, tuple) or version == ABSENT:
+    if not isinstance(fitting, tuple) or version == ABSENT:
         return None
     public, _, label = version.partition("+")
     if not label and cuda is not None:
         label = "cpu" if cuda == ABSENT else "cu" + cuda.replace(".", "")
-    if not label:
-        return None
-    build = f"{public}+{label}"
-    return True if build in fitting else False if build in unfitting else None
+    build = f"{public}+{label}" if label else on_record
+    return True if build in fitting else False if build is not None and build == on_record else None
 
 
 def _problem(loads: bool, version: str, fitting: Builds | str | None) -> str:
@@ -77,18 +75,18 @@ def _only_ptx(archs: Builds | None, sm: str | None) -> bool:
 
 
 def _declare(package: str) -> None:
-    builds = (f"{package}.fitting_torch", f"{package}.unfitting_torch")
+    fitting = f"{package}.fitting_torch"
 
     def register(name: str, meaning: str, compute: Callable[..., bool | None], *uses: str) -> None:
-        derived(f"{package}.{name}", BOOLEAN, meaning, uses=tuple(f"{use}" for use in uses))(compute)
+        derived(f"{package}.{name}", BOOLEAN, meaning, uses=uses)(compute)
 
     derived(
         f"{package}.loads", BOOLEAN, f"the compiled files of {package} load next to torch",
-        needs=("torch.version",), uses=("torch.cuda", *builds),
+        needs=("torch.version", fitting), uses=("torch.cuda", "torch.exports_on_record"),
     )(_loads)  # fmt: skip
     derived(
         f"{package}.load_problem", TEXT, f"why the compiled files of {package} do not load",
-        needs=(f"{package}.loads", "torch.version"), uses=builds[:1],
+        needs=(f"{package}.loads", "torch.version"), uses=(fitting,),
     )(_problem)  # fmt: skip
     loads, archs = f"{package}.loads", f"{package}.gpu_code"
     register(
@@ -96,7 +94,10 @@ def _declare(package: str) -> None:
         lambda value: value is False, loads,
     )  # fmt: skip
     register(
-        "binary_judged", f"it is known by its files whether {package} loads", lambda value: value is not None, loads
+        "binary_judged",
+        f"the installed files of {package} were read, and show whether it loads",
+        bool,
+        f"{loads}.given",
     )
     register(
         "known_without_gpu_code", f"{package} has no code for this GPU; false where that is not known",

@@ -53,9 +53,8 @@ def _facts(work: Survey, verdicts: list[PackageVerdict]) -> Iterator[tuple[str, 
             yield f"{verdict.name}.load_problem", verdict.problem, source
         if verdict.gpu_code:
             yield f"{verdict.name}.gpu_code", verdict.gpu_code, source
-        if verdict.torch_fits or verdict.torch_unfit:
-            yield f"{verdict.name}.fitting_torch", verdict.torch_fits, source
-            yield f"{verdict.name}.unfitting_torch", verdict.torch_unfit, source
+        if verdict.torch_fits is not None:
+            yield f"{verdict.name}.fitting_torch", verdict.torch_fits or ("none",), source
         if not verdict.known:
             others += [f"{verdict.name}: {one.problem}" for one in verdict.verdicts if one.loads is False]
     yield "binaries.unloadable", tuple(others), "the compiled files of installed packages"

@@ -67,8 +67,7 @@ class PackageVerdict:
     verdicts: tuple[Verdict, ...]
     known: bool  # what it opens at import is known
     gpu_code: tuple[str, ...] = ()
-    torch_fits: tuple[str, ...] = ()  # torch builds on record that export all its symbols, as 2.8.0+cu128
-    torch_unfit: tuple[str, ...] = ()
+    torch_fits: tuple[str, ...] | None = None  # torch builds on record that export all its symbols, as 2.8.0+cu128
     source: str = ""
 
     @property
@@ -123,10 +122,10 @@ class Survey:
         if opening is None:
             picked = [name for name in files if not is_alternative(package.name, name)]
         verdicts = tuple(self.verdict(package, name, opening) for name in self._of_this_python(picked))
-        fits, unfit = self._torch_releases(package, picked)
+        fits = self._torch_releases(package, picked)
         return PackageVerdict(
             package.name, package.version, _together(verdicts, opening), verdicts, is_known(package.name),
-            self._gpu_code(package, picked), fits, unfit, ", ".join(f"{package.base}/{name}" for name in picked[:2]),
+            self._gpu_code(package, picked), fits, ", ".join(f"{package.base}/{name}" for name in picked[:2]),
         )  # fmt: skip
 
     def _is_ours(self, package: Installed, name: str) -> bool:
@@ -215,23 +214,22 @@ class Survey:
 
     def _fitting_words(self, path: str) -> str:
         """Return which torch releases on record export all that a file needs, as the end of a sentence."""
-        fitting = self._once("torch", path, lambda: _fitting(path))
+        fitting = self._once("torch", path, lambda: fitting_builds(path))
         if not fitting:
             return ""
         return f"; it fits torch {range_of(fitting, self._once('builds', '', _all_builds))}"
 
-    def _torch_releases(self, package: Installed, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the torch builds on record whose exports serve all files, and the others."""
+    def _torch_releases(self, package: Installed, names: Iterable[str]) -> tuple[str, ...] | None:
+        """Return the torch builds on record whose exports serve all files; None where no file needs torch."""
         common: set[str] | None = None
         for name in names:
             path = f"{package.base}/{name}"
-            found = self._once("torch", path, lambda path=path: _fitting(path))
+            found = self._once("torch", path, lambda path=path: fitting_builds(path))
             if found is not None:
                 common = set(found) if common is None else common & set(found)
         if common is None:
-            return (), ()
-        every = self._once("builds", "", _all_builds)
-        return tuple(one for one in every if one in common), tuple(one for one in every if one not in common)
+            return None
+        return tuple(one for one in self._once("builds", "", _all_builds) if one in common)
 
     def _gpu_code(self, package: Installed, names: Iterable[str]) -> tuple[str, ...]:
         found: dict[str, None] = {}
@@ -269,7 +267,7 @@ def _all_builds() -> list[str]:
     return [labelled(build) for build in load_torch_symbols().builds]
 
 
-def _fitting(path: str) -> list[str] | None:
+def fitting_builds(path: str) -> list[str] | None:
     """Return the torch builds that export all symbols of torch that a file needs; None where it needs none."""
     try:
         with ElfFile(path) as elf:
