@@ -72,6 +72,8 @@ TERMS: dict[str, Term] = _terms(
     ("cudnn.te_path", TEXT, "the file of the cuDNN that TransformerEngine will load"),
     ("binaries.unloadable", LIST, "compiled files that do not load, of packages without a rule of their own"),
     ("binaries.torch_problem", TEXT, "why torch's own libraries do not load, by their files"),
+    ("files.owned_twice", LIST, "files that two installed distributions list with different content"),
+    ("files.changed", LIST, "installed files whose size or content is not what their distribution lists"),
     ("loader.torch_cudnn_folders", LIST, "folders from which torch's process loads cuDNN's libraries"),
     ("loader.te_cudnn_folders", LIST, "those folders once TransformerEngine is imported after torch"),
     ("loader.one_cudnn", TEXT, "the change of variables after which torch and TransformerEngine load one cuDNN"),

@@ -152,3 +152,15 @@ def _te_mixes(folders: Builds | str | None, before: Builds | str | None) -> bool
 )  # fmt: skip
 def _change_known(change: str | None) -> bool:
     return change not in (None, ABSENT)
+
+
+@derived("files.some_owned_twice", BOOLEAN, "two distributions overwrite each other's files; false where not known",
+         uses=("files.owned_twice",))  # fmt: skip
+def _owned_twice(found: Builds | str | None) -> bool:
+    return isinstance(found, tuple) and bool(found)
+
+
+@derived("files.some_changed", BOOLEAN, "installed files are not what was installed; false where not known",
+         uses=("files.changed",))  # fmt: skip
+def _some_changed(found: Builds | str | None) -> bool:
+    return isinstance(found, tuple) and bool(found)

@@ -14,15 +14,18 @@ from doctor.util.cache_file import cache_folder, read_cache, write_cache
 
 from . import elf, fatbin, files, fit, loader, survey
 from .families import Job, one_cudnn, predict
+from .ownership import Owner, changed_files, shared_files
 from .survey import Installed, PackageVerdict, Place, Survey
 
 FORMAT = 1  # of the cache file
+#: Packages whose Python files are compared by content, not by size alone.
+_HASHED = re.compile(r"flash-attn|transformer-engine|xformers")
 _TE_CORE = re.compile(r"transformer-engine-cu1[23]")
 PackageFacts = Iterable[tuple[str, Any, str]]  # fact key, value, source
 
 
-def judge(place: Place, packages: Iterable[Installed]) -> PackageFacts:
-    """Return the facts about these packages."""
+def judge(place: Place, packages: Iterable[Installed], owners: Iterable[Owner] = ()) -> PackageFacts:
+    """Return the facts about these packages, and about files of the owners that others overwrote."""
     cache, key = _cache_file(place), _key()
     remembered = _remembered(cache, key)
     work = Survey(place, remembered)
@@ -35,7 +38,7 @@ def judge(place: Place, packages: Iterable[Installed]) -> PackageFacts:
     fresh = work.to_remember()
     if cache is not None and fresh != remembered:
         write_cache(cache, key, json.dumps(fresh, separators=(",", ":")).encode())
-    return [*_facts(work, verdicts), *loaded]
+    return [*_facts(work, verdicts), *loaded, *_owned(list(owners))]
 
 
 def _facts(work: Survey, verdicts: list[PackageVerdict]) -> Iterator[tuple[str, Any, str]]:
@@ -84,6 +87,31 @@ def _loaded(work: Survey, packages: list[Installed]) -> Iterator[tuple[str, Any,
     if change:
         words = [f"unset {name}" if value is None else f"{name}={value}" for name, value in change.items()]
         yield "loader.one_cudnn", " ".join(words), source + ", repeated with this change"
+
+
+def _owned(owners: list[Owner]) -> Iterator[tuple[str, Any, str]]:
+    """Yield which files two distributions claim, and which differ from what their one owner lists."""
+    shared = list(shared_files(owners))
+    twice = []
+    for found in shared:
+        held = f"; on disk are those of {found.holder}" if found.holder else ""
+        twice.append(f"{' and '.join(found.owners)} both own {_named(found.paths)}{held}")
+    claimed = {label for found in shared for label in found.owners}
+    changed = []
+    for owner in owners:
+        differs = changed_files(owner, hashed=_HASHED.match(owner.name) is not None)
+        if differs is None or differs.owner in claimed:
+            continue
+        for paths, words in ((differs.paths, "differ from its RECORD"), (differs.missing, "are missing")):
+            if paths:
+                changed.append(f"{differs.owner}: {_named(paths)} {words}")
+    source = "the RECORD files of installed distributions"
+    yield "files.owned_twice", tuple(twice), source
+    yield "files.changed", tuple(changed), source
+
+
+def _named(paths: tuple[str, ...]) -> str:
+    return f"`{paths[0]}`" if len(paths) == 1 else f"{len(paths)} files such as `{paths[0]}`"
 
 
 def _key() -> str:

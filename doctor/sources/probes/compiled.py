@@ -21,6 +21,8 @@ PROMISES: tuple[str, ...] = ()
 
 _SHARED = re.compile(rb"^\"?([^,\"\n]+\.so(?:\.[\d.]+)?)\"?,", re.MULTILINE)
 _MAX_RECORD = 64 << 20
+#: Distributions whose files are known to overwrite each other.
+_OWNED = re.compile(r"nvidia-(cudnn|cublas|cuda-|nccl|cusparselt)|flash-attn|fa3-fwd|transformer-engine|xformers|apex$")
 #: Large packages with many compiled files and none for torch.
 _UNRELATED = frozenset((
     "aiohttp", "cmake", "cryptography", "cuda-bindings", "cupy-cuda12x", "cupy-cuda13x", "cython", "debugpy",
@@ -46,6 +48,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     if not packages:
         return
     from doctor.sources.binaries.judge import PackageFacts, judge  # door: binaries
+    from doctor.sources.binaries.ownership import Owner
     from doctor.sources.binaries.survey import Installed, Place
 
     assigned = version_file(folder)[0] if folder else {}
@@ -59,7 +62,9 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         torch_version=assigned.get("__version__"),
         torch_cuda=assigned.get("cuda"),
     )
-    found: PackageFacts = judge(place, [Installed(*package) for package in packages])
+    owners = [Owner(found.name, found.version, os.path.dirname(found.path), f"{found.path}/RECORD")  # noqa: PTH120
+              for found in scan(target.site_dirs) if _OWNED.match(found.name)]  # fmt: skip
+    found: PackageFacts = judge(place, [Installed(*package) for package in packages], owners)
     for key, value, source in found:
         yield fact(key, value, source)
 

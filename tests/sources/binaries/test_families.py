@@ -1,10 +1,9 @@
-"""The libraries of torch and TransformerEngine on an H200: predicted from its description, compared with what it loaded."""
+"""The libraries of torch and TransformerEngine on an H200: the predicted files are those that it loaded."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def test_every_library_comes_from_the_predicted_file(row: dict[str, Any]) -> Non
     assert outcome.failure is None
     real: dict[str, set[str]] = {}
     for path in row["maps"]:
-        name = os.path.basename(path).partition(".so")[0] + ".so"
+        name = Path(path).name.partition(".so")[0] + ".so"
         if name.startswith(tuple(FAMILIES.values())):
             real.setdefault(name, set()).add(path)
     predicted = {name: set(paths) for names in outcome.families.values() for name, paths in names.items()}
