@@ -46,9 +46,10 @@ class TorchSymbols:
         """Return the build on record for an installed torch, None where it is another build or release."""
         public, _, label = version.partition("+")
         for build in self.builds:
-            if build.version == version:
-                return build
-            if build.version == public and (not label or label == _label(build.cuda)) and cuda in (None, build.cuda):
+            release, _, own = build.version.partition("+")
+            if release != public or (label and label != (own or _label(build.cuda))):
+                continue
+            if cuda is None or cuda == build.cuda:
                 return build
         return None
 

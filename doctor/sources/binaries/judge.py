@@ -14,6 +14,7 @@ from doctor.util.cache_file import cache_folder, read_cache, write_cache
 
 from . import elf, fatbin, files, fit, loader, survey
 from .families import Job, one_cudnn, predict
+from .files import SearchTooLarge
 from .ownership import Owner, changed_files, shared_files
 from .survey import Installed, PackageVerdict, Place, Survey
 
@@ -34,7 +35,10 @@ def judge(place: Place, packages: Iterable[Installed], owners: Iterable[Owner] =
         verdicts = [verdict for package in packages if (verdict := work.judge(package)) is not None]
     finally:
         work.close()
-    loaded = list(_loaded(work, packages))
+    try:
+        loaded = list(_loaded(work, packages))
+    except SearchTooLarge:  # unknown which libraries a folder of the toolkit holds
+        loaded = []
     fresh = work.to_remember()
     if cache is not None and fresh != remembered:
         write_cache(cache, key, json.dumps(fresh, separators=(",", ":")).encode())

@@ -12,7 +12,7 @@ from doctor.packages.torch_symbols import TorchBuild, load_torch_symbols
 
 from .elf import BadElf, ElfFile, Summary
 from .fatbin import read_gpu_code
-from .files import Disk, stamp
+from .files import Disk, SearchTooLarge, stamp
 from .fit import SymbolBinder, by_index, describe_symbols, fitting_torch, of_torch, range_of
 from .loader import Failure, FailureKind, Loaded, Process
 from .packages import OF_DRIVER, Opening, archs_for_pick, is_alternative, is_known, is_related, opening_of
@@ -167,12 +167,14 @@ class Survey:
             for pattern in opening.after if opening else ():
                 for library in self._matching(pattern):
                     self.process.dlopen(library, make_global=True, binder=self.binder)
-            if package.name.startswith("transformer-engine"):
+            if package.name.startswith("transformer-engine") and self.place.program is not None:
                 import_te_common(self.process, self.place.site_dirs, package.version, self.place.machine)
             summary = self.files.summary(path)
             if isinstance(summary, Summary) and self.place.torch_folder is None and self.place.program is None:
                 return self._without_torch(path, summary)
             return self.process.dlopen(path, binder=self.binder)
+        except SearchTooLarge as problem:
+            return str(problem)
         finally:
             self.process.reset(before)
 

@@ -14,6 +14,7 @@ from doctor.model import Fact
 from doctor.sources.watch import Watch
 
 from .distributions import scan
+from .elf import NotElf, read_dynamic
 from .target import Target, TargetKind
 from .torch_build import torch_folder, version_file
 
@@ -21,6 +22,8 @@ PROMISES: tuple[str, ...] = ()
 
 _SHARED = re.compile(rb"^\"?([^,\"\n]+\.so(?:\.[\d.]+)?)\"?,", re.MULTILINE)
 _MAX_RECORD = 64 << 20
+#: Beginnings of NEEDED entries that make a file one of ours.
+_LIBRARIES = ("libtorch", "libc10", "libcudart", "libcublas", "libcudnn", "libnccl", "libnvrtc", "libcuda.so")
 #: Distributions whose files are known to overwrite each other.
 _OWNED = re.compile(r"nvidia-(cudnn|cublas|cuda-|nccl|cusparselt)|flash-attn|fa3-fwd|transformer-engine|xformers|apex$")
 #: Large packages with many compiled files and none for torch.
@@ -44,14 +47,14 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     folder = torch_folder(target)
     if folder is None and target.kind == TargetKind.INTERPRETER:
         return  # nothing here can be imported
+    assigned = version_file(folder)[0] if folder else {}
     packages = list(_packages(target))
-    if not packages:
-        return
+    if not packages and (folder is None or assigned.get("cuda") in (None, "")):
+        return  # nothing that could fail to load, and no CUDA library that could be mixed
     from doctor.sources.binaries.judge import PackageFacts, judge  # door: binaries
     from doctor.sources.binaries.ownership import Owner
     from doctor.sources.binaries.survey import Installed, Place
 
-    assigned = version_file(folder)[0] if folder else {}
     place = Place(
         site_dirs=tuple(str(path) for path in target.site_dirs),
         machine=target.machine or "x86_64",
@@ -77,8 +80,22 @@ def _packages(target: Target) -> Iterator[Package]:
             continue
         seen.add(found.name)
         files = _compiled_files(f"{found.path}/RECORD")
-        if files:
+        if files and _is_related(os.path.dirname(found.path), files):  # noqa: PTH120
             yield found.name, found.version, os.path.dirname(found.path), files  # noqa: PTH120
+
+
+def _is_related(base: str, files: tuple[str, ...]) -> bool:
+    """Return whether a file needs a library of torch or CUDA, or cannot be read."""
+    for name in files:
+        try:
+            needed = read_dynamic(f"{base}/{name}").needed
+        except NotElf:
+            return True
+        except OSError:
+            continue
+        if any(library.startswith(_LIBRARIES) for library in needed):
+            return True
+    return False
 
 
 def _compiled_files(record: str) -> tuple[str, ...]:
