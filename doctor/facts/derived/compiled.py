@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from doctor.facts.kinds import BOOLEAN, TEXT
+from doctor.facts.kinds import BOOLEAN, LIST, TEXT
 from doctor.model import ABSENT
 
 from .registry import derived
@@ -70,10 +70,6 @@ def _without_code(archs: Builds | None, sm: str | None) -> bool:
     return _how_it_runs(archs, sm) == "not at all"
 
 
-def _only_ptx(archs: Builds | None, sm: str | None) -> bool:
-    return _how_it_runs(archs, sm) == "PTX"
-
-
 def _declare(package: str) -> None:
     fitting = f"{package}.fitting_torch"
 
@@ -102,10 +98,6 @@ def _declare(package: str) -> None:
     register(
         "known_without_gpu_code", f"{package} has no code for this GPU; false where that is not known",
         _without_code, archs, "gpu.sm",
-    )  # fmt: skip
-    register(
-        "only_ptx_for_gpu", f"{package} has only PTX for this GPU, which the driver compiles; false where not known",
-        _only_ptx, archs, "gpu.sm",
     )  # fmt: skip
 
 
@@ -164,3 +156,12 @@ def _owned_twice(found: Builds | str | None) -> bool:
          uses=("files.changed",))  # fmt: skip
 def _some_changed(found: Builds | str | None) -> bool:
     return isinstance(found, tuple) and bool(found)
+
+
+@derived(
+    "binaries.only_ptx", LIST, "packages whose files have only PTX for this GPU, which the driver compiles",
+    uses=("gpu.sm", *(f"{package}.gpu_code" for package in PACKAGES)),
+)  # fmt: skip
+def _by_ptx(sm: str | None, *archs: Builds | str | None) -> Builds | str:
+    found = tuple(package for package, code in zip(PACKAGES, archs, strict=True) if _how_it_runs(code, sm) == "PTX")
+    return found or ABSENT
