@@ -97,7 +97,7 @@ def compare(torch: Path, extensions: list[Path], python: str) -> list[dict[str, 
     rows: list[dict[str, Any]] = []
     items = []
     for folder in extensions:
-        work = Survey(Place(**{**vars(place), "site_dirs": (str(torch), str(folder))}))
+        work = Survey(Place(**{**vars(place), "site_dirs": (str(torch), str(folder))}), load_siblings=False)
         for package in packages_in(folder):
             for file in work.own_files(package):
                 verdict = work.verdict(package, file)

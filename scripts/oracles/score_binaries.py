@@ -51,7 +51,7 @@ def predicted(case: dict[str, Any], folder: Path, torch: Path | None, python: st
         if case["torch"] not in known:
             return None, "this torch is not on record", "nothing"
         return case["torch"] in found, f"fits {' '.join(found)}", "exports on record"
-    work = Survey(place_of(torch, python, [folder]))
+    work = Survey(place_of(torch, python, [folder]), load_siblings=False)
     package = Installed(case["dist"], case["version"], str(folder), (case["so"],))
     preloaded = case["id"].partition(":torch")[0].endswith("-preloaded")
     if not preloaded:  # the file alone, as the case opens it

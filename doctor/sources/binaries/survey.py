@@ -20,6 +20,7 @@ from .te_import import import_te_common
 from .torch_import import TorchFiles, import_torch, read_text
 
 _CUDART = re.compile(r"libcudart\.so\.(\d+)(?:\..*)?")
+_MAX_SIBLINGS = 16
 _PYTHON_TAG = re.compile(r"\.cpython-(\d{2,3})t?-")
 
 
@@ -83,6 +84,7 @@ class Survey:
     place: Place
     remembered: dict[str, Any] = field(default_factory=dict)  # of an earlier run, by stamps of files
     torch_failure: Failure | None = None
+    load_siblings: bool = True  # of the same package, where a file needs them
 
     def __post_init__(self) -> None:
         self.used: dict[str, Any] = {}
@@ -172,11 +174,26 @@ class Survey:
             summary = self.files.summary(path)
             if isinstance(summary, Summary) and self.place.torch_folder is None and self.place.program is None:
                 return self._without_torch(path, summary)
-            return self.process.dlopen(path, binder=self.binder)
+            return self._with_siblings(package, path)
         except SearchTooLarge as problem:
             return str(problem)
         finally:
             self.process.reset(before)
+
+    def _with_siblings(self, package: Installed, path: str) -> Loaded | Failure:
+        """Load a file; libraries of the same package that it needs by name are loaded before it, as packages do."""
+        siblings = {os.path.basename(name): name for name in package.files}  # noqa: PTH119
+        for _ in range(_MAX_SIBLINGS):
+            found = self.process.dlopen(path, binder=self.binder)
+            if not isinstance(found, Failure) or found.kind != FailureKind.MISSING_LIBRARY:
+                return found
+            sibling = siblings.get(found.missing[0])
+            if sibling is None or not self.load_siblings:
+                return found
+            before = self.process.dlopen(f"{package.base}/{sibling}", binder=self.binder)
+            if isinstance(before, Failure):
+                return before
+        return found
 
     def _without_torch(self, path: str, summary: Summary) -> Failure | str | Loaded:
         build = self._build()

@@ -253,3 +253,14 @@ def test_releases_in_words() -> None:
 )
 def test_what_runs_on_a_gpu(archs: tuple[str, ...], sm: str, how: str | None) -> None:
     assert runs_on(archs, sm) == how
+
+
+def test_a_library_of_the_same_package_is_loaded_first(site: Path) -> None:
+    torch_tree(site)
+    extension(site, "torchaudio", "torchaudio/lib/_torchaudio.so", needed=("libc10.so", "libtorchaudio.so"))
+    elf(site / "torchaudio/lib/libtorchaudio.so", ("libc10.so",), undefined=())
+    record = site / "torchaudio-1.0.dist-info/RECORD"
+    record.write_text(record.read_text() + "torchaudio/lib/libtorchaudio.so,sha256=x,1\n")
+    assert facts_of(site).value("torchaudio.loads") is True
+    elf(site / "torchaudio/lib/libtorchaudio.so", ("libc10.so",), undefined=(SET_DEVICE,))
+    assert "`libtorchaudio.so` does not fit" in facts_of(site).value("torchaudio.load_problem")
