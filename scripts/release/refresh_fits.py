@@ -26,11 +26,10 @@ from doctor.packages.torch_symbols import load_torch_symbols  # noqa: E402
 from doctor.sources.binaries.packages import opening_of  # noqa: E402
 from doctor.sources.binaries.survey import fitting_builds, labelled  # noqa: E402
 
-#: Package -> its library in the rulebook.
+#: Package -> its library in the rulebook, whose rows are those of this package.
 LIBRARIES = {
     "xformers": "xformers", "torchvision": "torchvision", "torchaudio": "torchaudio", "torchao": "torchao",
-    "autoawq-kernels": "autoawq", "vllm": "vllm", "sgl-kernel": "sgl_kernel", "fa3-fwd": "flash_attn",
-    "vllm-flash-attn": "vllm",
+    "autoawq-kernels": "autoawq_kernels", "vllm": "vllm",
 }  # fmt: skip
 
 
@@ -102,7 +101,8 @@ def main() -> int:
             store.write_text(json.dumps(fits), "utf-8")
     if options.wheels:
         return 0
-    for package, releases in fits.items():
+    for package in sorted(fits.keys() & LIBRARIES.keys()):
+        releases = fits[package]
         path = ROOT / "rules" / LIBRARIES[package] / "library.yaml"
         known = {version: found for version, found in releases.items() if found is not None}
         path.write_text(with_fits(path.read_text("utf-8"), package, known), "utf-8")
