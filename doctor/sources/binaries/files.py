@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from doctor.util.deep_search import deep_search
+
 from .elf import BadElf, ElfFile, Summary
 
 #: Where a glibc system installs libraries. Debian's glibc searches the folders with the machine's name first.
@@ -16,7 +18,6 @@ DEFAULT_DIRS = (
 )  # fmt: skip
 _CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _MAX_CACHE = 16 << 20
-_MAX_FOLDERS = 20_000
 
 
 @dataclass(frozen=True)
@@ -183,50 +184,6 @@ def stamp(path: str) -> tuple[int, int]:
     except (OSError, ValueError):
         return MISSING
     return status.st_size, status.st_mtime_ns
-
-
-class SearchTooLarge(Exception):
-    """A folder holds more than a search can go through."""
-
-
-def deep_search(folder: str, prefix: str) -> list[str]:
-    """Return every file below a folder whose name begins with a text, as `glob` with `**` finds it, without stubs."""
-    found: list[str] = []
-    waiting = [folder]
-    seen = 0
-    while waiting:  # not `os.walk`, which queries each folder again for links
-        root = waiting.pop()
-        seen += 1
-        if seen > _MAX_FOLDERS:
-            raise SearchTooLarge(f"`{folder}` holds more than {_MAX_FOLDERS} folders, so the search stopped")
-        folders: list[str] = []
-        linked: list[str] = []
-        for entry in _entries(root):
-            # `**` follows links to folders, not hidden ones. Links are searched one level deep, as they may be cyclic.
-            if _is_folder(entry):
-                if not entry.name.startswith("."):
-                    (linked if entry.is_symlink() else folders).append(entry.path)
-            elif entry.name.startswith(prefix) and "stub" not in root:
-                found.append(f"{root}/{entry.name}")
-        for path in linked:
-            found += [inner.path for inner in _entries(path) if inner.name.startswith(prefix) and "stub" not in path]
-        waiting += reversed(folders)
-    return found
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError:
-        return []
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
 
 
 def described(summary: Summary | Damaged) -> dict[str, Any]:

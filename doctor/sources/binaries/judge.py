@@ -11,10 +11,10 @@ from typing import Any
 
 from doctor._version import __version__
 from doctor.util.cache_file import cache_folder, read_cache, write_cache
+from doctor.util.deep_search import SearchTooLarge
 
 from . import elf, fatbin, files, fit, loader, survey
 from .families import Job, one_cudnn, predict
-from .files import SearchTooLarge
 from .ownership import Owner, changed_files, shared_files
 from .survey import Installed, PackageVerdict, Place, Survey
 

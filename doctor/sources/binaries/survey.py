@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from doctor.packages.torch_symbols import TorchBuild, load_torch_symbols
+from doctor.util.deep_search import SearchTooLarge
 
 from .elf import BadElf, ElfFile, Summary
 from .fatbin import read_gpu_code
-from .files import Disk, SearchTooLarge, stamp
+from .files import Disk, stamp
 from .fit import SymbolBinder, by_index, describe_symbols, fitting_torch, of_torch, range_of
 from .loader import Failure, FailureKind, Loaded, Process
 from .packages import OF_DRIVER, Opening, archs_for_pick, is_alternative, is_known, is_related, opening_of
