@@ -165,3 +165,17 @@ def _some_changed(found: Builds | str | None) -> bool:
 def _by_ptx(sm: str | None, *archs: Builds | str | None) -> Builds | str:
     found = tuple(package for package, code in zip(PACKAGES, archs, strict=True) if _how_it_runs(code, sm) == "PTX")
     return found or ABSENT
+
+
+_SMALL = ("fa3-fwd", "vllm-flash-attn", "causal-conv1d", "mamba-ssm", "torchaudio")
+
+
+@derived(
+    "binaries.without_gpu_code", LIST, "packages without a rule of their own whose files have no code for this GPU",
+    uses=("gpu.sm", *(f"{package}.gpu_code" for package in _SMALL)),
+)  # fmt: skip
+def _without_any(sm: str | None, *archs: Builds | str | None) -> Builds | str:
+    found = tuple(
+        package for package, code in zip(_SMALL, archs, strict=True) if _how_it_runs(code, sm) == "not at all"
+    )
+    return found or ABSENT

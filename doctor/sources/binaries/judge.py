@@ -21,6 +21,12 @@ from .survey import Installed, PackageVerdict, Place, Survey
 FORMAT = 1  # of the cache file
 #: Packages whose Python files are compared by content, not by size alone.
 _HASHED = re.compile(r"flash-attn|transformer-engine|xformers")
+#: Packages with a rule of their own; what others do not load is one list.
+RULED = frozenset((
+    "flash-attn", "flash-attn-3", "transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13",
+    "xformers", "vllm", "vllm-flash-attn", "sgl-kernel", "sglang-kernel", "sageattention", "bitsandbytes",
+    "torchvision", "torchaudio", "torchao", "autoawq-kernels",
+))  # fmt: skip
 _TE_CORE = re.compile(r"transformer-engine-cu1[23]")
 PackageFacts = Iterable[tuple[str, Any, str]]  # fact key, value, source
 
@@ -62,8 +68,9 @@ def _facts(work: Survey, verdicts: list[PackageVerdict]) -> Iterator[tuple[str, 
             yield f"{verdict.name}.gpu_code", verdict.gpu_code, source
         if verdict.torch_fits is not None:
             yield f"{verdict.name}.fitting_torch", verdict.torch_fits or ("none",), source
-        if not verdict.known:
-            others += [f"{verdict.name}: {one.problem}" for one in verdict.verdicts if one.loads is False]
+        if verdict.name not in RULED:
+            bad = [one for one in verdict.verdicts if one.loads is False] if verdict.loads is False else []
+            others += [f"{verdict.name}: {one.problem}" for one in bad]
     yield "binaries.unloadable", tuple(others), "the compiled files of installed packages"
 
 

@@ -32,7 +32,7 @@ _OPENINGS = {
     "torchvision": Opening(r"torchvision/_C\.(so|[^/]*\.so)"),
     "torchaudio": Opening(r"(torchaudio/lib/(lib)?_?torchaudio|torchaudio/_torchaudio)\.[^/]*so"),
     "torchao": Opening(r"torchao/_C\.[^/]*so"),
-    "vllm": Opening(r"vllm/_C\.[^/]*so"),
+    "vllm": Opening(r"vllm/_C(_stable_libtorch)?\.[^/]*so"),
     "sgl-kernel": Opening(r"sgl_kernel/((sm90|sm100)/)?common_ops\.[^/]*so"),
     "sglang-kernel": Opening(r"(sgl_kernel|sglang_kernel)/((sm90|sm100)/)?common_ops\.[^/]*so"),
     "causal-conv1d": Opening(r"causal_conv1d_cuda\.[^/]*so"),

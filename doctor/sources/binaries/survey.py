@@ -184,8 +184,9 @@ class Survey:
     def _with_siblings(self, package: Installed, path: str) -> Loaded | Failure:
         """Load a file; libraries of the same package that it needs by name are loaded before it, as packages do."""
         siblings = {os.path.basename(name): name for name in package.files}  # noqa: PTH119
+        binder = None if path.endswith("/libtransformer_engine.so") and self._te_is_lazy(package.base) else self.binder
         for _ in range(_MAX_SIBLINGS):
-            found = self.process.dlopen(path, binder=self.binder)
+            found = self.process.dlopen(path, binder=binder)
             if not isinstance(found, Failure) or found.kind != FailureKind.MISSING_LIBRARY:
                 return found
             sibling = siblings.get(found.missing[0])
@@ -195,6 +196,11 @@ class Survey:
             if isinstance(before, Failure):
                 return before
         return found
+
+    @staticmethod
+    def _te_is_lazy(base: str) -> bool:
+        """Return whether this TransformerEngine opens its core library so that functions bind at their first call."""
+        return "RTLD_LAZY" in read_text(f"{base}/transformer_engine/common/__init__.py")
 
     def _without_torch(self, path: str, summary: Summary) -> Failure | str | Loaded:
         build = self._build()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 import sysconfig
 from pathlib import Path
@@ -15,6 +16,7 @@ from doctor.model import Facts
 from doctor.packages.torch_symbols import TorchBuild, load_torch_symbols, packed
 from doctor.sources.binaries.files import Disk
 from doctor.sources.binaries.fit import SymbolBinder, demangled, of_torch, range_of
+from doctor.sources.binaries.judge import RULED
 from doctor.sources.binaries.loader import Failure, FailureKind, Process
 from doctor.sources.binaries.packages import archs_for_pick, opening_of
 from doctor.sources.binaries.survey import Installed, Place, Survey
@@ -23,6 +25,7 @@ from doctor.sources.probes.target import Target, TargetKind
 from doctor.sources.watch import Watch
 from tests.helpers.fake_trees import elf, install
 
+RULES = Path(__file__).parents[3] / "rules"
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the loader of Linux")
 SET_DEVICE = "_ZN3c104cuda9SetDeviceEab"  # c10::cuda::SetDevice(signed char, bool), from torch 2.8 on
 
@@ -264,3 +267,21 @@ def test_a_library_of_the_same_package_is_loaded_first(site: Path) -> None:
     assert facts_of(site).value("torchaudio.loads") is True
     elf(site / "torchaudio/lib/libtorchaudio.so", ("libc10.so",), undefined=(SET_DEVICE,))
     assert "`libtorchaudio.so` does not fit" in facts_of(site).value("torchaudio.load_problem")
+
+
+def test_packages_with_a_rule_are_not_listed_again() -> None:
+    rules = "".join(path.read_text() for path in RULES.glob("*/*.yaml"))
+    assert set(re.findall(r"^  ([a-z0-9-]+)\.known_unloadable: true$", rules, re.MULTILINE)) - {"binaries"} == RULED
+
+
+def test_te_that_binds_lazily_is_not_refused_for_a_function(site: Path) -> None:
+    torch_tree(site)
+    core = "transformer_engine/wheel_lib/libtransformer_engine.so"
+    for name in ("cudnn", "nvrtc", "curand", "cublas", "cudart"):
+        elf(site / f"nvidia/{name}/lib/lib{name}.so.12")
+    extension(site, "transformer-engine-cu12", core, "cublas_of_tomorrow")
+    assert facts_of(site).value("transformer-engine-cu12.loads") is False
+    common = site / "transformer_engine/common/__init__.py"
+    common.parent.mkdir()
+    common.write_text("ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL | os.RTLD_LAZY)\n")
+    assert facts_of(site).value("transformer-engine-cu12.loads") is True
