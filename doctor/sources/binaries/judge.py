@@ -17,6 +17,7 @@ from . import elf, fatbin, files, fit, loader, survey
 from .families import Job, one_cudnn, predict
 from .ownership import Owner, changed_files, shared_files
 from .survey import Installed, PackageVerdict, Place, Survey
+from .torch_import import NO_EXTENSION
 
 FORMAT = 1  # of the cache file
 #: Packages whose Python files are compared by content, not by size alone.
@@ -52,7 +53,7 @@ def judge(place: Place, packages: Iterable[Installed], owners: Iterable[Owner] =
 
 
 def _facts(work: Survey, verdicts: list[PackageVerdict]) -> Iterator[tuple[str, Any, str]]:
-    if work.torch_failure is not None:
+    if work.torch_failure is not None and work.torch_failure.missing != NO_EXTENSION:
         problem = work.sentence(work.torch_failure)
         yield "binaries.torch_problem", problem, f"files of {work.place.torch_folder}"
     others = []
@@ -69,8 +70,8 @@ def _facts(work: Survey, verdicts: list[PackageVerdict]) -> Iterator[tuple[str, 
         if verdict.torch_fits is not None:
             yield f"{verdict.name}.fitting_torch", verdict.torch_fits or ("none",), source
         if verdict.name not in RULED:
-            bad = [one for one in verdict.verdicts if one.loads is False] if verdict.loads is False else []
-            others += [f"{verdict.name}: {one.problem}" for one in bad]
+            bad = [one for one in verdict.verdicts if one.loads is False and one.about_torch]
+            others += [f"{verdict.name}: {one.problem}" for one in bad if verdict.loads is False]
     yield "binaries.unloadable", tuple(others), "the compiled files of installed packages"
 
 
@@ -113,7 +114,7 @@ def _owned(owners: list[Owner]) -> Iterator[tuple[str, Any, str]]:
         differs = changed_files(owner, hashed=_HASHED.match(owner.name) is not None)
         if differs is None or differs.owner in claimed:
             continue
-        for paths, words in ((differs.paths, "differ from its RECORD"), (differs.missing, "are missing")):
+        for paths, words in ((differs.paths, "not as in its RECORD"), (differs.missing, "missing")):
             if paths:
                 changed.append(f"{differs.owner}: {_named(paths)} {words}")
     source = "the RECORD files of installed distributions"

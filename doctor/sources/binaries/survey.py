@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from doctor.packages.torch_symbols import TorchBuild, load_torch_symbols
@@ -13,7 +13,7 @@ from doctor.util.deep_search import SearchTooLarge
 
 from .elf import BadElf, ElfFile, Summary
 from .fatbin import read_gpu_code
-from .files import Disk, stamp
+from .files import Disk, read_summary, stamp
 from .fit import SymbolBinder, by_index, describe_symbols, fitting_torch, of_torch, range_of
 from .loader import Failure, FailureKind, Loaded, Process
 from .packages import OF_DRIVER, Opening, archs_for_pick, is_alternative, is_known, is_related, opening_of
@@ -22,6 +22,8 @@ from .torch_import import TorchFiles, import_torch, read_text
 
 _CUDART = re.compile(r"libcudart\.so\.(\d+)(?:\..*)?")
 _MAX_SIBLINGS = 16
+TE_CORE = "/libtransformer_engine.so"
+_TE_FOLDERS = ("transformer_engine/wheel_lib", "transformer_engine", ".")
 _PYTHON_TAG = re.compile(r"\.cpython-(\d{2,3})t?-")
 
 
@@ -57,6 +59,7 @@ class Verdict:
     loads: bool | None
     problem: str = ""  # a sentence, also where that is unknown
     kind: FailureKind | None = None
+    about_torch: bool = True  # False: a library of another package is missing, which its own code may load first
 
 
 @dataclass
@@ -89,6 +92,8 @@ class Survey:
 
     def __post_init__(self) -> None:
         self.used: dict[str, Any] = {}
+        if self.place.program is not None and not isinstance(read_summary(self.place.program), Summary):
+            self.place = replace(self.place, program=None)  # what it brings is unknown
         self.files = Disk(system=self.place.program is not None, remembered=self.remembered.get("summaries", {}))
         self.binder = SymbolBinder(self.remembered.get("symbols"))
         self.process = Process(
@@ -156,7 +161,7 @@ class Survey:
             return Verdict(name, False, f"`{name}` is for Python {own}, and this is Python {self.place.python}")
         found = self._open(package, path, opening)
         if isinstance(found, Failure):
-            return Verdict(name, False, self.sentence(found, name), found.kind)
+            return Verdict(name, False, self.sentence(found, name), found.kind, _about_torch(found))
         if isinstance(found, str):
             return Verdict(name, None, found)
         if self.torch_failure is not None:
@@ -172,6 +177,8 @@ class Survey:
                     self.process.dlopen(library, make_global=True, binder=self.binder)
             if package.name.startswith("transformer-engine") and self.place.program is not None:
                 import_te_common(self.process, self.place.site_dirs, package.version, self.place.machine)
+                if not path.endswith(TE_CORE) and isinstance(core := self._te_core(), Failure):
+                    return core
             summary = self.files.summary(path)
             if isinstance(summary, Summary) and self.place.torch_folder is None and self.place.program is None:
                 return self._without_torch(path, summary)
@@ -184,7 +191,7 @@ class Survey:
     def _with_siblings(self, package: Installed, path: str) -> Loaded | Failure:
         """Load a file; libraries of the same package that it needs by name are loaded before it, as packages do."""
         siblings = {os.path.basename(name): name for name in package.files}  # noqa: PTH119
-        binder = None if path.endswith("/libtransformer_engine.so") and self._te_is_lazy(package.base) else self.binder
+        binder = None if path.endswith(TE_CORE) and self._te_is_lazy(package.base) else self.binder
         for _ in range(_MAX_SIBLINGS):
             found = self.process.dlopen(path, binder=binder)
             if not isinstance(found, Failure) or found.kind != FailureKind.MISSING_LIBRARY:
@@ -196,6 +203,12 @@ class Survey:
             if isinstance(before, Failure):
                 return before
         return found
+
+    def _te_core(self) -> Loaded | Failure | None:
+        """Load TransformerEngine's core library, whose symbols its other modules use; None where it is not there."""
+        folders = (f"{base}/{inner}" for base in self.place.site_dirs for inner in _TE_FOLDERS)
+        path = next((f"{folder}{TE_CORE}" for folder in folders if self.files.summary(f"{folder}{TE_CORE}")), None)
+        return self.process.dlopen(path, make_global=True) if path else None
 
     @staticmethod
     def _te_is_lazy(base: str) -> bool:
@@ -280,6 +293,13 @@ def _together(verdicts: tuple[Verdict, ...], opening: Opening | None) -> bool | 
     if opening is not None and opening.any_one:
         return True if True in outcomes else None if None in outcomes else False
     return False if False in outcomes else None if None in outcomes else True
+
+
+def _about_torch(failure: Failure) -> bool:
+    """Return whether torch or its CUDA decides a failure, and no other library that a package may load by itself."""
+    if failure.kind == FailureKind.MISSING_LIBRARY:
+        return failure.missing[0].startswith(("libtorch", "libc10", "libcudart"))
+    return failure.kind != FailureKind.UNDEFINED_SYMBOL or any(of_torch(name) for name in failure.missing)
 
 
 def labelled(build: TorchBuild) -> str:

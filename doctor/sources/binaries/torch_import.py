@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .loader import Binder, Failure, FailureKind, Process
+from .loader import Binder, Failure, FailureKind, Loaded, Process
 
 _MAX_TEXT = 1 << 19
+NO_EXTENSION = ("torch._C",)  # what is missing where torch is laid out in a way that is not known
 _CUDNN_PARTS = ("graph", "ops", "cnn", "adv", "engines_precompiled", "engines_runtime_compiled", "heuristic")
 _LIBRARY = r"""["'](?P<folder>\w+)["']\s*[,:]\s*["'](?P<name>lib[\w-]+\.so)\.\*\[0-9\]["']"""
 _ENTRY = re.compile(_LIBRARY)
@@ -70,7 +71,10 @@ def import_torch(process: Process, torch: TorchFiles, text: str, binder: Binder 
     """Load what `import torch` loads into the process; return why it fails."""
     preloads = read_preloads(text)
     global_deps = f"{torch.folder}/lib/libtorch_global_deps.so"
-    found = process.dlopen(global_deps, make_global=True, binder=binder)
+    if process.files.summary(global_deps) is None:  # a build without it
+        found: Loaded | Failure | None = None
+    else:
+        found = process.dlopen(global_deps, make_global=True, binder=binder)
     if isinstance(found, Failure):
         if found.kind != FailureKind.MISSING_LIBRARY or not _is_listed(found, preloads.on_error):
             return found
@@ -82,7 +86,7 @@ def import_torch(process: Process, torch: TorchFiles, text: str, binder: Binder 
         _preload(process, torch, preloads, preloads.always)
     module = _extension(process, torch)
     if module is None:
-        return Failure(FailureKind.MISSING_LIBRARY, torch.folder, ("torch._C",), "it has no extension module")
+        return Failure(FailureKind.MISSING_LIBRARY, torch.folder, NO_EXTENSION, "it has no extension module")
     loaded = process.dlopen(module, binder=binder)
     return loaded if isinstance(loaded, Failure) else None
 

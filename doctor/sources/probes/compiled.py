@@ -87,6 +87,8 @@ def _packages(target: Target) -> Iterator[Package]:
 def _is_related(base: str, files: tuple[str, ...]) -> bool:
     """Return whether a file needs a library of torch or CUDA, or cannot be read."""
     for name in files:
+        if not os.path.isfile(f"{base}/{name}"):  # noqa: PTH113 - opening a pipe would block
+            continue
         try:
             needed = read_dynamic(f"{base}/{name}").needed
         except NotElf:
@@ -101,6 +103,8 @@ def _is_related(base: str, files: tuple[str, ...]) -> bool:
 def _compiled_files(record: str) -> tuple[str, ...]:
     """Return the shared libraries that a RECORD lists, as paths below its site-packages folder."""
     try:
+        if not os.path.isfile(record):  # noqa: PTH113
+            return ()
         with open(record, "rb") as stream:  # noqa: PTH123
             data = stream.read(_MAX_RECORD)
     except OSError:

@@ -285,3 +285,62 @@ def test_te_that_binds_lazily_is_not_refused_for_a_function(site: Path) -> None:
     common.parent.mkdir()
     common.write_text("ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL | os.RTLD_LAZY)\n")
     assert facts_of(site).value("transformer-engine-cu12.loads") is True
+
+
+def test_the_extension_of_te_uses_symbols_of_its_core(site: Path) -> None:
+    torch_tree(site)
+    for name in ("cudnn", "nvrtc", "curand", "cublas", "cudart"):
+        elf(site / f"nvidia/{name}/lib/lib{name}.so.12")
+    elf(site / "transformer_engine/libtransformer_engine.so", defined=("nvte_gelu",))
+    module = "transformer_engine_torch.cpython-311-x86_64-linux-gnu.so"
+    extension(site, "transformer-engine-torch", module, "nvte_gelu")
+    assert facts_of(site).value("transformer-engine-torch.loads") is True
+    elf(site / "transformer_engine/libtransformer_engine.so", defined=("nvte_relu",))
+    assert "nvte_gelu" in facts_of(site).value("transformer-engine-torch.load_problem")
+
+
+def test_a_library_that_another_package_may_load_first_is_no_finding(site: Path) -> None:
+    torch_tree(site)
+    extension(site, "torch-tensorrt", "torch_tensorrt/lib/libt.so", needed=("libc10.so", "libnvinfer.so.99"))
+    facts = facts_of(site)
+    assert facts.value("torch-tensorrt.loads") is False and facts.value("binaries.unloadable") == ()
+
+
+def test_a_torch_of_another_layout_is_not_refused(site: Path) -> None:
+    folder = torch_tree(site)
+    (folder / "lib/libtorch_global_deps.so").unlink()
+    assert "binaries.torch_problem" not in facts_of(site)
+    (folder / "_C.cpython-311-x86_64-linux-gnu.so").unlink()
+    assert "binaries.torch_problem" not in facts_of(site)
+    elf(folder / "lib/libtorch_global_deps.so", ("libcudart.so.99",))
+    assert "needs `libcudart.so.99`" in facts_of(site).value("binaries.torch_problem")
+
+
+def test_two_packages_with_the_same_files(site: Path) -> None:
+    torch_tree(site)
+    for name, size in (("nvidia-cudnn-cu12", 3), ("nvidia-cudnn-cu13", 4)):
+        (install(site, name, "9.1") / "RECORD").write_text(f"nvidia/cudnn/lib/libcudnn.so.9,sha256=a{size},{size}\n")
+    library = site / "nvidia/cudnn/lib/libcudnn.so.9"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"1234")
+    (found,) = facts_of(site).value("files.owned_twice")
+    assert "nvidia-cudnn-cu12 9.1 and nvidia-cudnn-cu13 9.1 both own" in found
+    assert found.endswith("on disk are those of nvidia-cudnn-cu13 9.1")
+    assert facts_of(site).value("files.changed") == ()
+
+
+def test_a_half_overwritten_installation(site: Path) -> None:
+    torch_tree(site)
+    digest = "47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU"  # of nothing
+    record = install(site, "flash-attn", "2.8.3") / "RECORD"
+    record.write_text(
+        f"flash_attn/a.py,sha256={digest},0\nflash_attn/b.py,sha256={digest},1\nflash_attn/c.py,sha256={digest},0\n"
+        "flash_attn/gone.so,sha256=x,9\nflash_attn/__pycache__/a.pyc,,\n"
+    )
+    (site / "flash_attn").mkdir()
+    for name, text in (("a", ""), ("b", "x"), ("c", "")):
+        (site / f"flash_attn/{name}.py").write_text(text)
+    assert facts_of(site).value("files.changed") == (
+        "flash-attn 2.8.3: `flash_attn/b.py` not as in its RECORD",
+        "flash-attn 2.8.3: `flash_attn/gone.so` missing",
+    )
