@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import stat
 import time
@@ -29,6 +30,8 @@ from doctor.util.resources import rules_dir
 
 from . import schema
 from .schema import read_file
+
+LOGGER = logging.getLogger(__name__)
 
 FORMAT = 6  # of the cache file
 _RACY = 50_000_000  # ns: a file written this shortly before may be written again within one tick of its clock
@@ -114,7 +117,9 @@ def load_compiled(extra: tuple[str, ...] = ()) -> CompiledRules:
     cache = _cache_file(folders)
     stored = _read(cache, key) if cache is not None else None
     if stored is not None:
+        LOGGER.debug("rules read from %s", cache)
         return stored
+    LOGGER.debug("no valid cache at %s: reading %d rule files", cache, len(files))
     compiled = _compile([Path(stamp[0]) for stamp in files])
     if cache is not None and all(max(stamp[1], stamp[2]) < started - _RACY for stamp in files):
         _store(cache, key, compiled)

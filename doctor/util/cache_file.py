@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import stat
 import time
@@ -15,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+LOGGER = logging.getLogger(__name__)
 MAX_BYTES = 64 * 1024 * 1024
 
 
@@ -54,7 +56,8 @@ def write_cache(cache: Path, key: str, content: bytes, **more: str) -> None:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(header + b"\n" + content)
         temporary.replace(cache)
-    except (OSError, ValueError):  # a read-only home or a full disk costs time, not the diagnosis
+    except (OSError, ValueError) as problem:  # a read-only home or a full disk costs time, not the diagnosis
+        LOGGER.debug("cannot write the cache %s: %s", cache, problem)
         with suppress(OSError, ValueError):
             temporary.unlink(missing_ok=True)
 

@@ -12,7 +12,7 @@ from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact, Facts
 from doctor.rulebook.decisions import DecisionList
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.resolver import LACKS, FactResolver
+from doctor.rulebook.resolver import FactResolver
 from doctor.sources.workload.sglang_options import read_options
 from tests.helpers.rulebook import builtin_rulebook
 
@@ -171,7 +171,7 @@ def test_first_case_that_holds_counts():
 def test_unknown_case_is_unknown_unless_the_rest_agrees():
     cases = [{"when": {"gpu.sm": ">=9.0"}, "value": "fa3"}, {"value": "triton"}]
     fact = decide(cases, gpu__sm=None)
-    assert (fact.value, fact.problem) == (None, f"{LACKS}gpu.sm")
+    assert (fact.value, fact.problem, fact.lacks) == (None, "needs gpu.sm", ("gpu.sm",))
     assert decide([{**cases[0], "value": "triton"}, cases[1]], gpu__sm=None).value == "triton"
 
 
