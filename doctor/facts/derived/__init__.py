@@ -1,6 +1,7 @@
 """Derived facts: one module per subject; importing the package registers every derivation."""
 
 from . import (
+    compiled,
     context_parallel,
     environment,
     install,
@@ -19,6 +20,7 @@ from . import (
 )
 
 __all__ = [
+    "compiled",
     "context_parallel",
     "environment",
     "install",
