@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import typer
 
@@ -15,7 +16,9 @@ from doctor.report.page import printable
 from .options import (
     KERNEL_TIMEOUT,
     Baseline,
+    Code,
     Color,
+    Drift,
     FactFiles,
     FailOn,
     Formats,
@@ -50,6 +53,8 @@ def check(
     rules: Rules = None,
     model: Model = None,
     workload: WorkloadFile = None,
+    code: Code = None,
+    drift: Drift = True,
     run: RunKernels = True,
     timeout: Timeout = KERNEL_TIMEOUT,
     formats: Formats = None,
@@ -65,6 +70,7 @@ def check(
     outputs = [(renderer(item.format, "diagnosis"), item) for item in destinations(formats, output)]
     target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules, model, workload)
     request = matrix_request_of(target, run=run, timeout=timeout, baseline=baseline)
+    request = replace(request, drift=drift, code=tuple(code or ()))
     try:
         with screen.working() as tell:
             report = diagnose(request, tell)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +17,10 @@ from doctor.report.requirements import render_pins
 from doctor.util.atomic_write import write_atomically
 
 from .options import (
+    Code,
     Color,
     Command,
+    Drift,
     FactFiles,
     Formats,
     Gpu,
@@ -59,6 +62,8 @@ def fix(
     rules: Rules = None,
     model: Model = None,
     workload: WorkloadFile = None,
+    code: Code = None,
+    drift: Drift = True,
     pin: Annotated[
         str | None,
         typer.Option(
@@ -149,6 +154,7 @@ def fix(
     _check(pin, force, write, diff, rollback, (*(hold or ()), *(allow or ()), *(constraint or ())), outputs)
     renders = [(renderer(item.format, "fixes"), item) for item in outputs]
     request = request_of(target, fixes=True, hold=hold or (), allow=allow or (), constraints=constraint or ())
+    request = replace(request, drift=drift, code=tuple(code or ()))
     if not (dry_run or verify or apply or rollback or yes or installer or break_system_packages):
         with screen.working() as tell:
             report = diagnose(request, tell)
@@ -162,10 +168,10 @@ def fix(
         options = InstallOptions(dry_run, verify, apply, rollback, yes, installer, proof_timeout, break_system_packages)
         install.check_options(options, target)
         if rollback:
-            report, code = install.taken_back(options, request, screen.tell)
+            report, ended = install.taken_back(options, request, screen.tell)
             for render, item in renders:
                 deliver(render, report, item.file, screen)
-            return code
+            return ended
         with screen.working() as tell:
             report = diagnose(request, tell)
         report, decided = install.proven(report, options, request, screen.tell)

@@ -14,6 +14,7 @@ from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.sources.probes.locate import named_interpreter
 from doctor.util.resources import programs_dir
 
+from .api_rules import api_rules
 from .examine import DiagnosisInput, ask_ahead, examine
 from .input_files import input_files
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
@@ -38,14 +39,16 @@ def diagnose_one(
 ) -> Report:
     """Diagnose one environment and workload; `examined` is its input where it was examined already."""
     rulebook, examined = _read(request, examined, clock)
-    verdict = apply_rules(rulebook, examined)
+    api = api_rules(rulebook, request, examined, tell)
+    clock.lap("api drift")
+    verdict = apply_rules(api.rulebook, examined)
     assessment, to_fix = verdict.assessment, verdict.to_fix
     require_subject(rulebook, examined, assessment)
     clock.lap("evaluate")
-    asked = _confirm(verdict.found, assessment, rulebook, examined, request, tell, ahead)
+    asked = _confirm(verdict.found, assessment, api.rulebook, examined, request, tell, ahead)
     findings, runs, notes, predictions, laps = asked
     clock.lap("kernels")
-    told = apply_suppressions(request, rulebook, findings, assessment.undetermined)
+    told = apply_suppressions(request, rulebook, api.findings(findings), assessment.undetermined)
     fixes: tuple[Fix, ...] = ()
     hopeless: tuple[Infeasible, ...] = ()
     limits = limits_of_request(request, assessment, examined)
@@ -53,8 +56,10 @@ def diagnose_one(
         from doctor.solver.solve import no_fix, solve
 
         given, requires = to_fix.known.given, examined.requirements
-        fixes = solve(rulebook, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
-        hopeless = no_fix(rulebook, given, to_fix, fixes, limits=limits, installed=requires)
+        book = api.rulebook
+        fixes = solve(book, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
+        hopeless = api.infeasible(no_fix(book, given, to_fix, fixes, limits=limits, installed=requires))
+        fixes = api.fixes(fixes)
         clock.lap("fixes")
     return Report(
         tool=TOOL,
@@ -69,7 +74,7 @@ def diagnose_one(
         target=examined.target,
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
-        notes=(*examined.notes, *verdict.notes, *notes, *told.notes),
+        notes=(*examined.notes, *verdict.notes, *api.notes, *notes, *told.notes),
         unread=examined.unread,
         known=told.known,
         ignored=told.ignored,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from .classes import lineage
 from .collector import Collector
 from .dispatch import typed_functions
-from .findings import Finding, Notice, Pair
+from .findings import CallerResult, Notice
 from .machine import Machine
 from .overrides import check_overrides
 from .program import Program, Record
-from .sources import FILE_LIMIT, Environment, Package, normalized
+from .sources import FILE_LIMIT, Environment, Package, is_readable, normalized
 from .state import BudgetExceeded, Raised, State
 from .trees import walk
 from .values import (
@@ -35,78 +36,6 @@ FUNCTION_STEPS = 60_000
 PACKAGE_STEPS = 1_000_000
 #: A module that more files seem to import is taken for live.
 IMPORTERS = 60
-#: Distributions of the attention stack: who calls, and who is called.
-STACK = frozenset(
-    [
-        "accelerate",
-        "apex",
-        "axolotl",
-        "colossalai",
-        "deepspeed",
-        "diffusers",
-        "flash-attn",
-        "flash-attn-3",
-        "flash-attn-4",
-        "flash-linear-attention",
-        "flashinfer-python",
-        "fla-core",
-        "kernels",
-        "liger-kernel",
-        "llamafactory",
-        "llmtuner",
-        "lmdeploy",
-        "mbridge",
-        "megatron-bridge",
-        "megatron-core",
-        "megatron-fsdp",
-        "ms-swift",
-        "nanotron",
-        "nemo-toolkit",
-        "optimum",
-        "peft",
-        "ring-flash-attn",
-        "sageattention",
-        "sglang",
-        "torchtitan",
-        "transformer-engine",
-        "transformer-engine-torch",
-        "transformer-engine-cu12",
-        "transformers",
-        "trl",
-        "unsloth",
-        "unsloth-zoo",
-        "verl",
-        "vllm",
-        "vllm-flash-attn",
-        "xformers",
-        "xtuner",
-        "yunchang",
-        "openrlhf",
-        "swift",
-        "nvidia-modelopt",
-        "mamba-ssm",
-        "causal-conv1d",
-        "sentence-transformers",
-        "open-clip-torch",
-        "timm",
-    ]
-)
-
-
-@dataclass(frozen=True)
-class CallerResult:
-    """What the analysis of one caller found."""
-
-    findings: tuple[Finding, ...]
-    pairs: tuple[Pair, ...]
-    notices: tuple[Notice, ...]
-    files: tuple[str, ...]
-    """Absolute paths of the sources that the result depends on."""
-
-
-def is_readable(package: Package) -> bool:
-    """Tell whether a package is part of the stack, or the user's own code."""
-    return package.is_code or package.release.name in STACK
 
 
 def mentions(names: Iterable[str]) -> re.Pattern[bytes]:
@@ -127,12 +56,15 @@ def imports(tops: Iterable[str], distributions: Iterable[str]) -> re.Pattern[byt
     return re.compile(b"|".join((statement, by_text, custom_op)), re.M)
 
 
-def analyze_caller(environment: Environment, caller: Package, callees: Sequence[Package]) -> CallerResult:
-    """Return the findings of one package against the others."""
+def analyze_caller(
+    environment: Environment, caller: Package, callees: Sequence[Package], seconds: float = math.inf
+) -> CallerResult:
+    """Return the findings of one package against the others; after `seconds` only imports are checked."""
     before = len(environment.notices)
     program = Program(environment, is_readable)
     collector = Collector(program, caller)
     machine = Machine(program, collector, 0)
+    machine.deadline = time.monotonic() + seconds
     run = _Run(machine, caller, callees)
     run.modules()
     run.functions()
@@ -192,7 +124,7 @@ class _Run:
     def functions(self) -> None:
         """Run every function that uses another package, then those that become methods of its classes."""
         start = self.machine.steps
-        capped = False
+        capped = ""
         self._patches()
         for record in self.records:
             if record.tree is None:
@@ -212,8 +144,12 @@ class _Run:
                     or (owner is not None and (id(owner) in relevant_classes or self._derived(owner)))
                 ):
                     continue
-                if self.machine.steps - start > PACKAGE_STEPS:
-                    capped = True
+                if not capped and self.machine.steps - start > PACKAGE_STEPS:
+                    capped = "too large"
+                if not capped and time.monotonic() > self.machine.deadline:
+                    capped = "out of time"
+                if capped:
+                    self.machine.deadline = math.inf
                     self._imports_only(record, function)
                     continue
                 self._run(function, None, seeds)
@@ -222,7 +158,7 @@ class _Run:
                 self._run(function, Instance(info), {})
             check_overrides(self.machine, self.records)
         if capped:
-            self.notices.append(Notice(self.caller.name, "too large: calls in some functions were not checked"))
+            self.notices.append(Notice(self.caller.name, f"{capped}: in some functions only imports were checked"))
 
     def _patches(self) -> None:
         """Note what the caller assigns to the modules and classes of others: that is not checked as they wrote it."""

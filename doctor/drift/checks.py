@@ -347,7 +347,13 @@ class Checker:
         returned = " or ".join(map(str, sorted(value.lengths)))
         message = f"`{function.qualname}` returns {returned} values, {count} are unpacked"
         violation = Violation(
-            Kind.UNPACK_LENGTH, function.symbol, "", message, function.module, function.line, self._text(function)
+            Kind.UNPACK_LENGTH,
+            function.symbol,
+            str(count),
+            message,
+            function.module,
+            function.line,
+            self._text(function),
         )
         self.fail(frame, node, state, violation)
 
@@ -361,7 +367,7 @@ class Checker:
         returned = " or ".join(map(str, sorted(value.lengths)))
         message = f"`{function.qualname}` returns {returned} values, index {index} is read"
         violation = Violation(
-            Kind.INDEX_RANGE, function.symbol, "", message, function.module, function.line, self._text(function)
+            Kind.INDEX_RANGE, function.symbol, str(index), message, function.module, function.line, self._text(function)
         )
         self.fail(frame, node, state, violation)
 

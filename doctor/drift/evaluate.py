@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import builtins
+import math
+import time
 from collections.abc import Callable
 
 from .checks import Checker
@@ -34,6 +36,8 @@ from .values import (
     choice,
 )
 
+#: The clock is read once in so many steps.
+CLOCK_STEPS = 256
 MUTATORS = frozenset(["append", "extend", "insert", "update", "pop", "setdefault", "clear", "remove"])
 
 
@@ -45,6 +49,7 @@ class Evaluator:
         self.program = program
         self.checker = checker
         self.budget = budget
+        self.deadline = math.inf
         self.steps = 0
         self.frame: Frame
         self.context: Context
@@ -52,7 +57,7 @@ class Evaluator:
     def tick(self, steps: int = 1) -> None:
         """Count steps; raise BudgetExceeded when they are used up."""
         self.steps += steps
-        if self.steps > self.budget:
+        if self.steps > self.budget or (self.steps % CLOCK_STEPS == 0 and time.monotonic() > self.deadline):
             raise BudgetExceeded
 
     # Names

@@ -43,7 +43,11 @@ class Rulebook:
     def only(self, ids: Iterable[str]) -> Rulebook:
         """The same with these rules alone to be judged; what backends are predicted by stays, and is shared."""
         kept = set(ids)
-        made = Rulebook({name: rule for name, rule in self.rules.items() if name in kept}, self.libraries, self.version)
+        return self.with_findings({name: rule for name, rule in self.rules.items() if name in kept})
+
+    def with_findings(self, rules: Mapping[str, Rule]) -> Rulebook:
+        """The same with these rules, which differ from ours in findings alone: no backend is predicted by them."""
+        made = Rulebook(rules, self.libraries, self.version)
         tables = (  # expensive to make, and the same
             "implications", "support", "runtime", "refusals", "by_prefix", "decisions",
         )  # fmt: skip

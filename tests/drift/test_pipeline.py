@@ -32,7 +32,7 @@ def test_the_cache_answers_while_nothing_changes(pair, tmp_path, monkeypatch):
     stored = list((tmp_path / "cache").glob("*.json"))
     assert len(stored) == 2 and all(json.loads(path.read_text())["result"] is not None for path in stored)
     with monkeypatch.context() as patch:
-        patch.setattr("doctor.drift.pipeline.analyze_caller", _never)
+        patch.setattr("doctor.drift.pipeline.analyze_in_processes", _never)
         assert analyze(request) == first
 
 
@@ -66,15 +66,14 @@ def test_several_processes_come_to_the_same_result(pair):
     assert analyze(DriftRequest((root,), jobs=2)) == analyze(DriftRequest((root,)))
 
 
-def test_a_release_in_front_replaces_the_installed_one(pair, tmp_path, monkeypatch):
+def test_a_release_in_front_replaces_the_installed_one(pair, tmp_path):
     site = pair(BROKEN)
     other = type(site)(tmp_path / "other")
     other.root.mkdir()
     other.install("flash-attn", "2.5.8", {
         "flash_attn/__init__.py": "", "flash_attn/interface.py": "def backward(a, b, c, d): return a\n",
     })  # fmt: skip
-    monkeypatch.setattr("doctor.drift.pipeline.fetch_release", lambda *given: other.root)
-    report = analyze(DriftRequest((site.root,), against=("flash-attn==2.5.8",)))
+    report = analyze(DriftRequest((site.root,), overlay=(other.root,)))
     assert not report.findings and report.pairs[0].callee.version == "2.5.8"
 
 
@@ -93,7 +92,7 @@ def test_code_and_remote_code_are_callers(pair, tmp_path):
     (project / "train.py").write_text(BROKEN)
     (model / "config.json").write_text("{}")
     (model / "modeling_mine.py").write_text(BROKEN)
-    report = analyze(DriftRequest((site.root,), code=(project,), model=model / "config.json"))
+    report = analyze(DriftRequest((site.root,), code=(project,), models=(model / "config.json",)))
     assert sorted(Path(item.site.path).name for item in report.errors) == ["modeling_mine.py", "train.py"]
 
 

@@ -38,8 +38,8 @@ BROKEN = {
     "argument given twice": (
         "from flash_attn import attention\ndef f(a):\n    attention(a, a, a, q=a)\n", ("DUPLICATE_ARGUMENT", "q", 3)),
     "unpacked length": (
-        "from flash_attn.interface import pair\ndef f(a):\n    x, y, z = pair(a)\n", ("UNPACK_LENGTH", "", 3)),
-    "index": ("from flash_attn.interface import pair\ndef f(a):\n    r = pair(a)\n    return r[2]\n", ("INDEX_RANGE", "", 4)),
+        "from flash_attn.interface import pair\ndef f(a):\n    x, y, z = pair(a)\n", ("UNPACK_LENGTH", "3", 3)),
+    "index": ("from flash_attn.interface import pair\ndef f(a):\n    r = pair(a)\n    return r[2]\n", ("INDEX_RANGE", "2", 4)),
     "functools.partial": (
         "import functools\nfrom flash_attn import attention\ng = functools.partial(attention, dropout=1)\n"
         "def f(a):\n    attention\n    return g(a, a, a)\n", ("UNEXPECTED_KEYWORD", "dropout", 6)),
