@@ -93,7 +93,6 @@ class _Run:
         self.distributions = frozenset(item.release.name for item in self.callees)
         self.notices: list[Notice] = []
         self.records: list[Record] = []
-        self.lines: dict[str, list[bytes]] = {}
 
     def modules(self) -> None:
         """Run every module of the caller that mentions a callee."""
@@ -208,11 +207,7 @@ class _Run:
         if owner is not None and function.qualname.endswith(".forward") and ends:
             seeds[id(owner)] = _kept([state for state, _ in ends])
         for inner in list(machine.nested):
-            machine.budget = machine.steps + FUNCTION_STEPS // 4
-            try:
-                machine.run_function(inner, None, None)
-            except (BudgetExceeded, Raised, RecursionError):
-                machine.running = []
+            machine.run_alone(inner, FUNCTION_STEPS // 4)
 
     def _imports_only(self, record: Record, function: Function) -> None:
         """Check the imports inside a function that is not run any more."""
@@ -256,11 +251,7 @@ class _Run:
 
     def _uses(self, record: Record, node: ast.AST, interesting: re.Pattern[bytes]) -> bool:
         """Tell whether the text of a function has one of these words."""
-        lines = self.lines.get(record.name)
-        if lines is None:
-            lines = self.lines[record.name] = (self.program.text(record.name) or b"").split(b"\n")
-        first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1)
-        return interesting.search(b"\n".join(lines[first - 1 : last])) is not None
+        return interesting.search(self.program.lines(record.name, node)) is not None
 
     def _derived(self, info: ClassInfo) -> bool:
         """Tell whether a class inherits from one of another package."""

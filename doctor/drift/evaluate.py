@@ -17,6 +17,7 @@ from .program import Program
 from .state import BudgetExceeded, State, merge
 from .values import (
     FALSE,
+    NONE,
     TRUE,
     UNKNOWN,
     Choice,
@@ -83,7 +84,9 @@ class Evaluator:
     def eval(self, node: ast.expr | None, state: State) -> Value:
         """Return the value of an expression."""
         if node is None:
-            return Const(None)
+            return NONE
+        if node.__class__ is ast.Constant:
+            return Const(node.value)
         self.tick()
         method = _DISPATCH.get(type(node))
         if method is None:
@@ -92,9 +95,6 @@ class Evaluator:
                     self.eval(child, state)
             return UNKNOWN
         return method(self, node, state)
-
-    def _constant(self, node: ast.Constant, state: State) -> Value:
-        return Const(node.value)
 
     def _name(self, node: ast.Name, state: State) -> Value:
         return self.look_up(node.id, state)
@@ -556,7 +556,6 @@ def _condition(test: ast.expr) -> tuple[str, bool]:
 
 
 _DISPATCH: dict[type[ast.expr], Callable[..., Value]] = {
-    ast.Constant: Evaluator._constant,
     ast.Name: Evaluator._name,
     ast.JoinedStr: Evaluator._joined,
     ast.Attribute: Evaluator._attribute,

@@ -60,7 +60,7 @@ class Sink(Protocol):
         """Record a use that fails."""
 
     def fits(self, frame: Frame, node: ast.AST, symbol: str) -> None:
-        """Note a path on which a call fits its target."""
+        """Note a path on which a call fits its target, or an attribute is there."""
 
     def use(self, frame: Frame, node: ast.AST, module: str, known: bool) -> None:
         """Count a use of something of `module`; `known` tells whether it could be checked."""
@@ -116,4 +116,5 @@ def function_value(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef | 
     closure = frame.closure
     if not frame.is_module and not frame.is_class_body:
         closure = dict(frame.closure or {}) | state.variables
-    return Function(frame.record.name, qualified(frame, name), node.lineno, node, frame.owner, closure)
+    method = frame.is_class_body
+    return Function(frame.record.name, qualified(frame, name), node.lineno, node, frame.owner, closure, method)

@@ -11,7 +11,7 @@ from .evaluate import Evaluator
 from .frames import Call, Frame, Sink, Violation, catches, exception_of
 from .program import Program, Record
 from .signatures import Signature
-from .state import Raised, State
+from .state import BudgetExceeded, Raised, State
 from .trees import walk
 from .values import (
     NONE,
@@ -202,6 +202,14 @@ class FunctionRunner(Evaluator):
             return []
         return ends
 
+    def run_alone(self, function: Function, steps: int) -> None:
+        """Run a function with any arguments, within some steps; what it returns is of no interest."""
+        self.budget = self.steps + steps
+        try:
+            self.run_function(function, None, None)
+        except (BudgetExceeded, Raised, RecursionError):
+            self.running = []
+
     def run_imports(self, record: Record, function: Function, nodes: list[ast.Import | ast.ImportFrom]) -> None:
         """Check imports inside a function without running the rest of it."""
         outer = getattr(self, "frame", None)
@@ -223,7 +231,7 @@ class FunctionRunner(Evaluator):
                 state.variables[arguments.vararg.arg] = UNKNOWN
             if arguments.kwarg is not None:
                 state.variables[arguments.kwarg.arg] = Mapping(open=True)
-            if names and function.owner is not None and not is_static(function):
+            if names and function.owner is not None and function.is_method and not is_static(function):
                 state.variables[names[0]] = (
                     ClassValue(function.owner) if is_class_method(function)
                     else receiver or Instance(function.owner, exact=False)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import sys
-from typing import Protocol
+from typing import Protocol, cast
 
 from packaging.version import InvalidVersion, Version
 
 from .classes import lineage
-from .containers import CONTAINER, pairs, plain, truth
+from .containers import CONTAINER, pairs, truth
 from .frames import Call
 from .program import Program
 from .signatures import Signature
@@ -206,7 +206,22 @@ def _metadata_call(context: Context, last: str, call: Call) -> Value:
     return Unknown("metadata", True)
 
 
+#: Builtins whose result is as unknown as their arguments.
+_PURE = frozenset({"int", "float", "str", "bool", "max", "min", "any", "all", "len", "sum", "abs", "tuple", "list"})
+
+
 def _builtin(context: Context, name: str, call: Call, node: ast.Call, state: State) -> Value:
+    value = _builtin_result(context, name, call, node, state)
+    if isinstance(value, Unknown) and name in _PURE and any(_of_environment(item) for item in call.positional):
+        return Unknown(value.reason, True)
+    return value
+
+
+def _of_environment(value: Value) -> bool:
+    return isinstance(value, Unknown) and value.environment
+
+
+def _builtin_result(context: Context, name: str, call: Call, node: ast.Call, state: State) -> Value:
     args = call.positional
     first = args[0] if args else None
     if name in ("hasattr", "getattr") and len(args) >= 2 and first is not None and isinstance(args[1], Const):
@@ -255,11 +270,10 @@ def _builtin(context: Context, name: str, call: Call, node: ast.Call, state: Sta
         return ClassValue(first.info)
     if name == "callable" and isinstance(first, (Function, ClassValue, Bound, Partial)):
         return TRUE
-    if name in ("max", "min") and len(args) == 2:
-        known_one, one, of_one = plain(args[0])
-        known_other, other, of_other = plain(args[1])
-        if known_one and known_other and isinstance(one, (int, float)) and isinstance(other, (int, float)):
-            return Const((max if name == "max" else min)(one, other), of_one or of_other)
+    if name in ("max", "min") and len(args) > 1:
+        numbers = [item for item in args if isinstance(item, Const) and isinstance(item.value, (int, float))]
+        if len(numbers) == len(args):
+            return (max if name == "max" else min)(numbers, key=lambda item: cast("float", item.value))
     return UNKNOWN
 
 

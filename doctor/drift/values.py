@@ -129,6 +129,8 @@ class Function(Value):
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda = field(compare=False, repr=False)
     owner: ClassInfo | None = field(default=None, compare=False, repr=False)
     closure: MappingType[str, Value] | None = field(default=None, compare=False, repr=False)
+    is_method: bool = field(default=False, compare=False)
+    """Defined in the body of a class, whose instance it takes first; functions inside it are not."""
 
     @property
     def symbol(self) -> str:
