@@ -62,7 +62,7 @@ def api_rules(rulebook: Rulebook, request: Request, examined: DiagnosisInput, te
     from .api_drift import rules_from_sources  # door: the analyzer of sources
 
     rules, uses, notes = rules_from_sources(request, examined, tell)
-    return ApiRules(rulebook.with_findings({**rulebook.rules, **rules}) if rules else rulebook, uses, notes)
+    return ApiRules(rulebook.with_more("api", rules) if rules else rulebook, uses, notes)
 
 
 def _code(rule: str) -> str:
