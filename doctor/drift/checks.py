@@ -121,7 +121,7 @@ class Checker:
             return found if found is not None else UNKNOWN
         if isinstance(base, Instance):
             return self._instance_attribute(frame, base, name, node, state, checked)
-        if isinstance(base, (Function, Bound)) and name in ("_init_fn", "__wrapped__", "__func__"):
+        if isinstance(base, (Function, Bound)) and name in ("_init_fn", "__wrapped__", "__func__", "default"):
             return base
         return UNKNOWN
 
@@ -177,10 +177,7 @@ class Checker:
         pattern = re.compile((_OWN_NAME if own else _GIVEN_NAME).replace("NAME", name), re.M)
         through_self = re.compile(rf"\bself\.{name}\s*=[^=]")
         for path in self.program.environment.files(frame.record.package):
-            try:
-                data = path.read_bytes()
-            except OSError:
-                continue
+            data = self.program.environment.peek(path)
             if name.encode() not in data:
                 continue
             text = data.decode("utf-8", "replace")

@@ -186,10 +186,7 @@ class ClassIndex:
         environment = machine.program.environment
         for callee in callees:
             for path in environment.files(callee):
-                try:
-                    data = path.read_bytes()
-                except OSError:
-                    continue
+                data = environment.peek(path)
                 for match in pattern.finditer(data):
                     module = environment.module_name(callee, path)
                     self.modules.setdefault(match.group(1).decode(), []).append(module)

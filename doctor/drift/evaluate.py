@@ -11,6 +11,7 @@ from collections.abc import Callable
 from .checks import Checker
 from .classes import dotted
 from .containers import CONTAINER, arithmetic, compare, constant_method, mutated, truth, version_attribute
+from .custom_ops import OPS, CustomOps
 from .frames import Call, Frame, function_value
 from .intrinsics import Context, builtin_call, external_value
 from .program import Program
@@ -24,7 +25,6 @@ from .values import (
     ClassValue,
     Const,
     External,
-    Function,
     Imported,
     Mapping,
     Parameters,
@@ -49,6 +49,7 @@ class Evaluator:
         """Check uses through `checker`, and stop after `budget` steps."""
         self.program = program
         self.checker = checker
+        self.custom_ops = CustomOps(program)
         self.budget = budget
         self.deadline = math.inf
         self.steps = 0
@@ -120,7 +121,9 @@ class Evaluator:
     def attribute(self, base: Value, name: str, node: ast.AST, state: State, checked: bool = True) -> Value:
         """Return an attribute of a value; a surely missing one is reported where `checked`."""
         if isinstance(base, External):
-            return external_value(f"{base.name}.{name}", self.program.environment)
+            path = f"{base.name}.{name}"
+            custom = self.custom_ops.find(path) if path.startswith(OPS) else None
+            return custom if custom is not None else external_value(path, self.program.environment)
         if isinstance(base, (Unknown, Const)):
             return Unknown(environment=isinstance(base, Unknown) and base.environment)
         if isinstance(base, VersionValue):
@@ -533,10 +536,6 @@ class Evaluator:
         changed, result = mutated(base, function.attr, call)
         state.bind(path, changed)
         return result
-
-    def call_function(self, function: Function, receiver: Value | None, call: Call, state: State) -> Value:
-        """Run a function of the examined code with known arguments; a subclass does."""
-        raise NotImplementedError
 
 
 class _Slice(Value):

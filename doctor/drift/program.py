@@ -75,6 +75,7 @@ class Program:
         self.records: dict[str, Record | None] = {}
         self.texts: dict[str, bytes | None] = {}
         self.split: dict[str, list[bytes]] = {}
+        self.listed: dict[str, dict[str, list[str]]] = {}
         self.families: dict[str, bool] = {}
         self.execute: Callable[[Record], None] = _not_connected
 
@@ -142,6 +143,8 @@ class Program:
         names: set[str] = set()
         for function in walk(record.tree):
             if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            if b"global " not in self.lines(record.name, function):
                 continue
             declared = {name for node in walk(function) if isinstance(node, ast.Global) for name in node.names}
             if not declared:
@@ -364,22 +367,28 @@ class Program:
             return record.listed
         assert record.tree is not None
         found = {text: "" for text in self._spelled(record) if text.isidentifier()}
-        folder = record.source.path.parent
-        for path in self.environment.files(record.package):
-            if folder not in path.parents:
-                continue
-            try:
-                text = path.read_bytes()
-            except OSError:
-                continue
-            module = self.environment.module_name(record.package, path)
-            for match in _ALL.finditer(text):
-                for name in _QUOTED.findall(match.group(1)):
-                    found.setdefault(name.decode("ascii", "replace"), module)
-            for match in _EXPORT.finditer(text):
-                found.setdefault(match.group(1).decode("ascii", "replace"), module)
+        prefix = f"{record.name}."
+        for module, names in self._listed(record.package).items():
+            if module == record.name or module.startswith(prefix):
+                for name in names:
+                    found.setdefault(name, module)
         record.listed = found
         return found
+
+    def _listed(self, package: Package) -> dict[str, list[str]]:
+        """Return the names that each module of a package lists in `__all__` or exports by a decorator."""
+        if package.name not in self.listed:
+            modules: dict[str, list[str]] = {}
+            for path in self.environment.files(package):
+                text = self.environment.peek(path)
+                names = [name for match in _ALL.finditer(text) for name in _QUOTED.findall(match.group(1))]
+                if b"@export" in text or b"@requires" in text:
+                    names += [match.group(1) for match in _EXPORT.finditer(text)]
+                if names:
+                    module = self.environment.module_name(package, path)
+                    modules[module] = [name.decode("ascii", "replace") for name in names]
+            self.listed[package.name] = modules
+        return self.listed[package.name]
 
 
 _ALL = re.compile(rb"^__all__\s*(?::[^=\n]*)?\+?=\s*[\[(](.*?)[\])]", re.S | re.M)

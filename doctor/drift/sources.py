@@ -239,6 +239,13 @@ class Environment:
             self.notices.append(Notice(subject, f"skipped: {error.strerror or error}"))
             return None
 
+    def peek(self, path: Path) -> bytes:
+        """Return the bytes of a file to search in; nothing, without a notice, where it cannot be read."""
+        try:
+            return path.read_bytes() if path.stat().st_size <= FILE_LIMIT else b""
+        except OSError:
+            return b""
+
     def parse(self, path: Path, subject: str) -> Parsed | None:
         """Return the syntax tree of a file; None, with a notice, where there is none."""
         data = self.read(path, subject)
