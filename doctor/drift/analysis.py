@@ -63,8 +63,8 @@ def analyze_caller(
     before = len(environment.notices)
     program = Program(environment, is_readable)
     collector = Collector(program, caller)
-    machine = Machine(program, collector, 0)
-    machine.deadline = time.monotonic() + seconds
+    machine = Machine(program, collector)
+    machine.budget.deadline = time.monotonic() + seconds
     run = _Run(machine, caller, callees)
     run.modules()
     run.functions()
@@ -115,14 +115,14 @@ class _Run:
             chosen.append(self.environment.module_name(self.caller, path))
         self.mentioning = frozenset(chosen)
         for name in chosen:
-            self.machine.budget = self.machine.steps + FUNCTION_STEPS
+            self.machine.budget.allow(FUNCTION_STEPS)
             record = self.program.record(name)
             if record is not None and record.package is self.caller:
                 self.records.append(record)
 
     def functions(self) -> None:
         """Run every function that uses another package, then those that become methods of its classes."""
-        start = self.machine.steps
+        start = self.machine.budget.steps
         capped = ""
         self._patches()
         for record in self.records:
@@ -143,12 +143,12 @@ class _Run:
                     or (owner is not None and (id(owner) in relevant_classes or self._derived(owner)))
                 ):
                     continue
-                if not capped and self.machine.steps - start > PACKAGE_STEPS:
+                if not capped and self.machine.budget.steps - start > PACKAGE_STEPS:
                     capped = "too large"
-                if not capped and time.monotonic() > self.machine.deadline:
+                if not capped and self.machine.budget.is_late:
                     capped = "out of time"
                 if capped:
-                    self.machine.deadline = math.inf
+                    self.machine.budget.deadline = math.inf
                     self._imports_only(record, function)
                     continue
                 self._run(function, None, seeds)
@@ -190,29 +190,27 @@ class _Run:
 
     def _run(self, function: Function, receiver: Value | None, seeds: dict[int, State]) -> None:
         machine = self.machine
-        machine.budget = machine.steps + FUNCTION_STEPS
+        machine.budget.allow(FUNCTION_STEPS)
         machine.nested = []
-        machine.handlers = []
         seed = None
         owner = function.owner
         if owner is not None and function.qualname.endswith(".backward"):
             seed = seeds.get(id(owner))
         try:
-            ends = machine.run_function(function, receiver, None, "", seed)
+            ends = machine.calls.run_function(function, receiver, None, "", seed)
         except (BudgetExceeded, Raised, RecursionError):
             ends = []
-            if machine.steps >= machine.budget:
+            if machine.budget.is_spent:
                 self.notices.append(Notice(f"{function.module}.{function.qualname}", "too many paths: checked in part"))
-        machine.running = []
         if owner is not None and function.qualname.endswith(".forward") and ends:
             seeds[id(owner)] = _kept([state for state, _ in ends])
         for inner in list(machine.nested):
-            machine.run_alone(inner, FUNCTION_STEPS // 4)
+            machine.calls.run_alone(inner, FUNCTION_STEPS // 4)
 
     def _imports_only(self, record: Record, function: Function) -> None:
         """Check the imports inside a function that is not run any more."""
         machine = self.machine
-        machine.budget = machine.steps + FUNCTION_STEPS
+        machine.budget.allow(FUNCTION_STEPS)
         for node in walk(function.node):
             if isinstance(node, ast.Try):
                 return
@@ -308,7 +306,7 @@ class _Run:
             return [True]
         found: list[bool] = []
         for name in candidates:
-            self.machine.budget = self.machine.steps + FUNCTION_STEPS
+            self.machine.budget.allow(FUNCTION_STEPS)
             record = self.program.record(name)
             if record is None or record.tree is None:
                 continue

@@ -136,7 +136,7 @@ def _from_tests(machine: Machine, record: Record) -> list[tuple[Function, str]]:
     machine.checker.dispatched.clear()
     for function in list(machine.functions.get(record.name, ())):
         if b"MethodType" in machine.program.lines(record.name, function.node):
-            machine.run_alone(function, DISPATCH_STEPS)
+            machine.calls.run_alone(function, DISPATCH_STEPS)
     return list(dict.fromkeys(machine.checker.dispatched))
 
 

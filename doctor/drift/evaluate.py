@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import ast
 import builtins
-import math
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from .checks import Checker
 from .classes import dotted
-from .containers import CONTAINER, arithmetic, compare, constant_method, mutated, truth, version_attribute
+from .containers import (
+    CONTAINER,
+    arithmetic,
+    compare,
+    constant_method,
+    mutated,
+    parameters_attribute,
+    truth,
+    version_attribute,
+)
 from .custom_ops import OPS, CustomOps
 from .frames import Call, Frame, function_value
-from .intrinsics import Context, builtin_call, external_value
+from .handlers import Handlers
+from .intrinsics import builtin_call, external_value
 from .program import Program
-from .state import BudgetExceeded, State, merge
+from .signatures import Signature
+from .state import Budget, State, merge, written
 from .values import (
     FALSE,
     NONE,
@@ -37,30 +47,62 @@ from .values import (
     choice,
 )
 
-#: The clock is read once in so many steps.
-CLOCK_STEPS = 256
 MUTATORS = frozenset(["append", "extend", "insert", "update", "pop", "setdefault", "clear", "remove"])
 
 
 class Evaluator:
-    """Evaluates expressions in a state; statements are run by a subclass."""
+    """Evaluates expressions in a state."""
 
-    def __init__(self, program: Program, checker: Checker, budget: int) -> None:
-        """Check uses through `checker`, and stop after `budget` steps."""
+    def __init__(self, program: Program, checker: Checker, handlers: Handlers, budget: Budget) -> None:
+        """Check uses through `checker`, within `budget`."""
         self.program = program
         self.checker = checker
-        self.custom_ops = CustomOps(program)
+        self.handlers = handlers
         self.budget = budget
-        self.deadline = math.inf
-        self.steps = 0
-        self.frame: Frame
-        self.context: Context
+        self.custom_ops = CustomOps(program)
+        self.frame = Frame.nowhere()
 
-    def tick(self, steps: int = 1) -> None:
-        """Count steps; raise BudgetExceeded when they are used up."""
-        self.steps += steps
-        if self.steps > self.budget or (self.steps % CLOCK_STEPS == 0 and time.monotonic() > self.deadline):
-            raise BudgetExceeded
+    @contextmanager
+    def within(self, frame: Frame) -> Iterator[None]:
+        """Evaluate in a frame for a while."""
+        outer, self.frame = self.frame, frame
+        try:
+            yield
+        finally:
+            self.frame = outer
+
+    # What the intrinsics need
+
+    def has_attribute(self, base: Value, name: str, state: State, node: ast.AST) -> bool | None:
+        """Tell whether a value has an attribute."""
+        return self.checker.has_attribute(self.frame, base, name)
+
+    def set_attribute(self, base: Value, name: str, value: Value, state: State) -> None:
+        """Assign an attribute, as `setattr` does."""
+        self.checker.store(self.frame, base, name, value, state)
+
+    def signature_of(self, value: Value) -> Signature | None:
+        """Return the signature of a callable."""
+        return self.checker.signature(value)
+
+    def raise_if_caught(self, exception: str) -> None:
+        """Raise an exception of the examined code if a handler catches it."""
+        self.handlers.raise_if_caught(exception)
+
+    def open_namespace(self) -> None:
+        """Note that the running module binds names in ways that are not followed."""
+        if self.frame.is_module:
+            self.frame.record.open = True
+
+    def import_module(self, module: str, node: ast.AST, state: State) -> Value:
+        """Return a module by name."""
+        if self.program.package(module) is None:
+            if self.program.is_absent(module):
+                self.handlers.raise_if_caught("ModuleNotFoundError")
+            return External(module)
+        if self.program.package(module) is self.frame.record.package:
+            return self.program.module_value(module)
+        return self.checker.import_module(self.frame, module, node, state)
 
     # Names
 
@@ -88,7 +130,7 @@ class Evaluator:
             return NONE
         if node.__class__ is ast.Constant:
             return Const(node.value)
-        self.tick()
+        self.budget.tick()
         method = _DISPATCH.get(type(node))
         if method is None:
             for child in ast.iter_child_nodes(node):
@@ -129,25 +171,10 @@ class Evaluator:
         if isinstance(base, VersionValue):
             return version_attribute(base, name)
         if isinstance(base, Parameters):
-            return self._parameters_attribute(base, name)
+            return parameters_attribute(base, name, self.checker.signature)
         if isinstance(base, Choice):
             return choice([self.attribute(item, name, node, state, False) for item in base.values])
         return self.checker.attribute(self.frame, base, name, node, state, checked)
-
-    def _parameters_attribute(self, base: Parameters, name: str) -> Value:
-        signature = self.checker.signature(base.target)
-        if name == "parameters":
-            return Parameters(base.target, "parameters")
-        if signature is None or base.view != "spec":
-            return Unknown("signature", True)
-        if name == "args":
-            return Sequence(tuple(Const(item.name) for item in signature.parameters if not item.keyword_only), True)
-        if name == "kwonlyargs":
-            return Sequence(tuple(Const(item.name) for item in signature.parameters if item.keyword_only), True)
-        if name == "defaults":
-            count = sum(1 for item in signature.parameters if not item.keyword_only and not item.required)
-            return Sequence((UNKNOWN,) * count) if count else Const(None)
-        return UNKNOWN
 
     def _tuple(self, node: ast.Tuple | ast.List | ast.Set, state: State) -> Value:
         items: list[Value] = []
@@ -444,7 +471,7 @@ class Evaluator:
         known = truth(value)
         if known is not None:
             return ([state], []) if known else ([], [state])
-        text, positive = _condition(test)
+        text, positive = written(test)
         if text in state.facts:
             return ([state], []) if state.facts[text] is positive else ([], [state])
         holds, fails = state.fork(), state.fork()
@@ -513,7 +540,7 @@ class Evaluator:
             joined.star, joined.keywords = call.star, function.keywords.updated(call.keywords)
             return self.call(function.target, joined, node, state)
         if isinstance(function, External):
-            return builtin_call(self.context, function.name, call, node, state)
+            return builtin_call(self, function.name, call, node, state)
         if isinstance(function, Unknown):
             owner = self._method_of_known(node, call, state)
             return owner if owner is not None else Unknown(environment=function.environment)
@@ -543,15 +570,6 @@ class _Slice(Value):
 
     def __init__(self, start: int | None, stop: int | None) -> None:
         self.start, self.stop = start, stop
-
-
-def _condition(test: ast.expr) -> tuple[str, bool]:
-    """Write a condition so that one and its opposite read the same; the second value tells which it was."""
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        opposite = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}.get(type(test.ops[0]))
-        if opposite is not None:
-            return ast.unparse(ast.Compare(test.left, [opposite()], test.comparators)), False
-    return ast.unparse(test), True
 
 
 _DISPATCH: dict[type[ast.expr], Callable[..., Value]] = {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping as MappingType
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from .findings import Kind
+from .findings import Kind, Release
 from .program import Record
 from .signatures import Arguments
+from .sources import Package, SourceFile
 from .state import State
 from .values import ClassInfo, Function, Mapping, Value
 
@@ -37,6 +39,12 @@ class Frame:
     context: str = ""
     """The functions that led here, outermost first."""
     declared_global: set[str] = field(default_factory=set)
+
+    @staticmethod
+    def nowhere() -> Frame:
+        """Return the frame before anything is run."""
+        nothing = Package("", Path(), Path(), Release(""))
+        return Frame(Record("", SourceFile("", Path(), False), nothing))
 
 
 @dataclass(frozen=True)

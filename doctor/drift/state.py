@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import math
 import re
+import time
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -10,6 +13,8 @@ from .values import UNKNOWN, Const, Mapping, Unknown, Value, carries, choice
 
 #: Paths kept apart in one function; beyond it they are joined and what differs is unknown.
 PATH_LIMIT = 24
+#: The clock is read once in so many steps.
+CLOCK_STEPS = 256
 
 
 class Raised(Exception):
@@ -22,6 +27,36 @@ class Raised(Exception):
 
 class BudgetExceeded(Exception):
     """The analysis of a package used all of its steps."""
+
+
+class Budget:
+    """Steps and seconds that an analysis may use."""
+
+    def __init__(self) -> None:
+        """Allow nothing yet."""
+        self.steps = 0
+        self.limit = 0
+        self.deadline = math.inf
+
+    def allow(self, steps: int) -> None:
+        """Allow this many steps from now on."""
+        self.limit = self.steps + steps
+
+    def tick(self) -> None:
+        """Count a step; raise BudgetExceeded when steps or seconds are used up."""
+        self.steps += 1
+        if self.steps > self.limit or (self.steps % CLOCK_STEPS == 0 and time.monotonic() > self.deadline):
+            raise BudgetExceeded
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the seconds are used up."""
+        return time.monotonic() > self.deadline
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the steps are used up."""
+        return self.steps >= self.limit
 
 
 @lru_cache(maxsize=20_000)
@@ -132,3 +167,12 @@ def _union(values: list[Value]) -> Value:
     if all(isinstance(item, (Const, Unknown)) for item in values):
         return UNKNOWN
     return choice(values)
+
+
+def written(test: ast.expr) -> tuple[str, bool]:
+    """Write a condition so that one and its opposite read the same; the second value tells which it was."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        opposite = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}.get(type(test.ops[0]))
+        if opposite is not None:
+            return ast.unparse(ast.Compare(test.left, [opposite()], test.comparators)), False
+    return ast.unparse(test), True
