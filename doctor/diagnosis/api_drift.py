@@ -18,6 +18,8 @@ from .examine import DiagnosisInput
 from .request import Request
 
 MOST_PROCESSES = 4
+#: Said of large packages; what such methods do is found where they are called.
+_MINOR = "methods that name no other package"
 #: What the caller does; the callee's name follows.
 _HEADLINES = {
     Kind.MISSING_MODULE: "imports modules that are not in",
@@ -154,7 +156,7 @@ def _notes(report: DriftReport) -> list[str]:
     names = {pair.caller.name for pair in report.pairs} | {pair.callee.name for pair in report.pairs}
     notes = [
         f"API drift: {item.subject}: {item.reason}" for item in report.notices
-        if item.subject.replace("_", "-") in names or item.reason.startswith("not analyzed")
+        if item.subject.replace("_", "-") in names and _MINOR not in item.reason
     ]  # fmt: skip
     unlisted = sum(item.severity is Severity.NOTE for item in report.findings)
     if unlisted:

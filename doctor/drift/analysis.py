@@ -31,9 +31,9 @@ from .values import (
     alternatives,
 )
 
-#: Steps for one function with all its paths, and for one package; about a microsecond each.
+#: Steps for one function with all its paths, and for one package; about seven microseconds each.
 FUNCTION_STEPS = 60_000
-PACKAGE_STEPS = 1_000_000
+PACKAGE_STEPS = 500_000
 #: A module that more files seem to import is taken for live.
 IMPORTERS = 60
 
@@ -64,7 +64,7 @@ def analyze_caller(
     program = Program(environment, is_readable)
     collector = Collector(program, caller)
     machine = Machine(program, collector)
-    machine.budget.deadline = time.monotonic() + seconds
+    machine.budget.deadline = time.process_time() + seconds
     run = _Run(machine, caller, callees)
     run.modules()
     run.functions()
@@ -93,6 +93,9 @@ class _Run:
         self.distributions = frozenset(item.release.name for item in self.callees)
         self.notices: list[Notice] = []
         self.records: list[Record] = []
+        self.limit = 0
+        self.capped = ""
+        """Why not all functions were run."""
 
     def modules(self) -> None:
         """Run every module of the caller that mentions a callee."""
@@ -121,43 +124,53 @@ class _Run:
                 self.records.append(record)
 
     def functions(self) -> None:
-        """Run every function that uses another package, then those that become methods of its classes."""
-        start = self.machine.budget.steps
-        capped = ""
+        """Run the functions that use another package, those that become methods of its classes, then their siblings."""
+        self.limit = self.machine.budget.steps + PACKAGE_STEPS
         self._patches()
+        naming, others = self._chosen()
+        self._run_all(naming)
+        where = "functions" if self.capped else "methods that name no other package"
+        for function, info in typed_functions(self.machine, self.records, self.callees):
+            self._run(function, Instance(info), {})
+        self._run_all(others)
+        if not self.capped:
+            check_overrides(self.machine, self.records)
+        else:
+            reason = f"{self.capped}: in some {where} only imports were checked"
+            self.notices.append(Notice(self.caller.name, reason))
+
+    def _run_all(self, functions: list[tuple[Record, Function]]) -> None:
+        """Run functions until steps or seconds of the package are used up; then check their imports only."""
+        budget = self.machine.budget
+        seeds: dict[int, State] = {}
+        for record, function in functions:
+            if not self.capped and (budget.steps > self.limit or budget.is_late):
+                self.capped = "out of time" if budget.is_late else "too large"
+                budget.deadline = math.inf
+            if self.capped:
+                self._imports_only(record, function)
+            else:
+                self._run(function, None, seeds)
+
+    def _chosen(self) -> tuple[list[tuple[Record, Function]], list[tuple[Record, Function]]]:
+        """Return the functions that name another package, and the other methods of their classes."""
+        naming: list[tuple[Record, Function]] = []
+        others: list[tuple[Record, Function]] = []
         for record in self.records:
             if record.tree is None:
                 continue
             interesting = mentions(self._interesting(record))
             functions = self.machine.functions.get(record.name, [])
-            relevant_classes = {
-                id(item.owner)
-                for item in functions
-                if item.owner is not None and self._uses(record, item.node, interesting)
-            }
-            seeds: dict[int, State] = {}
+            names = {id(item): self._uses(record, item.node, interesting) for item in functions}
+            classes = {id(item.owner) for item in functions if item.owner is not None and names[id(item)]}
             for function in sorted(functions, key=_forward_first):
                 owner = function.owner
-                if not (
-                    self._uses(record, function.node, interesting)
-                    or (owner is not None and (id(owner) in relevant_classes or self._derived(owner)))
-                ):
-                    continue
-                if not capped and self.machine.budget.steps - start > PACKAGE_STEPS:
-                    capped = "too large"
-                if not capped and self.machine.budget.is_late:
-                    capped = "out of time"
-                if capped:
-                    self.machine.budget.deadline = math.inf
-                    self._imports_only(record, function)
-                    continue
-                self._run(function, None, seeds)
-        if not capped:
-            for function, info in typed_functions(self.machine, self.records, self.callees):
-                self._run(function, Instance(info), {})
-            check_overrides(self.machine, self.records)
-        if capped:
-            self.notices.append(Notice(self.caller.name, f"{capped}: in some functions only imports were checked"))
+                if names[id(function)]:
+                    naming.append((record, function))
+                elif owner is not None and (id(owner) in classes or self._derived(owner)):
+                    first = function.qualname.endswith(".__init__")
+                    (naming if first else others).append((record, function))
+        return naming, others
 
     def _patches(self) -> None:
         """Note what the caller assigns to the modules and classes of others: that is not checked as they wrote it."""
