@@ -12,6 +12,7 @@ from doctor.drift.download import layout_sources, parse_pin, unpack_wheel
 from doctor.drift.findings import PairVerdict, Severity
 from doctor.drift.history import ApiHistory
 from doctor.drift.pipeline import DriftRequest, analyze
+from doctor.drift.worker import analyze_here
 from doctor.errors import DoctorError
 
 BROKEN = "from flash_attn.interface import backward\ndef f(a):\n    backward(a, a, a, a)\n"
@@ -184,3 +185,38 @@ def test_a_wheel_cannot_write_outside_its_folder(tmp_path):
 
 def _never(*given):
     raise AssertionError("the cache should have answered")
+
+
+def test_out_of_time_only_imports_are_checked_and_the_report_says_so(pair):
+    text = """
+        from flash_attn.interface import backward
+        def f(a):
+            from flash_attn.interface import gone
+            backward(a)
+    """
+    report = analyze(DriftRequest((pair(text).root,), seconds=0.0), run=analyze_here)
+    assert [item.name for item in report.findings] == ["gone"]
+    assert [item.reason for item in report.notices] == ["out of time: in some functions only imports were checked"]
+
+
+def test_a_worker_that_does_not_answer_costs_its_caller_only(pair, monkeypatch, tmp_path):
+    monkeypatch.setattr("doctor.drift.processes.PATIENCE", 0.0)
+    request = DriftRequest((pair(BROKEN).root,), cache=tmp_path / "cache")
+    report = analyze(request)
+    assert {item.reason for item in report.notices} == {"not analyzed: took longer than 0 s"}
+    assert not list((tmp_path / "cache").glob("*.json"))
+
+
+def test_ranges_name_the_releases_next_to_the_break(pair):
+    finding = HISTORY.explain(pair(BROKEN).definite()[0])
+    ranges = HISTORY.ranges([finding])
+    assert ranges.broken == (">=2.6.0,<2.8.0",) and ranges.working == (">=2.8.0", ">=2.5.8,<2.6.0")
+
+
+def test_the_history_names_the_release_of_the_caller_that_fixes_a_use(pair):
+    finding = pair(BROKEN).definite()[0]
+    spans = {"API004 flash_attn.interface.backward softcap": [["0.0.9", "0.2.0"]]}
+    history = ApiHistory({"callers": {"peft": {"flash-attn": spans}}})
+    assert history.explain(finding).history.fixed_in == "0.2.0"
+    assert history.ranges([finding]).fixed_in == "0.2.0"
+    assert ApiHistory({"callers": {"peft": {"flash-attn": {}}}}).fixed_in(finding) == ""
