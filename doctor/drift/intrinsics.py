@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from packaging.version import InvalidVersion, Version
 
 from .classes import lineage
-from .containers import CONTAINER, pairs, truth
+from .containers import CONTAINER, compare, pairs, truth
 from .frames import Call
 from .program import Program
 from .signatures import Signature
@@ -58,6 +58,11 @@ DEVICE_CALLS: dict[str, Value] = {
 }
 PARSERS = frozenset({"parse", "Version", "PkgVersion", "LooseVersion", "StrictVersion", "digit_version",
                      "parse_version", "LegacyVersion", "TorchVersion"})  # fmt: skip
+OPERATORS: dict[str, ast.cmpop] = {
+    "operator.lt": ast.Lt(), "operator.le": ast.LtE(), "operator.eq": ast.Eq(), "operator.ne": ast.NotEq(),
+    "operator.ge": ast.GtE(), "operator.gt": ast.Gt(),
+}  # fmt: skip
+_TYPES = {f"builtins.{kind.__name__}": kind for kind in (str, int, float, bool, bytes, tuple)}
 _METADATA = ("importlib.metadata.", "importlib_metadata.", "pkg_resources.")
 
 
@@ -145,6 +150,8 @@ def builtin_call(context: Context, name: str, call: Call, node: ast.Call, state:
         return _metadata_call(context, last, call)
     if name.startswith("builtins."):
         return _builtin(context, last, call, node, state)
+    if name in OPERATORS and len(call.positional) == 2:
+        return compare(OPERATORS[name], call.positional[0], call.positional[1], context.signature_of)
     if name == "functools.partial" and first is not None:
         return Partial(first, tuple(call.positional[1:]), call.keywords)
     if name in ("inspect.signature", "inspect.getfullargspec", "inspect.getargspec") and first is not None:
@@ -280,12 +287,20 @@ def _builtin_result(context: Context, name: str, call: Call, node: ast.Call, sta
 def _is_instance(context: Context, value: Value, kind: Value) -> Value:
     """Return whether an object is of a class; known for objects of classes with source."""
     kinds = kind.items if isinstance(kind, Sequence) else (kind,)
+    names = [item.name for item in kinds if isinstance(item, External)]
+    if isinstance(value, (Const, VersionValue)) and len(names) == len(kinds) and set(names) <= {*_TYPES, *_PARSED}:
+        plain_types = tuple(_TYPES[name] for name in names if name in _TYPES)
+        known = isinstance(value, Const) and isinstance(value.value, plain_types)
+        return Const(known or (isinstance(value, VersionValue) and not _PARSED.isdisjoint(names)))
     if not isinstance(value, Instance) or not all(isinstance(item, ClassValue) for item in kinds):
         return UNKNOWN
     order, closed, _ = lineage(context.program, value.info)
     if any(isinstance(item, ClassValue) and item.info in order for item in kinds):
         return TRUE
     return FALSE if closed and value.exact else UNKNOWN
+
+
+_PARSED = frozenset({"packaging.version.Version", "packaging.version._BaseVersion"})
 
 
 def _dict(call: Call) -> Value:

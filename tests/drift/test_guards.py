@@ -460,3 +460,25 @@ def test_part_of_an_environment_may_have_flash_attn(site):
     assert [item.name for item in site.definite()] == ["gone"]
     site.install("torch", "2.6.0", {"torch/__init__.py": ""})
     assert site.definite() == []
+
+
+def test_a_comparison_chosen_by_name_is_evaluated(pair):
+    text = """
+        import importlib.metadata
+        import operator as op
+        from packaging.version import Version, parse
+        OPERATIONS = {">": op.gt, "<": op.lt}
+        def compare_versions(library, operation, wanted):
+            if operation not in OPERATIONS.keys():
+                raise ValueError(operation)
+            operation = OPERATIONS[operation]
+            if isinstance(library, str):
+                library = parse(importlib.metadata.version(library))
+            return operation(library, parse(wanted))
+        def f():
+            if compare_versions("flash-attn", "<", "2.0"):
+                from flash_attn import gone
+            elif compare_versions("flash-attn", ">", "2.0"):
+                from flash_attn import lost
+    """
+    assert [(kind, name) for kind, name, _ in pair(text).labels()] == [("MISSING_NAME", "lost")]
