@@ -123,7 +123,7 @@ def _message(items: Sequence[Finding]) -> str:
     if first.reach is Reach.CONTEXT_PARALLEL:
         parts.append("runs only with context parallelism")
     elif first.reach is Reach.ON_DEMAND:
-        parts.append("runs when that module is imported")
+        parts.append("runs on demand only")
     more = len({(item.site, item.name) for item in items}) - 1
     if more:
         parts.append(f"and {more} more use{'s' * (more > 1)}")

@@ -155,6 +155,8 @@ class Collector:
             return Reach.CONTEXT_PARALLEL
         if item.at_import:
             return Reach.IMPORT if reached else Reach.ON_DEMAND
+        if imported and item.conditions:
+            return Reach.ON_DEMAND  # the author defers the import, and the workload decides whether it runs
         if item.scope.endswith("__init__"):
             return Reach.CONSTRUCTION
         return Reach.COMMON

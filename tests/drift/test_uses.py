@@ -150,3 +150,15 @@ def test_a_custom_operator_is_checked_by_its_python_function(pair, call):
 def test_an_operator_that_no_source_registers_is_unknown(pair):
     text = "import torch\ndef f(a):\n    torch.ops.flash_attn.compiled(a)\n    torch.ops.flash_attn._forward(a, a, a, 0.0)\n"
     assert pair(text, callee=OPERATORS).labels() == []
+
+
+def test_a_deferred_import_under_a_condition_is_a_warning(pair):
+    text = """
+        def always():
+            from flash_attn import gone
+        def sometimes(sharded):
+            if sharded:
+                from flash_attn import lost
+    """
+    found = {item.name: item.severity.value for item in pair(text).definite()}
+    assert found == {"gone": "error", "lost": "warning"}
