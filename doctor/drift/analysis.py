@@ -333,7 +333,8 @@ class _Run:
         for node in walk(record.tree):
             if not isinstance(node, (ast.Import, ast.ImportFrom)) or module not in _imported(record, node):
                 continue
-            if id(node) not in at_module_level or isinstance(node, ast.Import):
+            # A lazy module imports for type checkers what it gives on demand.
+            if record.lazy or id(node) not in at_module_level or isinstance(node, ast.Import):
                 found.append(True)
             else:
                 ran = self.machine.imports.get(module, [])

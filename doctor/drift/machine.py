@@ -35,6 +35,8 @@ from .values import (
 )  # fmt: skip
 
 UNROLLED = 6
+#: Steps of one module, which count for nothing that imports it.
+MODULE_STEPS = 60_000
 ACCEPTED_CLASS_DECORATORS = frozenset({"dataclass", "auto_docstring", "add_start_docstrings", "final", "requires",
                                        "total_ordering", "runtime_checkable", "unique", "no_type_check"})  # fmt: skip
 
@@ -76,7 +78,11 @@ class Machine:
         running, self.calls.running = self.calls.running, []
         states = [State({"__name__": Const(record.name), "__file__": UNKNOWN})]
         try:
-            with self.handlers.none(), self.values.within(Frame(record, is_module=True)):
+            with (
+                self.handlers.none(),
+                self.values.within(Frame(record, is_module=True)),
+                self.budget.apart(MODULE_STEPS),
+            ):
                 for statement in record.tree.body:
                     record.namespace = states[0].variables
                     flow = Flow()

@@ -6,7 +6,8 @@ import ast
 import math
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -44,6 +45,16 @@ class Budget:
     def allow(self, steps: int) -> None:
         """Allow this many steps from now on."""
         self.limit = self.steps + steps
+
+    @contextmanager
+    def apart(self, steps: int) -> Iterator[None]:
+        """Allow some steps for a part of the work that does not count for the rest."""
+        before, limit = self.steps, self.limit
+        self.allow(steps)
+        try:
+            yield
+        finally:
+            self.limit = limit + self.steps - before
 
     def tick(self) -> None:
         """Count a step; raise BudgetExceeded when steps or seconds are used up."""

@@ -482,3 +482,17 @@ def test_a_comparison_chosen_by_name_is_evaluated(pair):
                 from flash_attn import lost
     """
     assert [(kind, name) for kind, name, _ in pair(text).labels()] == [("MISSING_NAME", "lost")]
+
+
+def test_a_lazy_package_reaches_what_it_imports_for_type_checkers(pair):
+    lazy = """
+        import sys
+        from typing import TYPE_CHECKING
+        if TYPE_CHECKING:
+            from .use import f
+        else:
+            from .lazy import LazyModule
+            sys.modules[__name__] = LazyModule(__name__, {"use": ["f"]})
+    """
+    text = "from flash_attn import gone\ndef f(): pass\n"
+    assert [name for _, name, _ in pair(text, more={"peft/__init__.py": lazy}).labels()] == ["gone"]
