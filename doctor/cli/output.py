@@ -95,7 +95,7 @@ def deliver(render: Callable[[Any, Style], str], content: Any, file: str | None,
 
 
 def write(text: str, file: str | None) -> None:
-    """Write to stdout, or to a file as a whole or not at all."""
+    """Write to stdout, or to a file atomically."""
     if file is not None and file != "-":
         write_atomically(Path(file), text)
         return
