@@ -192,6 +192,7 @@ class Remedy:
     kind: RemedyKind = RemedyKind.FROM_RULE
     when: Mapping[str, Any] = field(default_factory=dict)  # conditions in the form of a rule's `when`
     build: str | None = None  # distribution to install at its release in a build of another package index
+    foreign: bool = False  # of a rule that is not built in: scripts show its commands and variables as comments
 
     @property
     def safe(self) -> bool:
@@ -209,6 +210,7 @@ class Change:
     after: str | None
     why: str
     resolves: tuple[str, ...] = ()
+    foreign: bool = False  # from a rule that is not built in
 
 
 @dataclass(frozen=True)
@@ -307,6 +309,7 @@ class Finding:
     confirmation: Confirmation | None = None
     reproduction: str | None = None  # a script that shows it, of torch and the library alone
     backends: tuple[str, ...] = ()
+    assumption: str = ""  # what it rests on beyond the facts: an assumed value, or every usual one
     cases: tuple[int, ...] = ()  # where several were judged: numbers of those it is found in, the evidence the first's
 
 

@@ -10,7 +10,7 @@ from doctor.diagnosis.judge import TOOL
 from doctor.diagnosis.pipeline import diagnose
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.report.formats import Renderer, renderer
-from doctor.report.page import printable
+from doctor.util.printable import printable
 
 from .options import (
     KERNEL_TIMEOUT,
@@ -60,7 +60,7 @@ def check(
 
         report = with_matrices(load_rulebook((*request.defaults.rules, *request.rules)), report)
     for render, item in outputs:
-        deliver(render, report, item.file, screen)
+        deliver(render, report, item.file, screen, commands=item.format == "github")
     return exit_code(report, fail_on or request.defaults.fail_on or "error")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import click
@@ -13,7 +11,6 @@ from doctor.diagnosis.pipeline import diagnose
 from doctor.errors import DoctorError
 from doctor.report.formats import renderer
 from doctor.report.requirements import render_pins
-from doctor.util.atomic_write import write_atomically
 
 from .options import (
     Color,
@@ -25,6 +22,7 @@ from .options import (
     seconds,
 )
 from .output import Destination, Screen, deliver, destinations, exit_code
+from .output import write as write_out
 from .request import TargetOptions, examines, request_of
 
 WRITE = "Write the fix"
@@ -156,7 +154,7 @@ def fix(
         refused = install.refused(report)
     plain = len(outputs) == 1 and outputs[0] == Destination("text", None) and report.proof is None
     if write is not None and not diff and refused:
-        sys.stdout.write("# no file is edited: the fix did not pass verification\n")
+        write_out("# no file is edited: the fix did not pass verification\n", None)
     elif write is not None or diff:
         from .fix_edit import edit
 
@@ -165,13 +163,13 @@ def fix(
             return exit_code(report, "error")
     if pin is not None:
         if pin == "-":
-            sys.stdout.write(render_pins(report))
+            write_out(render_pins(report), None)
             if report.proof is not None:
                 from .fix_install import tell_proof
 
                 tell_proof(report)
             return exit_code(report, "error") if decided is None else decided
-        write_atomically(Path(pin), render_pins(report), force=force)
+        write_out(render_pins(report), pin, force=force)
         screen.inform(f"wrote `{pin}`")
         if plain:
             return exit_code(report, "error")  # no other output was requested

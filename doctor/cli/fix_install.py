@@ -17,6 +17,7 @@ from doctor.errors import DoctorError
 from doctor.model import Report, Severity
 from doctor.report.proof import proof_text
 
+from .output import remark
 from .progress import Progress
 from .request import TargetOptions
 
@@ -69,7 +70,7 @@ def taken_back(options: InstallOptions, request: Request, progress: Progress) ->
 def tell_proof(report: Report) -> None:
     """The proof on stderr, where stdout carries something else."""
     if report.proof is not None:
-        sys.stderr.write(proof_text(report.proof))
+        remark(proof_text(report.proof))
 
 
 def _confirmed(plan: str, options: InstallOptions, progress: Progress) -> bool:
@@ -77,7 +78,7 @@ def _confirmed(plan: str, options: InstallOptions, progress: Progress) -> bool:
     if not options.yes and not sys.stdin.isatty():
         raise DoctorError("cannot request confirmation: stdin is no terminal", "`--yes` continues without confirmation")
     with progress.paused():
-        sys.stderr.write(plan)
+        remark(plan)
         if options.yes:
             return True
         sys.stderr.write("go ahead? [y/N] ")
@@ -101,7 +102,7 @@ def _ended_properly() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         for text in stop.args:  # in which state it leaves things
-            sys.stderr.write(f"{text}\n")
+            remark(f"{text}\n")
         raise KeyboardInterrupt from None
     finally:
         for number, handler in before.items():

@@ -13,6 +13,7 @@ from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.project.config import project_defaults
 from doctor.sources.project.propose import insert_section, inspect_project, section
 from doctor.util.atomic_write import write_atomically
+from doctor.util.reading import read_bytes
 
 from .output import write
 
@@ -54,10 +55,11 @@ def init(
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        return ""
-    except UnicodeDecodeError:
-        raise DoctorError(f"cannot read `{path}`: it is not UTF-8") from None
+        if not path.exists() and not path.is_symlink():
+            return ""
     except (OSError, ValueError) as problem:
         raise DoctorError(f"cannot read `{path}`: {reason_of(problem)}") from None
+    try:
+        return read_bytes(path, "project file").decode("utf-8")
+    except UnicodeDecodeError:
+        raise DoctorError(f"cannot read `{path}`: it is not UTF-8") from None

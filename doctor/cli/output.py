@@ -15,6 +15,8 @@ from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.model import SEVERITIES, Report
 from doctor.report.style import Style
 from doctor.util.atomic_write import write_atomically
+from doctor.util.printable import safe_text, without_commands
+from doctor.util.redact import without_credentials
 
 from .progress import Progress
 
@@ -48,8 +50,7 @@ class Screen:
     def inform(self, text: str) -> None:
         """Write progress to stderr, where a person reads it."""
         if not self.quiet and sys.stderr.isatty():
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
+            remark(f"{text}\n")
 
     @contextlib.contextmanager
     def working(self, first: str = "") -> Iterator[Progress]:
@@ -88,24 +89,45 @@ def destinations(formats: Sequence[str] | None, output: str | None) -> tuple[Des
     return tuple(Destination(item.format, output if item.file is None else item.file) for item in found)
 
 
-def deliver(render: Callable[[Any, Style], str], content: Any, file: str | None, screen: Screen) -> None:
-    """Render an answer and write it to a file or stdout."""
-    to_file = file is not None and file != "-"
-    write(render(content, screen.style(to_file=to_file)), file)
+def deliver(
+    render: Callable[[Any, Style], str], content: Any, file: str | None, screen: Screen, *, commands: bool = False
+) -> None:
+    """Render an answer and write it to a file or stdout; `commands`: its workflow commands are meant."""
+    style = screen.style(to_file=file is not None and file != "-")
+    write(render(content, style), file, colored=style.color, commands=commands)
 
 
-def write(text: str, file: str | None) -> None:
-    """Write to stdout, or to a file atomically."""
+def write(text: str, file: str | None, *, colored: bool = False, commands: bool = False, force: bool = True) -> None:
+    """Write an answer to stdout, or to a file atomically.
+
+    Every answer of every command goes through here: control characters are spelled out, credentials become `…`, and in
+    the log of GitHub Actions no line is a workflow command unless `commands` says that they are ours.
+    """
+    text = without_credentials(safe_text(text, colored=colored))
     if file is not None and file != "-":
-        write_atomically(Path(file), text)
+        write_atomically(Path(file), text, force=force)
         return
+    if not commands and os.environ.get("GITHUB_ACTIONS"):
+        text = without_commands(text)
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as problem:
-        raise NoDiagnosis(f"cannot write the answer: {reason_of(problem)}") from None
+        raise unwritable(problem) from None
+
+
+def unwritable(problem: OSError) -> NoDiagnosis:
+    """Return the error for a stdout that takes nothing: a full disk, a device that is gone."""
+    return NoDiagnosis(f"cannot write the answer: {reason_of(problem)}")
+
+
+def remark(text: str) -> None:
+    """Write to stderr, as safe as an answer; a stderr that takes nothing is no error."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(without_commands(without_credentials(safe_text(text))))
+        sys.stderr.flush()
 
 
 def require_all_read(unread: Sequence[str]) -> None:

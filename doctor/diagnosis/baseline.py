@@ -12,7 +12,7 @@ from doctor.errors import DoctorError
 from doctor.model import SEVERITIES, Case, Finding
 from doctor.report.cases import label
 from doctor.report.fingerprint import Seen, fingerprint, fingerprint_of, of_environment
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import read_text
 
 Name = tuple[str, str | None, str | None]  # environment, GPU, job of a case
 
@@ -50,7 +50,7 @@ def read_baseline(path: Path) -> Baseline:
     One that was itself written with a baseline passes on what that one had.
     """
 
-    text = read_text(path, "baseline")
+    text = read_text(path, "baseline", named=True)
     hint = "a baseline is a report that `attn-doctor check --format json --output FILE` wrote"
     try:
         content = json.loads(text)

@@ -100,10 +100,11 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
     if names_no_job(request, facts):
         model, workload = request.defaults.model, request.defaults.workload
         facts = facts.with_(*request.defaults.workload_facts.values())
-    if model is not None:
-        facts = lay_over(facts, inputs.model(model))
-    if workload is not None:
-        facts = facts.with_(*inputs.workload(workload).values())
+    with request.defaults.naming(filter(None, (model, workload))):
+        if model is not None:
+            facts = lay_over(facts, inputs.model(model))
+        if workload is not None:
+            facts = facts.with_(*inputs.workload(workload).values())
     said = request.given.with_(*parse_settings(request.settings).values())
     gpu = request.gpu or (request.defaults.gpu if takes_project_gpus(request, examined) else None)
     if gpu:
@@ -150,7 +151,9 @@ def environment_of(request: Request, rulebook: Rulebook, query: InterpreterQuery
     if request.declared:
         from doctor.sources.manifests.read import read_manifests  # door: manifests
 
-        declaration = read_manifests(request.declared, parse_settings(request.settings), watch_of(rulebook))
+        stated = parse_settings(request.settings)
+        with request.defaults.naming(request.declared):
+            declaration = read_manifests(request.declared, stated, watch_of(rulebook))
         return DiagnosisInput(
             declaration.facts, None, "the environment is only declared", None, declaration,
             f"declared in {', '.join(request.declared)}",

@@ -15,6 +15,7 @@ from doctor.packages.index import load_index
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import SharedEvaluations
+from doctor.rulebook.usual import weigh
 from doctor.solver.constraints import Limits
 
 from .examine import DiagnosisInput
@@ -49,6 +50,7 @@ def apply_rules(
     """
     facts = examined.facts
     assessment = evaluate(rulebook, facts) if grounds is None else grounds.evaluate(None, facts)
+    assessment = weigh(rulebook, facts, assessment)
     found = with_backend_findings(rulebook, assessment)
     if examined.declaration is None or not examined.declaration.open:
         return RuleVerdict(assessment, found, assessment)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from doctor.errors import NoDiagnosis
 from doctor.model import ABSENT, Confirmation, Fact, Finding, Fix, Infeasible, Prediction, Report
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.resolver import FactResolver
@@ -124,7 +125,10 @@ def _confirm(
     job = job_of(known, [key for key in examined.facts if key.startswith("workload.")])
     ahead = ahead if ahead is not None and ahead.python == examined.python else None
     bench = KernelRunner(examined.python, request.timeout, programs_dir(), ahead, examined.variables)
-    return confirm(found, known, assessment.predictions, job, bench, on_step, reassess)
+    try:
+        return confirm(found, known, assessment.predictions, job, bench, on_step, reassess)
+    except NoDiagnosis as problem:  # a file system without room for the kernels hides no finding
+        return found, (), (f"no kernel was run: {problem.message}",), assessment.predictions, {}
 
 
 def prewarm_kernels(request: Request) -> PrewarmedProcess | None:
@@ -138,7 +142,10 @@ def prewarm_kernels(request: Request) -> PrewarmedProcess | None:
         return None
     from doctor.runner.batch import prewarm
 
-    return prewarm(named_interpreter(request.python) or sys.executable)
+    try:
+        return prewarm(named_interpreter(request.python) or sys.executable)
+    except NoDiagnosis:  # no folder for the kernels: where one is needed, the report says so
+        return None
 
 
 #: Files that show a driver without loading it: Linux, Linux under Windows.

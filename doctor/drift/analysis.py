@@ -105,7 +105,7 @@ class CallerResult:
 
 
 def is_readable(package: Package) -> bool:
-    """Tell whether a package is part of the stack, or the user's own code."""
+    """Return whether a package is part of the stack, or the user's own code."""
     return package.is_code or package.release.name in STACK
 
 
@@ -319,7 +319,7 @@ class _Run:
         return False
 
     def _uses(self, record: Record, node: ast.AST, interesting: re.Pattern[bytes]) -> bool:
-        """Tell whether the text of a function has one of these words."""
+        """Return whether the text of a function has one of these words."""
         lines = self.lines.get(record.name)
         if lines is None:
             lines = self.lines[record.name] = (self.program.text(record.name) or b"").split(b"\n")
@@ -327,7 +327,7 @@ class _Run:
         return interesting.search(b"\n".join(lines[first - 1 : last])) is not None
 
     def _derived(self, info: ClassInfo) -> bool:
-        """Tell whether a class inherits from one of another package."""
+        """Return whether a class inherits from one of another package."""
         return any(item.module.partition(".")[0] in self.tops for item in lineage(self.program, info)[0])
 
     # Reachability inside the caller

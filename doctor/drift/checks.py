@@ -67,7 +67,7 @@ class Checker:
         self.patches: list[tuple[ClassInfo, str, Function]] = []
 
     def foreign(self, frame: Frame, module: str) -> bool:
-        """Tell whether a module belongs to another package than the code that is run."""
+        """Return whether a module belongs to another package than the code that is run."""
         package = self.program.package(module)
         return package is not None and package is not frame.record.package
 
@@ -166,7 +166,7 @@ class Checker:
         return self._missing(frame, base.info, foreign[0], name, node, state, checked)
 
     def _spelled_by(self, frame: Frame, name: str) -> bool:
-        """Tell whether the caller's own code defines or assigns an attribute of this name anywhere."""
+        """Return whether the caller's own code defines or assigns an attribute of this name anywhere."""
         pattern = re.compile(rf"(?:def\s+{name}\b|\.{name}\s*[:=][^=]|[\"']{name}[\"']|^\s+{name}\s*[:=])", re.M)
         for path in self.program.environment.files(frame.record.package):
             try:
@@ -400,7 +400,7 @@ class Checker:
         return Violation(Kind.MISSING_MODULE, module, missing, f"there is no module `{missing}`", module)
 
     def has_attribute(self, frame: Frame, base: Value, name: str) -> bool | None:
-        """Tell whether `hasattr(base, name)`; None when unknown."""
+        """Return whether `hasattr(base, name)`; None when unknown."""
         if isinstance(base, ModuleValue):
             found = self.program.member(base.name, name)
             if found is None:

@@ -167,7 +167,7 @@ _RANK = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
 def breaks(finding: Finding) -> bool:
-    """Tell whether a finding makes its pair broken: it surely fails, and on more than a missing model."""
+    """Return whether a finding makes its pair broken: it surely fails, and on more than a missing model."""
     return (
         finding.certainty is Certainty.DEFINITE
         and finding.reach is not Reach.FEATURE

@@ -182,7 +182,7 @@ class Minimum:
                 self.versions |= versions
 
     def refuses(self, name: str) -> bool:
-        """Tell whether a class belongs to a model whose minimum version is not met by the only callee."""
+        """Return whether a class belongs to a model whose minimum version is not met by the only callee."""
         stems = {match.group(1): text for key, text in self.versions.items() if (match := _STEM.match(key))}
         fitting = [stem for stem in stems if name.startswith(stem)]
         if not fitting or not self.installed:

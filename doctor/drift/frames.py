@@ -81,7 +81,7 @@ class Call:
 
 
 def catches(handler: frozenset[str], exception: str) -> bool:
-    """Tell whether an `except` clause with these names catches an exception."""
+    """Return whether an `except` clause with these names catches an exception."""
     for name in handler:
         if name in ("", "Exception", "BaseException", exception) or exception in _CATCHES.get(name, ()):
             return True

@@ -105,7 +105,7 @@ class FunctionRunner(Evaluator):
     # The interface of the intrinsics
 
     def has_attribute(self, base: Value, name: str, state: State, node: ast.AST) -> bool | None:
-        """Tell whether a value has an attribute."""
+        """Return whether a value has an attribute."""
         return self.checker.has_attribute(self.frame, base, name)
 
     def set_attribute(self, base: Value, name: str, value: Value, state: State) -> None:
@@ -272,7 +272,7 @@ class FunctionRunner(Evaluator):
 
 
 def _follows(value: Value) -> bool:
-    """Tell whether an argument makes it worth running the function that receives it."""
+    """Return whether an argument makes it worth running the function that receives it."""
     if isinstance(value, (Function, Bound, Partial, ClassValue, ModuleValue)) or (
         isinstance(value, Mapping) and value.entries
     ):

@@ -251,7 +251,7 @@ def _name_of(entry: os.DirEntry[str]) -> str:
 
 
 def _too_deep(data: bytes) -> bool:
-    """Tell whether a file may nest brackets too deeply for the parser; brackets in strings count too."""
+    """Return whether a file may nest brackets too deeply for the parser; brackets in strings count too."""
     if len(_OPENERS.findall(data)) < DEPTH_LIMIT:
         return False
     depth = 0

@@ -248,7 +248,7 @@ def alternatives(value: Value) -> tuple[Value, ...]:
 
 
 def carries(value: Value, depth: int = 3) -> bool:
-    """Tell whether a value is worth keeping apart: functions, classes, modules, versions and what contains them."""
+    """Return whether a value is worth keeping apart: functions, classes, modules, versions and what contains them."""
     if isinstance(value, (Unknown, Const)):
         return False
     if isinstance(value, Sequence):

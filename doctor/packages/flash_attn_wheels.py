@@ -145,7 +145,7 @@ def nearest(place: WheelTarget, version: str | None) -> tuple[Wheel, ...]:
         [] if here else there
     )
     if same_release and place.torch is not None:
-        goal = parse_version(minor(place.torch)).release
+        goal = (*parse_version(minor(place.torch)).release, 0)  # torch 2 counts as 2.0
 
         def away(wheel: Wheel) -> tuple[Any, ...]:
             found = parse_version(wheel.torch).release

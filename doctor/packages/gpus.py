@@ -18,7 +18,7 @@ GPU_KEYS = ("gpu.sm", "gpu.name", "gpu.memory_bytes", "gpu.all", "gpu.mig")
 #: Name of a GPU -> its `sm`, `memory_gib` and `aliases`; or a CUDA release -> its `driver`.
 Table = Mapping[str, Mapping[str, Any]]
 
-_CAPABILITY = r"(?i)(?:sm|compute)?[_ ]?(\d{1,2})\.?(\d)[af]?"
+_CAPABILITY = r"(?i)(?:sm|compute)?[_ ]?([0-9]{1,2})\.?([0-9])[af]?"
 #: Accelerators of other vendors -> what to call them.
 _OTHERS = (
     (r"(amd)?(instinct|radeon)?(mi\d{2,3}[a-z]?|rx\d{4}\w*|radeon\w*|gfx\d+\w*)", "AMD GPUs"),

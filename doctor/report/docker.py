@@ -29,6 +29,8 @@ def _argument(name: str, computed: str = "") -> Iterator[str]:
 
 
 def _instruction(line: FixLine) -> str:
+    if line.foreign:
+        return shell_line(line)
     if line.kind == LineKind.SET:
         return f"ENV {line.names[0]}={flat(line.text)}"
     if line.kind == LineKind.UNSET:  # an image cannot unset what an earlier line sets

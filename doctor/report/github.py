@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from doctor.model import Finding, Report, Severity
+from doctor.util.printable import printable
 
 from .cases import message_of
 from .locations import place_of
-from .page import printable
 from .style import Style
 from .summary import conclusion
 from .text import details_text

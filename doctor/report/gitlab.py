@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from doctor.model import Finding, Report
+from doctor.util.printable import printable
 
 from .cases import message_of
 from .fingerprint import fingerprint
 from .locations import home_of
 from .markdown import rule_help
-from .page import printable
 from .style import Style
 
 #: Ours → one of GitLab's five.

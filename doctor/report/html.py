@@ -26,12 +26,12 @@ from doctor.model import (
     Reason,
     Report,
 )
+from doctor.util.printable import printable
 
 from .cases import backends_of, messages, readings, where
 from .fix_text import alternative_lines, fix_lines, no_pin_lead
 from .locations import place_of
 from .memory_chart import memory_chart
-from .page import printable
 from .style import Style
 from .summary import (
     alone,

@@ -6,11 +6,11 @@ import re
 from html import escape
 
 from doctor.model import ChangeKind, Evidence, Fact, Finding, Fix, Prediction, Report
+from doctor.util.printable import printable
 
 from .cases import messages, readings, rows, where
 from .fix_text import alternative_lines, fix_lines, no_pin_lead
 from .locations import place_of
-from .page import printable
 from .proof import proof_text
 from .style import Style
 from .summary import (

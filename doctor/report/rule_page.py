@@ -104,7 +104,8 @@ def as_markdown(page: RulePage) -> str:
             if block.kind == TEXT:
                 lines += [escaped(line) for line in block.lines]
             elif block.kind == CODE:
-                lines += ["```text", *block.lines, "```"]
+                fence = "`" * (2 + max(2, *(len(run) for line in block.lines for run in re.findall("`+", line)), 1))
+                lines += [f"{fence[1:]}text", *block.lines, fence[1:]]
             else:
                 lines += [_item(line) for line in block.lines]
     return "\n".join(lines) + "\n"
@@ -195,7 +196,10 @@ def escaped(text: str) -> str:
     return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>#|])", r"\\\1", part) for part in parts)
 
 
+_LINK = r"https://[^\s<>\"\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]+"
+
+
 def _item(line: str) -> str:
     text = line.lstrip()
     margin = " " * 2 * (len(line) - len(text))  # Markdown wants four blanks a level
-    return f"{margin}- " + (f"<{text}>" if text.startswith("https://") else escaped(text))
+    return f"{margin}- " + (f"<{text}>" if re.fullmatch(_LINK, text) else escaped(text))

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from doctor.model import Fix, InstallPlan, Report, Severity
+from doctor.util.printable import printable
 
 from .fix_text import FixLine, LineKind, ordered_lines, other_lines
-from .page import printable
 from .style import Style
 
 _USED = re.compile(r"\$\{?(\w+)")

@@ -21,6 +21,7 @@ from doctor.model import (
 )
 
 from .backends import Predictor, order_that_counts
+from .conditions import parse_conditions
 from .messages import PLACEHOLDER, interpolate, missing_keys
 from .resolver import FactResolver
 from .rule import Rule, as_tuple
@@ -76,6 +77,7 @@ def evaluate(rulebook: Rulebook, facts: Facts, implied: Mapping[str, Fact] | Non
         for finding in findings
         if not fired.intersection(as_tuple(rulebook.rules[finding.rule].body.get("yields_to")))
     ]
+    findings = [_with_reasons(rulebook, finding, known, tuple(predictions.values())) for finding in findings]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -_weight(rulebook, finding), finding.rule))
     undetermined = tuple(
         Undetermined(
@@ -129,6 +131,40 @@ def finding_of(rule: Rule, known: FactResolver, severity: Severity, message: str
     )
 
 
+def _with_reasons(
+    rulebook: Rulebook, finding: Finding, known: FactResolver, predictions: tuple[Prediction, ...]
+) -> Finding:
+    """Return a finding that rests on a choice of backend with the remedies of what speaks against the backends."""
+    rule = rulebook.rules[finding.rule]
+    if "fix_reasons" not in rule.body:
+        return finding
+    return replace(finding, alternatives=all_alternatives(rulebook, rule, known, predictions))
+
+
+def all_alternatives(
+    rulebook: Rulebook, rule: Rule, known: FactResolver, predictions: tuple[Prediction, ...]
+) -> tuple[Remedy, ...]:
+    """Return the rule's fixes, after those of the rules against the backends of the library `fix_reasons` names."""
+    library = rule.body.get("fix_reasons")
+    reasons = (
+        reason.rule
+        for prediction in predictions
+        if prediction.library == library
+        for candidate in prediction.candidates
+        if candidate.available is False
+        for reason in candidate.reasons
+    )
+    named = [rulebook.rules[name] for name in dict.fromkeys(reasons) if name in rulebook.rules]
+    found = [
+        remedy
+        for item in named
+        for remedy in filled_alternatives(item, known)
+        if not remedy.when or parse_conditions(remedy.when).holds(known) is not False
+    ]
+    return tuple([*(remedy for number, remedy in enumerate(found) if remedy not in found[:number]),
+                  *filled_alternatives(rule, known)])  # fmt: skip
+
+
 def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
     """Return the rule's fixes with each `{fact.key}` of a range filled in; one that lacks a fact is left out."""
     ways = []
@@ -163,7 +199,7 @@ NO_BACKEND = "NO_BACKEND"
 def with_backend_findings(rulebook: Rulebook, assessment: Assessment) -> tuple[Finding, ...]:
     """The findings, and one for each library whose attention cannot run although no error says so."""
     findings = assessment.findings
-    if any(finding.severity == Severity.ERROR for finding in findings):
+    if any(finding.severity == Severity.ERROR or finding.assumption for finding in findings):
         return findings
     added = []
     for prediction in assessment.predictions:

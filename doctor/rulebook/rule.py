@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from doctor.model import ABSENT, FixSafety, Remedy, Severity
+from doctor.util.resources import rules_dir
 
 from .conditions import Condition, Deferred, parse_conditions
 from .decisions import DecisionList
@@ -78,7 +80,8 @@ class Rule:
     @cached_property
     def alternatives(self) -> tuple[Remedy, ...]:
         """The fixes, best first."""
-        return tuple(_alternative(item) for item in self.body.get("fix") or ())
+        foreign = not is_built_in(self.path)
+        return tuple(_alternative(item, foreign) for item in self.body.get("fix") or ())
 
 
 #: (condition or None, backends best first): the first entry whose condition holds counts
@@ -192,7 +195,12 @@ def _backend(item: Mapping[str, Any]) -> Backend:
     return Backend(item["id"], item["title"], item.get("part_of"), str(item.get("unfused")).lower() == "true")
 
 
-def _alternative(item: Mapping[str, Any]) -> Remedy:
+def is_built_in(path: str) -> bool:
+    """Return whether a rule file belongs to the rulebook that ships with attn-doctor."""
+    return os.path.abspath(path).startswith(f"{rules_dir()}{os.sep}")  # noqa: PTH100 - for every rule: no Path
+
+
+def _alternative(item: Mapping[str, Any], foreign: bool) -> Remedy:
     return Remedy(
         require=item.get("require") or {},
         set_env=item.get("set_env") or {},
@@ -205,4 +213,5 @@ def _alternative(item: Mapping[str, Any]) -> Remedy:
         then=item.get("then") or {},
         when=item.get("when") or {},
         build=item.get("build"),
+        foreign=foreign,
     )

@@ -110,7 +110,10 @@ def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]
         if is_change(present, value):
             rules = _rules_where(plan, lambda p, name=name: name in p.set_env or name in p.unset_env)
             after = None if value == ABSENT else value
-            changes.append(Change(ChangeKind.ENV, name, _shown(present), after, _summary(repair, rules), rules))
+            foreign = any(pick.alternative.foreign for pick in plan.picks if pick.rule in rules)
+            changes.append(
+                Change(ChangeKind.ENV, name, _shown(present), after, _summary(repair, rules), rules, foreign)
+            )
     by_code = {key for pick in plan.picks if pick.alternative.call for key in pick.alternative.config}
     for key, value in plan.config.items():
         if key in by_code or key.removeprefix("workload.") in by_code:
@@ -124,8 +127,9 @@ def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]
             )
     for pick in plan.picks:
         if pick.alternative.call:
-            text = pick.alternative.call
-            changes.append(Change(ChangeKind.CALL, text, None, text, _summary(repair, (pick.rule,)), (pick.rule,)))
+            text, foreign = pick.alternative.call, pick.alternative.foreign
+            why = _summary(repair, (pick.rule,))
+            changes.append(Change(ChangeKind.CALL, text, None, text, why, (pick.rule,), foreign))
     return tuple(changes)
 
 

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from doctor.errors import DoctorError
-from doctor.util.yaml_text import MAX_BYTES, MAX_DEPTH, parse_yaml, read_text
+from doctor.util.reading import MAX_BYTES, read_text
+from doctor.util.yaml_text import MAX_DEPTH, parse_yaml
 
 
 def parse(text):

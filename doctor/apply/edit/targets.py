@@ -11,7 +11,7 @@ from doctor.sources.manifests.base import MAX_BYTES, FileRole, ManifestKind
 from doctor.sources.manifests.detect import UnknownKind, kind_of
 from doctor.sources.manifests.discover import discover
 from doctor.sources.watch import Watch
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import read_text
 
 _EDITED = (ManifestKind.REQUIREMENTS, ManifestKind.PYPROJECT)
 #: Kind of a lock file → (what it is made from, the command that regenerates it).

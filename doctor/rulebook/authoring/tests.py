@@ -23,8 +23,9 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import Source, read_source
+from doctor.util.reading import read_text
 from doctor.util.resources import rules_dir
-from doctor.util.yaml_text import parse_yaml, read_text
+from doctor.util.yaml_text import parse_yaml
 
 VERDICTS: Mapping[str, bool | None] = {"fires": True, "silent": False, "undetermined": None}
 

@@ -14,6 +14,7 @@ from doctor.packages.gpus import gpu_facts
 from doctor.sources.manifests.base import FileRole, ManifestKind
 from doctor.sources.manifests.discover import discover
 from doctor.sources.watch import Watch
+from doctor.util.reading import read_bytes
 
 from .config import SECTION, read_defaults, section_of
 
@@ -86,10 +87,9 @@ def _walk(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
 def _is_model(path: Path) -> bool:
     """Return whether a JSON file is a Hugging Face model config: it has a `model_type`."""
     try:
-        if not path.is_file() or path.stat().st_size > _LARGEST:
-            return False
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        data = read_bytes(path, "model config", _LARGEST)
+        content = json.loads(data)
+    except (DoctorError, ValueError, RecursionError):
         return False
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         return False
@@ -99,10 +99,8 @@ def _is_model(path: Path) -> bool:
 def _requested_gpus(path: Path, watch: Watch) -> Iterator[str]:
     """Yield the GPUs that a job script or manifest requests from a scheduler by name."""
     try:
-        if not path.is_file() or path.stat().st_size > _LARGEST:
-            return
-        text = path.read_text("utf-8", "replace")
-    except OSError:
+        text = read_bytes(path, "job script", _LARGEST).decode("utf-8", "replace")
+    except DoctorError:
         return
     for match in _REQUESTED_GPU.finditer(text):
         for name in re.split(r"[|&,]", str(match[match.lastgroup or 0]).lower()):

@@ -11,7 +11,8 @@ from doctor.errors import DoctorError
 from doctor.facts.kinds import INTEGER, WINDOW
 from doctor.facts.vocabulary import TERMS, nearest, parse, term
 from doctor.model import ABSENT, Fact, Facts
-from doctor.util.yaml_text import parse_yaml, read_text
+from doctor.util.reading import read_text
+from doctor.util.yaml_text import parse_yaml
 
 PREFIX = "workload."
 LONG_FORM = ("value", "source", "raw", "problem")
@@ -39,7 +40,7 @@ LARGEST = 1 << 40  # no tensor dimension is longer; keeps derived products print
 
 def read_workload(path: Path) -> Facts:
     """Return the workload of a YAML or JSON file; DoctorError names the file, the line and the nearest key."""
-    content, lines = _load(read_text(path, "workload file"), str(path))
+    content, lines = _load(read_text(path, "workload file", named=True), str(path))
     if content is None:
         raise DoctorError(f"{path}: the workload file is empty", "write keys such as `head_dim_qk: 128`")
     if not isinstance(content, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from doctor.model import ABSENT, Fact
 from doctor.sources.watch import Watch
-from doctor.util.redact import is_secret, tilde
+from doctor.util.redact import NOT_READ, is_secret, tilde
 
 from .shell import UNKNOWN
 
@@ -24,13 +24,14 @@ def variable(name: str, value: str | None, place: str, *, certain: bool = True) 
     """Return `env.<NAME>` as a file sets it: `absent` where it is unset, unknown where only the running job knows."""
     key = f"env.{name}"
     if not certain:
-        return Fact(key, None, place, value, f"{place} sets it under a condition")
+        raw = None if value is None or is_secret(name, value) else value
+        return Fact(key, None, place, raw, f"{place} sets it under a condition")
     if value is None:
         return Fact(key, ABSENT, place)
     if UNKNOWN in value:
         return Fact(key, None, place, problem=f"{place} sets it to a value that only the running job knows")
     if is_secret(name, value):
-        return Fact(key, None, place, problem="set, but looks like a secret: not read")
+        return Fact(key, None, place, problem=NOT_READ)
     if len(value) > _LONGEST:
         return Fact(key, None, place, problem=f"set, but longer than {_LONGEST} characters")
     return Fact(key, tilde(value).strip(), place)
