@@ -121,8 +121,8 @@ def imports(tops: Iterable[str], distributions: Iterable[str]) -> re.Pattern[byt
     either = b"|".join(sorted(re.escape(name.encode()) for name in {*tops, *distributions}))
     listed = rb"(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*"
     statement = rb"^[ \t]*(?:from|import)[ \t]+" + listed + rb"(?:" + top + rb")(?!\w)"
-    asked = rb"(?:import_module|__import__|version|distribution|find_spec|modules)"
-    by_text = asked + rb"[(\[]\s*[\"'](?:" + either + rb")(?!\w)"
+    loaders = rb"(?:import_module|__import__|version|distribution|find_spec|modules)"
+    by_text = loaders + rb"[(\[]\s*[\"'](?:" + either + rb")(?!\w)"
     custom_op = rb"torch\.ops\.(?:" + top + rb")(?!\w)"
     return re.compile(b"|".join((statement, by_text, custom_op)), re.M)
 
@@ -350,7 +350,7 @@ class _Run:
         return frozenset(found)
 
     def live(self) -> dict[str, bool]:
-        """Tell for modules with findings whether an import on a live path, outside any handler, reaches them."""
+        """Return for modules with findings whether an import on a live path, outside any handler, reaches them."""
         result: dict[str, bool] = {}
         for item in self.machine.checker.sink.seen.values():  # type: ignore[attr-defined]
             name = item.frame_module

@@ -94,7 +94,7 @@ class Collector:
     def findings(self, reached: frozenset[str], live: dict[str, bool]) -> list[Finding]:
         """Return the findings.
 
-        `reached` holds the modules that importing the caller imports. `live` tells for a module whether any import of
+        `reached` holds the modules that importing the caller imports. `live` says for a module whether any import of
         it is on a live path and unguarded; findings in modules that no live import reaches are left out.
         """
         found = []

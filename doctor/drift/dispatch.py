@@ -23,7 +23,7 @@ _STEM = re.compile(r"([A-Z]\w*?)(?:For[A-Z]\w*|Model)$")
 def typed_functions(
     machine: Machine, records: list[Record], callees: list[Package]
 ) -> list[tuple[Function, ClassInfo]]:
-    """Return functions with the classes that they become methods of, as tables and tests by class name tell.
+    """Return functions with the classes that they become methods of, from tables and tests by class name.
 
     Three forms are understood: a dict from class names to functions; `if type(m).__name__ == "X": m.forward =
     MethodType(f, m)`; and `X.forward = f`, which the interpreter has noted already.

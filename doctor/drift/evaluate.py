@@ -542,7 +542,7 @@ class _Slice(Value):
 
 
 def _condition(test: ast.expr) -> tuple[str, bool]:
-    """Write a condition so that one and its opposite read the same; the second value tells which it was."""
+    """Write a condition so that one and its opposite read the same; the second value says which it was."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         opposite = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}.get(type(test.ops[0]))
         if opposite is not None:

@@ -142,7 +142,7 @@ class FunctionRunner(Evaluator):
     # Functions
 
     def call_function(self, function: Function, receiver: Value | None, call: Call, state: State) -> Value:
-        """Run a function with known arguments where that can tell something; return the union of its results."""
+        """Run a function with known arguments where that adds something; return the union of its results."""
         constructs = function.qualname.endswith("__init__")
         given = [*call.positional, *(value for _, value in call.keywords.entries)]
         matters = any(_follows(item) for item in given)
@@ -170,7 +170,7 @@ class FunctionRunner(Evaluator):
         self, function: Function, receiver: Value | None, call: Call | None, unknown: str = "",
         seed: State | None = None,
     ) -> list[tuple[State, Value]]:  # fmt: skip
-        """Run a function; `call` None stands for any arguments. Return the states and values at its ends.
+        """Run a function; `call` None means any arguments. Return the states and values at its ends.
 
         Raises Raised where every path ends in an exception.
         """

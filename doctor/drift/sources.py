@@ -43,7 +43,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A syntax tree; `assigns_globals` tells whether a function may assign variables of the module."""
+    """A syntax tree; `assigns_globals` says whether a function may assign variables of the module."""
 
     tree: ast.Module
     assigns_globals: bool
@@ -67,7 +67,7 @@ class Environment:
     """The importable packages of some search paths."""
 
     def __init__(self, paths: Sequence[Path], *, code: Sequence[Path] = (), overlay: Sequence[Path] = ()) -> None:
-        """Index `paths` (site-packages folders), with `overlay` folders in front of them and `code` folders beside.
+        """Index `paths` (site-packages folders), with `overlay` folders in front of them and `code` folders in addition.
 
         A package in an overlay hides the installed one of the same name, and so does its distribution.
         """

@@ -113,7 +113,7 @@ class External(Value):
 
 @dataclass(frozen=True, slots=True)
 class Imported(Value):
-    """A name of another module that nobody has resolved yet."""
+    """A name of another module that is not resolved yet."""
 
     module: str
     name: str
