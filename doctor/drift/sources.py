@@ -67,7 +67,7 @@ class Environment:
     """The importable packages of some search paths."""
 
     def __init__(self, paths: Sequence[Path], *, code: Sequence[Path] = (), overlay: Sequence[Path] = ()) -> None:
-        """Index `paths` (site-packages folders), with `overlay` folders in front of them and `code` folders in addition.
+        """Index `paths` (site-packages folders), with `overlay` folders in front and `code` folders in addition.
 
         A package in an overlay hides the installed one of the same name, and so does its distribution.
         """
