@@ -459,6 +459,7 @@ class Report:
     timing: Mapping[str, float]
     target: str = ""  # what was examined: an interpreter, files
     kernels_run: bool = False
+    expected: tuple[str, ...] = ()  # notes that follow from what was examined: one screen leaves them out
     runs: tuple[Confirmation, ...] = ()  # the job's own attention, run on this machine
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()  # declared files that could not be read, each with line and reason

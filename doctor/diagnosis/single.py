@@ -77,6 +77,7 @@ def diagnose_one(
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
         notes=(*examined.notes, *verdict.notes, *api.notes, *notes, *shown.notes),
+        expected=notes if examined.why_not else (),
         unread=examined.unread,
         known=shown.known,
         ignored=shown.ignored,

@@ -62,7 +62,8 @@ def brief(report: Report, style: Style) -> str:
         numbered_fixes(page, report.fixes)
     else:
         _no_fix(page, report)
-    for note in report.notes[:_MOST_NOTES]:
+    unexpected = [note for note in report.notes if note not in report.expected]
+    for note in unexpected[:_MOST_NOTES]:
         page.say(note, lead="note:", look="note")
     closing_line(page, report)
     return page.text()
