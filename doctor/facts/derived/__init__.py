@@ -3,6 +3,7 @@
 from . import (
     context_parallel,
     environment,
+    flex_attention,
     install,
     lockstep,
     masks,
@@ -21,6 +22,7 @@ from . import (
 __all__ = [
     "context_parallel",
     "environment",
+    "flex_attention",
     "install",
     "lockstep",
     "masks",
