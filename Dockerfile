@@ -11,11 +11,17 @@ COPY pyproject.toml README.md LICENSE /opt/attn-doctor-src/
 COPY doctor /opt/attn-doctor-src/doctor
 COPY rules /opt/attn-doctor-src/rules
 COPY kernels /opt/attn-doctor-src/kernels
+COPY requirements /opt/attn-doctor-src/requirements
 
 # Its own virtual environment: installing attn-doctor must not change the image's packages. PIP_CONSTRAINT and
 # PYTHONPATH belong to the image's environment and must not reach it.
 RUN env -u PIP_CONSTRAINT -u PYTHONPATH ${DOCTOR_PYTHON} -m venv /opt/attn-doctor \
- && env -u PIP_CONSTRAINT -u PYTHONPATH /opt/attn-doctor/bin/pip install --no-cache-dir /opt/attn-doctor-src \
+ && cd /opt/attn-doctor-src \
+ && pip="env -u PIP_CONSTRAINT -u PYTHONPATH /opt/attn-doctor/bin/pip install --no-cache-dir" \
+ && $pip --require-hashes --only-binary :all: -r requirements/runtime.txt \
+ && $pip --require-hashes --only-binary :all: -r requirements/build.txt \
+ && $pip --no-deps --no-build-isolation . \
+ && cd / \
  && rm -rf /opt/attn-doctor-src \
  && ln -s /opt/attn-doctor/bin/attn-doctor /usr/local/bin/attn-doctor
 

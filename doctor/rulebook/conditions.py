@@ -1,4 +1,4 @@
-"""The one condition language of rules: few operators, three outcomes (True, False, None = could not tell).
+"""The one condition language of rules: few operators, three outcomes (True, False, None = unknown).
 
 A mapping of fact keys means *all hold*; `all:`, `any:` and `not:` nest. A wanted value is
 a version or number range (`">=2.1,<2.9"`), a literal, a list of literals, `present` or `absent`.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Protocol
 
 from doctor.errors import DoctorError
@@ -23,7 +23,7 @@ _OPPOSITE = {">=": "<", "<": ">=", "<=": ">", ">": "<=", "==": "!=", "!=": "=="}
 
 
 class FactLookup(Protocol):
-    """What a condition asks of the facts: a fact for every key, unknown ones with a problem."""
+    """What a condition reads of the facts: a fact for every key, unknown ones with a problem."""
 
     def look_up(self, key: str) -> Fact:
         """The fact of `key`; never raises for a key of the vocabulary."""
@@ -144,17 +144,31 @@ class Not(Condition):
 
 
 class Deferred(Condition):
-    """A condition that is parsed when it is first judged: most releases' facts are never looked up."""
+    """A conjunction whose parts are parsed when they are reached: most rules are silent by their first part."""
 
     def __init__(self, when: Mapping[str, Any]) -> None:
-        self._when = when
+        self._items = tuple(when.items())
+        self._parsed: list[Condition] = []
 
-    @cached_property
+    @property
     def _condition(self) -> Condition:
-        return parse_conditions(self._when)
+        return All(tuple(self._part(position) for position in range(len(self._items))))
+
+    def _part(self, position: int) -> Condition:
+        while len(self._parsed) <= position:
+            key, wanted = self._items[len(self._parsed)]
+            self._parsed.append(parse_conditions({key: wanted}))
+        return self._parsed[position]
 
     def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
-        return self._condition.holds(known)
+        verdict: bool | None = True
+        for position in range(len(self._items)):
+            holds = self._part(position).holds(known)
+            if holds is False:
+                return False
+            if holds is None:
+                verdict = None
+        return verdict
 
     def leaves(self) -> Iterator[Leaf]:  # noqa: D102
         yield from self._condition.leaves()
@@ -193,7 +207,7 @@ def _leaf(key: str, wanted: Any) -> Leaf:
         same = _understood_once(key, tuple(wanted))
     else:
         return _understood(key, wanted)
-    return Leaf(key, same.text, same.needs, same.test)  # a leaf of its own: lint tells the leaves of a rule apart
+    return Leaf(key, same.text, same.needs, same.test)  # a leaf of its own: lint separates the leaves of a rule
 
 
 @lru_cache(maxsize=4096)

@@ -114,7 +114,7 @@ class Cases:
             self._open.append(self._moved(fixed))
             limits = [
                 Limit(other)
-                for other in self.repair.rules
+                for other in self.repair.judged(causes.known)
                 if other is not rule and not _by_hand(other) and self._stops(other, causes.known)
             ]
         open_ = [(sorted(causes.movers(causes.reads_of(limit)) - set(fixed)), limit) for limit in limits]
@@ -163,7 +163,7 @@ class Cases:
         return None
 
     def _again(self, limit: Limit, backend: str | None, fixed: Mapping[str, str]) -> Case | None:
-        """The case, where a limit that closed one lately holds here too, whatever the other releases are.
+        """The case, where a limit that closed one lately holds here too, for all other releases.
 
         Only for limits that need no backend prediction: much cheaper than evaluating the case in full.
         """
@@ -179,7 +179,7 @@ class Cases:
         return None
 
     def _clash(self, fixed: Mapping[str, str]) -> str | None:
-        """The requirement that these releases break and that no further one mends, in a sentence."""
+        """The requirement that these releases break and that no further one fixes, in a sentence."""
         for clash in unresolved_clashes(self.stack, self._moved(fixed)):
             ends = {owner_of(name) or name for name in (clash.package, clash.needs)}
             if ends <= set(fixed) and "torch" in fixed:  # for whose CUDA parts are chosen
@@ -198,19 +198,16 @@ class Cases:
 def _required_settings(repair: FixSearch) -> FixPlan:
     """Return the settings required by errors that nothing else fixes: without them there is nothing to prove."""
     plan = FixPlan()
-    for rule in repair.rules:
-        if rule.id in repair.firing:
-            for order, way in enumerate(rule.alternatives):
-                joined = (
-                    plan.joined(Pick(rule.id, order, way)) if way.config and not (way.require or way.call) else None
-                )
-                if order == 0 and joined is not None and len(rule.alternatives) == 1:
-                    plan = joined
+    for rule in repair.firing_rules():
+        for order, way in enumerate(rule.alternatives):
+            joined = plan.joined(Pick(rule.id, order, way)) if way.config and not (way.require or way.call) else None
+            if order == 0 and joined is not None and len(rule.alternatives) == 1:
+                plan = joined
     return plan
 
 
 def _by_hand(rule: Rule) -> bool:
-    """Whether the rule names a way that is no release: what then stands in the way can be cleared by hand."""
+    """Whether the rule names a way that is no release: what then blocks it can be cleared by hand."""
     return any(way.config or way.set_env or way.unset_env or way.call for way in rule.alternatives)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from doctor.model import ABSENT, Facts, FixSafety, Remedy, Severity
 from doctor.rulebook.conditions import Condition, parse_conditions
-from doctor.rulebook.evaluate import Assessment, evaluate, filled_alternatives, know, rule_holds
+from doctor.rulebook.evaluate import Assessment, all_alternatives, evaluate, know, rule_holds
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
@@ -82,15 +82,14 @@ class FixSearch:
     ) -> None:
         self.rulebook, self.facts, self.stack = rulebook, facts, stack
         self.base = assessment
-        self.rules = [rule for rule in rulebook.rules.values() if rule.severity in severities]
+        self._severities = severities
+        self._extra: Rule | None = None  # a rule that is judged at any severity
         self.firing = frozenset(f.rule for f in assessment.findings if f.severity in severities)
-        wide = ((rule.id, as_tuple(rule.body.get("yields_to"))) for rule in self.rules)
-        self._yields = {name: others for name, others in wide if others}  # they say the same as the others, in general
         self.budget = budget or SearchBudget()
         trace = self.budget.trace
         self._evaluations = Allowance("remedies of rules", "evaluations", self.budget.evaluations, trace)
         self._nodes = Allowance("remedies of rules", "nodes", self.budget.nodes, trace)
-        self._new_warnings: dict[Any, frozenset[str]] = {}
+        self._assessments: dict[Any, Assessment] = {}
         self.rejected: list[str] = []  # why a remedy that a rule names cannot be applied
         self.unclear = frozenset(
             rule for group in assessment.undetermined for rule in group.rules if rule in rulebook.rules
@@ -99,10 +98,21 @@ class FixSearch:
 
     def of_one(self, rule: Rule) -> FixSearch:
         """Return a search for this finding alone, whose fix may bring no error."""
-        errors = [item for item in self.rules if item.severity == Severity.ERROR and item is not rule]
         alone = FixSearch(self.rulebook, self.facts, self.base, self.stack, ("error",), self.budget)
-        alone.rules, alone.firing = [*errors, rule], frozenset({rule.id})
+        alone._extra, alone.firing = rule, frozenset({rule.id})
         return alone
+
+    def judged(self, known: FactResolver) -> Iterator[Rule]:
+        """Yield the rules that may fire on facts and that a fix has to clear or must not bring."""
+        for rule in self.rulebook.concerned(known.value):
+            if rule.severity in self._severities and rule is not self._extra:
+                yield rule
+        if self._extra is not None:
+            yield self._extra
+
+    def firing_rules(self, names: Iterable[str] | None = None) -> list[Rule]:
+        """Return the rules with these ids, by default those that fire before any change, in the order of ids."""
+        return [self.rulebook.rules[name] for name in sorted(self.firing if names is None else names)]
 
     def fixes_for(self, rule: Rule, plan: FixPlan | None = None, depth: int = 0) -> Iterator[CandidateFix]:
         """Yield the best outcome of each remedy of the rule, in the rule's own order."""
@@ -123,18 +133,20 @@ class FixSearch:
 
     def remedies(self, rule: Rule) -> Iterator[Remedy]:
         """Yield the rule's remedies; "another build" becomes one remedy for each build on record."""
-        for remedy in filled_alternatives(rule, self.base.known):
+        for remedy in all_alternatives(self.rulebook, rule, self.base.known, self.base.predictions):
             yield from builds_of(self.stack, remedy) if remedy.build else (in_terms_of_job(self.base.known, remedy),)
 
     def new_warnings(self, outcome: CandidateFix) -> frozenset[str]:
         """Return the warnings that fire on the changed facts and did not fire before."""
-        key = outcome.changes
-        if key not in self._new_warnings:
-            before = {finding.rule for finding in self.base.findings}
-            after = evaluate(self.rulebook, outcome.facts).findings
-            warnings = (finding.rule for finding in after if finding.severity == Severity.WARNING)
-            self._new_warnings[key] = frozenset(warnings) - before
-        return self._new_warnings[key]
+        after = self.assessment_after(outcome).findings
+        warnings = frozenset(finding.rule for finding in after if finding.severity == Severity.WARNING)
+        return warnings - {finding.rule for finding in self.base.findings}
+
+    def assessment_after(self, outcome: CandidateFix) -> Assessment:
+        """Return what the whole rulebook says of the changed facts; equal changes are evaluated once."""
+        if outcome.changes not in self._assessments:
+            self._assessments[outcome.changes] = evaluate(self.rulebook, outcome.facts)
+        return self._assessments[outcome.changes]
 
     def completed(self, plan: FixPlan, depth: int = 0) -> CandidateFix | None:
         """Return the plan with releases that fit and with further findings fixed; None if that is impossible."""
@@ -172,7 +184,7 @@ class FixSearch:
         if depth >= self.budget.depth:
             return
         picked = {pick.rule for pick in plan.picks}
-        open_rules = [rule for rule in self.rules if rule.id in outcome.firing and rule.id not in picked]
+        open_rules = self.firing_rules(outcome.firing - picked)
         open_rules.sort(key=lambda rule: rule.id in self.firing)
         for rule in open_rules:
             if rule.alternatives:
@@ -188,11 +200,11 @@ class FixSearch:
             versions = self.stack.completed(fewer)
             plan: FixPlan | None = FixPlan()
             for pick in outcome.plan.picks:  # a way whose releases are no longer met is not taken, with all it brings
-                asked = FixPlan().joined(pick)
+                alone = FixPlan().joined(pick)
                 if (
                     plan is not None
-                    and asked
-                    and all(satisfied(self.stack, key, spec, versions) for key, spec in asked.require.items())
+                    and alone
+                    and all(satisfied(self.stack, key, spec, versions) for key, spec in alone.require.items())
                 ):
                     plan = plan.joined(pick)
             if plan is None or not plan.picks:
@@ -219,7 +231,7 @@ class FixSearch:
         )
 
     def _consequences(self, plan: FixPlan) -> dict[str, Any]:
-        """Return the facts that follow from the plan; `{key}` stands for the present value of that key."""
+        """Return the facts that follow from the plan; `{key}` is the present value of that key."""
         value = self.base.known.value
         return {key: value(text[1:-1]) if str(text).startswith("{") else text for key, text in plan.then.items()}
 
@@ -241,7 +253,7 @@ class FixSearch:
             if condition is not None and holds is None:
                 conditions.append(condition_text(condition))
         firing, unclear = set(), set()
-        for rule in self.rules:
+        for rule in self.judged(known):
             holds = rule_holds(self.rulebook, rule, known)
             if holds and rule.id not in plan.trusted:
                 firing.add(rule.id)
@@ -256,7 +268,10 @@ class FixSearch:
             if prediction.could_tell and prediction.selected is None and prediction.library in self.usable:
                 self.budget.trace(CandidateTried(chosen, plan.env, None))
                 return None
-        left = {name for name in firing if not firing.intersection(self._yields.get(name, ()))}
+        left = {  # a general rule yields to a specific one that says the same
+            name for name in firing
+            if not firing.intersection(as_tuple(self.rulebook.rules[name].body.get("yields_to")))
+        }  # fmt: skip
         self.budget.trace(CandidateTried(chosen, plan.env, frozenset(left)))
         costs = (*cost(self.stack, chosen), by_hand(plan))
         return CandidateFix(plan, chosen, facts, known, frozenset(left), frozenset(unclear), costs, tuple(conditions))

@@ -14,7 +14,7 @@ from doctor.diagnosis.request import Request
 from doctor.diagnosis.version_ranges import Case, judge_ranges, ranges_of, whole
 from doctor.packages.index import load_index
 from doctor.rulebook.evaluate import evaluate, with_backend_findings
-from doctor.rulebook.rulebook import load_rulebook
+from tests.helpers.rulebook import builtin_rulebook
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PACKAGES = (
@@ -51,7 +51,7 @@ def a_case(seed: int, path: Path):
     if rng.random() < 0.1:
         settings = [text for text in settings if not text.startswith("workload.")]
     gpu = rng.choice(GPUS)
-    rulebook = load_rulebook()
+    rulebook = builtin_rulebook()
     request = Request(declared=(str(path),), gpu=gpu, settings=tuple(settings), run=False)
     examined = with_job(environment_of(request, rulebook), request, InputCache(rulebook))
     assert examined.declaration is not None
@@ -79,7 +79,7 @@ def a_stepped_case(number: int, path: Path):
     """The same of a job under context parallelism."""
     lines, settings = STEPPED[number]
     path.write_text(lines)
-    rulebook = load_rulebook()
+    rulebook = builtin_rulebook()
     asked = ("workload.framework=transformer_engine", *JOB, "workload.cp_size=2", *settings)
     request = Request(declared=(str(path),), gpu="h100", settings=asked, run=False)
     examined = with_job(environment_of(request, rulebook), request, InputCache(rulebook))
@@ -100,7 +100,7 @@ def said(rulebook, assessment):
 
 
 @pytest.mark.parametrize("number", range(len(STEPPED)))
-def test_steps_are_told_apart(number, tmp_path):
+def test_steps_are_distinguished(number, tmp_path):
     assert_alike(*a_stepped_case(number, tmp_path / "requirements.txt"))
 
 
@@ -125,7 +125,7 @@ def assert_alike(rulebook, facts, declaration):
 
 
 @pytest.mark.parametrize("seed", range(6, 12))
-def test_the_answer_is_that_of_asking_every_release(seed, tmp_path, monkeypatch):
+def test_the_answer_is_that_of_checking_every_release(seed, tmp_path, monkeypatch):
     rulebook, facts, declaration = a_case(seed, tmp_path / "requirements.txt")
     base = evaluate(rulebook, facts)
     found = judge_ranges(rulebook, facts, declaration, base)

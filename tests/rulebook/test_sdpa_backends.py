@@ -12,8 +12,9 @@ from doctor.facts.vocabulary import fact
 from doctor.model import Facts, Prediction
 from doctor.rulebook.backends import predict
 from doctor.rulebook.evaluate import evaluate, know
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.util.units import human_bytes
+from tests.helpers.rulebook import builtin_rulebook
 
 ANSWERS = Path(__file__).parents[1] / "data" / "sdpa_torch_2.11_h200.json"
 LLAMA = {
@@ -36,7 +37,7 @@ LOWER_RIGHT = {
 
 @pytest.fixture(scope="module")
 def rulebook() -> Rulebook:
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def facts_of(**values: Any) -> Facts:
@@ -140,7 +141,7 @@ def test_release_by_release(rulebook: Rulebook, torch: str, sm: str, changes: di
         ("2.9.0a0+git1234567", {}),  # somewhere before 2.9.0, where the order of preference changed
     ],
 )
-def test_could_not_tell(rulebook: Rulebook, torch: str, changes: dict[str, Any]) -> None:
+def test_unknown(rulebook: Rulebook, torch: str, changes: dict[str, Any]) -> None:
     cudnn = {"cudnn.version": "9.20.0", "torch.cuda": "13.0"}
     prediction = predicted(rulebook, **{"torch.version": torch, "gpu.sm": "9.0", **cudnn, **LLAMA, **changes})
     assert (prediction.selected, prediction.could_tell) == (None, False)

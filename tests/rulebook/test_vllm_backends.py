@@ -10,7 +10,7 @@ import pytest
 
 from doctor.diagnosis.batch import answer, predict_case, read_case
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import load_rulebook
+from tests.helpers.rulebook import builtin_rulebook
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "vllm-answers.jsonl"
 
@@ -34,7 +34,7 @@ def backend_id(name):
 
 @pytest.fixture(scope="module")
 def rulebook():
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def captured():
@@ -144,7 +144,7 @@ def test_a_block_size_costs_blackwell_its_latent_attention_kernel(rulebook):
     assert ask(rulebook, "0.19.1", "10.0", {**DEEPSEEK, "block_size": 16})["selected"] == "vllm.triton_mla"
 
 
-def test_the_engine_asked_for_may_refuse(rulebook):
+def test_the_engine_requested_may_refuse(rulebook):
     said = ask(rulebook, "0.9.2", "7.5", facts={"env.VLLM_USE_V1": "1"})
     assert said["import_error"]["rule"] == "VLLM301"
     assert ask(rulebook, "0.9.2", "7.5")["selected"] == "vllm.xformers"
