@@ -109,7 +109,7 @@ def _cases(request: Request, examined: DiagnosisInput) -> Iterator[tuple[str | N
     one_case = replace(request, gpus=(), models=(), workloads=(), project=False)
     if models or jobs:
         made = [(model, job, replace(one_case, model=model, workload=job)) for model, job in _pairs(models, jobs)]
-    elif request.project and names_no_job(request, examined.facts):
+    elif request.project and names_no_job(request, examined.job_facts):
         made = [
             (model, job, replace(one_case, defaults=replace(of_project, models=_one(model), workloads=_one(job))))
             for model, job in _pairs(of_project.models, of_project.workloads)

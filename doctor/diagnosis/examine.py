@@ -47,6 +47,11 @@ class DiagnosisInput:
         return () if self.declaration is None else self.declaration.notes
 
     @property
+    def job_facts(self) -> Facts:
+        """The facts that may describe the job; what commands in declared files state gives way to a stated job."""
+        return self.facts if self.declaration is None else Facts()
+
+    @property
     def unread(self) -> tuple[str, ...]:
         """Declared files that could not be read: file, line and reason of each."""
         return () if self.declaration is None else tuple(fault.message for fault in self.declaration.faults)
@@ -98,7 +103,7 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
 
     facts = examined.facts
     model, workload = request.model, request.workload
-    if names_no_job(request, facts):
+    if names_no_job(request, examined.job_facts):
         model, workload = request.defaults.model, request.defaults.workload
         facts = facts.with_(*request.defaults.workload_facts.values())
     with request.defaults.naming(filter(None, (model, workload))):
