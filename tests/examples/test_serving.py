@@ -14,7 +14,7 @@ SERVING = Path(__file__).parents[2] / "examples" / "serving"
 
 def findings(capsys: pytest.CaptureFixture[str], *options: str) -> set[str]:
     """Return the ids of the findings that are at least warnings."""
-    cli.main(["check", "--no-run", "--format", "json", *options])
+    cli.run(["check", "--no-run", "--format", "json", *options])
     report = json.loads(capsys.readouterr().out)
     return {finding["id"] for finding in report["findings"] if finding["severity"] in ("error", "warning")}
 

@@ -34,7 +34,8 @@ PIECES = (
     "    packages:\n", "      linux-64:\n", "- conda: ", "- pypi: ", "@EXPLICIT\n", "[dependency-groups]\n",
     "[tool.uv]\n", "[tool.uv.sources]\n", "[tool.poetry.dependencies]\n", "[dependencies]\n", "[packages]\n", "^",
     '{"default": {', '"_meta"', "include-group", "&a ", "*a", "!!x", "- - - ", "9" * 400, "[metadata]\n",
-    "services:\n", "    image: ", "vllm/vllm-openai:v0.16.0", "vllm serve ", "--kv-cache-dtype ", "containers:\n", "args: [",
+    "services:\n", "    image: ", "vllm/vllm-openai:v0.16.0", "vllm serve ", "--kv-cache-dtype ", "containers:\n",
+    "args: [",
 )  # fmt: skip
 texts = some.lists(some.one_of(some.sampled_from(PIECES), some.text(max_size=6)), max_size=40).map("".join)
 #: What a file of each kind begins with, so that what follows is looked at.
