@@ -39,6 +39,7 @@ class DiagnosisInput:
     declaration: Declaration | None = None  # where files declare the environment
     target: str = ""  # what was examined, for the report
     variables: Mapping[str, str | None] = field(default_factory=dict)  # of kernels, over our own; None removes one
+    site_dirs: tuple[Path, ...] = ()  # folders of installed packages whose sources can be read
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -116,10 +117,13 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
         said = inputs.gpu(gpu).with_(*said.values())
     facts = complete_workload(facts.with_(*said.values()))
     other = next((fact for key, fact in said.items() if not key.startswith("workload.")), None)
+    same = not any(key.endswith(".version") for key in said)  # else the sources are of other releases
+    site_dirs = examined.site_dirs if same else ()
     if examined.python and other:
         why_not = f"{other.source} describes another machine than this one"
-        return DiagnosisInput(facts, None, why_not, _but(examined.requirements, said), target=examined.target)
-    return replace(examined, facts=facts, requirements=_but(examined.requirements, said))
+        required = _but(examined.requirements, said)
+        return DiagnosisInput(facts, None, why_not, required, target=examined.target, site_dirs=site_dirs)
+    return replace(examined, facts=facts, requirements=_but(examined.requirements, said), site_dirs=site_dirs)
 
 
 def names_no_job(request: Request, facts: Facts) -> bool:
@@ -176,6 +180,7 @@ def environment_of(request: Request, rulebook: Rulebook, query: InterpreterQuery
         "" if target.python else "a bare tree has no interpreter to run in",
         requirements,
         target=tilde(target.describe()),
+        site_dirs=target.site_dirs,
     )
 
 

@@ -1,6 +1,7 @@
 """Derived facts: one module per subject; importing the package registers every derivation."""
 
 from . import (
+    compiled,
     context_parallel,
     environment,
     flex_attention,
@@ -20,6 +21,7 @@ from . import (
 )
 
 __all__ = [
+    "compiled",
     "context_parallel",
     "environment",
     "flex_attention",

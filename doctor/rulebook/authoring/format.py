@@ -17,7 +17,8 @@ import yaml
 
 from doctor.errors import DoctorError
 from doctor.util.atomic_write import write_atomically
-from doctor.util.yaml_text import parse_yaml, read_text
+from doctor.util.reading import read_text
+from doctor.util.yaml_text import parse_yaml
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 WIDTH = 120
@@ -312,7 +313,7 @@ def _scalar(node: Any, *, flow: bool) -> str:
 
 
 def _is_plain(value: str, *, flow: bool) -> bool:
-    """Whether a text may stand without quotes, here and for any reader of YAML that resolves nothing but null."""
+    """Whether a text may be written without quotes, here and for any reader of YAML that resolves nothing but null."""
     if not value or value != value.strip() or value.lower() in ("null", "~") or not value.isprintable():
         return False
     if _PLAIN.fullmatch(value):
