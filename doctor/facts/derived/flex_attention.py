@@ -17,6 +17,7 @@ from doctor.model import ABSENT
 for _key, _kind, _meaning in (
     ("flex.forward_config", TEXT, "block sizes, stages and warps of the default forward kernel"),
     ("flex.backward_config", TEXT, "block sizes, stages and warps of the default backward kernel"),
+    ("flex.config_of_newer_release", TEXT, "blocks of a torch release that is not on record; known where stated"),
     ("flex.consumer_blackwell", BOOLEAN, "the release takes this GPU for one with little shared memory (SM 12.x)"),
     ("flex.backward_staging", TEXT, "how many tiles a stage of the backward loop holds: wide or narrow"),
     ("flex.matrix_unit", TEXT, "how Triton multiplies 16-bit tiles on this GPU: mma, wgmma, tcgen05"),
