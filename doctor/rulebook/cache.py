@@ -27,6 +27,7 @@ from .schema import read_file
 
 FORMAT = 5  # of the cache file
 MAX_BYTES = 64 * 1024 * 1024
+EXPLAINS_ONLY = "LOG"  # file names of rules that `explain` alone needs: `check` neither reads nor watches them
 _RACY = 50_000_000  # ns: a file written this shortly before may be written again within one tick of its clock
 
 Body = tuple[str, str, str, dict[str, Any]]  # kind (library | rule), library name, path, content
@@ -35,16 +36,16 @@ Stamp = tuple[str, int, int, int]  # path, mtime and ctime in ns, size in bytes
 
 def rule_files(folders: tuple[Path, ...]) -> list[Path]:
     """Return every `.yaml` below the folders, sorted within each; a folder may also be one library's."""
-    return [Path(stamp[0]) for stamp in stamps(folders)]
+    return [Path(stamp[0]) for stamp in stamps(folders, explaining=True)]
 
 
-def stamps(folders: tuple[Path, ...]) -> list[Stamp]:
-    """Return the state of every rule file: equal stamps mean an unchanged rulebook."""
+def stamps(folders: tuple[Path, ...], *, explaining: bool = False) -> list[Stamp]:
+    """Return the state of every rule file, on request of those for `explain` alone too; equal stamps mean no change."""
     found: dict[str, Stamp] = {}
     for folder in folders:
         below: list[Stamp] = []
         try:
-            _scan(os.fspath(folder), below)
+            _scan(os.fspath(folder), below, explaining)
         except FileNotFoundError:
             raise DoctorError(f"rules folder `{folder}` does not exist") from None
         except NotADirectoryError:
@@ -58,10 +59,10 @@ def stamps(folders: tuple[Path, ...]) -> list[Stamp]:
     return list(found.values())
 
 
-def _scan(folder: str, found: list[Stamp]) -> None:
+def _scan(folder: str, found: list[Stamp], explaining: bool) -> None:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith("."):
+            if entry.name.startswith(".") or (entry.name.startswith(EXPLAINS_ONLY) and not explaining):
                 continue
             if entry.name.endswith(".yaml"):
                 try:
@@ -73,7 +74,7 @@ def _scan(folder: str, found: list[Stamp]) -> None:
                     raise DoctorError(f"rule file `{entry.path}` is no regular file")
                 found.append((entry.path, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
             elif entry.is_dir(follow_symlinks=False):
-                _scan(entry.path, found)
+                _scan(entry.path, found, explaining)
 
 
 def load_bodies(extra: tuple[str, ...] = ()) -> tuple[str, list[Body]]:
@@ -81,14 +82,14 @@ def load_bodies(extra: tuple[str, ...] = ()) -> tuple[str, list[Body]]:
     folders = (rules_dir(), *(Path(folder).absolute() for folder in extra))
     started = time.time_ns()
     files = stamps(folders)
-    key = _key(files)
-    cache = _cache_file(folders)
-    stored = _read(cache, key) if cache is not None else None
+    key = cache_key(files)
+    cache = cache_file(folders, "rules")
+    stored = read_cache(cache, key) if cache is not None else None
     if stored is not None:
         return stored
     version, bodies = _compile([Path(stamp[0]) for stamp in files])
     if cache is not None and all(max(stamp[1], stamp[2]) < started - _RACY for stamp in files):
-        _store(cache, key, version, bodies)
+        store_cache(cache, key, version, bodies)
     return version, bodies
 
 
@@ -108,7 +109,7 @@ def _without_tests(body: Body) -> Body:
     return kind, library, path, {key: value for key, value in content.items() if key != "tests"}
 
 
-def _key(files: list[Stamp]) -> str:
+def cache_key(files: list[Stamp]) -> str:
     """Return the digest of all that decides the cache's content: the rule files, and the code that checks them."""
     code = []
     for module in (schema, vocabulary):
@@ -118,16 +119,17 @@ def _key(files: list[Stamp]) -> str:
     return digest.hexdigest()
 
 
-def _cache_file(folders: tuple[Path, ...]) -> Path | None:
+def cache_file(folders: tuple[Path, ...], kind: str) -> Path | None:
+    """Return the file that holds what these folders compile to; None without a place for caches."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache")).expanduser()
     if not base.is_absolute():
         return None
     # Folders that share a name cost a rebuild and no more: the key covers every file.
     name = hashlib.sha256("\0".join(map(str, folders)).encode(errors="surrogateescape")).hexdigest()[:16]
-    return base / "attn-doctor" / f"rules-{name}.json"
+    return base / "attn-doctor" / f"{kind}-{name}.json"
 
 
-def _read(cache: Path, key: str) -> tuple[str, list[Body]] | None:
+def read_cache(cache: Path, key: str) -> tuple[str, list[Body]] | None:
     """Return what the cache holds for exactly this key; None for a stale, damaged, foreign or missing one."""
     try:
         descriptor = os.open(cache, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
@@ -161,7 +163,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _store(cache: Path, key: str, version: str, bodies: list[Body]) -> None:
+def store_cache(cache: Path, key: str, version: str, bodies: list[Body]) -> None:
     """Write the cache so that a reader sees all of it or none, whatever other process writes it at the same time."""
     content = json.dumps([_without_tests(body) for body in bodies], separators=(",", ":")).encode("ascii")
     header = json.dumps({"key": key, "version": version, "digest": _digest(content)}).encode("ascii")
