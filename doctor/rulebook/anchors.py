@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
-SHORTEST = 4  # characters; shorter texts are in nearly every line
-_MOST = 40  # alternatives of one pattern
+SHORTEST = 3  # characters; shorter texts are in nearly every line
+_MOST = 64  # alternatives of one pattern
+_SPELLED = 4  # letters of a text whose case does not matter that are spelled in every way
 
 
 def anchors_of(pattern: str) -> tuple[str, ...]:
@@ -43,9 +44,18 @@ def _best(items: Iterable[Any]) -> tuple[str, ...]:
             found.append(texts if len(texts) <= _MOST else ())
         elif name in ("MAX_REPEAT", "MIN_REPEAT") and int(argument[0]) > 0:
             found.append(_best(argument[2]))
+        elif name == "SUBPATTERN":  # `(?i:...)`: case does not matter inside
+            found.append(tuple(spelled for text in _best(argument[3]) for spelled in _spellings(text)))
     found.append(("".join(run),))
     usable = [texts for texts in found if texts and min(map(len, texts)) >= SHORTEST]
     return max(usable, key=lambda texts: (min(map(len, texts)), -len(texts)), default=())
+
+
+def _spellings(text: str) -> tuple[str, ...]:
+    """Return every spelling in upper and lower case of a part of a text."""
+    part = text[:_SPELLED]
+    letters = [sorted({letter.lower(), letter.upper()}) for letter in part]
+    return tuple("".join(spelled) for spelled in product(*letters))
 
 
 def _flat(items: Iterable[Any]) -> Iterable[Any]:
@@ -57,8 +67,3 @@ def _flat(items: Iterable[Any]) -> Iterable[Any]:
             yield argument[0]
         else:
             yield operator, argument
-
-
-def is_plain_text(pattern: str) -> bool:
-    """Return whether a pattern is a fixed text."""
-    return re.escape(pattern) == pattern
