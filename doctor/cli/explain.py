@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import IO, Annotated
+from typing import Annotated
 
 import click
 import typer
@@ -89,13 +89,11 @@ def explain(
 
 def explain_one(explainer: LogExplainer, name: str) -> LogReport:
     """Return what is known of one log."""
-    stdin: IO[bytes] = sys.stdin.buffer
-    source = open_log(name, stdin)
+    source = open_log(name, sys.stdin.buffer)
     try:
         return explainer.explain(source)
     finally:
-        if source.stream is not stdin:
-            source.stream.close()
+        source.close()
 
 
 def explainer_of(target: TargetOptions) -> LogExplainer:

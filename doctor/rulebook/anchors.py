@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from itertools import product
@@ -15,9 +16,13 @@ _SPELLED = 4  # letters of a text whose case does not matter that are spelled in
 def anchors_of(pattern: str) -> tuple[str, ...]:
     """Return texts of which every match of `pattern` contains at least one; () if there are none of useful length.
 
-    Of all places in the pattern, the one with the longest texts is taken. Case matters, as in the pattern.
+    Of all places in the pattern, the one with the longest texts is taken. Case matters, as in the pattern. A pattern
+    that is no regular expression has none.
     """
-    return _best(_parser().parse(pattern))
+    try:
+        return _best(_parser().parse(pattern))
+    except (re.error, RecursionError, OverflowError):
+        return ()
 
 
 def _parser() -> Any:

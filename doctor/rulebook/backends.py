@@ -117,9 +117,9 @@ def predict(rulebook: Rulebook, library: Library, known: FactResolver) -> Predic
         selected, could_tell = _select(library.preferences, {c.backend: c.available for c in ready}, known)
     if import_error is not None:
         could_tell, selected, prefill = False, None, None  # it may not even come to a choice
-    elif selected is None and could_tell and library.name in rulebook.refusals:
+    elif selected is None and could_tell and (refusals := rulebook.refusals.get(library.name)) is not None:
         known.settle(Fact(f"{library.prefix}.selected", ABSENT, f"predicted for {library.name}"))
-        import_error = _first_firing(rulebook.refusals[library.name], known, lambda rule: True)
+        import_error = _first_firing(refusals, known, lambda rule: True)
     serving = frozenset(backend for backend in (selected, prefill) if backend is not None)
     fails = None if selected is None else _first_runtime(rulebook, library, known, serving)
     return Prediction(library.name, selected, could_tell, ready, fails, import_error, prefill)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.util.linear_regex import compiled, found_in
 from doctor.util.resources import rules_dir
 
 from .anchors import anchors_of
-from .cache import Body, cache_file, cache_key, read_cache, stamps, store_cache
+from .cache import Body, cache_file, cache_key, may_store, read_content, stamps, store_content
 from .conditions import Condition, parse_conditions
 from .rule import Rule, as_tuple
 from .schema import EFFECTS, read_file
@@ -27,7 +29,6 @@ CATEGORIES = (
     "other", "none",
 )  # fmt: skip
 NONE = "none"
-_RACY = 50_000_000  # ns, as the cache of rules has it
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,21 @@ class Signature:
     near: tuple[str, ...] = ()  # each in the lines around it
     anywhere: tuple[str, ...] = ()  # each in some line of the log
     not_near: tuple[str, ...] = ()  # none in the lines around it
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Return every regular expression of it."""
+        return (self.match, *self.near, *self.anywhere, *self.not_near)
+
+    def fits(self, around: str) -> bool:
+        """Return whether the lines around a match are as they have to be."""
+        near = all(found_in(pattern, around) for pattern in self.near)
+        return near and not any(found_in(pattern, around) for pattern in self.not_near)
+
+    def explains(self, log: str) -> bool:
+        """Return whether a short log shows this signature."""
+        line = found_in(self.match, log)
+        return line and self.fits(log) and all(found_in(pattern, log) for pattern in self.anywhere)
 
     @property
     def conditions(self) -> int:
@@ -108,13 +124,13 @@ def load_log_rules(extra: Iterable[str] = ()) -> tuple[LogRule, ...]:
     started = time.time_ns()
     files = stamps(folders, explaining=True)
     key, cache = cache_key(files), cache_file(folders, "signatures")
-    stored = read_cache(cache, key) if cache is not None else None
+    stored = read_content(cache, key) if cache is not None else None
     if stored is None:
         bodies = _compile([Path(stamp[0]) for stamp in files])
-        if cache is not None and all(max(stamp[1], stamp[2]) < started - _RACY for stamp in files):
-            store_cache(cache, key, "", bodies)
+        if cache is not None and may_store(files, started):
+            store_content(cache, key, "", json.dumps(bodies, separators=(",", ":")).encode("ascii"))
     else:
-        bodies = stored[1]
+        bodies = json.loads(stored[1])
     return tuple(
         LogRule(Rule(body["id"], library, body, path), parse_signatures(body["signatures"]))
         for _, library, path, body in bodies
@@ -131,10 +147,20 @@ def _compile(files: list[Path]) -> list[Body]:
             continue
         if content["id"] in found:
             raise DoctorError(f"{path}:1: rule `{content['id']}` is taken by `{found[content['id']][2]}`")
+        for pattern in {text for item in parse_signatures(content["signatures"]) for text in item.patterns}:
+            try:
+                compiled(pattern)
+            except ValueError as problem:
+                raise DoctorError(f"{path}:1: signature `{pattern}` is no regular expression: {problem}") from None
         signatures = [
             {"match": item.match, "anchors": item.anchors, "near": item.near, "anywhere": item.anywhere,
              "not_near": item.not_near}
             for item in parse_signatures(content["signatures"])
         ]  # fmt: skip
-        found[content["id"]] = (kind, library, path, {**content, "signatures": signatures})
+        found[content["id"]] = (
+            kind,
+            library,
+            path,
+            {**{key: part for key, part in content.items() if key != "tests"}, "signatures": signatures},
+        )
     return list(found.values())

@@ -13,8 +13,8 @@ from doctor.model import ABSENT, Fact, Facts
 from doctor.rulebook.decisions import DecisionList
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.resolver import LACKS, FactResolver
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.workload.sglang_options import read_options
+from tests.helpers.rulebook import builtin_rulebook
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "sglang-attention.jsonl"
 LINES = CAPTURES.read_text(encoding="utf-8").splitlines()
@@ -25,7 +25,7 @@ DEEPSEEK = {"framework": "sglang", "architecture": "DeepseekV3ForCausalLM", "mla
 
 @pytest.fixture(scope="module")
 def rulebook():
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def predict(rulebook, workload, *options, **facts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,11 +14,13 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library
 from doctor.rulebook.signatures import NONE, LogRule, Signature
 
-from .kinds import category_of
-from .scan import Match, compiled
+from .kinds import category_of, is_ambiguous
+from .scan import Match
 
 GENERAL = -10  # weight from which on a rule names the kind of a failure and not its cause
 MOST = 5  # causes of one log that are reported
+_KINDS = (1, 4, -GENERAL)  # weights from 0, -1, -4 and -10 on: own message, vague one, kind of failure, last resort
+_OWN = 5  # score of a rule that was written for logs
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
 _PLACEHOLDER = re.compile(r"\{log\.(\w+)\}")
 
@@ -34,10 +37,14 @@ class Candidate:
     score: int
 
     @property
+    def kind(self) -> int:
+        """Return 0 for a message of its own, and more for what says less of the cause."""
+        return bisect_right(_KINDS, -self.weight)
+
+    @property
     def order(self) -> tuple[int, int, int, int, str]:
         """Return the sort key: the kind of evidence, then the first line, then the best fit."""
-        kind = 0 if self.weight >= 0 else 1 if self.weight > GENERAL else 2
-        return kind, self.match.line, -self.score, -self.match.length, self.rule.rule.id
+        return self.kind, self.match.line, -self.score, -self.match.length, self.rule.rule.id
 
 
 def candidates(
@@ -59,9 +66,7 @@ def _fitting(signature: Signature, matches: Mapping[str, list[Match]]) -> Iterat
     """Yield the matches of a signature around which its further lines are as they have to be."""
     if all(matches.get(pattern) for pattern in signature.anywhere):
         for match in matches.get(signature.match, ()):
-            around = match.around.encode("utf-8", "replace")
-            near = all(compiled(pattern).search(around) for pattern in signature.near)
-            if near and not any(compiled(pattern).search(around) for pattern in signature.not_near):
+            if signature.fits(match.around):
                 yield match
 
 
@@ -75,10 +80,13 @@ def _candidate(
     weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
     if holds and rule.when is not None:
         weight = max(weight, 0)
-    score = weight + signature.conditions + (6 if holds else 0) + (0 if rule.explains_only else rule.rule.weight)
-    if not rule.explains_only:
-        score += _mentioned(libraries.get(rule.rule.library), match)
-    return Candidate(rule, signature, match, holds, weight, score)
+    score = weight + signature.conditions + (3 if holds else 0)
+    if rule.explains_only:
+        return Candidate(rule, signature, match, holds, weight, score + _OWN)
+    mentioned = _mentioned(libraries.get(rule.rule.library), match)
+    if not mentioned and not holds and is_ambiguous(match.text):
+        return None
+    return Candidate(rule, signature, match, holds, weight, score + mentioned)
 
 
 def _mentioned(library: Library | None, match: Match) -> int:
@@ -109,8 +117,7 @@ def explanations(found: Sequence[Candidate], known: FactResolver) -> tuple[Expla
     for item in found:
         first.setdefault(item.rule.cause, item)
     distinct = list(first.values())
-    if any(item.weight > GENERAL for item in distinct):
-        distinct = [item for item in distinct if item.weight > GENERAL]
+    distinct = [item for item in distinct if item.kind <= distinct[0].kind + 1]
     made = [explanation(item, known, _rivals(item, distinct)) for item in distinct[:MOST]]
     return tuple(made)
 

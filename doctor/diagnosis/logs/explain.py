@@ -10,6 +10,7 @@ from doctor.diagnosis.examine import DiagnosisInput
 from doctor.model import Explanation, Facts, LogLine, LogReport, Prediction
 from doctor.rulebook.anchors import anchors_of
 from doctor.rulebook.evaluate import Assessment, evaluate
+from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.signatures import LogRule
 from doctor.sources.workload.defaults import complete_workload
@@ -52,14 +53,15 @@ class LogExplainer:
             scanner.feed(block)
         matches = _by_pattern(self._patterns, scanner.finish())
         facts = self._facts(matches)
-        assessment = evaluate(self.rulebook, facts)
+        assessment = evaluate(self.rulebook, facts) if facts else _nothing_known(self.rulebook)
         known = assessment.known
         causes, benign, unrelated = split(candidates(self.rules, matches, known, self.rulebook.libraries))
         diagnosis = explanations(causes, known)
         detailed = tuple(_with_reasons(item, matches, assessment.predictions) for item in diagnosis)
+        related = {item.rule.rule.id: item.match.line for item in causes}
         return LogReport(
             input=source.name,
-            diagnosis=tuple(self._with_fixes(item, assessment, facts) for item in detailed) if fixes else detailed,
+            diagnosis=tuple(self._with_fixes(item, assessment, related) for item in detailed) if fixes else detailed,
             benign=tuple(explanation(item, known) for item in benign),
             unrelated=tuple(explanation(item, known) for item in unrelated),
             facts=facts,
@@ -74,9 +76,10 @@ class LogExplainer:
         stated = self.target.facts if self.target is not None else Facts()
         return complete_workload(found.with_(*(item for item in stated.values() if item.known)))
 
-    def _with_fixes(self, item: Explanation, assessment: Assessment, facts: Facts) -> Explanation:
-        """Return the explanation with fixes that the solver verified, where its rule fires on the known facts."""
-        finding = next((finding for finding in assessment.findings if finding.rule == item.rule), None)
+    def _with_fixes(self, item: Explanation, assessment: Assessment, lines: Mapping[str, int]) -> Explanation:
+        """Return the explanation with fixes that the solver verified, where a rule of its line fires on the facts."""
+        on_line = {item.rule, *(rule for rule, line in lines.items() if line == item.line.number)}
+        finding = next((finding for finding in assessment.findings if finding.rule in on_line), None)
         if finding is None:
             return item
         from doctor.solver.solve import solve  # door: solver
@@ -84,7 +87,12 @@ class LogExplainer:
         requirements = self.target.requirements if self.target is not None else None
         alone = replace(assessment, findings=(finding,))
         solved = solve(self.rulebook, assessment.known.given, alone, installed=requirements, thorough=False)
-        return replace(item, fixes=tuple(fix for fix in solved if item.rule in fix.resolves))
+        return replace(item, fixes=tuple(fix for fix in solved if finding.rule in fix.resolves))
+
+
+def _nothing_known(rulebook: Rulebook) -> Assessment:
+    """Return what the rules say without any fact: nothing."""
+    return Assessment((), (), (), FactResolver(Facts(), rulebook.implications))
 
 
 def _by_pattern(patterns: Sequence[Pattern], found: Mapping[int, list[Match]]) -> dict[str, list[Match]]:

@@ -49,6 +49,17 @@ _SHAPES = tuple(
     )
 )
 
+#: Messages that any library may raise: a rule for `check` needs its library in the lines around them.
+_AMBIGUOUS = re.compile(
+    r"values? to unpack|no kernel image|unexpected keyword argument|NoneType|KeyError|object has no attribute"
+    r"|invalid configuration argument|illegal memory access|cannot open shared object|GLIBC_|undefined symbol"
+)
+
+
+def is_ambiguous(line: str) -> bool:
+    """Return whether a message says too little of the library that raised it."""
+    return _AMBIGUOUS.search(line) is not None
+
 
 def category_of(word: str | None, line: str) -> str:
     """Return the category of a rule's own word, else of the shape of the line that shows it."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-from doctor.errors import DoctorError
+from doctor.util.linear_regex import compiled
 
 BEFORE = 12_288  # bytes kept before a match, to see its traceback
 AFTER = 4_096
@@ -52,25 +51,6 @@ class Match:
     groups: tuple[tuple[str, str], ...] = ()
 
 
-@cache
-def compiled(pattern: str, memory: int = 4 << 20) -> Any:
-    """Return a pattern compiled by RE2, for bytes."""
-    re2 = _re2()
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.log_errors = False
-    options.max_mem = memory
-    return re2.compile(pattern.encode("utf-8"), options)
-
-
-def _re2() -> Any:
-    try:
-        import re2  # type: ignore[import-untyped]  # only `explain` and `run` need it
-    except ImportError:
-        raise DoctorError("`explain` needs the package google-re2", "pip install google-re2") from None
-    return re2
-
-
 @dataclass
 class Scanner:
     """The scan of one log; feed it blocks of text, then `finish`."""
@@ -84,6 +64,7 @@ class Scanner:
         self._done = 0  # position in `_text` up to which everything was looked at
         self._counted = 0  # position in `_text` up to which lines were counted
         self._passed = 0  # lines before that position
+        self._tried_to: dict[bytes, int] = {}  # text -> end of the line on which its patterns were tried
         self._wasted = 0
         self._by_anchor: dict[bytes, list[int]] = {}
         for index, pattern in enumerate(self.patterns):
@@ -118,6 +99,7 @@ class Scanner:
             keep = max(self._done - BEFORE, 0)
             self._line(keep)
             self._text, self._done, self._counted = self._text[keep:], self._done - keep, 0
+            self._tried_to = {text: end - keep for text, end in self._tried_to.items() if end > keep}
 
     def finish(self) -> dict[int, list[Match]]:
         """Look through the rest; return the matches of each pattern by its index."""
@@ -131,18 +113,21 @@ class Scanner:
             found = self._union.search(text, position)
             if found is None or found.start() >= limit:
                 break
-            position = found.start() + 1
-            useful = [index for index in self._tried[found.group(0)] if not self._full(index)]
+            at, anchor = found.start(), found.group(0)
+            position = at + 1
+            if at < self._tried_to.get(anchor, 0):  # an earlier one on this line led to the same search
+                continue
+            useful = [index for index in self._tried[anchor] if not self._full(index)]
             if useful:
-                self._try(useful, found.start())
+                self._tried_to[anchor] = self._try(useful, at)
             else:
                 self._wasted += 1
                 if self._wasted > _REBUILD:
                     self._build()
         self._done = limit
 
-    def _try(self, indices: Iterable[int], at: int) -> None:
-        """Try the patterns of a text on its line and the two after it."""
+    def _try(self, indices: Iterable[int], at: int) -> int:
+        """Try the patterns of a text on its line and the two after it; return the end of the line."""
         text = self._text
         start = _line_start(text, at)
         end = stop = _line_end(text, at)
@@ -156,6 +141,7 @@ class Scanner:
                 line = self._line(start)
                 if not any(match.line == line for match in known[-3:]):
                     known.append(self._match(line, start, end, found))
+        return end
 
     def _line(self, position: int) -> int:
         """Return the number of the line at a position, counted from the last one."""
@@ -173,9 +159,15 @@ class Scanner:
         after = self._text[end : end + AFTER].decode("utf-8", "replace")
         around = "\n".join([*_same_rank(before.splitlines()[-60:], rank), shown, *_same_rank(after.splitlines(), rank)])
         groups = tuple(
-            (name, found.group(name).decode("utf-8", "replace")) for name in found.re.groupindex if found.group(name)
+            (_text(name), _text(found.group(index)))
+            for name, index in found.re.groupindex.items()
+            if found.group(index)
         )
         return Match(line, shown, rank, around, found.end() - found.start(), groups)
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def _line_start(text: bytes, at: int) -> int:

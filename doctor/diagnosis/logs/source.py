@@ -13,11 +13,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from doctor.errors import DoctorError, reason_of
 
 BLOCK = 1 << 20  # bytes read at a time; compressed data is unpacked in pieces of this size too
+STDIN = "stdin"
 _COLOR = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}\x07?|[@-Z\\^_])")
 _CONTROL = bytes(sorted({*range(1, 32)} - {7, 8, 9, 10, 11, 12, 13, 27}))  # no text has these
 _BINARY = 0.1  # share of such bytes above which a file is no text
@@ -39,7 +40,7 @@ class LogSource:
     """One log that is read once; `notes` says what could not be read."""
 
     name: str
-    stream: IO[bytes]
+    stream: IO[bytes] | Iterator[bytes]
     notes: list[str] = field(default_factory=list)
 
     def blocks(self) -> Iterator[bytes]:
@@ -60,12 +61,21 @@ class LogSource:
                 self._require_text(text)
             yield _COLOR.sub(b"", text) if b"\x1b" in text else text
 
+    def close(self) -> None:
+        """Close the file, unless it is stdin."""
+        if self.name != STDIN and hasattr(self.stream, "close"):
+            self.stream.close()
+
     def _raw(self) -> Iterator[bytes]:
         """Yield what the file holds now: one that grows faster than it is read would have no end."""
-        left = _size(self.stream)
+        if isinstance(self.stream, Iterator) and not hasattr(self.stream, "read"):
+            yield from self.stream
+            return
+        stream = cast("IO[bytes]", self.stream)
+        left = _size(stream)
         try:
             while left is None or left > 0:
-                block = self.stream.read(BLOCK if left is None else min(BLOCK, left))
+                block = stream.read(BLOCK if left is None else min(BLOCK, left))
                 if not block:
                     return
                 left = None if left is None else left - len(block)
@@ -92,7 +102,7 @@ class LogSource:
 def open_log(name: str, stdin: IO[bytes]) -> LogSource:
     """Return the log of a file name, `-` for stdin; DoctorError if it cannot be opened."""
     if name == "-":
-        return LogSource("stdin", stdin)
+        return LogSource(STDIN, stdin)
     try:
         if Path(name).is_dir():
             raise DoctorError(f"`{name}` is a folder", "name its log files, or use `cat FOLDER/*.log | … explain -`")
