@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from doctor.errors import DoctorError
+import re2  # type: ignore[import-untyped]
 
 _MEMORY = 4 << 20  # bytes of one automaton
 
@@ -13,7 +13,6 @@ _MEMORY = 4 << 20  # bytes of one automaton
 @cache
 def compiled(pattern: str, memory: int = _MEMORY) -> Any:
     """Return a pattern compiled by RE2, for bytes; ValueError if RE2 does not take it."""
-    re2 = _re2()
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
@@ -28,11 +27,3 @@ def compiled(pattern: str, memory: int = _MEMORY) -> Any:
 def found_in(pattern: str, text: str) -> bool:
     """Return whether a pattern matches anywhere in a text."""
     return compiled(pattern).search(text.encode("utf-8", "replace")) is not None
-
-
-def _re2() -> Any:
-    try:
-        import re2  # type: ignore[import-untyped]  # only commands that read logs need it
-    except ImportError:
-        raise DoctorError("logs cannot be read without the package google-re2", "pip install google-re2") from None
-    return re2
