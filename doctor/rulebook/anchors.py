@@ -10,7 +10,7 @@ from typing import Any
 
 SHORTEST = 3  # characters; shorter texts are in nearly every line
 _MOST = 64  # alternatives of one pattern
-_SPELLED = 4  # letters of a text whose case does not matter that are spelled in every way
+_SPELLED = 5  # letters of a text whose case does not matter that are spelled in every way
 
 
 def anchors_of(pattern: str) -> tuple[str, ...]:
@@ -58,7 +58,8 @@ def _best(items: Iterable[Any]) -> tuple[str, ...]:
 
 def _spellings(text: str) -> tuple[str, ...]:
     """Return every spelling in upper and lower case of a part of a text."""
-    part = text[:_SPELLED]
+    ends = [end for end, letter in enumerate(text, 1) if letter.isalpha()]
+    part = text if len(ends) <= _SPELLED else text[: ends[_SPELLED - 1]]
     letters = [sorted({letter.lower(), letter.upper()}) for letter in part]
     return tuple("".join(spelled) for spelled in product(*letters))
 

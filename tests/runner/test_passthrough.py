@@ -70,7 +70,7 @@ def test_a_signal_is_forwarded(number):
 def test_children_that_outlive_the_command_keep_their_output():
     code = (
         "import subprocess, sys\n"
-        "for n in range(8): subprocess.Popen([sys.executable, '-c', f'import time; time.sleep(1); print({n})'])\n"
+        "for n in range(8): subprocess.Popen([sys.executable, '-c', f'import os, time; time.sleep(1); os.write(1, b\"{n} \")'])\n"
     )
     start = time.monotonic()
     done = run(*python(code))

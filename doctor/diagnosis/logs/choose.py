@@ -15,6 +15,7 @@ from doctor.rulebook.rule import Library
 from doctor.rulebook.signatures import NONE, LogRule, Signature
 
 from .kinds import category_of, is_ambiguous
+from .names import history_of
 from .scan import Match
 
 GENERAL = -10  # weight from which on a rule names the kind of a failure and not its cause
@@ -137,20 +138,24 @@ def explanation(item: Candidate, known: FactResolver, rivals: Sequence[Candidate
     groups = {**dict(item.match.groups), "line": item.match.text}
     message = str(body.get("message") or body["summary"]) if item.holds or item.rule.explains_only else body["summary"]
     message = interpolate(_filled(str(message), groups) or "", known)
-    general = item.weight <= GENERAL
+    packages = item.rule.packages or _packages(item.rule)
+    history = history_of(packages[0], groups["name"]) if "name" in groups else None
+    message = history.sentence if history is not None else message
+    of_name = () if history is None else (Remedy(require={history.package: history.specifier}),)
+    general = item.kind > 1 and history is None
     confidence = Confidence.LOW if general else Confidence.MEDIUM if rivals and not item.holds else Confidence.HIGH
     decisive = [other for other in (item, *rivals) if other.rule.when is not None and other.holds is None]
     return Explanation(
         cause=item.rule.cause,
         rule=rule.id,
         category=item.rule.category or category_of(body.get("category"), item.match.text),
-        packages=item.rule.packages or _packages(item.rule),
+        packages=packages,
         confidence=confidence,
         signature=item.signature.match,
         line=LogLine(item.match.line, item.match.text.strip(), item.match.rank),
         message=message,
         why=str(body.get("why") or "").strip(),
-        remedies=tuple(_remedies(rule.alternatives, known, groups)),
+        remedies=(*of_name, *_remedies(rule.alternatives, known, groups)),
         no_pin=body.get("no_pin"),
         references=rule.references,
         missing=tuple(dict.fromkeys(key for other in decisive for key in _missing(other, known))) if rivals else (),

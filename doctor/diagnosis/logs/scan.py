@@ -2,7 +2,7 @@
 
 A scan for fixed texts (one automaton for all of them) finds candidate lines; only there a pattern is tried. Both steps
 use RE2, whose time is linear in the text. Each pattern keeps its first matches only, and a text whose patterns have all
-they need leaves the scan.
+they need leaves the scan. A text that many lines contain for no match is replaced by its patterns themselves.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ BEFORE = 12_288  # bytes kept before a match, to see its traceback
 AFTER = 4_096
 LONGEST = 8_192  # bytes of a line that are looked at around a match
 _REBUILD = 2_000  # matches of texts that are no longer needed, before the scan is built again without them
+_COMMON = 1_000  # lines with a text in vain, before its patterns take its place
 _MEMORY = 64 << 20  # of the automaton that finds texts
 _PREFIX = re.compile(
     r"^\s*(?:"
@@ -66,6 +67,8 @@ class Scanner:
         self._passed = 0  # lines before that position
         self._tried_to: dict[bytes, int] = {}  # text -> end of the line on which its patterns were tried
         self._wasted = 0
+        self._vain: dict[bytes, int] = {}
+        self._direct: list[int] = []  # patterns that are searched themselves
         self._by_anchor: dict[bytes, list[int]] = {}
         for index, pattern in enumerate(self.patterns):
             for anchor in pattern.anchors:
@@ -85,8 +88,10 @@ class Scanner:
             text: tuple(dict.fromkeys(i for end in range(1, len(text) + 1) for i in needed.get(text[:end], ())))
             for text in texts
         }
-        union = b"|".join(re.escape(text) for text in texts)
-        self._union = compiled(union.decode("utf-8"), _MEMORY) if texts else None
+        self._direct = [index for index in self._direct if not self._full(index)]
+        union = [re.escape(text).decode("utf-8") for text in texts]
+        union += [f"(?:{self.patterns[index].match})" for index in self._direct]
+        self._union = compiled("|".join(union), _MEMORY) if union else None
 
     def _full(self, index: int) -> bool:
         return len(self.matches.get(index, ())) >= self.patterns[index].most
@@ -117,31 +122,44 @@ class Scanner:
             position = at + 1
             if at < self._tried_to.get(anchor, 0):  # an earlier one on this line led to the same search
                 continue
-            useful = [index for index in self._tried[anchor] if not self._full(index)]
+            useful = [index for index in (*self._tried.get(anchor, ()), *self._direct) if not self._full(index)]
             if useful:
-                self._tried_to[anchor] = self._try(useful, at)
+                self._look(anchor, useful, at)
             else:
                 self._wasted += 1
                 if self._wasted > _REBUILD:
                     self._build()
         self._done = limit
 
-    def _try(self, indices: Iterable[int], at: int) -> int:
-        """Try the patterns of a text on its line and the two after it; return the end of the line."""
+    def _look(self, anchor: bytes, indices: Sequence[int], at: int) -> None:
+        """Try patterns where their text was found; a text that is common and leads to nothing gives way to them."""
+        end, matched = self._try(indices, at)
+        if anchor in self._by_anchor:
+            self._tried_to[anchor] = end
+            if not matched:
+                self._vain[anchor] = self._vain.get(anchor, 0) + 1
+                if self._vain[anchor] > _COMMON:
+                    self._direct = list(dict.fromkeys((*self._direct, *self._by_anchor.pop(anchor))))
+                    self._build()
+
+    def _try(self, indices: Iterable[int], at: int) -> tuple[int, bool]:
+        """Try patterns on the line at a position and two more; return the end of the line, and if any matched."""
         text = self._text
         start = _line_start(text, at)
         end = stop = _line_end(text, at)
         for _ in range(2):
             stop = _line_end(text, stop + 1) if stop < len(text) else stop
         part = text[start:stop]
+        matched = False
         for index in indices:
             found = compiled(self.patterns[index].match).search(part)
             if found is not None and start + found.start() <= end:
+                matched = True
                 known = self.matches.setdefault(index, [])
                 line = self._line(start)
                 if not any(match.line == line for match in known[-3:]):
                     known.append(self._match(line, start, end, found))
-        return end
+        return end, matched
 
     def _line(self, position: int) -> int:
         """Return the number of the line at a position, counted from the last one."""
