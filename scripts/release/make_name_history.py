@@ -21,28 +21,10 @@ from packaging.version import Version
 OUT = Path(__file__).resolve().parents[2] / "rules" / "index" / "name_history.json.gz"
 PACKAGE = "transformers"
 #: Models whose names other packages import or patch; those of the others are seldom imported.
-MODELS = [
-    "auto",
-    "bert",
-    "bloom",
-    "clip",
-    "falcon",
-    "gemma",
-    "gemma2",
-    "gpt2",
-    "gpt_neox",
-    "gptj",
-    "llama",
-    "mistral",
-    "mixtral",
-    "opt",
-    "phi",
-    "phi3",
-    "qwen2",
-    "qwen2_vl",
-    "t5",
-    "whisper",
-]
+MODELS = (
+    "auto", "bert", "bloom", "clip", "falcon", "gemma", "gemma2", "gpt2", "gpt_neox", "gptj", "llama", "mistral",
+    "mixtral", "opt", "phi", "phi3", "qwen2", "qwen2_vl", "t5", "whisper",
+)  # fmt: skip
 SHORTEST = 4  # characters of a name
 
 

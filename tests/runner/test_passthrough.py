@@ -68,10 +68,8 @@ def test_a_signal_is_forwarded(number):
 
 
 def test_children_that_outlive_the_command_keep_their_output():
-    code = (
-        "import subprocess, sys\n"
-        "for n in range(8): subprocess.Popen([sys.executable, '-c', f'import os, time; time.sleep(1); os.write(1, b\"{n} \")'])\n"
-    )
+    child = "import os, sys, time; time.sleep(1); os.write(1, sys.argv[1].encode() + bytes([32]))"
+    code = f"import subprocess, sys\nfor n in range(8): subprocess.Popen([sys.executable, '-c', {child!r}, str(n)])\n"
     start = time.monotonic()
     done = run(*python(code))
     assert sorted(done.stdout.split()) == [str(n).encode() for n in range(8)] and done.returncode == 0
