@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from .request import Request
 
 EXPIRED = "IGNORE_EXPIRED"
 _OWN = (EXPIRED, "NO_BACKEND", "UNPREDICTED")  # findings that no rule file states
+_API = re.compile(r"API\d{3}")  # likewise: what the installed sources show
 
 
 @dataclass(frozen=True)
@@ -38,17 +40,17 @@ def apply_suppressions(
     silent = frozenset(fired & set(ignored))
     notes = [f"{rule} is ignored by this project: {ignored[rule]}" for rule in sorted(silent)]
     notes += _strangers(request.defaults, rulebook)
-    told = [finding for finding in found if finding.rule not in silent]
+    visible = [finding for finding in found if finding.rule not in silent]
     left_out = tuple(finding for finding in found if finding.rule in silent)
-    told += [_expired(entry, entry.rule in fired) for entry in request.defaults.expired]
-    told.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    visible += [_expired(entry, entry.rule in fired) for entry in request.defaults.expired]
+    visible.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     if request.baseline is None:
-        return Suppressed(tuple(told), (), left_out, silent, tuple(notes))
+        return Suppressed(tuple(visible), (), left_out, silent, tuple(notes))
 
     unsure = frozenset(rule for item in undetermined for rule in item.rules) - fired
     from .baseline import compare, read_baseline
 
-    compared = compare(read_baseline(Path(request.baseline)), told, cases, silent, unsure)
+    compared = compare(read_baseline(Path(request.baseline)), visible, cases, silent, unsure)
     gone = silent | ({item.rule for item in compared.known} - {item.rule for item in compared.new})
     return Suppressed(compared.new, compared.known, left_out, gone, (*notes, *compared.notes))
 
@@ -74,6 +76,6 @@ def _expired(entry: Ignore, fires: bool) -> Finding:
 
 def _strangers(defaults: Defaults, rulebook: Rulebook) -> Iterator[str]:
     for rule in defaults.ignored:
-        if rule not in rulebook.rules and rule not in _OWN:
+        if rule not in rulebook.rules and rule not in _OWN and not _API.fullmatch(rule):
             hint = nearest(rule, rulebook.rules)
             yield f"the project ignores {rule}, but there is no such rule" + (f": {hint}" if hint else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from doctor.model import (
@@ -179,6 +180,7 @@ def _told(item: Finding) -> dict[str, Any]:
         "myth": item.myth,
         "references": list(item.references),
         "backends": list(item.backends),
+        **({"uses": [asdict(use) for use in item.uses]} if item.uses else {}),
     }
 
 
@@ -223,7 +225,7 @@ def _fix(item: Fix) -> dict[str, Any]:
             {
                 "kind": change.kind,
                 "name": change.name,
-                # design: the change set speaks of packages as `package, from, to, why, resolves`
+                # design: the change set names packages as `package, from, to, why, resolves`
                 **({"package": change.name} if change.kind == ChangeKind.PACKAGE else {}),
                 "from": change.before,
                 "to": change.after,

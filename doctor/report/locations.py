@@ -1,4 +1,4 @@
-"""Where a finding is at home: the file and line that declare what it complains about, as far as sources tell."""
+"""The location of a finding: the file and line that declare what it reports, where sources name them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEEPEST = 4  # a version implies a build, which implies a library, which someth
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """A line of a file, and the fact that stands there."""
+    """A line of a file, and the fact in it."""
 
     file: str
     line: int
@@ -28,12 +28,12 @@ class SourceLocation:
 
 
 def place_of(report: Report, finding: Finding) -> SourceLocation | None:
-    """The line of the pin behind a finding: first of what would cure it, then of what it merely mentions."""
+    """The line of the pin behind a finding: first of what would fix it, then of what it only mentions."""
     return next(iter(places_of(report, finding)), None)
 
 
 def places_of(report: Report, finding: Finding) -> list[SourceLocation]:
-    """Every line that the evidence goes back to, each once; first the package that the best way out changes."""
+    """Every line that the evidence goes back to, each once; first the package that the best fix changes."""
     best = finding.alternatives[0].require if finding.alternatives else {}
 
     def stays(place: SourceLocation) -> bool:
@@ -62,9 +62,13 @@ def place_of_fact(fact: Fact) -> SourceLocation | None:
 def home_of(report: Report, finding: Finding) -> SourceLocation:
     """Return a file for every finding: where its cause is declared, else the file that states most of it.
 
-    In this order: the line of a pin; the model, workload or facts file that the evidence names; the first declared
-    line or file; the project's file; the facts file. Without any of them it is `pyproject.toml`, which need not exist.
+    In this order: a line of the user's own code; the line of a pin; the model, workload or facts file that the evidence
+    names; the first declared line or file; the project's file; the facts file. Without any of them it is
+    `pyproject.toml`, which need not exist.
     """
+    own = next((use for use in finding.uses if use.own_code), None)
+    if own is not None:
+        return SourceLocation(own.file, own.line, Fact("", None, ""))
     place = place_of(report, finding)
     if place is not None:
         return place

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.util.cache_file import read_cache, write_cache
 from doctor.util.linear_regex import compiled, found_in
 from doctor.util.resources import rules_dir
 
 from .anchors import anchors_of
-from .cache import Body, cache_file, cache_key, may_store, read_content, stamps, store_content
+from .cache import Body, cache_file, cache_key, may_store, stamps
 from .conditions import Condition, parse_conditions
 from .rule import Rule, as_tuple
 from .schema import EFFECTS, read_file
@@ -124,11 +125,11 @@ def load_log_rules(extra: Iterable[str] = ()) -> tuple[LogRule, ...]:
     started = time.time_ns()
     files = stamps(folders, explaining=True)
     key, cache = cache_key(files), cache_file(folders, "signatures")
-    stored = read_content(cache, key) if cache is not None else None
+    stored = read_cache(cache, key) if cache is not None else None
     if stored is None:
         bodies = _compile([Path(stamp[0]) for stamp in files])
         if cache is not None and may_store(files, started):
-            store_content(cache, key, "", json.dumps(bodies, separators=(",", ":")).encode("ascii"))
+            write_cache(cache, key, json.dumps(bodies, separators=(",", ":")).encode("ascii"))
     else:
         bodies = json.loads(stored[1])
     return tuple(
