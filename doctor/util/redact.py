@@ -58,7 +58,8 @@ def without_credentials(text: str) -> str:
 
 def _assigned(match: re.Match[str]) -> str:
     name, between, value = match.groups()
-    return f"{name}{between}{_HIDDEN}" if is_secret(name, value) else match[0]
+    is_placeholder = name in ("KEY", "TOKEN", "PASSWORD") and value.isupper()  # as in `--set KEY=VALUE`
+    return f"{name}{between}{_HIDDEN}" if is_secret(name, value) and not is_placeholder else match[0]
 
 
 @lru_cache(maxsize=8)
