@@ -46,6 +46,11 @@ def main() -> None:
 
     template = place / "template"
     _template(template)
+    for command in COMMANDS.values():  # imports what the children need
+        with _copy(template, place) as folder, contextlib.redirect_stdout(io.StringIO()):
+            os.chdir(folder)
+            doctor.cli.main.run(command.split())
+            os.chdir(place)
     tried, wrong = 0, []
     for name, command in COMMANDS.items():
         with _copy(template, place) as folder:
