@@ -5,6 +5,13 @@
 ARG BASE=nvcr.io/nvidia/pytorch:25.06-py3
 FROM ${BASE}
 
+# The version is that of `doctor/_version.py`; a registry shows these labels.
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="attn-doctor" \
+      org.opencontainers.image.description="Finds what breaks the attention stack of LLM training before the job runs" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
 # The interpreter the doctor itself runs on; any CPython >= 3.10 with the venv module will do.
 ARG DOCTOR_PYTHON=python3
 COPY pyproject.toml README.md LICENSE /opt/attn-doctor-src/
@@ -24,6 +31,11 @@ RUN env -u PIP_CONSTRAINT -u PYTHONPATH ${DOCTOR_PYTHON} -m venv /opt/attn-docto
  && cd / \
  && rm -rf /opt/attn-doctor-src \
  && ln -s /opt/attn-doctor/bin/attn-doctor /usr/local/bin/attn-doctor
+
+# No root: a check only reads. An image whose Python only root may read needs `--build-arg DOCTOR_USER=0`.
+ARG DOCTOR_USER=65532:65532
+ENV XDG_CACHE_HOME=/tmp/attn-doctor-cache
+USER ${DOCTOR_USER}
 
 ENTRYPOINT ["/usr/local/bin/attn-doctor"]
 # `python3` is looked up on the image's PATH: that interpreter is the target.

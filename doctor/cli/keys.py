@@ -21,11 +21,11 @@ _OPEN = (
     ("<distribution>.version", "version", "any installed package, by its normalized name", "torch.version=2.6.0"),
     ("env.<NAME>", "text", "an environment variable of the job", "env.NVTE_FLASH_ATTN=0"),
 )
-_OF_KEY = {"python.version": "3.11", "torch.arch_list": "8.0,9.0"}
 _EXAMPLES = {
     "version": "12.4", "sm": "9.0", "integer": "128", "number": "0.1", "boolean": "true", "window": "[1024, 0]",
     "list": "8.0 9.0", "text": "TEXT",
 }  # fmt: skip
+_EXAMPLE_OF_KEY = {"python.version": "3.11.7"}
 
 
 @app.command("keys")
@@ -52,7 +52,7 @@ def keys(
 
 
 def _row(term: Term) -> dict[str, Any]:
-    example = _OF_KEY.get(term.key) or (term.values[0] if term.values else _EXAMPLES[term.kind])
+    example = term.values[0] if term.values else _EXAMPLE_OF_KEY.get(term.key, _EXAMPLES[term.kind])
     also = [alias for alias, keys in ALIASES.items() if term.key.removeprefix("workload.") in keys]
     row: dict[str, Any] = {"key": term.key, "kind": term.kind, "meaning": term.meaning}
     if term.values:

@@ -15,6 +15,7 @@ from doctor.packages.index import load_index
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import SharedEvaluations
+from doctor.rulebook.usual import weigh
 from doctor.solver.constraints import Limits
 
 from .examine import DiagnosisInput
@@ -49,6 +50,7 @@ def apply_rules(
     """
     facts = examined.facts
     assessment = evaluate(rulebook, facts) if grounds is None else grounds.evaluate(None, facts)
+    assessment = weigh(rulebook, facts, assessment)
     found = with_backend_findings(rulebook, assessment)
     if examined.declaration is None or not examined.declaration.open:
         return RuleVerdict(assessment, found, assessment)
@@ -63,9 +65,12 @@ def require_subject(rulebook: Rulebook, examined: DiagnosisInput, *assessments: 
     watched = (f"{name}.version" for name in rulebook.watched_distributions)
     if not any(item.findings for item in assessments) and not any(key in examined.facts for key in watched):
         if examined.declaration is not None:
-            raise NoDiagnosis("nothing of the attention stack is declared there", "name the files that pin torch")
+            raise NoDiagnosis(
+                f"no attention libraries (torch, flash-attn, …) are {examined.target or 'declared'}",
+                "name the files that pin torch",
+            )
         raise NoDiagnosis(
-            "nothing of the attention stack is installed there",
+            f"no attention libraries (torch, flash-attn, …) found in {examined.target or 'the facts'}",
             "name the training environment with `--python PATH`, `--site-packages DIR` or `--facts FILE`",
         )
 

@@ -31,6 +31,7 @@ from doctor.util.printable import printable
 from .cases import backends_of, messages, readings, where
 from .fix_text import alternative_lines, fix_lines, no_pin_lead
 from .locations import place_of
+from .memory_chart import memory_chart
 from .style import Style
 from .summary import (
     alone,
@@ -87,6 +88,7 @@ def _view(report: Report) -> dict[str, Any]:
         "cases": [_case(report, case) for case in report.cases],
         "environments": len({case.environment for case in report.cases}),
         "predictions": [_prediction(item) for item in report.predictions],
+        "memory": None if report.cases else memory_chart(report.facts),
         "runs": report.runs,
         "fixes": [_fix(fix) for fix in report.fixes],
         "matrices": [_matrix(number, matrix) for number, matrix in enumerate(report.matrices, 1)],

@@ -8,6 +8,7 @@ A workload that is cut into steps (`te.fused.steps`: context parallelism) needs 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
@@ -108,7 +109,7 @@ def predict(rulebook: Rulebook, library: Library, known: FactResolver) -> Predic
     ready = tuple(candidates)
     import_error = _first_runtime(rulebook, library, known, None)
     if import_error is not None and import_error.holds:
-        return Prediction(library.name, None, True, ready, None, import_error)
+        return Prediction(library.name, None, True, _refused(ready, import_error), None, import_error)
     prefill = None
     if library.choice:
         selected, could_tell = chosen(library.prefix, library.choice["decode"], known)
@@ -123,6 +124,14 @@ def predict(rulebook: Rulebook, library: Library, known: FactResolver) -> Predic
     serving = frozenset(backend for backend in (selected, prefill) if backend is not None)
     fails = None if selected is None else _first_runtime(rulebook, library, known, serving)
     return Prediction(library.name, selected, could_tell, ready, fails, import_error, prefill)
+
+
+def _refused(candidates: tuple[Candidate, ...], error: Reason) -> tuple[Candidate, ...]:
+    """Return the candidates of a library that cannot be imported: none is available, each for its own reason too."""
+    return tuple(
+        replace(item, available=False, reasons=(error, *(reason for reason in item.reasons if reason.holds)))
+        for item in candidates
+    )
 
 
 def variant(

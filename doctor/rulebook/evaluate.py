@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from doctor.facts.vocabulary import term
 from doctor.model import (
     ABSENT,
     SEVERITIES,
@@ -21,6 +22,7 @@ from doctor.model import (
 )
 
 from .backends import Predictor, order_that_counts
+from .conditions import Condition, parse_conditions
 from .messages import PLACEHOLDER, interpolate, missing_keys
 from .resolver import FactResolver
 from .rule import Rule, as_tuple
@@ -76,6 +78,7 @@ def evaluate(rulebook: Rulebook, facts: Facts, implied: Mapping[str, Fact] | Non
         for finding in findings
         if not fired.intersection(as_tuple(rulebook.rules[finding.rule].body.get("yields_to")))
     ]
+    findings = [_with_reasons(rulebook, finding, known, tuple(predictions.values())) for finding in findings]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -_weight(rulebook, finding), finding.rule))
     undetermined = tuple(
         Undetermined(
@@ -129,10 +132,51 @@ def finding_of(rule: Rule, known: FactResolver, severity: Severity, message: str
     )
 
 
+def _with_reasons(
+    rulebook: Rulebook, finding: Finding, known: FactResolver, predictions: tuple[Prediction, ...]
+) -> Finding:
+    """Return a finding that rests on a choice of backend with the remedies of what speaks against the backends."""
+    rule = rulebook.rules[finding.rule]
+    if "fix_reasons" not in rule.body:
+        return finding
+    return replace(finding, alternatives=all_alternatives(rulebook, rule, known, predictions))
+
+
+def all_alternatives(
+    rulebook: Rulebook, rule: Rule, known: FactResolver, predictions: tuple[Prediction, ...]
+) -> tuple[Remedy, ...]:
+    """Return the rule's fixes, after those of the rules against the backends of the library `fix_reasons` names."""
+    library = rule.body.get("fix_reasons")
+    index = rulebook.support.get(library) if library else None  # of all rules, also where few are evaluated
+    by_id = {item.id: item for item in index or ()}
+    reasons = (
+        reason.rule
+        for prediction in predictions
+        if prediction.library == library
+        for candidate in prediction.candidates
+        if candidate.available is False
+        for reason in candidate.reasons
+    )
+    named = [by_id[name] for name in dict.fromkeys(reasons) if name in by_id]
+    found = [
+        remedy
+        for item in named
+        for remedy in filled_alternatives(item, known)
+        if not remedy.when or parse_conditions(remedy.when).holds(known) is not False
+    ]
+    return tuple([*(remedy for number, remedy in enumerate(found) if remedy not in found[:number]),
+                  *filled_alternatives(rule, known)])  # fmt: skip
+
+
 def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
-    """Return the rule's fixes with each `{fact.key}` of a range filled in; one that lacks a fact is left out."""
+    """Return the rule's fixes that apply here, with each `{fact.key}` of a range filled in.
+
+    One that lacks a fact is left out, and one whose conditions no change of it can meet.
+    """
     ways = []
     for way in rule.alternatives:
+        if way.when and _never_holds(parse_conditions(way.when), way, known):
+            continue
         keys = {key for text in way.require.values() for key in PLACEHOLDER.findall(text)}
         if any(known.value(key) in (None, ABSENT) for key in keys):
             continue
@@ -140,6 +184,17 @@ def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
             way = replace(way, require={name: interpolate(text, known) for name, text in way.require.items()})
         ways.append(way)
     return tuple(ways)
+
+
+def _never_holds(condition: Condition, way: Remedy, known: FactResolver) -> bool:
+    """Whether a condition is false on facts of the job that the fix leaves as they are: the model, not its backend."""
+    keys = {leaf.key for leaf in condition.leaves()}
+    changed = {key.removeprefix("workload.") for key in way.config}
+    fixed = all(
+        key.startswith("workload.") and not term(key).derived and key.removeprefix("workload.") not in changed
+        for key in keys
+    )
+    return fixed and condition.holds(known) is False
 
 
 def with_needs(evidence: tuple[Evidence, ...], needs: Mapping[str, str]) -> tuple[Evidence, ...]:
@@ -163,7 +218,7 @@ NO_BACKEND = "NO_BACKEND"
 def with_backend_findings(rulebook: Rulebook, assessment: Assessment) -> tuple[Finding, ...]:
     """The findings, and one for each library whose attention cannot run although no error says so."""
     findings = assessment.findings
-    if any(finding.severity == Severity.ERROR for finding in findings):
+    if any(finding.severity == Severity.ERROR or finding.assumption for finding in findings):
         return findings
     added = []
     for prediction in assessment.predictions:

@@ -77,7 +77,7 @@ def check_rule(shape: Shape, content: Any) -> None:
         (),
         {
             "id": text, "name": text, "since": text, "summary": text, "why": text, "message": text,
-            "stage": text, "category": text, "no_pin": text, "myth": text, "import_error": text,
+            "stage": text, "category": text, "no_pin": text, "myth": text, "import_error": text, "fix_reasons": text,
             "references": texts, "signatures": texts, "yields_to": texts, "disables": texts, "fails_at_run": texts,
             "severity": shape.choice(SEVERITIES), "weight": shape.integer, "when": condition,
             "needs": shape.values(shape.fact_key, text),

@@ -75,7 +75,7 @@ def _source_builds(repair: FixSearch, plan: InstallPlan) -> Iterator[str]:
     low, high = CORE_HOURS
     other = _other_wheel(repair, plan)
     instead = f" ({other.version} has a wheel)" if other is not None else ""
-    yield f"compiles `{PACKAGE}` {line.version}: {low:g} to {high:g} core-hours per GPU architecture{instead}"
+    yield f"source build of `{PACKAGE}` {line.version}: {low:g} to {high:g} core-hours per architecture{instead}"
 
 
 def _compiled(plan: InstallPlan) -> PinnedRequirement | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from doctor.model import ABSENT, Facts, FixSafety, Remedy, Severity
 from doctor.rulebook.conditions import Condition, parse_conditions
-from doctor.rulebook.evaluate import Assessment, evaluate, filled_alternatives, know, rule_holds
+from doctor.rulebook.evaluate import Assessment, all_alternatives, evaluate, know, rule_holds
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
@@ -133,7 +133,7 @@ class FixSearch:
 
     def remedies(self, rule: Rule) -> Iterator[Remedy]:
         """Yield the rule's remedies; "another build" becomes one remedy for each build on record."""
-        for remedy in filled_alternatives(rule, self.base.known):
+        for remedy in all_alternatives(self.rulebook, rule, self.base.known, self.base.predictions):
             yield from builds_of(self.stack, remedy) if remedy.build else (in_terms_of_job(self.base.known, remedy),)
 
     def new_warnings(self, outcome: CandidateFix) -> frozenset[str]:

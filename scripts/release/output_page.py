@@ -41,7 +41,11 @@ CASES = (
     incident("a", "a call without `softcap`", r"transformer-engine.*2\.1|transformer-engine\[pytorch\]>=2\.1"),
     incident("b", "cuDNN 9.1 with all-gather", r"torch.*2\.[78]\.[01]"),
     incident("c", "XTuner and transformers 4.44", r"transformers.*4\.42\.4|use_varlen_attn.*true"),
-    incident("d", "no backend for head dims 192 and 128", r"[Cc]hange.*torch|pip install.*torch==2\.8\.0|torch\.nn\.functional\.pad"),
+    incident(
+        "d",
+        "no backend for head dims 192 and 128",
+        r"[Cc]hange.*torch|pip install.*torch==2\.8\.0|torch\.nn\.functional\.pad",
+    ),
     incident("e", "wrong numbers without an error", r"transformer-engine.*1\.12"),
     incident("f", "two cuDNNs in one process", r"CUDNN_HOME"),
     Case("a healthy environment", ("--facts", f"{INPUTS}/healthy.yaml"), ""),
@@ -74,7 +78,8 @@ def main() -> int:
     head = [
         "# Output, before and after", "",
         "What the default report of `check` prints. *Before* is the report with every section; `--verbose` shows the "
-        "same details today.", "Both programs got the same files and a terminal of 80 columns. *Fix* is the first line that shows "
+        "same details today.",
+        "Both programs got the same files and a terminal of 80 columns. *Fix* is the first line that shows "
         "the recommended fix.", "Written by `scripts/release/output_page.py`.", "",
         "| | lines before | lines after | words before | words after | fix before | fix after |",
         "|---|---|---|---|---|---|---|",

@@ -323,7 +323,7 @@ def test_the_documentation_names_every_option_and_no_other(run):
     import re
 
     text = (ROOT / "docs" / "cli.md").read_text()
-    actions = [("rules", action) for action in ("list", "show", "test", "new")]
+    actions = [("rules", action) for action in ("list", "show", "test", "format", "new")]
     helps = "".join(run(*command, "--help")[1] for command in [(), *((name,) for name in cli.COMMANDS), *actions])
     named = set(re.findall(r"--[a-z][a-z-]+", text)) - {"--target"}  # pip's
     assert sorted(option for option in named if option not in helps) == []

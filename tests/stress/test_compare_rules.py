@@ -299,6 +299,6 @@ def test_the_report_says_it_in_both_forms(reader):
     text, told = as_text(outcome, found), as_json(outcome, found)
     assert "predicted by SDPA401" in text and "; unpredicted" in text and "refuted: 1 cases ran right" in text
     assert "no rule predicted 1 refusals of `sdpa.flash`" in text
-    assert [item["prediction"] for item in told["failures"]] == ["foretold", "unpredicted"]
-    assert told["rulebook"]["foretold"][0]["rule"] == "SDPA401" and told["rulebook"]["refuted"][0]["cases"] == 1
+    assert [item["prediction"] for item in told["failures"]] == ["predicted", "unpredicted"]
+    assert told["rulebook"]["predicted"][0]["rule"] == "SDPA401" and told["rulebook"]["refuted"][0]["cases"] == 1
     assert as_json(outcome)["rulebook"] is None and "rulebook" not in as_text(outcome)

@@ -138,7 +138,8 @@ def _sources_and_ways_out(source: Source, _: Rulebook) -> Iterator[Fault]:
             source.path, source.line("references"), "`references` needs a source a reader can open",
             "a URL, path@tag, or owner/repository#number",
         )  # fmt: skip
-    if content.get("severity") in ("error", "warning") and not (content.get("fix") or content.get("no_pin")):
+    remedies = any(content.get(key) for key in ("fix", "fix_reasons", "no_pin"))
+    if content.get("severity") in ("error", "warning") and not remedies:
         yield Fault(
             source.path, source.line("severity"), f"severity {content['severity']} needs a `fix` or `no_pin`",
             "no_pin says in a sentence why no package version fixes it",

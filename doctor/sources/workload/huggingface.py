@@ -43,7 +43,8 @@ def workloads_of(path: Path) -> list[Facts]:
 
 def _config_file(path: Path) -> Path:
     """Return the path; DoctorError says how to get the config where it is a name of the Hub."""
-    if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(path)) and path.suffix != ".json":
+    name = re.fullmatch(r"[\w.-]{1,96}/[\w.-]{1,96}", str(path))  # the longest that the Hub takes
+    if name and path.suffix != ".json" and not path.exists():
         raise DoctorError(
             f"`--model {path}` is no local file",
             f"`hf download {path} config.json --local-dir .` gets the config of a model of the Hub",

@@ -139,3 +139,8 @@ def test_an_image_for_amd_is_distinguished():
 def test_a_toolkit_is_no_torch():
     assert "CUDA 12.4 and a cuDNN to build with" in held("nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04")[1][0]
     assert held("nvidia/cuda:12.4.1-devel-ubuntu22.04")[0] == {}
+
+
+def test_an_image_of_nvidia_has_the_toolkit_that_its_torch_was_compiled_with():
+    found, _ = held("nvcr.io/nvidia/pytorch:25.06-py3")
+    assert found["toolkit.nvcc"] == found["torch.cuda"] == "12.9"
