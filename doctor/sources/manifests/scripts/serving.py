@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from doctor.facts.sglang_options import OPTIONS as SGLANG_OPTIONS
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Fact
-from doctor.sources.workload.sglang_options import OPTIONS as SGLANG_OPTIONS
 
 from .shell import UNKNOWN
 
