@@ -6,6 +6,7 @@ any other exception is a finding. `TARGETS` is what OSS-Fuzz builds one fuzzer p
 
 from __future__ import annotations
 
+import functools
 import sys
 import tempfile
 from collections.abc import Callable
@@ -39,9 +40,12 @@ def _file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], None]:
     return target
 
 
+_rulebook = functools.cache(load_rulebook)
+
+
 def _batch(data: bytes) -> None:
     for line in data.decode("utf-8", "replace").splitlines():
-        answer(load_rulebook(), line)
+        answer(_rulebook(), line)
 
 
 def _output(data: bytes) -> None:
