@@ -23,7 +23,7 @@ from .output import Screen, write
 JOBS, MOST_JOBS = 2, 16
 TARGET = "Target"
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("drift")
@@ -87,19 +87,19 @@ def drift(
     if config is not None and not config.exists():
         raise DoctorError(f"`{model}` does not exist")
     pins = [parse_pin(item) for item in against or ()]
-    with Screen(quiet=quiet).working() as tell:
+    with Screen(quiet=quiet).working("reading packages") as progress:
         request = DriftRequest(
             tuple(Path(item) for item in target.site_dirs),
             tuple(Path(item) for item in code or ()),
             () if config is None else (config,),
-            fetch_all(pins, tell),
+            fetch_all(pins, progress.step),
             None if context_parallel is None else context_parallel == "yes",
             tuple(caller or ()),
             tuple(callee or ()),
             None if no_cache else cache_folder("drift"),
             jobs,
         )
-        report = analyze(request, tell)
+        report = analyze(request, progress.step)
     write(json.dumps(as_json(report), indent=2) + "\n" if formats == "json" else as_text(report, every), output)
     return _exit_code(report, fail_on or "error")
 

@@ -38,7 +38,7 @@ _WHY = "The sources of both packages are installed; no import or run is needed t
 
 
 def rules_from_sources(
-    request: Request, examined: DiagnosisInput, tell: Callable[[str], None]
+    request: Request, examined: DiagnosisInput, on_step: Callable[[str], None]
 ) -> tuple[dict[str, Rule], dict[str, tuple[ApiUse, ...]], tuple[str, ...]]:
     """Return a rule for each pair and kind of break, the uses behind each, and notes.
 
@@ -54,7 +54,7 @@ def rules_from_sources(
             cache=cache_folder("drift"),
             jobs=min(MOST_PROCESSES, os.cpu_count() or 1),
         ),
-        tell,
+        on_step,
     )
     groups: dict[str, list[Finding]] = {}
     for item in report.findings:

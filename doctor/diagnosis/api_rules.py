@@ -48,7 +48,9 @@ class ApiRules:
         return tuple(replace(item, rule=_code(item.rule)) for item in items)
 
 
-def api_rules(rulebook: Rulebook, request: Request, examined: DiagnosisInput, tell: Callable[[str], None]) -> ApiRules:
+def api_rules(
+    rulebook: Rulebook, request: Request, examined: DiagnosisInput, on_step: Callable[[str], None]
+) -> ApiRules:
     """Return the rulebook with what the installed sources say of each other; as it is where no pair is installed."""
     if not request.drift or not examined.site_dirs:
         return ApiRules(rulebook)
@@ -61,7 +63,7 @@ def api_rules(rulebook: Rulebook, request: Request, examined: DiagnosisInput, te
         return ApiRules(rulebook)
     from .api_drift import rules_from_sources  # door: the analyzer of sources
 
-    rules, uses, notes = rules_from_sources(request, examined, tell)
+    rules, uses, notes = rules_from_sources(request, examined, on_step)
     return ApiRules(rulebook.with_more("api", rules) if rules else rulebook, uses, notes)
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.sglang_options import read_options
 from doctor.facts.vocabulary import parse, term
 from doctor.model import ABSENT, Fact, Facts, Prediction, Reason
 from doctor.packages.gpus import with_capability
@@ -15,7 +16,6 @@ from doctor.rulebook.backends import predict
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.rule import Library
 from doctor.rulebook.rulebook import Rulebook
-from doctor.sources.workload.sglang_options import read_options
 
 
 def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:
@@ -56,7 +56,7 @@ def predict_case(rulebook: Rulebook, facts: Facts) -> Prediction:
     return predictions[library.prefix or library.name]
 
 
-#: frameworks that hand their attention to another library
+#: frameworks that call another library for attention
 _CALLS = {"megatron": "transformer_engine", "torch_sdpa": "torch", "xtuner": "transformers"}
 
 
@@ -96,10 +96,10 @@ def _struck(reason: Reason | None) -> dict[str, Any] | None:
 
 
 def _reason(reason: Reason) -> dict[str, Any]:
-    told: dict[str, Any] = {"rule": reason.rule, "message": reason.message}
+    result: dict[str, Any] = {"rule": reason.rule, "message": reason.message}
     if reason.missing:
-        told["missing"] = list(reason.missing)
-    return told
+        result["missing"] = list(reason.missing)
+    return result
 
 
 def _section(case: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from doctor.errors import NoDiagnosis
 from doctor.model import ABSENT, Confirmation, Fact, Finding, Fix, Infeasible, Prediction, Report
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.resolver import FactResolver
@@ -15,7 +16,7 @@ from doctor.sources.probes.locate import named_interpreter
 from doctor.util.resources import programs_dir
 
 from .api_rules import api_rules
-from .examine import DiagnosisInput, ask_ahead, examine
+from .examine import DiagnosisInput, examine, query_ahead
 from .input_files import input_files
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
 from .request import Request
@@ -24,7 +25,7 @@ from .suppressions import apply_suppressions
 if TYPE_CHECKING:
     from doctor.runner.run import PrewarmedProcess
 
-#: Findings and predictions as they stand after the runs, with the job's own runs, notes and seconds by stage.
+#: Findings and predictions after the runs, with the job's own runs, notes and seconds by stage.
 _AsRun = tuple[
     tuple[Finding, ...], tuple[Confirmation, ...], tuple[str, ...], tuple[Prediction, ...], Mapping[str, float]
 ]
@@ -32,29 +33,30 @@ _AsRun = tuple[
 
 def diagnose_one(
     request: Request,
-    tell: Callable[[str], None],
+    on_step: Callable[[str], None],
     examined: DiagnosisInput | None,
     clock: Clock,
     ahead: PrewarmedProcess | None,
 ) -> Report:
     """Diagnose one environment and workload; `examined` is its input where it was examined already."""
     rulebook, examined = _read(request, examined, clock)
-    api = api_rules(rulebook, request, examined, tell)
+    api = api_rules(rulebook, request, examined, on_step)
     clock.lap("api drift")
     verdict = apply_rules(api.rulebook, examined)
     assessment, to_fix = verdict.assessment, verdict.to_fix
     require_subject(rulebook, examined, assessment)
     clock.lap("evaluate")
-    asked = _confirm(verdict.found, assessment, api.rulebook, examined, request, tell, ahead)
-    findings, runs, notes, predictions, laps = asked
+    confirmed = _confirm(verdict.found, assessment, api.rulebook, examined, request, on_step, ahead)
+    findings, runs, notes, predictions, laps = confirmed
     clock.lap("kernels")
-    told = apply_suppressions(request, rulebook, api.findings(findings), assessment.undetermined)
+    shown = apply_suppressions(request, rulebook, api.findings(findings), assessment.undetermined)
     fixes: tuple[Fix, ...] = ()
     hopeless: tuple[Infeasible, ...] = ()
     limits = limits_of_request(request, assessment, examined)
     if request.fixes and to_fix.findings:
         from doctor.solver.solve import no_fix, solve
 
+        on_step("searching for a fix")
         given, requires = to_fix.known.given, examined.requirements
         book = api.rulebook
         fixes = solve(book, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
@@ -65,34 +67,35 @@ def diagnose_one(
         tool=TOOL,
         rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
         facts=examined.facts,
-        findings=told.findings,
+        findings=shown.findings,
         predictions=predictions,
-        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
-        no_fix=tuple(item for item in hopeless if item.rule not in told.silent),
+        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= shown.silent),
+        no_fix=tuple(item for item in hopeless if item.rule not in shown.silent),
         undetermined=assessment.undetermined,
         timing={**clock.laps(), **laps},
         target=examined.target,
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
-        notes=(*examined.notes, *verdict.notes, *api.notes, *notes, *told.notes),
+        notes=(*examined.notes, *verdict.notes, *api.notes, *notes, *shown.notes),
+        expected=notes if examined.why_not else (),
         unread=examined.unread,
-        known=told.known,
-        ignored=told.ignored,
+        known=shown.known,
+        ignored=shown.ignored,
         inputs=input_files(request),
     )
 
 
 def _read(request: Request, examined: DiagnosisInput | None, clock: Clock) -> tuple[Rulebook, DiagnosisInput]:
     """Rules and facts: while another interpreter starts and says who it is, the rules are read."""
-    asked = ask_ahead(request) if examined is None else None
+    query = query_ahead(request) if examined is None else None
     try:
         rulebook = load_rulebook((*request.defaults.rules, *request.rules))
         clock.lap("rules")
-        examined = examined or examine(request, rulebook, asked)
+        examined = examined or examine(request, rulebook, query)
         clock.lap("facts")
     finally:
-        if asked is not None:
-            asked.close()
+        if query is not None:
+            query.close()
     return rulebook, examined
 
 
@@ -102,10 +105,10 @@ def _confirm(
     rulebook: Rulebook,
     examined: DiagnosisInput,
     request: Request,
-    tell: Callable[[str], None],
+    on_step: Callable[[str], None],
     ahead: PrewarmedProcess | None,
 ) -> _AsRun:
-    """What the GPU says, where there may be one and it may be asked."""
+    """Confirm findings on the GPU, where there may be one and it may be used."""
     known = assessment.known
     if not request.run or not examined.python or not _may_have_gpu(known):
         callers = any(finding.confirm for finding in found)
@@ -127,7 +130,10 @@ def _confirm(
     job = job_of(known, [key for key in examined.facts if key.startswith("workload.")])
     ahead = ahead if ahead is not None and ahead.python == examined.python else None
     bench = KernelRunner(examined.python, request.timeout, programs_dir(), ahead, examined.variables)
-    return confirm(found, known, assessment.predictions, job, bench, tell, reassess)
+    try:
+        return confirm(found, known, assessment.predictions, job, bench, on_step, reassess)
+    except NoDiagnosis as problem:  # a file system without room for the kernels hides no finding
+        return found, (), (f"no kernel was run: {problem.message}",), assessment.predictions, {}
 
 
 def prewarm_kernels(request: Request) -> PrewarmedProcess | None:
@@ -141,15 +147,18 @@ def prewarm_kernels(request: Request) -> PrewarmedProcess | None:
         return None
     from doctor.runner.batch import prewarm
 
-    return prewarm(named_interpreter(request.python) or sys.executable)
+    try:
+        return prewarm(named_interpreter(request.python) or sys.executable)
+    except NoDiagnosis:  # no folder for the kernels: where one is needed, the report says so
+        return None
 
 
-#: What shows that a driver is there, without asking it: Linux, Linux under Windows.
+#: Files that show a driver without loading it: Linux, Linux under Windows.
 _DRIVER = ("/dev/nvidiactl", "/dev/dxg")
 
 
 def _may_have_gpu(known: FactResolver) -> bool:
-    """Whether a kernel is worth asking: also where there is a driver, but it tells nothing of its GPUs."""
+    """Whether a kernel is worth running: also where there is a driver that does not list its GPUs."""
     capability, count = known.value("gpu.sm"), known.value("gpu.count")
     if capability is not None:
         return bool(capability != ABSENT)

@@ -107,7 +107,7 @@ def class_attribute(program: Program, info: ClassInfo, name: str, after: ClassIn
 
 
 def may_have_attribute(program: Program, info: ClassInfo, name: str, instance: bool) -> bool:
-    """Tell whether a class or its instances may have an attribute that no class body defines."""
+    """Return whether a class or its instances may have an attribute that no class body defines."""
     order, closed, torch_module = lineage(program, info)
     if not closed or (name.startswith("__") and name.endswith("__")):
         return True
@@ -145,7 +145,7 @@ def _mentioned(node: ast.ClassDef, instance: bool) -> frozenset[str]:
 
 
 def is_property(function: Function) -> bool:
-    """Tell whether reading the attribute calls the function."""
+    """Return whether reading the attribute calls the function."""
     for decorator in function.decorators:
         text = dotted(decorator) or ""
         if text.rpartition(".")[2] in PROPERTIES or text.endswith((".setter", ".getter", ".deleter")):
@@ -154,13 +154,13 @@ def is_property(function: Function) -> bool:
 
 
 def is_static(function: Function) -> bool:
-    """Tell whether the method takes neither instance nor class."""
+    """Return whether the method takes neither instance nor class."""
     names = {(dotted(item) or "").rpartition(".")[2] for item in function.decorators}
     return "staticmethod" in names or function.qualname.endswith("__new__")
 
 
 def is_class_method(function: Function) -> bool:
-    """Tell whether the method takes the class first."""
+    """Return whether the method takes the class first."""
     return any((dotted(item) or "").rpartition(".")[2] == "classmethod" for item in function.decorators)
 
 
@@ -259,7 +259,7 @@ def _returned_function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.Func
 
 
 def _returns_identity(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Tell whether a decorator factory has an inner function that returns its only argument."""
+    """Return whether a decorator factory has an inner function that returns its only argument."""
     for inner in walk(node):
         if isinstance(inner, ast.FunctionDef) and inner is not node and len(inner.args.args) == 1:
             name = inner.args.args[0].arg

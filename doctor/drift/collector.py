@@ -100,7 +100,7 @@ class Collector:
     def findings(self, reached: frozenset[str], live: dict[str, bool]) -> list[Finding]:
         """Return the findings.
 
-        `reached` holds the modules that importing the caller imports. `live` tells for a module whether any import of
+        `reached` holds the modules that importing the caller imports. `live` says for a module whether any import of
         it is on a live path and unguarded; findings in modules that no live import reaches are left out.
         """
         found = []
@@ -184,7 +184,7 @@ _RANK = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
 def breaks(finding: Finding) -> bool:
-    """Tell whether a finding makes its pair broken: it surely fails, and on more than a missing model."""
+    """Return whether a finding makes its pair broken: it surely fails, and on more than a missing model."""
     return (
         finding.certainty is Certainty.DEFINITE
         and finding.reach is not Reach.FEATURE

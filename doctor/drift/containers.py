@@ -75,7 +75,7 @@ def truth(value: Value) -> bool | None:
 
 
 def is_none(value: Value) -> bool | None:
-    """Tell whether a value is None."""
+    """Return whether a value is None."""
     if isinstance(value, Const):
         return value.value is None
     return None if isinstance(value, (Unknown, Result)) or (truth(value) is None and not _object(value)) else False
@@ -157,7 +157,7 @@ def _identical(left: Value, right: Value) -> bool | None:
 
 
 def constant_contains(container: Value, item: Value, signature_of: SignatureOf) -> bool | None:
-    """Tell whether `item in container`; None when unknown."""
+    """Return whether `item in container`; None when unknown."""
     if not isinstance(item, Const):
         return None
     if isinstance(container, Parameters):

@@ -22,7 +22,7 @@ _STEM = re.compile(r"([A-Z]\w*?)(?:For[A-Z]\w*|Model)$")
 def typed_functions(
     machine: Machine, records: list[Record], callees: list[Package]
 ) -> list[tuple[Function, ClassInfo]]:
-    """Return functions with the classes that they become methods of, as tables and tests by class name tell.
+    """Return functions with the classes that they become methods of, from tables and tests by class name.
 
     Three forms are understood: a dict from class names to functions; `if type(m).__name__ == "X": m.forward =
     MethodType(f, m)`; and `X.forward = f`, which the interpreter has noted already.
@@ -159,7 +159,7 @@ class Minimum:
                 self.versions |= versions
 
     def refuses(self, name: str) -> bool:
-        """Tell whether a class belongs to a model whose minimum version is not met by the only callee."""
+        """Return whether a class belongs to a model whose minimum version is not met by the only callee."""
         stems = {match.group(1): text for key, text in self.versions.items() if (match := _STEM.match(key))}
         fitting = [stem for stem in stems if name.startswith(stem)]
         if not fitting or not self.installed:

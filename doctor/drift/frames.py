@@ -56,13 +56,13 @@ class Violation:
     name: str
     message: str
     module: str
-    """Module of the target, which tells the callee."""
+    """Module of the target, which names the callee."""
     line: int = 0
     signature: str = ""
 
 
 class Sink(Protocol):
-    """What is told of uses and violations."""
+    """What is reported of uses and violations."""
 
     def violation(self, frame: Frame, node: ast.AST, state: State, violation: Violation) -> None:
         """Record a use that fails."""
@@ -71,7 +71,7 @@ class Sink(Protocol):
         """Note a path on which a call fits its target, or an attribute is there."""
 
     def use(self, frame: Frame, node: ast.AST, module: str, known: bool) -> None:
-        """Count a use of something of `module`; `known` tells whether it could be checked."""
+        """Count a use of something of `module`; `known` says whether it could be checked."""
 
 
 class Call:
@@ -89,7 +89,7 @@ class Call:
 
 
 def catches(handler: frozenset[str], exception: str) -> bool:
-    """Tell whether an `except` clause with these names catches an exception."""
+    """Return whether an `except` clause with these names catches an exception."""
     for name in handler:
         if name in ("", "Exception", "BaseException", exception) or exception in _CATCHES.get(name, ()):
             return True

@@ -154,7 +154,7 @@ class ApiHistory:
 
     @staticmethod
     def _fits(finding: Finding, shape: Shape | None) -> bool | None:
-        """Tell whether a release has what the finding misses; None when the data do not say."""
+        """Return whether a release has what the finding misses; None when the data do not say."""
         if finding.kind in (Kind.MISSING_NAME, Kind.MISSING_ATTRIBUTE, Kind.MISSING_MODULE):
             return shape is not None
         if shape is None:

@@ -75,7 +75,7 @@ class Context(Protocol):
         """Return an attribute, reported when missing."""
 
     def has_attribute(self, base: Value, name: str, state: State, node: ast.AST) -> bool | None:
-        """Tell whether a value has an attribute; None when unknown."""
+        """Return whether a value has an attribute; None when unknown."""
 
     def set_attribute(self, base: Value, name: str, value: Value, state: State) -> None:
         """Assign an attribute."""

@@ -91,7 +91,7 @@ def _names(pair: Pair) -> tuple[str, str]:
 
 
 def _has_source(package: Package) -> bool:
-    """Tell whether a package can be checked against: the names of a compiled module are unknown."""
+    """Return whether a package can be checked against: the names of a compiled module are unknown."""
     return not package.is_code and package.root.suffix not in COMPILED
 
 

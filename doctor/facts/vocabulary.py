@@ -46,7 +46,7 @@ MASKS = (
 )  # fmt: skip
 FRAMEWORKS = (
     "transformer_engine", "torch_sdpa", "transformers", "flash_attn", "xformers", "sageattention", "megatron", "xtuner",
-    "vllm", "sglang",
+    "vllm", "sglang", "flex_attention",
 )  # fmt: skip
 
 TERMS: dict[str, Term] = _terms(
@@ -58,6 +58,7 @@ TERMS: dict[str, Term] = _terms(
     ("torch.cuda", VERSION, "CUDA the torch build was made for; absent for a CPU build"),
     ("torch.cxx11_abi", BOOLEAN, "torch was built with the C++11 ABI"),
     ("torch.arch_list", LIST, "SM architectures that torch has code for: 8.0, 9.0 …"),
+    ("torch.exports_on_record", TEXT, "the build of this torch release whose exports are on record, as 2.8.0+cu128"),
     ("torch.git_version", TEXT, "commit of the torch build"),
     ("xformers.cuda", VERSION, "CUDA the xFormers build was made for; absent for a build without"),
     ("toolkit.nvcc", VERSION, "the CUDA compiler that a build will find; absent where there is none"),
@@ -69,6 +70,13 @@ TERMS: dict[str, Term] = _terms(
     ("cudnn.copies", LIST, "every cuDNN present, as `version path`"),
     ("cudnn.te_version", VERSION, "the cuDNN that TransformerEngine will load by its own search"),
     ("cudnn.te_path", TEXT, "the file of the cuDNN that TransformerEngine will load"),
+    ("binaries.unloadable", LIST, "compiled files that do not load, of packages without a rule of their own"),
+    ("binaries.torch_problem", TEXT, "why torch's own libraries do not load, by their files"),
+    ("files.owned_twice", LIST, "files that two installed distributions list with different content"),
+    ("files.changed", LIST, "installed files whose size or content is not what their distribution lists"),
+    ("loader.torch_cudnn_folders", LIST, "folders from which torch's process loads cuDNN's libraries"),
+    ("loader.te_cudnn_folders", LIST, "those folders once TransformerEngine is imported after torch"),
+    ("loader.one_cudnn", TEXT, "the change of variables after which torch and TransformerEngine load one cuDNN"),
     ("driver.version", VERSION, "the NVIDIA kernel driver"),
     ("driver.cuda", VERSION, "the newest CUDA that the driver supports"),
     ("gpu.sm", SM, "compute capability, as 8.0, 9.0 …"),
@@ -147,6 +155,27 @@ TERMS: dict[str, Term] = _terms(
     *SERVING_ROWS,
 )  # fmt: skip
 
+#: Other spellings of allowed texts, in lower case.
+SPELLINGS: dict[str, dict[str, str]] = {
+    "workload.dtype": {
+        "bf16": "bfloat16", "torch.bfloat16": "bfloat16", "fp16": "float16", "half": "float16", "f16": "float16",
+        "torch.float16": "float16", "fp32": "float32", "f32": "float32", "float": "float32", "torch.float32": "float32",
+        "fp8": "float8", "fp8_e4m3": "float8", "float8_e4m3fn": "float8", "torch.float8_e4m3fn": "float8",
+    },
+    "workload.framework": {
+        "huggingface": "transformers", "hf": "transformers", "te": "transformer_engine",
+        "transformer-engine": "transformer_engine", "transformerengine": "transformer_engine", "torch": "torch_sdpa",
+        "pytorch": "torch_sdpa", "sdpa": "torch_sdpa", "flash-attn": "flash_attn", "flash-attention": "flash_attn",
+        "flash_attention": "flash_attn", "megatron-core": "megatron", "megatron-lm": "megatron",
+        "sage": "sageattention",
+    },
+    "workload.mask": {"none": "no_mask", "full": "no_mask"},
+    "workload.attn_implementation": {
+        "fa2": "flash_attention_2", "flash_attn_2": "flash_attention_2", "fa3": "flash_attention_3",
+        "flash_attn_3": "flash_attention_3",
+    },
+}  # fmt: skip
+
 #: Open families of keys: (pattern, kind, meaning, derived); the first that fits counts.
 _FAMILIES: tuple[tuple[re.Pattern[str], FactKind, str, bool], ...] = tuple(
     (re.compile(pattern), kind, meaning, derived)
@@ -154,6 +183,11 @@ _FAMILIES: tuple[tuple[re.Pattern[str], FactKind, str, bool], ...] = tuple(
         (r"env\.[A-Za-z_][A-Za-z0-9_]*", TEXT, "an environment variable; absent = unset", False),
         (r"[a-z0-9]+(-[a-z0-9]+)*\.version", VERSION, "installed version of that distribution", False),
         (r"[a-z0-9]+([-.][a-z0-9_]+)*\.given", BOOLEAN, "that fact or distribution was read, not inferred", True),
+        (r"[a-z0-9]+(-[a-z0-9]+)*\.loads", BOOLEAN, "its compiled files load next to the installed torch", False),
+        (r"[a-z0-9]+(-[a-z0-9]+)*\.load_problem", TEXT, "why its compiled files do not load, by the files", False),
+        (r"[a-z0-9]+(-[a-z0-9]+)*\.gpu_code", LIST, "SM architectures its files have code for: 8.0, 9.0a …", False),
+        (r"[a-z0-9]+(-[a-z0-9]+)*\.fitting_torch", LIST,
+         "torch builds on record that export what its files need, as 2.8.0+cu128", False),
         (r"[a-z0-9]+(-[a-z0-9]+)*\.wheel", TEXT, "the wheel file it was installed from, by its direct_url.json", False),
         (r"[a-z][a-z0-9]*\.selected(_by_default)?", TEXT, "the backend that library will select; absent = none", True),
         (r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(variant|step_variant|step_refusal)", TEXT, "its part that serves", True),
@@ -178,19 +212,29 @@ def term(key: str) -> Term:
     for pattern, kind, meaning, derived in _FAMILIES:
         if pattern.fullmatch(key):
             return Term(key, kind, meaning, derived=derived)
-    raise DoctorError(f"unknown fact key `{key}`", nearest(key, [f"{key.rpartition('.')[0]}.version", *TERMS]))
+    raise DoctorError(
+        f"unknown fact key `{key}`", nearest(key, [f"{key.rpartition('.')[0].replace('_', '-')}.version", *TERMS])
+    )
+
+
+_LONGEST_WORD = 64
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return `did you mean …` for a mistyped word, or None."""
-    written = {name.lower(): name for name in known}
-    matches = get_close_matches(word.lower(), written, n=1)
+    """Return `did you mean …` for a mistyped word, or None; never the word itself."""
+    written = {name.lower(): name for name in known if name != word}
+    matches = get_close_matches(word[:_LONGEST_WORD].lower(), written, n=1)  # its cost grows with the square
     return f"did you mean `{written[matches[0]]}`?" if matches else None
+
+
+LONGEST_VERSION = 256  # characters; Python refuses numbers of more than 4,300 digits
 
 
 @lru_cache(maxsize=65536)
 def parse_version(text: str) -> Version:
     """Return a PEP 440 version, parsed once per text; raise InvalidVersion for anything else."""
+    if len(text) > LONGEST_VERSION or not text.isascii():  # `\d` of `packaging` also takes digits of other scripts
+        raise InvalidVersion(f"Invalid version: {text[:60]!r}")
     return Version(text)
 
 
@@ -209,7 +253,8 @@ def _boolean(value: Any) -> bool:
 def _integer(value: Any) -> int:
     if isinstance(value, bool):
         raise ValueError("needs an integer")
-    number = int(str(value).strip())
+    text = str(value).strip()
+    number = int(text) if len(text) < 32 else 1 << 63
     if abs(number) >= 1 << 63:
         raise ValueError("needs an integer below 2^63")
     return number
@@ -266,6 +311,37 @@ def _text(value: Any) -> str:
     return str(value).strip()
 
 
+def _architectures(value: Any) -> tuple[str, ...]:
+    """Return SM architectures as `9.0`, `9.0a`, `9.0+PTX`, however torch, CMake or nvcc write them."""
+    return tuple(_architecture(item) for item in _list(value))
+
+
+def _architecture(text: str) -> str:
+    match = re.fullmatch(
+        r"(sm_?|compute_?|)([0-9]{1,3}\.[0-9]|[0-9]{2,3})([af]?)(\+ptx|-real|-virtual)?", text.strip().lower()
+    )
+    if match is None:
+        raise ValueError("needs SM architectures such as 8.0, 9.0a, 9.0+PTX")
+    prefix, number, variant, suffix = match.groups()
+    dotted = number if "." in number else f"{number[:-1]}.{number[-1]}"
+    is_ptx = suffix in ("+ptx", "-virtual") or (prefix.startswith("compute") and suffix is None)
+    return f"{dotted}{variant}{'+PTX' if is_ptx else ''}"
+
+
+def _python(value: Any) -> str:
+    text = _version(value)
+    if not is_python_version(text):
+        raise ValueError("needs a version such as 3.11")
+    return text
+
+
+def is_python_version(text: str) -> bool:
+    """Return whether a version can be Python's: it has a minor release, and numbers of a plausible size."""
+    return re.match(r"[23]\.[0-9]{1,3}(?![0-9])", text) is not None
+
+
+#: Keys whose values have a form of their own.
+_OF_KEY: dict[str, Callable[[Any], Any]] = {"torch.arch_list": _architectures, "python.version": _python}
 _PARSERS: dict[FactKind, Callable[[Any], Any]] = {
     VERSION: _version, SM: _sm, INTEGER: _integer, NUMBER: _number, TEXT: _text,
     BOOLEAN: _boolean, WINDOW: _window, LIST: _list,
@@ -278,12 +354,15 @@ def parse(key: str, value: Any) -> Any:
     if isinstance(value, str) and value.strip().lower() == ABSENT:
         return ABSENT
     try:
-        parsed = _PARSERS[known.kind](value)
+        parsed = (_OF_KEY.get(key) or _PARSERS[known.kind])(value)
     except (ValueError, TypeError, OverflowError) as problem:
         shown = str(value)
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         detail = str(problem) if str(problem).startswith("needs") else f"needs a value of kind {known.kind}"
         raise DoctorError(f"`{key}`: {detail}, found `{shown}`") from None
+    if isinstance(parsed, str) and key in SPELLINGS:
+        lower = parsed.lower()
+        parsed = SPELLINGS[key].get(lower, lower if lower in known.values else parsed)
     if known.values and parsed not in known.values:
         raise DoctorError(
             f"`{key}`: needs one of {', '.join(known.values)}, found `{parsed}`", nearest(str(parsed), known.values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from doctor.facts.derived.registry import DERIVATIONS
@@ -18,8 +18,13 @@ from .conditions import Condition
 Implications = Mapping[str, list[tuple["str | Condition", Mapping[str, Any]]]]
 
 
-#: how the problem of an unknown prediction begins that lacks facts: their keys follow
-LACKS = "needs "
+def unknown(key: str, source: str, lacks: Iterable[str]) -> Fact:
+    """Return the fact of a prediction that cannot be made while facts are missing."""
+    keys = tuple(sorted(set(lacks)))
+    return Fact(key, None, source, None, f"needs {', '.join(keys)}" if keys else "unknown", lacks=keys)
+
+
+_MOST_NAMED = 3  # sources of a derived fact that a problem names
 
 
 class FactResolver:
@@ -32,10 +37,10 @@ class FactResolver:
         facts: Facts,
         implications: Implications | None = None,
         predict: Callable[[FactResolver, str], Fact | None] | None = None,
-        settled: Mapping[str, Fact] | None = None,
+        implied: Mapping[str, Fact] | None = None,
     ) -> None:
         self._given = facts
-        self._cache: dict[str, Fact] = {**settled, **dict(facts.items())} if settled else dict(facts.items())
+        self._cache: dict[str, Fact] = {**implied, **dict(facts.items())} if implied else dict(facts.items())
         self.memo: dict[str, Any] = {}  # what a prediction worked out on the way, so that it is done once
         self._implications = implications or {}
         self._predict = predict
@@ -49,7 +54,7 @@ class FactResolver:
         return found
 
     def with_(self, facts: Facts, predict: Callable[[FactResolver, str], Fact | None] | None) -> FactResolver:
-        """The same knowledge with some facts replaced; everything that follows is worked out anew."""
+        """The same knowledge with some facts replaced; everything that follows is derived again."""
         return FactResolver(self._given.with_(*facts.values()), self._implications, predict)
 
     def settle(self, fact: Fact) -> None:
@@ -71,10 +76,7 @@ class FactResolver:
             return ()
         derivation = DERIVATIONS.get(key)
         if derivation is None or key in self._given:
-            problem = self.look_up(key).problem or ""
-            if self._predict is not None and problem.startswith(LACKS) and key not in self._given:
-                return tuple(problem.removeprefix(LACKS).split(", "))  # a prediction names the facts it lacks
-            return (key,)
+            return self.look_up(key).lacks or (key,)
         needed = tuple(base for need in derivation.needs for base in self.missing(need))
         return tuple(dict.fromkeys(needed)) or (key,)
 
@@ -95,7 +97,9 @@ class FactResolver:
                 value = derivation.compute(*(need.value for need in needs), *uses)
                 if value is not None:
                     return Fact(key, value, "derived from " + ", ".join(derivation.needs or derivation.uses))
-                problem = f"does not follow from {', '.join(derivation.needs + derivation.uses)}"
+                sources = derivation.needs + derivation.uses
+                more = " …" if len(sources) > _MOST_NAMED else ""
+                problem = f"not determined by {', '.join(sources[:_MOST_NAMED])}{more}"
             else:
                 problem = f"`{unknown.key}` is not known"
         if self._is_not_installed(key):
@@ -107,7 +111,7 @@ class FactResolver:
         if key.startswith("env."):
             return Fact(key, ABSENT, "not set")
         if key.startswith("ranks."):
-            return Fact(key, ABSENT, "no other rank was asked")
+            return Fact(key, ABSENT, "no other rank was compared")
         known_term = term(key)
         if key.startswith("workload."):
             if self.has_workload and known_term.default is not None:
@@ -116,7 +120,7 @@ class FactResolver:
         return Fact(key, None, "nowhere", None, problem or "not given")
 
     def _is_given(self, name: str) -> bool:
-        """Whether a fact, or the version of a distribution, was read and does not follow from another one."""
+        """Whether a fact, or the version of a distribution, was read and is not derived from another one."""
         key = name if name in TERMS else f"{name}.version"
         self.look_up(key)  # where it is held back, so is this
         return self._given.value(key) not in (None, ABSENT)

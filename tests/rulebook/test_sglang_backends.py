@@ -9,11 +9,11 @@ import pytest
 
 from doctor.diagnosis.batch import answer, read_case
 from doctor.errors import DoctorError
+from doctor.facts.sglang_options import read_options
 from doctor.model import ABSENT, Fact, Facts
 from doctor.rulebook.decisions import DecisionList
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.resolver import LACKS, FactResolver
-from doctor.sources.workload.sglang_options import read_options
+from doctor.rulebook.resolver import FactResolver
 from tests.helpers.rulebook import builtin_rulebook
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "sglang-attention.jsonl"
@@ -171,7 +171,7 @@ def test_first_case_that_holds_counts():
 def test_unknown_case_is_unknown_unless_the_rest_agrees():
     cases = [{"when": {"gpu.sm": ">=9.0"}, "value": "fa3"}, {"value": "triton"}]
     fact = decide(cases, gpu__sm=None)
-    assert (fact.value, fact.problem) == (None, f"{LACKS}gpu.sm")
+    assert (fact.value, fact.problem, fact.lacks) == (None, "needs gpu.sm", ("gpu.sm",))
     assert decide([{**cases[0], "value": "triton"}, cases[1]], gpu__sm=None).value == "triton"
 
 

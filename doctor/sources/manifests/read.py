@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from doctor.model import Facts
 from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.scripts.dockerfile import read_stage
 from doctor.sources.watch import Watch
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import read_text
 
 from .base import MAX_BYTES, DiscoveredFile, FileRole, Manifest, ManifestKind
 from .detect import kind_of
 from .discover import discover, notes_of
-from .readers import reader_of
+from .readers import bounded, reader_of
 from .resolve import Declaration, resolve
 
 
@@ -33,12 +33,13 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
     manifests: list[Manifest] = []
     faults: list[DoctorError] = []
     notes: list[str] = []
+    found: list[int] = []  # files of a folder that are no environments
     for name in dict.fromkeys(names):
         chosen: tuple[str, ...] = ()
         try:
             path, chosen = _split_extras(name)
             files = [(path, FileRole.ENVIRONMENT)]
-            if path.is_dir():
+            if _is_folder(path):
                 discovered = _discover(path, watch)
                 notes += notes_of(discovered)
                 files = [(item.path, item.role) for item in discovered if item.used]
@@ -47,7 +48,7 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
             continue
         included: set[str] = set()
         for path, role in files:
-            if str(path.resolve()) in included:
+            if included and str(path.resolve()) in included:
                 continue  # an image was read before, with the files it installs, in the order of its commands
             try:
                 manifest = _read(path, chosen, watch)
@@ -55,11 +56,24 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
                 faults.append(problem)
             else:
                 manifests.append(replace(manifest, entries=()) if role == FileRole.VARIABLES else manifest)
+                if role == FileRole.VARIABLES:
+                    found.append(len(manifests) - 1)
                 included |= set(manifest.included)
     if not manifests:
         raise faults[0]
+    packages = {entry.name for manifest in manifests for entry in manifest.entries}
+    for place in found:
+        manifests[place] = _of_project(manifests[place], packages)
     declaration = resolve(manifests, stated, faults)
     return replace(declaration, notes=(*notes, *declaration.notes))
+
+
+def _of_project(manifest: Manifest, packages: Collection[str]) -> Manifest:
+    """Return a script without the workload of a server that the project's environment does not contain."""
+    framework = next((fact.value for fact in manifest.facts if fact.key == "workload.framework"), None)
+    if framework in packages:
+        return manifest
+    return replace(manifest, facts=tuple(fact for fact in manifest.facts if not fact.key.startswith("workload.")))
 
 
 def _discover(folder: Path, watch: Watch) -> Sequence[DiscoveredFile]:
@@ -68,6 +82,13 @@ def _discover(folder: Path, watch: Watch) -> Sequence[DiscoveredFile]:
         hint = "`setup.py` is code and is not run: " if (folder / "setup.py").is_file() else ""
         raise DoctorError(f"no file in `{folder}` declares attention libraries", f"{hint}name the files to check")
     return discovered
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that is too long; reading it reports that
+        return False
 
 
 def _split_extras(name: str) -> tuple[Path, tuple[str, ...]]:
@@ -82,13 +103,15 @@ def _split_extras(name: str) -> tuple[Path, tuple[str, ...]]:
 
 
 def _read(path: Path, chosen: tuple[str, ...], watch: Watch) -> Manifest:
-    text = read_text(path, "declared environment", MAX_BYTES)
+    text = read_text(path, "declared environment", MAX_BYTES, named=True)
     kind = kind_of(path, text)
     if chosen and kind == ManifestKind.DOCKERFILE and len(chosen) == 1:
-        return read_stage(path, text, chosen[0], watch)
+        with bounded(kind, path, text):
+            return read_stage(path, text, chosen[0], watch)
     if chosen:
         if kind != ManifestKind.PYPROJECT:
             hint = "only a pyproject.toml has extras and groups, and a Dockerfile stages (name one)"
             raise DoctorError(f"`{path}` has no extras", hint)
-        return read_project(path, text, watch, chosen)
+        with bounded(kind, path, text):
+            return read_project(path, text, watch, chosen)
     return reader_of(kind)(path, text, watch)

@@ -16,7 +16,7 @@ from .interpreter import Script
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:SBATCH|PBS|BSUB|\$)[ \t]+(?P<rest>[^\n]*)", re.MULTILINE)
 _GRES = re.compile(
     r"(?:--gres(?:=|\s+)(?:gres/)?gpu|--gpus(?:-per-(?:node|task|socket))?(?:=|\s+))[:=]?(?P<name>[A-Za-z][\w.-]*)?"
-    r"(?::(?P<count>\d+))?"
+    r"(?::(?P<count>[0-9]+))?"
 )
 _CONSTRAINT = re.compile(r"(?:-C|--constraint)(?:=|\s+)[\"']?(?P<what>[^\s\"']+)")
 _IMAGE = re.compile(r"--container-image(?:=|\s+)[\"']?(?P<image>[^\s\"']+)")
@@ -33,7 +33,7 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
     script.run(text, 1)
     installs = script.installs
     entries = tuple(entry for found in installs.entries.values() for entry in found)
-    facts = (*installs.facts.values(), *script.environment.values(), *gpus)
+    facts = (*installs.facts.values(), *script.environment.values(), *script.served.values(), *gpus)
     return Manifest(entries, facts, False, "", tuple(dict.fromkeys(installs.notes)))
 
 
