@@ -46,7 +46,7 @@ MASKS = (
 )  # fmt: skip
 FRAMEWORKS = (
     "transformer_engine", "torch_sdpa", "transformers", "flash_attn", "xformers", "sageattention", "megatron", "xtuner",
-    "vllm", "sglang",
+    "vllm", "sglang", "flex_attention",
 )  # fmt: skip
 
 TERMS: dict[str, Term] = _terms(
