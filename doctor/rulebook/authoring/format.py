@@ -33,7 +33,7 @@ _ONE_A_LINE = ("when", "references", "signatures", "fix", "tests")
 _MERGE = "tag:yaml.org,2002:merge"
 _NULL = "tag:yaml.org,2002:null"
 _PLAIN = re.compile(r"[A-Za-z0-9_./(][^#:\[\]{},&*!|'\"%@`<>=\n\t\\]*")
-_PROSE = re.compile(r"\S+(?: \S+)*")
+_PROSE = re.compile(r"\S+(?: \S+)+")
 
 
 def rule_files(paths: list[Path]) -> list[Path]:
