@@ -295,3 +295,20 @@ def arithmetic(operator: ast.operator, left: Const, right: Const) -> Value:
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         return UNKNOWN
     return UNKNOWN
+
+
+def parameters_attribute(base: Parameters, name: str, signature_of: SignatureOf) -> Value:
+    """Return an attribute of `inspect.signature(f)` or `inspect.getfullargspec(f)`."""
+    signature = signature_of(base.target)
+    if name == "parameters":
+        return Parameters(base.target, "parameters")
+    if signature is None or base.view != "spec":
+        return Unknown("signature", True)
+    if name == "args":
+        return Sequence(tuple(Const(item.name) for item in signature.parameters if not item.keyword_only), True)
+    if name == "kwonlyargs":
+        return Sequence(tuple(Const(item.name) for item in signature.parameters if item.keyword_only), True)
+    if name == "defaults":
+        count = sum(1 for item in signature.parameters if not item.keyword_only and not item.required)
+        return Sequence((UNKNOWN,) * count) if count else NONE
+    return UNKNOWN

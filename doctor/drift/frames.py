@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping as MappingType
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from .findings import Kind
+from .findings import Kind, Release
 from .program import Record
 from .signatures import Arguments
+from .sources import Package, SourceFile
 from .state import State
 from .values import ClassInfo, Function, Mapping, Value
 
@@ -38,6 +40,12 @@ class Frame:
     """The functions that led here, outermost first."""
     declared_global: set[str] = field(default_factory=set)
 
+    @staticmethod
+    def nowhere() -> Frame:
+        """Return the frame before anything is run."""
+        nothing = Package("", Path(), Path(), Release(""))
+        return Frame(Record("", SourceFile("", Path(), False), nothing))
+
 
 @dataclass(frozen=True)
 class Violation:
@@ -60,7 +68,7 @@ class Sink(Protocol):
         """Record a use that fails."""
 
     def fits(self, frame: Frame, node: ast.AST, symbol: str) -> None:
-        """Note a path on which a call fits its target."""
+        """Note a path on which a call fits its target, or an attribute is there."""
 
     def use(self, frame: Frame, node: ast.AST, module: str, known: bool) -> None:
         """Count a use of something of `module`; `known` says whether it could be checked."""
@@ -116,4 +124,5 @@ def function_value(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef | 
     closure = frame.closure
     if not frame.is_module and not frame.is_class_body:
         closure = dict(frame.closure or {}) | state.variables
-    return Function(frame.record.name, qualified(frame, name), node.lineno, node, frame.owner, closure)
+    method = frame.is_class_body
+    return Function(frame.record.name, qualified(frame, name), node.lineno, node, frame.owner, closure, method)

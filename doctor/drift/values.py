@@ -26,6 +26,8 @@ class Unknown(Value):
 
 
 UNKNOWN = Unknown()
+#: Unknown, and the same for every workload.
+UNKNOWN_HERE = Unknown(environment=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class External(Value):
 
 @dataclass(frozen=True, slots=True)
 class Imported(Value):
-    """A name of another module that is not resolved yet."""
+    """A name of another module that nobody has resolved yet."""
 
     module: str
     name: str
@@ -129,6 +131,8 @@ class Function(Value):
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda = field(compare=False, repr=False)
     owner: ClassInfo | None = field(default=None, compare=False, repr=False)
     closure: MappingType[str, Value] | None = field(default=None, compare=False, repr=False)
+    is_method: bool = field(default=False, compare=False)
+    """Defined in the body of a class, whose instance it takes first; functions inside it are not."""
 
     @property
     def symbol(self) -> str:
@@ -248,8 +252,9 @@ def alternatives(value: Value) -> tuple[Value, ...]:
 
 
 def carries(value: Value, depth: int = 3) -> bool:
-    """Return whether a value is worth keeping apart: functions, classes, modules, versions and what contains them."""
-    if isinstance(value, (Unknown, Const)):
+    """Tell whether a value is worth keeping apart: functions, classes, modules, versions and what contains them."""
+    kind = value.__class__
+    if kind is Unknown or kind is Const:
         return False
     if isinstance(value, Sequence):
         return depth > 0 and any(carries(item, depth - 1) for item in value.items)

@@ -147,6 +147,8 @@ def all_alternatives(
 ) -> tuple[Remedy, ...]:
     """Return the rule's fixes, after those of the rules against the backends of the library `fix_reasons` names."""
     library = rule.body.get("fix_reasons")
+    index = rulebook.support.get(library) if library else None  # of all rules, also where few are evaluated
+    by_id = {item.id: item for item in index or ()}
     reasons = (
         reason.rule
         for prediction in predictions
@@ -155,7 +157,7 @@ def all_alternatives(
         if candidate.available is False
         for reason in candidate.reasons
     )
-    named = [rulebook.rules[name] for name in dict.fromkeys(reasons) if name in rulebook.rules]
+    named = [by_id[name] for name in dict.fromkeys(reasons) if name in by_id]
     found = [
         remedy
         for item in named
