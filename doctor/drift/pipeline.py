@@ -49,7 +49,7 @@ class DriftRequest:
 
 
 def analyze(
-    request: DriftRequest, tell: Callable[[str], None] = lambda text: None, run: Run | None = None
+    request: DriftRequest, on_step: Callable[[str], None] = lambda text: None, run: Run | None = None
 ) -> DriftReport:
     """Return what the packages of an environment call that is not there.
 
@@ -71,7 +71,7 @@ def analyze(
             missing.append(caller)
     if missing:
         run = run or partial(analyze_in_processes, request.jobs)
-        for caller, result in run(environment, missing, callees, request.seconds, tell):
+        for caller, result in run(environment, missing, callees, request.seconds, on_step):
             if cache is not None and not result.failed:
                 cache.write(caller, callees, result)
             results.append(result)
