@@ -26,6 +26,8 @@ COMMANDS = {
     "fix": "Find the smallest change that clears the findings; write or install it.",
     "matrix": "Show backends x features of one environment as a table.",
     "wheels": "Find the official flash-attn wheel for this environment, or how to build it.",
+    "diff": "Compare two environments: what differs, what that changes, and why.",
+    "fleet": "Check many nodes: group equal environments, name outliers, report lost nodes.",
     "drift": "Find calls between installed packages that the installed callee does not answer.",
     "stress": "Test every installed attention on the GPUs against a float64 reference.",
     "snapshot": "Save the facts of this machine; every command takes them back with --facts.",
