@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,3 +144,47 @@ def exit_code(report: Report, fail_on: str) -> int:
         return 0
     limit = SEVERITIES.index(fail_on)
     return int(any(finding.severity.rank <= limit for finding in report.findings))
+
+
+class Bar:
+    """Progress: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, *, quiet: bool = False, noun: str = "cases", bad: str = "bad") -> None:
+        self.quiet, self.noun, self.bad = quiet, noun, bad
+        self.began = self.told = time.monotonic()
+        self.terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self.open = False
+
+    def __call__(self, done: int, total: int, bad: int) -> None:
+        """Show the counts, on a terminal ten times a second at most."""
+        if self.quiet:
+            return
+        now = time.monotonic()
+        if now - self.told < (0.1 if self.terminal else 15.0) and done < total:
+            return
+        self.told = now
+        text = f"{done}/{total} {self.noun}, {bad} {self.bad}, {now - self.began:.0f} s"
+        self._write(self._line(text, done / max(1, total)) if self.terminal else f"{text}\n")
+        self.open = self.terminal
+
+    @staticmethod
+    def _line(text: str, share: float) -> str:
+        """The bar with its figures, as wide as the terminal allows: what wraps cannot be written over."""
+
+        room = get_terminal_size((80, 24)).columns - 1
+        width = min(30, room - len(text) - 3)
+        filled = int(width * share)
+        bar = f"[{'#' * filled}{'.' * (width - filled)}] " if width >= 5 else ""
+        return f"\r{(bar + text)[:room].ljust(min(room, len(bar + text) + 1))}"
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self.open:
+            self._write("\n")
+            self.open = False
+
+    @staticmethod
+    def _write(text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody may be listening
+            sys.stderr.write(text)
+            sys.stderr.flush()

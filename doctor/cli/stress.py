@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import Annotated
 from zlib import crc32
 
@@ -25,7 +21,7 @@ from doctor.stress.report import as_json, as_text
 from doctor.stress.sweep import SweepResult, sweep
 
 from .options import Output, Quiet, Rules, seconds
-from .output import Screen, write
+from .output import Bar, Screen, write
 
 MOST_PROCESSES = 64
 MOST_SEEDS = 10**9  # those of the cases are made of it, and torch takes 64 bits
@@ -144,7 +140,7 @@ def stress(
     backends = list(backend or ())
     kept = Path(journal) if journal else _journal(interpreter, device, backends, seed, cases)
     screen = Screen(quiet=quiet)
-    bar = _Bar(quiet=quiet)
+    bar = Bar(quiet=quiet)
 
     def tell(text: str) -> None:
         bar.end()
@@ -205,46 +201,3 @@ def _writable(output: Path) -> None:
         raise DoctorError(f"cannot write `{output}`: there is no folder `{folder}`")
     if not os.access(output if output.exists() else folder, os.W_OK):
         raise DoctorError(f"cannot write `{output}`: permission denied")
-
-
-class _Bar:
-    """Progress: a bar on a terminal, a line now and then elsewhere."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self.began = self.told = time.monotonic()
-        self.terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self.open = False
-
-    def __call__(self, done: int, total: int, bad: int) -> None:
-        if self.quiet:
-            return
-        now = time.monotonic()
-        if now - self.told < (0.1 if self.terminal else 15.0) and done < total:
-            return
-        self.told = now
-        text = f"{done}/{total} cases, {bad} bad, {now - self.began:.0f} s"
-        self._write(self._line(text, done / max(1, total)) if self.terminal else f"{text}\n")
-        self.open = self.terminal
-
-    @staticmethod
-    def _line(text: str, share: float) -> str:
-        """The bar with its figures, as wide as the terminal allows: what wraps cannot be written over."""
-
-        room = get_terminal_size((80, 24)).columns - 1
-        width = min(30, room - len(text) - 3)
-        filled = int(width * share)
-        bar = f"[{'#' * filled}{'.' * (width - filled)}] " if width >= 5 else ""
-        return f"\r{(bar + text)[:room].ljust(min(room, len(bar + text) + 1))}"
-
-    def end(self) -> None:
-        """Leave the line."""
-        if self.open:
-            self._write("\n")
-            self.open = False
-
-    @staticmethod
-    def _write(text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody may be listening
-            sys.stderr.write(text)
-            sys.stderr.flush()

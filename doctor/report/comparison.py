@@ -192,15 +192,18 @@ def difference_line(item: Difference) -> str:
     more = [other for other in item.rows if other.known and other is not row and _says_more(item, other)]
     natural = row.key.endswith("version") or row.key.startswith(("env.", "workload.")) or row.key == "gpu.name"
     name = item.name if natural else row.key
-    text = f"{name} {_value(row, row.a)} in A, {_value(row, row.b)} in B"
-    return text + "".join(f" ({other.key} {_value(other, other.a)}, {_value(other, other.b)})" for other in more[:1])
+    text = f"{name} {row_value(row, row.a)} in A, {row_value(row, row.b)} in B"
+    return text + "".join(
+        f" ({other.key} {row_value(other, other.a)}, {row_value(other, other.b)})" for other in more[:1]
+    )
 
 
 def _says_more(item: Difference, row: DiffRow) -> bool:
     return row.key.endswith("_path") or (item.name == "GPU" and row.key == "gpu.sm")
 
 
-def _value(row: DiffRow, value: Any) -> str:
+def row_value(row: DiffRow, value: Any) -> str:
+    """Return the value of one side as people write it, shortened."""
     if value == ABSENT and row.key.startswith("cudnn."):
         return "none"
     text = shown(value, row.key)
@@ -237,8 +240,8 @@ def _differences(comparison: Comparison, *, every: bool) -> Iterator[Section]:
     rows = [
         (
             Cell(item.name),
-            _value(row, row.a),
-            _value(row, row.b),
+            row_value(row, row.a),
+            row_value(row, row.b),
             Cell(row.key if row.key != f"{item.name}.version" else str(item.area)),
             Cell(", ".join(item.explains) if number == 0 else ""),
         )

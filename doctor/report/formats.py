@@ -21,7 +21,7 @@ FORMATS = {
 
 
 #: View of something else than a diagnosis -> the module that has one function per format.
-VIEWS = {"comparison": "comparison", "fleet": "fleet"}
+VIEWS = {"comparison": "comparison", "fleet": "fleet", "sharded": "sharded"}
 
 Renderer = Callable[[Any, Style], str]
 

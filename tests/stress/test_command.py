@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from doctor.cli import main as cli
-from doctor.cli.stress import _Bar, _journal
+from doctor.cli.output import Bar
+from doctor.cli.stress import _journal
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_streams_that_are_closed(tmp_path, closed):
 def test_the_bar_fits_its_terminal(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     for done in (0, 3, 500):
-        line = _Bar._line(f"{done}/500 cases, 0 bad, 3 s", done / 500)
+        line = Bar._line(f"{done}/500 cases, 0 bad, 3 s", done / 500)
         assert len(line) - 1 < columns and (columns < 30 or "[" in line)
 
 
@@ -102,7 +103,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch):
     for kind, mark in (("dumb", "\n"), ("xterm", "\r")):
         monkeypatch.setenv("TERM", kind)
         monkeypatch.setattr("sys.stderr", Terminal())
-        bar = _Bar()
+        bar = Bar()
         bar(5, 5, 1)
         assert sys.stderr.getvalue().count(mark) == 1 and "5/5 cases, 1 bad" in sys.stderr.getvalue()
 
@@ -113,7 +114,7 @@ def test_nobody_listens_to_the_progress(monkeypatch):
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("sys.stderr", Full())
-    bar = _Bar()
+    bar = Bar()
     bar(5, 5, 0)
     bar.end()
 
