@@ -1,15 +1,18 @@
 """What nodes send: JSON lines, cut into short parts, so that no engine mixes or splits them.
 
 An answer is an object `{"node", "snapshot" | "problem", "results"}`. A part is `{"attn-doctor": "part", "node", "id",
-"part", "parts", "text"}`. Everything a node sends is untrusted: sizes, names and counts are limited, and a line that is
-not an answer is skipped.
+"part", "parts", "text"}`; the texts joined are the answer, compressed by zlib and in base64. A line is shorter than
+1024 bytes, which is what srun forwards as a whole. Everything a node sends is untrusted: sizes, names and counts are
+limited, and a line that is not an answer is skipped.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +20,8 @@ from typing import Any
 
 from doctor.errors import DoctorError, reason_of
 
-PART = 3500  # characters of text in one line: below the limits of pipes and log drivers
-MOST_PARTS = 8192
+PART = 700  # characters of text in one line
+MOST_PARTS = 1 << 15
 MAX_ANSWER = 16 << 20  # characters of one answer
 MAX_LINE = MAX_ANSWER + 4096
 MAX_OPEN = 20_000  # answers that have begun and are not complete
@@ -46,9 +49,10 @@ def node_name(text: object) -> str:
 
 def encode(answer: Mapping[str, Any]) -> list[str]:
     """Return an answer as lines; each is complete JSON."""
-    text = json.dumps(answer, separators=(",", ":"))
+    whole = json.dumps(answer, separators=(",", ":"), default=repr).encode()
+    text = base64.b64encode(zlib.compress(whole, 6)).decode("ascii")
     pieces = [text[start : start + PART] for start in range(0, len(text), PART)]
-    head = {"attn-doctor": "part", "node": answer.get("node"), "id": hashlib.sha256(text.encode()).hexdigest()[:16]}
+    head = {"attn-doctor": "part", "node": answer.get("node"), "id": hashlib.sha256(whole).hexdigest()[:16]}
     return [
         json.dumps({**head, "part": number, "parts": len(pieces), "text": piece}, separators=(",", ":"))
         for number, piece in enumerate(pieces)
@@ -100,10 +104,19 @@ class Decoder:
             return None
         del self._open[key], self._sizes[key]
         try:
-            whole = json.loads("".join(pieces[position] for position in range(len(pieces))))
-        except (ValueError, RecursionError, KeyError):
+            whole = json.loads(_unpacked("".join(pieces[position] for position in range(len(pieces)))))
+        except (ValueError, RecursionError, KeyError, zlib.error):
             return NodeAnswer(key[0], None, "its answer is not readable")
         return answer_of(whole) if isinstance(whole, dict) else NodeAnswer(key[0], None, "its answer is not an object")
+
+
+def _unpacked(text: str) -> bytes:
+    """Return the bytes of a packed answer; ValueError for more than an answer may hold."""
+    unpacker = zlib.decompressobj()
+    whole = unpacker.decompress(base64.b64decode(text, validate=True), MAX_ANSWER)
+    if unpacker.unconsumed_tail or not unpacker.eof:
+        raise ValueError(f"larger than {MAX_ANSWER} bytes")
+    return whole
 
 
 def _counts(value: object) -> bool:

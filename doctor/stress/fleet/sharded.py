@@ -10,13 +10,13 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from doctor._version import __version__
-from doctor.diagnosis.fleet.records import node_name
+from doctor.diagnosis.fleet.records import encode, read_answers
 from doctor.errors import NoDiagnosis
 from doctor.report.sharded_model import BadCase, ShardedReport
 from doctor.runner.result import KernelResult
@@ -148,10 +148,10 @@ def _with_slurm(run: _Run, options: ShardedOptions, python: str, device: str) ->
         command = slurm_engine.probe_command(nodes, ["work"], per_node, gpus=gpus > 0)
         stream = slurm_engine.Stream(command, max(1.0, deadline - time.monotonic()), order)
         heard: set[str] = set()
-        for item in _objects(stream.lines()):
-            node = node_name(item.get("node"))
-            heard.add(node)
-            run.take(item, node)
+        for answer in read_answers(["-"], stream.lines()):
+            heard.add(answer.node)
+            for item in answer.results:
+                run.take(item, answer.node)
         if run.left:
             silent = [node for node in nodes if node not in heard]
             why = "the time was up" if stream.timed_out else stream.error_of(silent[0] if silent else "")
@@ -161,24 +161,19 @@ def _with_slurm(run: _Run, options: ShardedOptions, python: str, device: str) ->
             break
 
 
-def _objects(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        try:
-            item = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(item, dict):
-            yield item
-
-
 def work(order: Mapping[str, Any], on_line: Callable[[str], None]) -> None:
     """Run this task's share of the cases in an order; one line after each case."""
     number, count = int(os.environ.get("SLURM_PROCID", "0")), int(os.environ.get("SLURM_NTASKS", "1"))
     node = os.environ.get("SLURMD_NODENAME") or host_name()
-    on_line(json.dumps({"node": node, "ready": number}))
+
+    def send(results: list[dict[str, Any]]) -> None:
+        for line in encode({"node": node, "results": results}):
+            on_line(line)
 
     def keep(item: dict[str, Any]) -> None:
-        on_line(json.dumps({"node": node, **item}, default=repr))
+        send([item])
+
+    send([])  # this node is there
 
     run_cases(str(order["python"]), list(order["cases"])[number::count], float(order["timeout"]), keep)
 

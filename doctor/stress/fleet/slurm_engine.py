@@ -59,7 +59,7 @@ def probe_command(nodes: Sequence[str], arguments: Sequence[str], per_node: int 
     """
     return [
         "srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes) * per_node}", f"--ntasks-per-node={per_node}",
-        "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--unbuffered", "--overlap", f"--nodelist={','.join(nodes)}",
+        "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--overlap", f"--nodelist={','.join(nodes)}",
         *(["--gpus-per-task=1"] if gpus else []), sys.executable, "-m", "doctor", "fleet", *arguments,
     ]  # fmt: skip
 
