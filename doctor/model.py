@@ -81,6 +81,7 @@ class Fact:
     problem: str | None = None
     assumed: bool = False  # not stated by anything: what is usually meant, and `source` says why
     via: str | None = None  # the package of that source which requires this one: "vllm 0.6.3"
+    lacks: tuple[str, ...] = ()  # of an unknown prediction: the keys of the facts that it needs
 
     @property
     def origin(self) -> str:

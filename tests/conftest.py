@@ -4,6 +4,7 @@ import importlib.util
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -38,6 +39,20 @@ def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadFileScheduling
 
     return LoadFileScheduling(config, log)
+
+
+#: Folders whose files take longest: started first, so that no worker is left with a long one at the end.
+LONGEST = ("stress", "solver", "apply", "kernels", "diagnosis", "cli")
+
+
+def pytest_collection_modifyitems(items):
+    """Put the folders that take longest first, in this order."""
+    order = {Path(__file__).parent / folder: number for number, folder in enumerate(LONGEST)}
+
+    def rank(item):
+        return min((number for folder, number in order.items() if folder in item.path.parents), default=len(order))
+
+    items.sort(key=rank)
 
 
 # A busy machine is no flaw of the code: no deadline per example. The tests that are about time measure it themselves.

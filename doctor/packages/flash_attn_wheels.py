@@ -87,7 +87,15 @@ def find(place: WheelTarget, version: str | None = None, *, near: bool = True) -
 
     Not `near`: without what would be nearest, for which the whole table has to be read.
     """
-    wheels = table(version)
+    if place.torch is not None:
+        found = _match(place, version, table(version, minor(place.torch)), near=False)
+        if found.why_not is None:
+            return found
+    return _match(place, version, table(version), near=near)  # why nothing fits takes the whole table
+
+
+def _match(place: WheelTarget, version: str | None, wheels: Sequence[Wheel], *, near: bool) -> WheelMatch:
+    """Filter the wheels of a table by what is known of the target."""
     missing = tuple(
         name
         for name, value in (("torch", place.torch), ("CUDA", place.cuda), ("C++11 ABI", place.abi),
@@ -101,11 +109,12 @@ def find(place: WheelTarget, version: str | None = None, *, near: bool = True) -
         )
     if not wheels:
         return WheelMatch(place, why_not=f"flash-attn {version} is not in the table of releases with wheels")
+    torch, python = minor(place.torch), tag(place.python)
     steps = (
         (f"machine {place.machine}", lambda wheel: wheel.machine == place.machine),
-        ("torch " + minor(place.torch), lambda wheel: place.torch is None or wheel.torch == minor(place.torch)),
+        (f"torch {torch}", lambda wheel: place.torch is None or wheel.torch == torch),
         (f"CUDA {str(place.cuda).split('.')[0]}", lambda wheel: place.cuda is None or _serves(wheel, place.cuda)),
-        (f"Python {tag(place.python)}", lambda wheel: place.python is None or wheel.python == tag(place.python)),
+        (f"Python {python}", lambda wheel: place.python is None or wheel.python == python),
         (f"C++11 ABI {place.abi}", lambda wheel: place.abi is None or wheel.abi == place.abi),
         (f"glibc {place.glibc}", lambda wheel: place.glibc is None or not _newer(wheel.glibc, place.glibc)),
     )
@@ -226,20 +235,20 @@ def _lines(wheel: Wheel, version: str) -> tuple[int, ...]:
 
 
 @functools.cache
-def table(version: str | None = None, path: Path | None = None) -> tuple[Wheel, ...]:
-    """Every wheel the workflows build, or those of one release: oldest first, then those that came later."""
+def table(version: str | None = None, torch: str | None = None, path: Path | None = None) -> tuple[Wheel, ...]:
+    """Return every wheel the workflows build, or those of one release or for one torch (`2.8`), oldest first."""
     if path is None:
         path = rules_dir() / "index" / "flash_attn_wheels.json"
     try:
         body = json.loads(path.read_text("utf-8"))
-        return tuple(_wheels(body, version))
+        return tuple(_wheels(body, version, torch))
     except (OSError, ValueError, KeyError) as problem:
         raise DoctorError(
             f"the table of wheels `{path.name}` cannot be read: {problem}", "reinstall attn-doctor"
         ) from None
 
 
-def _wheels(body: dict[str, Any], only: str | None) -> Iterator[Wheel]:
+def _wheels(body: dict[str, Any], only: str | None, for_torch: str | None) -> Iterator[Wheel]:
     for group in body["releases"]:
         glibc = body["glibc"][group["runner"]]
         for version in group["versions"]:
@@ -247,6 +256,8 @@ def _wheels(body: dict[str, Any], only: str | None) -> Iterator[Wheel]:
                 continue
             doubt = body["doubtful"].get(version)
             for cuda, nvcc, torch, built_with, pythons, *abis in group["builds"]:
+                if for_torch not in (None, torch):
+                    continue
                 for python, abi in product(pythons.split(), "".join(abis or ["FALSE TRUE"]).split()):
                     if abi == "FALSE" and body.get("other_abi", {}).get(version) == torch:
                         continue  # it has the new ABI whatever its name says: no torch can import it
@@ -256,7 +267,7 @@ def _wheels(body: dict[str, Any], only: str | None) -> Iterator[Wheel]:
                     yield Wheel(version, cuda, nvcc, torch, built_with, python, abi == "TRUE", glibc, url, doubt)
     for item in body.get("added", ()):
         version, cuda, torch, python = item["version"], item["cuda"], item["torch"], item["python"]
-        if only is not None and not same(version, only):
+        if for_torch not in (None, torch) or (only is not None and not same(version, only)):
             continue
         for machine, abi in product(item["machines"].split(), item["abis"].split()):
             url = body["url"].format(version=version, cuda=cuda, torch=torch, abi=abi, python=python, machine=machine)

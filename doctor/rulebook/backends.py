@@ -7,7 +7,7 @@ A workload that is cut into steps (`te.fused.steps`: context parallelism) asks t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
@@ -15,7 +15,7 @@ from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
 from .decisions import chosen
 from .index import RuleIndex
 from .messages import interpolate, missing_keys
-from .resolver import LACKS, FactResolver
+from .resolver import FactResolver, unknown
 from .rule import Library, Orders, Rule
 from .rulebook import Rulebook
 
@@ -54,7 +54,7 @@ class Predictor:
             return self._by_default(library, known, key)
         if question == "variant":
             value, reasons = variant(self._rulebook, library, backend, known)
-            return Fact(key, value, source, None, None if value else _lacking(reasons))
+            return Fact(key, value, source) if value else unknown(key, source, _lacking(reasons))
         if question == "reached":
             return Fact(key, reached(self._rulebook, library, backend, known), source, None, "could not tell")
         if question in ("step_variant", "step_refusal"):
@@ -65,12 +65,12 @@ class Predictor:
         if rest == "selected":
             if not prediction.could_tell:
                 unclear = [reason for candidate in prediction.candidates for reason in candidate.reasons]
-                return Fact(key, None, source, None, _lacking(unclear))
+                return unknown(key, source, _lacking(unclear))
             return Fact(key, prediction.selected or ABSENT, source)
         found = next((candidate for candidate in prediction.candidates if candidate.backend == backend), None)
         available = None if found is None else found.available
         reasons = () if found is None else found.reasons
-        return Fact(key, available, source, None, None if available is not None else _lacking(reasons))
+        return Fact(key, available, source) if available is not None else unknown(key, source, _lacking(reasons))
 
     def _by_default(self, library: Library, known: FactResolver, key: str) -> Fact:
         """What would be selected if none of the library's environment variables were set."""
@@ -117,9 +117,9 @@ def predict(rulebook: Rulebook, library: Library, known: FactResolver) -> Predic
         selected, could_tell = _select(library.preferences, {c.backend: c.available for c in ready}, known)
     if import_error is not None:
         could_tell, selected, prefill = False, None, None  # it may not even come to a choice
-    elif selected is None and could_tell and library.name in rulebook.refusals:
+    elif selected is None and could_tell and (refusals := rulebook.refusals.get(library.name)) is not None:
         known.settle(Fact(f"{library.prefix}.selected", ABSENT, f"predicted for {library.name}"))
-        import_error = _first_firing(rulebook.refusals[library.name], known, lambda rule: True)
+        import_error = _first_firing(refusals, known, lambda rule: True)
     serving = frozenset(backend for backend in (selected, prefill) if backend is not None)
     fails = None if selected is None else _first_runtime(rulebook, library, known, serving)
     return Prediction(library.name, selected, could_tell, ready, fails, import_error, prefill)
@@ -190,7 +190,7 @@ def _of_steps(
             told = f"{shape} under mask {at_step.value('te.mask')}: {firm.message if firm else 'no part serves it'}"
             return Fact(key, ABSENT if wants_variant else told, source)
         if chosen is None:
-            return Fact(key, None, source, None, _lacking(reasons))
+            return unknown(key, source, _lacking(reasons))
         serving = chosen
     return Fact(key, serving if wants_variant else ABSENT, source)
 
@@ -311,6 +311,6 @@ def _reason(rule: Rule, known: FactResolver, holds: bool | None) -> Reason:
     return Reason(rule.id, interpolate(rule.message, known), holds, (*rule.references, "")[0], missing)
 
 
-def _lacking(reasons: Iterable[Reason]) -> str:
-    missing = {key for reason in reasons for key in reason.missing}
-    return LACKS + ", ".join(sorted(missing)) if missing else "could not tell"
+def _lacking(reasons: Iterable[Reason]) -> Iterator[str]:
+    """Yield the keys without which the reasons remain unknown."""
+    return (key for reason in reasons for key in reason.missing)

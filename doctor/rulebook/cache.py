@@ -1,6 +1,8 @@
-"""The compiled rulebook: checked rule files as one JSON document, so that start-up parses no YAML.
+"""The compiled rulebook: checked rule files as lines of JSON, so that start-up parses no YAML.
 
-The document is used only if its key equals the digest of everything that decides its content: path, size and
+The rules of a library form one or two sections, a line each, parsed when they are needed: those that need a version of
+the library itself are never parsed where it is not installed.
+The file is used only if its key equals the digest of everything that decides its content: path, size and
 modification times of every rule file, and the code that checks rules. Tests inside rules stay in the YAML.
 The cache is data, never code: it must be a regular file that belongs to this user and that others cannot write;
 in any doubt it is rebuilt.
@@ -14,22 +16,26 @@ import os
 import stat
 import time
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
 from doctor.facts import vocabulary
+from doctor.model import ABSENT
 from doctor.util.resources import rules_dir
 
 from . import schema
 from .schema import read_file
 
-FORMAT = 5  # of the cache file
+FORMAT = 6  # of the cache file
 MAX_BYTES = 64 * 1024 * 1024
 _RACY = 50_000_000  # ns: a file written this shortly before may be written again within one tick of its clock
 
 Body = tuple[str, str, str, dict[str, Any]]  # kind (library | rule), library name, path, content
+Library = tuple[str, dict[str, Any]]  # name, content
 Stamp = tuple[str, int, int, int]  # path, mtime and ctime in ns, size in bytes
 
 
@@ -76,8 +82,32 @@ def _scan(folder: str, found: list[Stamp]) -> None:
                 _scan(entry.path, found)
 
 
-def load_bodies(extra: tuple[str, ...] = ()) -> tuple[str, list[Body]]:
-    """Return (version of the rulebook, contents of all files), from the cache if it is valid."""
+@dataclass(frozen=True)
+class Section:
+    """Rules of one library as a line of JSON; `version_key`: the version that every one of them needs, or None."""
+
+    library: str
+    version_key: str | None
+    ids: tuple[str, ...]
+    text: str
+
+    @cached_property
+    def rules(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return (path, content) of each rule, in the order of `ids`."""
+        return [(str(path), dict(content)) for path, content in json.loads(self.text)]
+
+
+@dataclass(frozen=True)
+class CompiledRules:
+    """All checked rule files: a digest of their content, the libraries, and the rules in sections."""
+
+    version: str
+    libraries: tuple[Library, ...]
+    sections: tuple[Section, ...]
+
+
+def load_compiled(extra: tuple[str, ...] = ()) -> CompiledRules:
+    """Return the contents of all rule files, from the cache if it is valid."""
     folders = (rules_dir(), *(Path(folder).absolute() for folder in extra))
     started = time.time_ns()
     files = stamps(folders)
@@ -86,13 +116,13 @@ def load_bodies(extra: tuple[str, ...] = ()) -> tuple[str, list[Body]]:
     stored = _read(cache, key) if cache is not None else None
     if stored is not None:
         return stored
-    version, bodies = _compile([Path(stamp[0]) for stamp in files])
+    compiled = _compile([Path(stamp[0]) for stamp in files])
     if cache is not None and all(max(stamp[1], stamp[2]) < started - _RACY for stamp in files):
-        _store(cache, key, version, bodies)
-    return version, bodies
+        _store(cache, key, compiled)
+    return compiled
 
 
-def _compile(files: list[Path]) -> tuple[str, list[Body]]:
+def _compile(files: list[Path]) -> CompiledRules:
     bodies = [read_file(path) for path in files]
     first: dict[tuple[str, str], str] = {}
     for kind, library, path, content in bodies:
@@ -100,12 +130,30 @@ def _compile(files: list[Path]) -> tuple[str, list[Body]]:
         if (taken := first.setdefault((kind, name), path)) != path:
             raise DoctorError(f"{path}:1: {kind} `{name}` is taken by `{taken}`", "ids are unique over all folders")
     contents = json.dumps([body[3] for body in bodies], sort_keys=True)
-    return hashlib.sha256(contents.encode()).hexdigest()[:12], bodies
+    libraries = {library: content for kind, library, _, content in bodies if kind == "library"}
+    grouped: dict[tuple[str, str | None], list[Body]] = {}
+    for body in bodies:
+        if body[0] == "rule":
+            grouped.setdefault((body[1], _needed_version(body, libraries.get(body[1]))), []).append(body)
+    return CompiledRules(
+        hashlib.sha256(contents.encode()).hexdigest()[:12],
+        tuple(libraries.items()),
+        tuple(_section(library, key, rules) for (library, key), rules in grouped.items()),
+    )
 
 
-def _without_tests(body: Body) -> Body:
-    kind, library, path, content = body
-    return kind, library, path, {key: value for key, value in content.items() if key != "tests"}
+def _needed_version(rule: Body, library: dict[str, Any] | None) -> str | None:
+    """Return the version of its own library without which a rule is silent, as a fact key, or None."""
+    names = (library or {}).get("distributions")
+    key = f"{names if isinstance(names, str) else names[0]}.version" if names else ""
+    wanted = rule[3]["when"].get(key)
+    return key if isinstance(wanted, str) and wanted != ABSENT else None
+
+
+def _section(library: str, version_key: str | None, rules: list[Body]) -> Section:
+    contents = [(path, {key: part for key, part in body.items() if key != "tests"}) for _, _, path, body in rules]
+    text = json.dumps(contents, separators=(",", ":"))
+    return Section(library, version_key, tuple(body["id"] for _, _, _, body in rules), text)
 
 
 def _key(files: list[Stamp]) -> str:
@@ -127,7 +175,7 @@ def _cache_file(folders: tuple[Path, ...]) -> Path | None:
     return base / "attn-doctor" / f"rules-{name}.json"
 
 
-def _read(cache: Path, key: str) -> tuple[str, list[Body]] | None:
+def _read(cache: Path, key: str) -> CompiledRules | None:
     """Return what the cache holds for exactly this key; None for a stale, damaged, foreign or missing one."""
     try:
         descriptor = os.open(cache, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
@@ -142,10 +190,13 @@ def _read(cache: Path, key: str) -> tuple[str, list[Body]] | None:
         header = json.loads(head)
         if header["key"] != key or header["digest"] != _digest(content):
             return None
-        bodies: list[Body] = [
-            (str(kind), str(library), str(path), dict(body)) for kind, library, path, body in json.loads(content)
+        index, libraries, *texts = content.decode("ascii").split("\n")
+        sections = [
+            Section(str(library), version_key, tuple(ids), text)
+            for (library, version_key, ids), text in zip(json.loads(index), texts, strict=True)
         ]
-        return str(header["version"]), bodies
+        described = tuple((str(name), dict(body)) for name, body in json.loads(libraries))
+        return CompiledRules(str(header["version"]), described, tuple(sections))
     except (OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
         return None
 
@@ -161,10 +212,12 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _store(cache: Path, key: str, version: str, bodies: list[Body]) -> None:
+def _store(cache: Path, key: str, compiled: CompiledRules) -> None:
     """Write the cache so that a reader sees all of it or none, whatever other process writes it at the same time."""
-    content = json.dumps([_without_tests(body) for body in bodies], separators=(",", ":")).encode("ascii")
-    header = json.dumps({"key": key, "version": version, "digest": _digest(content)}).encode("ascii")
+    index = json.dumps([(item.library, item.version_key, item.ids) for item in compiled.sections])
+    libraries = json.dumps(compiled.libraries, separators=(",", ":"))
+    content = "\n".join((index, libraries, *(item.text for item in compiled.sections))).encode("ascii")
+    header = json.dumps({"key": key, "version": compiled.version, "digest": _digest(content)}).encode("ascii")
     temporary = cache.with_name(f"{cache.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Protocol
 
 from doctor.errors import DoctorError
@@ -144,17 +144,31 @@ class Not(Condition):
 
 
 class Deferred(Condition):
-    """A condition that is parsed when it is first judged: most releases' facts are never looked up."""
+    """A conjunction whose parts are parsed when they are reached: most rules are silent by their first part."""
 
     def __init__(self, when: Mapping[str, Any]) -> None:
-        self._when = when
+        self._items = tuple(when.items())
+        self._parsed: list[Condition] = []
 
-    @cached_property
+    @property
     def _condition(self) -> Condition:
-        return parse_conditions(self._when)
+        return All(tuple(self._part(position) for position in range(len(self._items))))
+
+    def _part(self, position: int) -> Condition:
+        while len(self._parsed) <= position:
+            key, wanted = self._items[len(self._parsed)]
+            self._parsed.append(parse_conditions({key: wanted}))
+        return self._parsed[position]
 
     def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
-        return self._condition.holds(known)
+        verdict: bool | None = True
+        for position in range(len(self._items)):
+            holds = self._part(position).holds(known)
+            if holds is False:
+                return False
+            if holds is None:
+                verdict = None
+        return verdict
 
     def leaves(self) -> Iterator[Leaf]:  # noqa: D102
         yield from self._condition.leaves()

@@ -12,7 +12,7 @@ from typing import Any
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Fact
 from doctor.rulebook.conditions import All, Condition, Leaf, parse_conditions
-from doctor.rulebook.resolver import LACKS, FactResolver
+from doctor.rulebook.resolver import FactResolver, unknown
 
 #: what is left of a case's condition once the version is known (None: nothing), and its value
 Case = tuple["Condition | None", str]
@@ -53,7 +53,7 @@ class DecisionList:
             possible.add(ABSENT)
         if len(possible) == 1 and None not in possible:
             return Fact(self.key, possible.pop(), f"decided by {self._version_key.removesuffix('.version')}")
-        return Fact(self.key, None, "decision list", None, LACKS + ", ".join(lacking))
+        return unknown(self.key, "decision list", lacking)
 
     def _value(self, known: FactResolver, text: str) -> Any:
         return known.value(text[1:-1]) if text.startswith("{") else parse(self.key, text)

@@ -62,9 +62,8 @@ def evaluate(rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | Non
         known.look_up(f"{library.prefix}.selected")
     findings: list[Finding] = []
     unclear: dict[tuple[str, ...], list[str]] = {}
-    missing = _absent_libraries(rulebook, known)
-    for rule in rulebook.rules.values():
-        if rule.severity is None or _needs_absent_library(rule, missing):
+    for rule in rulebook.concerned(known.value):
+        if rule.severity is None:
             continue
         holds = rule_holds(rulebook, rule, known)
         if holds:
@@ -79,28 +78,18 @@ def evaluate(rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | Non
     ]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -_weight(rulebook, finding), finding.rule))
     undetermined = tuple(
-        Undetermined(missing, tuple(rules), "; ".join(f"`{key}`: {known.look_up(key).problem}" for key in missing))
+        Undetermined(
+            missing, tuple(sorted(rules)), "; ".join(f"`{key}`: {known.look_up(key).problem}" for key in missing)
+        )
         for missing, rules in sorted(unclear.items())
     )
     told = tuple(predictions[library.prefix] for library in asked if library.prefix in predictions)
     return Assessment(tuple(findings), undetermined, told, known)
 
 
-def _absent_libraries(rulebook: Rulebook, known: FactResolver) -> dict[str, str]:
-    """Return the libraries that are known not to be installed, each with the key of its version."""
-    keys = {name: f"{item.distributions[0]}.version" for name, item in rulebook.libraries.items() if item.distributions}
-    return {name: key for name, key in keys.items() if known.value(key) == ABSENT}
-
-
-def _needs_absent_library(rule: Rule, missing: Mapping[str, str]) -> bool:
-    """Whether a rule asks for a version of its own library that is not installed: it is silent, parsed or not."""
-    wanted = rule.body["when"].get(missing.get(rule.library))
-    return isinstance(wanted, str) and wanted != ABSENT
-
-
 def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | None:
     """Whether the rule fires; a run-time rule fires only for a backend that is selected."""
-    holds = rule.when.holds(known)
+    holds = rule.gate.holds(known)
     if holds is False or not rule.fails_at_run:
         return holds
     prefix = rule.fails_at_run[0].split(".")[0]

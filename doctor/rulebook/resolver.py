@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from doctor.facts.derived.registry import DERIVATIONS
@@ -18,8 +18,10 @@ from .conditions import Condition
 Implications = Mapping[str, list[tuple["str | Condition", Mapping[str, Any]]]]
 
 
-#: how the problem of an unknown prediction begins that lacks facts: their keys follow
-LACKS = "needs "
+def unknown(key: str, source: str, lacks: Iterable[str]) -> Fact:
+    """Return the fact of a prediction that cannot be made while facts are missing."""
+    keys = tuple(sorted(set(lacks)))
+    return Fact(key, None, source, None, f"needs {', '.join(keys)}" if keys else "unknown", lacks=keys)
 
 
 class FactResolver:
@@ -71,10 +73,7 @@ class FactResolver:
             return ()
         derivation = DERIVATIONS.get(key)
         if derivation is None or key in self._given:
-            problem = self.look_up(key).problem or ""
-            if self._predict is not None and problem.startswith(LACKS) and key not in self._given:
-                return tuple(problem.removeprefix(LACKS).split(", "))  # a prediction names the facts it lacks
-            return (key,)
+            return self.look_up(key).lacks or (key,)
         needed = tuple(base for need in derivation.needs for base in self.missing(need))
         return tuple(dict.fromkeys(needed)) or (key,)
 

@@ -27,7 +27,12 @@ class Rule:
         """The condition tree."""
         return parse_conditions(self.body["when"])
 
-    @property
+    @cached_property
+    def gate(self) -> Deferred:
+        """The same condition, parsed only as far as it takes to say that the rule is silent."""
+        return Deferred(self.body["when"])
+
+    @cached_property
     def severity(self) -> Severity | None:
         """error, warning, note; None for a pure support rule, which is a reason and no finding."""
         stated = self.body.get("severity")

@@ -7,13 +7,59 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from doctor.model import ABSENT
 from doctor.rulebook.rule import Library, Rule
 
-from .cache import load_bodies
+from .cache import Section, load_compiled
 from .conditions import Condition
 from .decisions import DecisionList
 from .index import RuleIndex
 from .resolver import Implications
+
+
+class RuleTable(Mapping[str, Rule]):
+    """Rules by id, of sections that are parsed when one of their rules is needed."""
+
+    def __init__(self, sections: Iterable[Section]) -> None:
+        self.sections = tuple(sections)
+        self._section = {rule: section for section in self.sections for rule in section.ids}
+        self._parsed: dict[int, dict[str, Rule]] = {}
+
+    def __getitem__(self, rule: str) -> Rule:
+        return self.of_section(self._section[rule])[rule]
+
+    def __contains__(self, rule: object) -> bool:
+        return rule in self._section
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._section)
+
+    def __len__(self) -> int:
+        return len(self._section)
+
+    def of_section(self, section: Section) -> Mapping[str, Rule]:
+        """Return the rules of one section."""
+        found = self._parsed.get(id(section))
+        if found is None:
+            rules = (Rule(body["id"], section.library, body, path) for path, body in section.rules)
+            found = self._parsed[id(section)] = {rule.id: rule for rule in rules}
+        return found
+
+
+class LibraryIndexes:
+    """For each library the rules that `belongs` picks, the most specific first; made when first needed."""
+
+    def __init__(self, rulebook: Rulebook, belongs: Callable[[Rule], bool]) -> None:
+        self._rulebook, self._belongs = rulebook, belongs
+        self._made: dict[str, RuleIndex | None] = {}
+
+    def get(self, library: str) -> RuleIndex | None:
+        """Return the index of a library; None where no rule of it belongs."""
+        if library not in self._made:
+            rules = sorted(filter(self._belongs, self._rulebook.rules_of(library)), key=lambda rule: -rule.weight)
+            described = self._rulebook.libraries.get(library)
+            self._made[library] = RuleIndex(tuple(rules), described) if rules else None
+        return self._made[library]
 
 
 @dataclass(frozen=True)
@@ -40,6 +86,27 @@ class Rulebook:
                     table.setdefault(key, []).append((condition, implied))
         return table
 
+    def concerned(self, value: Callable[[str], Any]) -> Iterator[Rule]:
+        """Yield the rules that may fire on facts: not those that need a version of a library that is absent.
+
+        `value` returns the value of a fact key. Rules that are left out are not even parsed.
+        """
+        if not isinstance(self.rules, RuleTable):
+            yield from self.rules.values()
+            return
+        for section in self.rules.sections:
+            if section.version_key is None or value(section.version_key) != ABSENT:
+                yield from self.rules.of_section(section).values()
+
+    def rules_of(self, library: str) -> Iterator[Rule]:
+        """Yield the rules of one library."""
+        if not isinstance(self.rules, RuleTable):
+            yield from (rule for rule in self.rules.values() if rule.library == library)
+            return
+        for section in self.rules.sections:
+            if section.library == library:
+                yield from self.rules.of_section(section).values()
+
     def only(self, ids: Iterable[str]) -> Rulebook:
         """The same with these rules alone to be judged; what backends are predicted by stays, and is shared."""
         kept = set(ids)
@@ -51,32 +118,21 @@ class Rulebook:
         return made
 
     @cached_property
-    def support(self) -> Mapping[str, RuleIndex]:
+    def support(self) -> LibraryIndexes:
         """Return, for each library, the rules that disable one of its backends."""
-        return self._group(lambda rule: bool(rule.body.get("disables")))
+        return LibraryIndexes(self, lambda rule: bool(rule.body.get("disables")))
 
     @cached_property
-    def runtime(self) -> Mapping[str, RuleIndex]:
-        """Return, for each library, the rules about failures after selection or at import, the most specific first."""
-        return self._group(
-            lambda rule: bool(rule.body.get("fails_at_run") or (rule.import_error and not rule.follows_selection))
+    def runtime(self) -> LibraryIndexes:
+        """Return, for each library, the rules about failures after selection or at import."""
+        return LibraryIndexes(
+            self, lambda rule: bool(rule.body.get("fails_at_run") or (rule.import_error and not rule.follows_selection))
         )
 
     @cached_property
-    def refusals(self) -> Mapping[str, RuleIndex]:
-        """Return, for each library, the rules about what it does when no backend is left, the most specific first."""
-        return self._group(lambda rule: rule.follows_selection)
-
-    def _group(self, belongs: Callable[[Rule], bool]) -> Mapping[str, RuleIndex]:
-        """Return the rules of each library that `belongs` picks, as an index."""
-        grouped: dict[str, list[Rule]] = {}
-        for rule in self.rules.values():
-            if belongs(rule):
-                grouped.setdefault(rule.library, []).append(rule)
-        return {
-            name: RuleIndex(tuple(sorted(rules, key=lambda rule: -rule.weight)), self.libraries.get(name))
-            for name, rules in grouped.items()
-        }
+    def refusals(self) -> LibraryIndexes:
+        """Return, for each library, the rules about what it does when no backend is left."""
+        return LibraryIndexes(self, lambda rule: rule.follows_selection)
 
     @cached_property
     def decisions(self) -> Mapping[str, DecisionList]:
@@ -122,14 +178,7 @@ class Rulebook:
 
 
 def load_rulebook(extra: Iterable[str] = ()) -> Rulebook:
-    """The built-in rulebook and any further folders; DoctorError names file and line of a faulty rule."""
-
-    rules: dict[str, Rule] = {}
-    libraries: dict[str, Library] = {}
-    version, bodies = load_bodies(tuple(extra))
-    for kind, name, path, body in bodies:
-        if kind == "library":
-            libraries[name] = Library(name, body)
-        else:
-            rules[body["id"]] = Rule(body["id"], name, body, path)
-    return Rulebook(rules, libraries, version)
+    """Return the built-in rulebook with any further folders; DoctorError names file and line of a faulty rule."""
+    compiled = load_compiled(tuple(extra))
+    libraries = {name: Library(name, body) for name, body in compiled.libraries}
+    return Rulebook(RuleTable(compiled.sections), libraries, compiled.version)

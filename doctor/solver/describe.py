@@ -14,7 +14,7 @@ from doctor.packages.flash_attn_wheels import PACKAGE, find
 from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, orphans, owner_of
 from doctor.packages.requirements import admits, normalized
-from doctor.rulebook.evaluate import Assessment, evaluate
+from doctor.rulebook.evaluate import Assessment
 from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.util.call_text import describe_call
 
@@ -40,7 +40,7 @@ def as_fix(
 
     The note of the first also names rejected remedies and, where it is not `minimal`, that a smaller fix may exist.
     """
-    after = evaluate(repair.rulebook, outcome.facts)
+    after = repair.assessment_after(outcome)
     verdicts = {finding.rule for finding in after.findings}
     unclear = {rule for group in after.undetermined for rule in group.rules}
     resolves = tuple(

@@ -114,7 +114,7 @@ class Cases:
             self._open.append(self._moved(fixed))
             limits = [
                 Limit(other)
-                for other in self.repair.rules
+                for other in self.repair.judged(causes.known)
                 if other is not rule and not _by_hand(other) and self._stops(other, causes.known)
             ]
         open_ = [(sorted(causes.movers(causes.reads_of(limit)) - set(fixed)), limit) for limit in limits]
@@ -198,14 +198,11 @@ class Cases:
 def _required_settings(repair: FixSearch) -> FixPlan:
     """Return the settings required by errors that nothing else fixes: without them there is nothing to prove."""
     plan = FixPlan()
-    for rule in repair.rules:
-        if rule.id in repair.firing:
-            for order, way in enumerate(rule.alternatives):
-                joined = (
-                    plan.joined(Pick(rule.id, order, way)) if way.config and not (way.require or way.call) else None
-                )
-                if order == 0 and joined is not None and len(rule.alternatives) == 1:
-                    plan = joined
+    for rule in repair.firing_rules():
+        for order, way in enumerate(rule.alternatives):
+            joined = plan.joined(Pick(rule.id, order, way)) if way.config and not (way.require or way.call) else None
+            if order == 0 and joined is not None and len(rule.alternatives) == 1:
+                plan = joined
     return plan
 
 

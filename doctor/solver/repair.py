@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -82,15 +82,14 @@ class FixSearch:
     ) -> None:
         self.rulebook, self.facts, self.stack = rulebook, facts, stack
         self.base = assessment
-        self.rules = [rule for rule in rulebook.rules.values() if rule.severity in severities]
+        self._severities = severities
+        self._extra: Rule | None = None  # a rule that is judged whatever its severity
         self.firing = frozenset(f.rule for f in assessment.findings if f.severity in severities)
-        wide = ((rule.id, as_tuple(rule.body.get("yields_to"))) for rule in self.rules)
-        self._yields = {name: others for name, others in wide if others}  # they say the same as the others, in general
         self.budget = budget or SearchBudget()
         trace = self.budget.trace
         self._evaluations = Allowance("remedies of rules", "evaluations", self.budget.evaluations, trace)
         self._nodes = Allowance("remedies of rules", "nodes", self.budget.nodes, trace)
-        self._new_warnings: dict[Any, frozenset[str]] = {}
+        self._assessments: dict[Any, Assessment] = {}
         self.rejected: list[str] = []  # why a remedy that a rule names cannot be applied
         self.unclear = frozenset(
             rule for group in assessment.undetermined for rule in group.rules if rule in rulebook.rules
@@ -99,10 +98,21 @@ class FixSearch:
 
     def of_one(self, rule: Rule) -> FixSearch:
         """Return a search for this finding alone, whose fix may bring no error."""
-        errors = [item for item in self.rules if item.severity == Severity.ERROR and item is not rule]
         alone = FixSearch(self.rulebook, self.facts, self.base, self.stack, ("error",), self.budget)
-        alone.rules, alone.firing = [*errors, rule], frozenset({rule.id})
+        alone._extra, alone.firing = rule, frozenset({rule.id})
         return alone
+
+    def judged(self, known: FactResolver) -> Iterator[Rule]:
+        """Yield the rules that may fire on facts and that a fix has to clear or must not bring."""
+        for rule in self.rulebook.concerned(known.value):
+            if rule.severity in self._severities and rule is not self._extra:
+                yield rule
+        if self._extra is not None:
+            yield self._extra
+
+    def firing_rules(self, names: Iterable[str] | None = None) -> list[Rule]:
+        """Return the rules with these ids, by default those that fire before any change, in the order of ids."""
+        return [self.rulebook.rules[name] for name in sorted(self.firing if names is None else names)]
 
     def fixes_for(self, rule: Rule, plan: FixPlan | None = None, depth: int = 0) -> Iterator[CandidateFix]:
         """Yield the best outcome of each remedy of the rule, in the rule's own order."""
@@ -128,13 +138,15 @@ class FixSearch:
 
     def new_warnings(self, outcome: CandidateFix) -> frozenset[str]:
         """Return the warnings that fire on the changed facts and did not fire before."""
-        key = outcome.changes
-        if key not in self._new_warnings:
-            before = {finding.rule for finding in self.base.findings}
-            after = evaluate(self.rulebook, outcome.facts).findings
-            warnings = (finding.rule for finding in after if finding.severity == Severity.WARNING)
-            self._new_warnings[key] = frozenset(warnings) - before
-        return self._new_warnings[key]
+        after = self.assessment_after(outcome).findings
+        warnings = frozenset(finding.rule for finding in after if finding.severity == Severity.WARNING)
+        return warnings - {finding.rule for finding in self.base.findings}
+
+    def assessment_after(self, outcome: CandidateFix) -> Assessment:
+        """Return what the whole rulebook says of the changed facts; equal changes are evaluated once."""
+        if outcome.changes not in self._assessments:
+            self._assessments[outcome.changes] = evaluate(self.rulebook, outcome.facts)
+        return self._assessments[outcome.changes]
 
     def completed(self, plan: FixPlan, depth: int = 0) -> CandidateFix | None:
         """Return the plan with releases that fit and with further findings fixed; None if that is impossible."""
@@ -172,7 +184,7 @@ class FixSearch:
         if depth >= self.budget.depth:
             return
         picked = {pick.rule for pick in plan.picks}
-        open_rules = [rule for rule in self.rules if rule.id in outcome.firing and rule.id not in picked]
+        open_rules = self.firing_rules(outcome.firing - picked)
         open_rules.sort(key=lambda rule: rule.id in self.firing)
         for rule in open_rules:
             if rule.alternatives:
@@ -241,7 +253,7 @@ class FixSearch:
             if condition is not None and holds is None:
                 conditions.append(condition_text(condition))
         firing, unclear = set(), set()
-        for rule in self.rules:
+        for rule in self.judged(known):
             holds = rule_holds(self.rulebook, rule, known)
             if holds and rule.id not in plan.trusted:
                 firing.add(rule.id)
@@ -256,7 +268,10 @@ class FixSearch:
             if prediction.could_tell and prediction.selected is None and prediction.library in self.usable:
                 self.budget.trace(CandidateTried(chosen, plan.env, None))
                 return None
-        left = {name for name in firing if not firing.intersection(self._yields.get(name, ()))}
+        left = {  # a general rule yields to a specific one that says the same
+            name for name in firing
+            if not firing.intersection(as_tuple(self.rulebook.rules[name].body.get("yields_to")))
+        }  # fmt: skip
         self.budget.trace(CandidateTried(chosen, plan.env, frozenset(left)))
         costs = (*cost(self.stack, chosen), by_hand(plan))
         return CandidateFix(plan, chosen, facts, known, frozenset(left), frozenset(unclear), costs, tuple(conditions))

@@ -254,7 +254,7 @@ def _from_the_end(repair: FixSearch) -> CandidateFix | None:
     cases = Cases(repair, budget.opening_cases)
     left = Allowance("openings", "nodes", budget.from_opening.nodes, budget.trace)
     begun: dict[frozenset[str], CandidateFix] = {}
-    rule = next((rule for rule in repair.rules if rule.id in repair.firing and not _no_release(rule)), None)
+    rule = next((rule for rule in repair.firing_rules() if not _no_release(rule)), None)
     if rule is None:
         return None
     for wanted in islice(cases.openings(rule), budget.openings):

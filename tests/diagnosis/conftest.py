@@ -9,9 +9,9 @@ import pytest
 
 from doctor.diagnosis.watch import watch_of
 from doctor.model import Fact, Facts
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.read import read_manifests
 from doctor.sources.manifests.resolve import Declaration
+from tests.helpers.rulebook import builtin_rulebook
 
 
 @pytest.fixture
@@ -35,6 +35,6 @@ def read(write: Callable[[str, str], Path], tmp_path: Path) -> Callable[..., Dec
         for name, text in files.items():
             write(name, text)
         facts = Facts(Fact(key.replace("_", "."), value, "--set") for key, value in stated.items())
-        return read_manifests([str(tmp_path / name) for name in (only or files)], facts, watch_of(load_rulebook()))
+        return read_manifests([str(tmp_path / name) for name in (only or files)], facts, watch_of(builtin_rulebook()))
 
     return read

@@ -17,6 +17,7 @@ from doctor.model import Fact, Facts
 from doctor.report.formats import renderer
 from doctor.report.style import Style
 from doctor.sources.project.config import Defaults
+from tests.helpers.rulebook import builtin_rulebook
 
 ROOT = Path(__file__).parents[2]
 MODELS = sorted(str(path) for path in (ROOT / "examples" / "models").glob("*.json"))
@@ -226,19 +227,17 @@ def test_more_cases_than_anybody_reads_are_refused(monkeypatch):
 
 class TestGround:
     def test_a_rule_that_no_gpu_and_no_job_can_make_fire_is_not_asked(self):
-        from doctor.rulebook.rulebook import load_rulebook
         from doctor.rulebook.shared import share_evaluation
 
-        rulebook = load_rulebook()
+        rulebook = builtin_rulebook()
         facts = Facts([Fact("torch.version", "2.6.0", "x"), Fact("flash-attn.version", "absent", "x")])
         ground = share_evaluation(rulebook, facts)
         assert 0 < len(ground.rulebook.rules) < len(rulebook.rules) / 2
 
     def test_another_environment_is_not_stood_on(self):
-        from doctor.rulebook.rulebook import load_rulebook
         from doctor.rulebook.shared import share_evaluation
 
-        ground = share_evaluation(load_rulebook(), Facts([Fact("torch.version", "2.6.0", "x")]))
+        ground = share_evaluation(builtin_rulebook(), Facts([Fact("torch.version", "2.6.0", "x")]))
         assert ground.carries(Facts([Fact("torch.version", "2.6.0", "x"), Fact("gpu.sm", "9.0", "y")]))
         assert not ground.carries(Facts([Fact("torch.version", "2.6.1", "x")]))
         assert not ground.carries(Facts([Fact("torch.version", "2.6.0", "x"), Fact("env.A", "1", "x")]))

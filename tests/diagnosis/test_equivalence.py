@@ -14,7 +14,7 @@ from doctor.diagnosis.request import Request
 from doctor.diagnosis.version_ranges import Case, judge_ranges, ranges_of, whole
 from doctor.packages.index import load_index
 from doctor.rulebook.evaluate import evaluate, with_backend_findings
-from doctor.rulebook.rulebook import load_rulebook
+from tests.helpers.rulebook import builtin_rulebook
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PACKAGES = (
@@ -51,7 +51,7 @@ def a_case(seed: int, path: Path):
     if rng.random() < 0.1:
         settings = [text for text in settings if not text.startswith("workload.")]
     gpu = rng.choice(GPUS)
-    rulebook = load_rulebook()
+    rulebook = builtin_rulebook()
     request = Request(declared=(str(path),), gpu=gpu, settings=tuple(settings), run=False)
     examined = with_job(environment_of(request, rulebook), request, InputCache(rulebook))
     assert examined.declaration is not None
@@ -79,7 +79,7 @@ def a_stepped_case(number: int, path: Path):
     """The same of a job under context parallelism."""
     lines, settings = STEPPED[number]
     path.write_text(lines)
-    rulebook = load_rulebook()
+    rulebook = builtin_rulebook()
     asked = ("workload.framework=transformer_engine", *JOB, "workload.cp_size=2", *settings)
     request = Request(declared=(str(path),), gpu="h100", settings=asked, run=False)
     examined = with_job(environment_of(request, rulebook), request, InputCache(rulebook))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from doctor.rulebook.evaluate import Assessment, evaluate
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
 from doctor.sources.workload.files import read_workload
+from tests.helpers.rulebook import builtin_rulebook
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -31,7 +31,7 @@ NEAR_MISSES = tuple(sorted(folder.name for folder in (EXAMPLES / "near_misses").
 def assess(folder: str) -> Assessment:
     place = EXAMPLES / folder
     facts = read_facts(place / "facts.yaml").with_(*read_workload(place / "workload.yaml").values())
-    return evaluate(load_rulebook(), complete_workload(facts))
+    return evaluate(builtin_rulebook(), complete_workload(facts))
 
 
 def test_the_six_incidents_and_seven_near_misses_are_there() -> None:

@@ -15,8 +15,9 @@ from doctor.model import Fact, Facts
 from doctor.report.formats import renderer
 from doctor.report.locations import place_of
 from doctor.report.style import Style
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.project.config import read_defaults
+from tests.helpers.rulebook import builtin_rulebook
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "incidents"
 
@@ -81,7 +82,7 @@ def test_later_words_win_over_earlier_ones(tmp_path):
 
 def empty_rulebook():
     """A rulebook without rules; the GPU table comes with the library `nvidia`."""
-    return Rulebook({}, {"nvidia": load_rulebook().libraries["nvidia"]})
+    return Rulebook({}, {"nvidia": builtin_rulebook().libraries["nvidia"]})
 
 
 def test_findings_are_told_worst_first_with_their_facts(tmp_path, rules):

@@ -58,7 +58,13 @@ def scripts() -> dict[str, str]:
     return {}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+#: The others end the same way; each costs several starts of torch.
+QUICK = ("last tile dropped", "dies")
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=() if fault in QUICK else pytest.mark.slow) for fault in FAULTS]
+)
 def test_a_fault_of_torch_ends_in_a_script_that_shows_it(
     torch_python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripts: dict[str, str], fault: str
 ) -> None:
@@ -70,7 +76,7 @@ def test_a_fault_of_torch_ends_in_a_script_that_shows_it(
     assert found.message.startswith(says)
     assert found.reproduction is not None and "it showed the same" in found.reproduction
     scripts[fault] = found.reproduction
-    if fault in ("dies", "last tile dropped"):  # that it showed the same is told of all: here it is seen
+    if fault in QUICK:  # that it showed the same is told of all: here it is seen
         alone = subprocess.run([torch_python, "-c", found.reproduction], capture_output=True, timeout=120, check=False)
         assert alone.returncode == (-11 if fault == "dies" else 1)
 

@@ -29,13 +29,13 @@ from doctor.report.formats import renderer
 from doctor.report.requirements import render_pins
 from doctor.report.style import Style
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.solver.solve import solve
 from doctor.sources.manifests.read import read_manifests
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
 from doctor.sources.workload.files import read_workload
 from tests.helpers.onefix import planned
+from tests.helpers.rulebook import builtin_rulebook
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "incidents"
 RECIPES = ["shell", "docker", "uv", "conda"]
@@ -208,8 +208,8 @@ def incident(name: str, *said: tuple[str, str]) -> Report:
     place = EXAMPLES / name
     facts = complete_workload(read_facts(place / "facts.yaml").with_(*read_workload(place / "workload.yaml").values()))
     facts = facts.with_(*(fact(key, value, "said") for key, value in said))
-    found = evaluate(load_rulebook(), facts)
-    fixes = solve(load_rulebook(), facts, found)
+    found = evaluate(builtin_rulebook(), facts)
+    fixes = solve(builtin_rulebook(), facts, found)
     return Report("attn-doctor", {}, facts, found.findings, found.predictions, fixes, found.undetermined, {})
 
 
@@ -376,7 +376,7 @@ def test_conda_lines_declare_what_the_fix_wants(tmp_path: Path, name: str):
     path.write_text(fragment("conda", incident(name)))
     if "dependencies" not in (yaml.safe_load(path.read_text()) or {}):
         pytest.skip("no package changes")
-    facts = read_manifests([str(path)], Facts(), watch_of(load_rulebook())).facts
+    facts = read_manifests([str(path)], Facts(), watch_of(builtin_rulebook())).facts
     for change in incident(name).fixes[0].changes:
         if change.kind == "package" and change.name in ("torch", "transformers", "megatron-core"):
             assert facts.value(f"{change.name}.version") == change.after

@@ -17,19 +17,20 @@ from doctor.model import Change, Facts, Finding, Fix, Report, Severity, Verdict
 from doctor.packages.index import load_index
 from doctor.report.requirements import render_pins
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.solve import solve
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
 from doctor.sources.workload.files import read_workload
 from tests.helpers.onefix import planned
+from tests.helpers.rulebook import builtin_rulebook
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "incidents"
 
 
 @cache
 def rulebook() -> Rulebook:
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def report_of(facts: Facts) -> Report:

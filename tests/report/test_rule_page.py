@@ -9,9 +9,9 @@ import pytest
 from doctor.cli.main import run
 from doctor.report.rule_page import as_markdown, as_text, escaped, page_of
 from doctor.report.style import Style
-from doctor.rulebook.rulebook import load_rulebook
+from tests.helpers.rulebook import builtin_rulebook
 
-RULES = load_rulebook().rules
+RULES = builtin_rulebook().rules
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.id)

@@ -7,8 +7,8 @@ import pytest
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.workload.defaults import complete_workload
+from tests.helpers.rulebook import builtin_rulebook
 
 NEW = {"SDPA402", "SDPA407", "SDPA408", "FA032", "FA033", "FA211", *(f"SDPA{number}" for number in range(410, 419))}
 HOST = {
@@ -21,7 +21,7 @@ JOB = {"dtype": "bfloat16", "head_dim_qk": 128, "num_heads": 8, "num_kv_heads": 
 
 @pytest.fixture(scope="module")
 def rulebook():
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def heard(rulebook, **job):

@@ -42,8 +42,8 @@ def write(path, text):
 
 
 def summaries(*extra):
-    _, bodies = compiled.load_bodies(tuple(map(str, extra)))
-    return {body["id"]: body["summary"] for kind, _, _, body in bodies if kind == "rule"}
+    sections = compiled.load_compiled(tuple(map(str, extra))).sections
+    return {body["id"]: body["summary"] for section in sections for _, body in section.rules}
 
 
 def no_yaml(monkeypatch):
@@ -58,13 +58,18 @@ def cache_files(tmp_path):
 
 
 def test_the_second_load_parses_no_yaml_and_says_the_same(rules, monkeypatch):
-    first = compiled.load_bodies()
+    first = compiled.load_compiled()
     no_yaml(monkeypatch)
-    second = compiled.load_bodies()
-    assert first[0] == second[0]
-    assert [body[:3] for body in second[1]] == [body[:3] for body in first[1]]
-    assert "tests" in first[1][0][3] and "tests" not in second[1][0][3]
-    assert {k: v for k, v in first[1][0][3].items() if k != "tests"} == second[1][0][3]
+    assert compiled.load_compiled() == first
+
+
+def test_a_section_holds_what_needs_a_version_of_its_library(rules):
+    free = RULE.format(id="T002", summary="second").replace('torch.version: "<2.6"', "gpu.sm: '8.0'")
+    write(rules / "torch" / "T002.yaml", free.replace("torch.version: 2.5.0", "gpu.sm: '8.0'"))
+    sections = compiled.load_compiled().sections
+    assert {(item.library, item.version_key, item.ids) for item in sections} == {
+        ("torch", "torch.version", ("T001",)), ("torch", None, ("T002",)),
+    }  # fmt: skip
 
 
 def test_a_changed_file_is_read_anew_even_at_the_same_size(rules):
@@ -169,8 +174,9 @@ def test_several_writers_leave_one_whole_cache(rules, tmp_path, monkeypatch):
         results = list(pool.map(lambda _: summaries(), range(24)))
     assert all(result == {"T001": "first"} for result in results)
     (cache,) = cache_files(tmp_path)
-    header, bodies = map(json.loads, cache.read_bytes().splitlines())
-    assert set(header) == {"key", "version", "digest"} and len(bodies) == 2
+    header, index, libraries, rules_of_torch = map(json.loads, cache.read_bytes().splitlines())
+    assert set(header) == {"key", "version", "digest"}
+    assert index == [["torch", "torch.version", ["T001"]]] and len(libraries) == len(rules_of_torch) == 1
     no_yaml(monkeypatch)
     assert summaries() == {"T001": "first"}
 
@@ -202,11 +208,11 @@ def test_a_bad_folder_is_one_clear_error(rules, tmp_path, make, words):
 
 
 def test_loading_the_built_in_rulebook_from_its_cache_is_quick():
-    compiled.load_bodies()
+    compiled.load_compiled()
     times = []
     for _ in range(5):
         start = time.perf_counter()
-        compiled.load_bodies()
+        compiled.load_compiled()
         times.append(time.perf_counter() - start)
     assert min(times) < 0.1  # about 5 ms; a rulebook parsed from YAML takes half a second
 
@@ -237,9 +243,8 @@ def test_a_cache_that_is_not_ours_is_not_read(rules, tmp_path, make):
 def test_a_cache_of_another_user_is_not_read(rules, tmp_path):
     summaries()
     (cache,) = cache_files(tmp_path)
-    header, bodies = map(json.loads, cache.read_bytes().splitlines())
-    next(body for body in bodies if body[0] == "rule")[3]["summary"] = "other"
-    content = json.dumps(bodies).encode()
+    head, content = cache.read_bytes().replace(b"first", b"other").split(b"\n", 1)
+    header = json.loads(head)
     header["digest"] = compiled._digest(content)
     cache.write_bytes(json.dumps(header).encode() + b"\n" + content)
     assert summaries() == {"T001": "other"}, "the forgery is good enough to be read if it is ours"

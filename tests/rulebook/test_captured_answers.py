@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from doctor.diagnosis.batch import predict_case, read_case
-from doctor.rulebook.rulebook import load_rulebook
+from tests.helpers.rulebook import builtin_rulebook
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
@@ -15,7 +15,7 @@ CAPTURES = Path(__file__).parents[1] / "captures"
     "capture", ["h200-te2.20.2-cudnn9.19-answers.jsonl", "h200-torch2.11-cu130-sdpa-answers.jsonl"]
 )
 def test_the_prediction_agrees_with_the_library_itself(capture):
-    rulebook = load_rulebook()
+    rulebook = builtin_rulebook()
     wrong = []
     cases = (CAPTURES / capture).read_text().splitlines()
     for line in cases:

@@ -9,6 +9,7 @@ from doctor.model import Facts
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.snapshot import read_facts
+from tests.helpers.rulebook import builtin_rulebook
 
 RULE = """\
 id: {id}
@@ -42,7 +43,7 @@ def test_a_general_rule_yields_to_a_specific_one_only_where_that_fires(team, ver
 
 def test_a_library_the_job_does_not_call_is_not_predicted_and_its_rules_are_silent():
     given = {"transformer-engine.version": "2.3.0", "workload.framework": "torch_sdpa", "workload.head_dim_qk": "192"}
-    assessment = evaluate(load_rulebook(), Facts(fact(key, value, "test") for key, value in given.items()))
+    assessment = evaluate(builtin_rulebook(), Facts(fact(key, value, "test") for key, value in given.items()))
     assert "transformer_engine" not in {prediction.library for prediction in assessment.predictions}
     assert assessment.known.value("te.selected") == "inapplicable"
     assert not [finding for finding in assessment.findings if finding.rule.startswith("TE11")]
@@ -57,4 +58,4 @@ CAPTURES = Path(__file__).parents[1] / "captures"
 )
 def test_a_captured_machine_replays_its_verdict(capture, errors):
     """Snapshots of one H200 with TransformerEngine 2.20.2, before and after its two cuDNNs were brought together."""
-    assert evaluate(load_rulebook(), read_facts(CAPTURES / capture)).errors == errors
+    assert evaluate(builtin_rulebook(), read_facts(CAPTURES / capture)).errors == errors

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.snapshot import parse_facts
 from doctor.sources.workload.defaults import complete_workload
+from tests.helpers.rulebook import builtin_rulebook
 
 HERE = Path(__file__).parents[1]
 THREADS = [json.loads(line) for line in (HERE / "data" / "incident_threads.jsonl").read_text().splitlines()]
@@ -21,7 +21,7 @@ LISTED = (HERE.parent / "docs" / "incidents.md").read_text()
 @pytest.mark.parametrize("thread", THREADS, ids=lambda thread: thread["url"].removeprefix("https://github.com/"))
 def test_the_rule_of_a_thread_fires_on_its_facts(thread: dict[str, Any]) -> None:
     facts = parse_facts(json.dumps({"facts": thread["facts"]}), "the thread")
-    found = {item.rule for item in evaluate(load_rulebook(), complete_workload(facts)).findings}
+    found = {item.rule for item in evaluate(builtin_rulebook(), complete_workload(facts)).findings}
     assert thread["rule"] in found, found
 
 

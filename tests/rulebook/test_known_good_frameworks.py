@@ -12,8 +12,9 @@ import pytest
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.workload.defaults import complete_workload
+from tests.helpers.rulebook import builtin_rulebook
 
 DATA = Path(__file__).parents[1] / "data" / "known_good_frameworks.jsonl"
 CASES: list[dict[str, Any]] = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
@@ -24,7 +25,7 @@ FALSE_ELSEWHERE = {"FA024"}
 
 @cache
 def rulebook() -> Rulebook:
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def test_there_are_enough_environments_each_with_its_own_name_and_source() -> None:

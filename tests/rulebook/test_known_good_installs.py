@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.snapshot import parse_facts
 from doctor.sources.workload.defaults import complete_workload
+from tests.helpers.rulebook import builtin_rulebook
 
 CASES = [
     json.loads(line)
@@ -23,7 +23,7 @@ FEW = len(CASES) // 20
 def found(case: dict[str, Any]) -> list[tuple[str, str]]:
     content = {"facts": case["facts"], **({"workload": case["workload"]} if case["workload"] else {})}
     facts = parse_facts(json.dumps(content), case["id"])
-    return [(item.rule, item.severity) for item in evaluate(load_rulebook(), complete_workload(facts)).findings]
+    return [(item.rule, item.severity) for item in evaluate(builtin_rulebook(), complete_workload(facts)).findings]
 
 
 def test_there_are_enough_of_them() -> None:

@@ -10,7 +10,7 @@ from doctor.errors import NoDiagnosis
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
 from doctor.rulebook.matrix import BASE, features, matrices
-from doctor.rulebook.rulebook import load_rulebook
+from tests.helpers.rulebook import builtin_rulebook
 
 A100 = {
     "torch.version": "2.6.0", "torch.cuda": "12.4", "transformer-engine.version": "2.3.0",
@@ -20,7 +20,7 @@ A100 = {
 
 @pytest.fixture(scope="module")
 def rulebook():
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def given(**changes):

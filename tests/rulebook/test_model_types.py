@@ -12,7 +12,7 @@ from packaging.version import Version
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts, Finding
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import load_rulebook
+from tests.helpers.rulebook import builtin_rulebook
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "release" / "refresh_models.py"
 
@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "release" / "refresh_models.py"
 def found(model_type: str, release: str, **more: object) -> dict[str, Finding]:
     given = {"workload.framework": "transformers", "workload.model_type": model_type, "transformers.version": release}
     facts = Facts(fact(key, value, "test") for key, value in {**given, **more}.items())
-    return {item.rule: item for item in evaluate(load_rulebook(), facts).findings}
+    return {item.rule: item for item in evaluate(builtin_rulebook(), facts).findings}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_dropped_model_type_names_the_last_release() -> None:
 def test_another_framework_does_not_ask_transformers() -> None:
     given = {"workload.framework": "megatron", "workload.model_type": "qwen3", "transformers.version": "4.40.0"}
     facts = Facts(fact(key, value, "test") for key, value in given.items())
-    assert "TF301" not in evaluate(load_rulebook(), facts).errors
+    assert "TF301" not in evaluate(builtin_rulebook(), facts).errors
 
 
 def script() -> ModuleType:

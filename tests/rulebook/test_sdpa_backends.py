@@ -12,8 +12,9 @@ from doctor.facts.vocabulary import fact
 from doctor.model import Facts, Prediction
 from doctor.rulebook.backends import predict
 from doctor.rulebook.evaluate import evaluate, know
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.util.units import human_bytes
+from tests.helpers.rulebook import builtin_rulebook
 
 ANSWERS = Path(__file__).parents[1] / "data" / "sdpa_torch_2.11_h200.json"
 LLAMA = {
@@ -36,7 +37,7 @@ LOWER_RIGHT = {
 
 @pytest.fixture(scope="module")
 def rulebook() -> Rulebook:
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def facts_of(**values: Any) -> Facts:

@@ -10,8 +10,8 @@ import pytest
 from doctor.diagnosis.batch import answer, library_of, predict_case, read_case
 from doctor.errors import DoctorError
 from doctor.rulebook.evaluate import evaluate, know
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.util.units import human_bytes
+from tests.helpers.rulebook import builtin_rulebook
 
 CASES = Path(__file__).parents[1] / "data" / "te_backends.jsonl"
 
@@ -28,7 +28,7 @@ BARE = {
 
 @pytest.fixture(scope="module")
 def rulebook():
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def facts_of(te, sm, cudnn, workload=None, **more):

@@ -15,8 +15,8 @@ from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Facts
 from doctor.rulebook.backends import order_that_counts
 from doctor.rulebook.evaluate import evaluate, know, with_backend_findings
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.util.units import human_bytes
+from tests.helpers.rulebook import builtin_rulebook
 
 CAPTURED = [
     json.loads(line)
@@ -33,7 +33,7 @@ HOPPER = {
 
 @pytest.fixture(scope="module")
 def rulebook():
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def facts_of(values):

@@ -10,7 +10,7 @@ import pytest
 
 from doctor.diagnosis.batch import answer, predict_case, read_case
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import load_rulebook
+from tests.helpers.rulebook import builtin_rulebook
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "vllm-answers.jsonl"
 
@@ -34,7 +34,7 @@ def backend_id(name):
 
 @pytest.fixture(scope="module")
 def rulebook():
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def captured():

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from doctor.rulebook.rule import Rule
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import read_file
+from tests.helpers.rulebook import builtin_rulebook
 
 
 @pytest.fixture
@@ -27,11 +28,11 @@ def own_rules(tmp_path: Path) -> Callable[..., Rulebook]:
             stated = {key: value for key, value in whole.items() if value is not None}
             (folder / f"{name}.yaml").write_text(json.dumps(stated))
         bodies = [read_file(folder / f"{name}.yaml") for name in rules]  # checked as every rule is
-        prefixes = {library.prefix: name for name, library in load_rulebook().libraries.items() if library.prefix}
+        prefixes = {library.prefix: name for name, library in builtin_rulebook().libraries.items() if library.prefix}
         own = {}
         for _, _, path, body in bodies:  # a rule about a backend belongs to the backend's library
             library = prefixes.get(str(body.get("disables", "")).partition(".")[0], "own")
             own[body["id"]] = Rule(body["id"], library, body, path)
-        return Rulebook(own, load_rulebook().libraries)
+        return Rulebook(own, builtin_rulebook().libraries)
 
     return write

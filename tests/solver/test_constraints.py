@@ -17,9 +17,10 @@ from doctor.facts.vocabulary import fact
 from doctor.model import Facts
 from doctor.packages.platform import Platform
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.constraints import Limits, limits_of
 from doctor.solver.solve import solve
+from tests.helpers.rulebook import builtin_rulebook
 
 OLD_CUDNN = {
     "python.version": "3.11.7", "torch.version": "2.7.1", "gpu.sm": "10.0", "gpu.name": "B200",
@@ -30,7 +31,7 @@ B = Path(__file__).parents[2] / "examples" / "incidents" / "b"
 
 @cache
 def rulebook() -> Rulebook:
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def packages(limits: Limits, **more: str) -> list[dict[str, str | None]]:

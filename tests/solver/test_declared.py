@@ -12,10 +12,11 @@ from doctor.diagnosis.watch import watch_of
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts, Fix
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.constraints import Limits
 from doctor.solver.solve import solve
 from doctor.sources.manifests.read import read_manifests
+from tests.helpers.rulebook import builtin_rulebook
 from tests.solver.test_order import CUDA12, book, index
 
 WORLD = index(
@@ -35,7 +36,7 @@ def project(folder: Path, **files: str) -> Path:
 
 def fixes(rules: Rulebook, folder: Path, *names: str) -> tuple[Fix, ...]:
     """Of what the files declare, the versions that are there being told by hand where files leave them open."""
-    declaration = read_manifests([str(folder / name) for name in names], SAID, watch_of(load_rulebook()))
+    declaration = read_manifests([str(folder / name) for name in names], SAID, watch_of(builtin_rulebook()))
     present = {"torch": "2.6.0", "torchvision": "0.21.0", "transformers": "4.42.4"}
     open_ = [fact(f"{name}.version", version, "test") for name, version in present.items()
              if name in declaration.requested and declaration.facts.value(f"{name}.version") is None]  # fmt: skip
@@ -126,7 +127,7 @@ def test_a_setting_does_not_hide_the_release_that_lies_in_the_range(tmp_path: Pa
     rules = book(OWN001={"when": {"transformers.version": "4.42.4", "workload.mask": "causal"}, "fix": [
         {"config": {"mask": "padding_causal"}}, {"require": {"transformers": "!=4.42.4"}}]})  # fmt: skip
     project(tmp_path, requirements_txt="torch==2.6.0\ntransformers>=4.40,<4.43\n")
-    declaration = read_manifests([str(tmp_path / "requirements.txt")], SAID, watch_of(load_rulebook()))
+    declaration = read_manifests([str(tmp_path / "requirements.txt")], SAID, watch_of(builtin_rulebook()))
     facts = declaration.facts.with_(
         *SAID.values(), fact("transformers.version", "4.42.4", "test"), fact("workload.mask", "causal", "test")
     )

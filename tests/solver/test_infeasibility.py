@@ -9,7 +9,7 @@ import pytest
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.causes import Causes
 from doctor.solver.environment import stack_of
 from doctor.solver.infeasibility import Cases
@@ -17,6 +17,7 @@ from doctor.solver.plan import FixPlan
 from doctor.solver.repair import FixSearch
 from doctor.solver.solve import no_fix, solve
 from tests.helpers.made_up import environment
+from tests.helpers.rulebook import builtin_rulebook
 from tests.solver.test_order import CUDA12, CUDA13, book, given, index
 
 WORLD = index(
@@ -82,7 +83,7 @@ def test_what_closed_a_case_is_not_taken_over_to_the_proof_of_another_error():
 def test_the_parts_of_transformer_engine_move_with_torch_too():
     """Which core it brings, the CUDA of torch decides."""
     facts = given(torch="2.6.0", **{"transformer-engine.version": "2.3.0", "transformer-engine-cu12.version": "2.3.0"})
-    rules = load_rulebook()
+    rules = builtin_rulebook()
     before = evaluate(rules, facts)
     from doctor.packages.index import load_index
 
@@ -108,7 +109,7 @@ def test_a_general_rule_that_yields_is_no_new_error():
 @pytest.mark.slow
 def test_a_way_too_long_to_search_is_found_from_its_end():
     """Five packages and two settings: TransformerEngine and flash-attn lift the limit, the rest follows from them."""
-    rules, facts = load_rulebook(), environment(1123)
+    rules, facts = builtin_rulebook(), environment(1123)
     fixes = solve(rules, facts, evaluate(rules, facts))
     assert fixes and not fixes[0].leaves and sum(change.kind == "package" for change in fixes[0].changes) == 5
 
@@ -116,7 +117,7 @@ def test_a_way_too_long_to_search_is_found_from_its_end():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1005, 1010, 1055, 1129])
 def test_what_the_search_cannot_tell_the_cases_do(seed: int):
-    rules, facts = load_rulebook(), environment(seed)
+    rules, facts = builtin_rulebook(), environment(seed)
     before = evaluate(rules, facts)
     fixes = solve(rules, facts, before)
     assert fixes and all(fix.leaves == ("TE119",) for fix in fixes)

@@ -13,11 +13,12 @@ import pytest
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts, Fix
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.solve import no_fix, solve
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
 from doctor.sources.workload.files import read_workload
+from tests.helpers.rulebook import builtin_rulebook
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "incidents"
 BASE = {"python.version": "3.11.7", "platform.system": "Linux", "platform.machine": "x86_64",
@@ -30,7 +31,7 @@ TE = ("transformer-engine", "transformer-engine-torch", "transformer-engine-cu12
 
 @cache
 def rulebook() -> Rulebook:
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def incident(name: str) -> Facts:

@@ -13,10 +13,11 @@ from doctor.model import ABSENT, Facts
 from doctor.packages.index import ReleaseIndex, load_index
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rule import Rule
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.environment import stack_of
 from doctor.solver.solve import no_fix, solve
 from doctor.sources.workload.defaults import complete_workload
+from tests.helpers.rulebook import builtin_rulebook
 
 STACK = {
     "torch": "2.11.0", "torchvision": "0.26.0", "flash-attn": "2.8.3", "flash-attn-4": "4.0.0b4",
@@ -46,7 +47,7 @@ def lock(count: int, **more: str) -> tuple[Facts, dict[str, list[str]]]:
 
 @pytest.mark.parametrize("more", [{}, {"nvidia-cudnn-cu12": "9.22.0.52"}], ids=["warnings", "an error"])
 def test_a_lock_of_hundreds_of_packages_costs_seconds_at_most(more: dict[str, str]):
-    rules = load_rulebook()
+    rules = builtin_rulebook()
     facts, requires = lock(450, **more)
     facts = facts.with_(fact("gpu.sm", "10.0", "test"))
     before = evaluate(rules, facts)

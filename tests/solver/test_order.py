@@ -12,9 +12,10 @@ from doctor.model import Facts, Fix
 from doctor.packages.index import ReleaseIndex
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rule import Rule
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.constraints import Limits
 from doctor.solver.solve import no_fix, solve
+from tests.helpers.rulebook import builtin_rulebook
 
 CUDA12, CUDA13 = "nvidia-cudnn-cu12==9.1.0.70", "nvidia-cudnn-cu13==9.19.0.56"
 
@@ -140,7 +141,7 @@ def test_where_the_loader_looks_is_never_unset_on_a_guess():
 
 def test_re_enabling_a_backend_is_offered_before_a_new_torch():
     """With the real rules: two variables are off, either would do, and no package moves."""
-    rules = load_rulebook()
+    rules = builtin_rulebook()
     values = {"torch": "2.8.0", "transformer-engine": "2.5.0", "transformer-engine-torch": "2.5.0",
               "transformer-engine-cu12": "2.5.0", "gpu.sm": "9.0", "env.NVTE_FUSED_ATTN": "0",
               "env.NVTE_UNFUSED_ATTN": "0"}  # fmt: skip
@@ -156,7 +157,7 @@ def test_re_enabling_a_backend_is_offered_before_a_new_torch():
 
 
 def hopeless(**job: Any) -> tuple[Rulebook, Facts]:
-    rules = load_rulebook()
+    rules = builtin_rulebook()
     values = {"torch": "2.8.0", "transformer-engine": "2.5.0", "transformer-engine-torch": "2.5.0",
               "transformer-engine-cu12": "2.5.0", "flash-attn": "2.7.4.post1", "gpu.sm": "7.0"}  # fmt: skip
     plain = {"framework": "transformer_engine", "dtype": "float16", "head_dim_qk": 128, "head_dim_v": 128,
@@ -198,7 +199,7 @@ def test_nothing_is_proved_where_a_release_would_do():
 
 
 def fixes_of(**values: str) -> tuple[Fix, ...]:
-    rules, facts = load_rulebook(), given(**values, **{"gpu.sm": "8.0"})
+    rules, facts = builtin_rulebook(), given(**values, **{"gpu.sm": "8.0"})
     job = {"framework": "megatron", "dtype": "bfloat16", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16,
            "num_kv_heads": 16, "batch_size": 2, "seq_len_q": 4096, "mask": "causal", "qkv_layout": "sbhd_sbhd_sbhd",
            "training": True, "cp_size": 2, "cp_comm_type": "p2p"}  # fmt: skip
@@ -226,13 +227,13 @@ def test_a_way_that_loses_a_feature_says_so():
     ],
 )
 def test_what_was_built_for_another_torch_gets_its_release(installed: dict[str, str], wanted: dict[str, str]):
-    rules, facts = load_rulebook(), given(**installed)
+    rules, facts = builtin_rulebook(), given(**installed)
     fix = solve(rules, facts, evaluate(rules, facts))[0]
     assert {change.name: change.after for change in fix.changes} == wanted and not fix.leaves
 
 
 def test_a_pin_of_xformers_or_vllm_binds_an_upgrade_of_torch():
-    rules, facts = load_rulebook(), given(torch="2.7.1", xformers="0.0.31", vllm="0.10.0", **{"gpu.sm": "10.0"})
+    rules, facts = builtin_rulebook(), given(torch="2.7.1", xformers="0.0.31", vllm="0.10.0", **{"gpu.sm": "10.0"})
     for fix in solve(rules, facts, evaluate(rules, facts)):
         moved = {change.name: change.after for change in fix.changes}
         if not str(moved.get("torch")).startswith("2.7.1"):

@@ -11,10 +11,11 @@ from doctor.model import ABSENT, Facts, Fix, Report
 from doctor.packages.index import load_index
 from doctor.report.requirements import render_pins
 from doctor.rulebook.evaluate import Assessment, evaluate
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.environment import stack_of
 from doctor.solver.solve import solve
 from tests.helpers.made_up import environment
+from tests.helpers.rulebook import builtin_rulebook
 
 SEEDS = range(60)
 QUICK = 20  # of them without `make test-all`
@@ -22,7 +23,7 @@ QUICK = 20  # of them without `make test-all`
 
 @cache
 def rulebook() -> Rulebook:
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 @cache

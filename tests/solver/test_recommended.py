@@ -11,10 +11,11 @@ from doctor.facts.vocabulary import fact
 from doctor.model import ChangeKind, Facts, Fix, FixSafety
 from doctor.report.fix_text import fix_lines
 from doctor.rulebook.evaluate import evaluate
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.budget import BudgetExhausted, CandidateTried, Event, RemedyRejected, SearchBudget
 from doctor.solver.solve import solve
 from doctor.sources.workload.defaults import complete_workload
+from tests.helpers.rulebook import builtin_rulebook
 
 MACHINE = {
     "python.version": "3.11.7", "platform.system": "Linux", "platform.machine": "x86_64", "platform.glibc": "2.35",
@@ -23,7 +24,7 @@ MACHINE = {
 
 @cache
 def rulebook() -> Rulebook:
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def facts_of(values: dict[str, Any]) -> Facts:

@@ -15,8 +15,8 @@ from doctor.facts.kinds import BOOLEAN, INTEGER, LIST, NUMBER, SM, VERSION, WIND
 from doctor.facts.vocabulary import TERMS, fact
 from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.gpus import with_capability
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.snapshot import document, parse_facts, read_facts
+from tests.helpers.rulebook import builtin_rulebook
 
 
 def read(tmp_path: Path, text: str, name: str = "facts.yaml") -> Facts:
@@ -81,7 +81,7 @@ def test_flat_and_wrapped_say_the_same(tmp_path: Path) -> None:
 )
 def test_the_name_of_a_gpu_tells_its_capability(given: dict[str, Any], sm: str | None) -> None:
     facts = parse_facts(json.dumps({"facts": {"torch.version": "2.6.0", **given}}), "facts.json")
-    assert with_capability(facts, load_rulebook().gpus).value("gpu.sm") == sm
+    assert with_capability(facts, builtin_rulebook().gpus).value("gpu.sm") == sm
 
 
 def test_a_slip_in_version_is_recognised() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from doctor.facts.vocabulary import fact, term
 from doctor.model import Facts
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.runner.result import KernelResult
 from doctor.stress.axes import DOMAINS
 from doctor.stress.case_facts import COVERED, FORWARD_ONLY, case_facts
@@ -19,6 +18,7 @@ from doctor.stress.plan import SweepPlan, plan
 from doctor.stress.report import as_json, as_text
 from doctor.stress.sweep import SweepResult
 from doctor.util.resources import kernels_dir
+from tests.helpers.rulebook import builtin_rulebook
 
 H200 = {
     "torch.version": "2.11.0+cu130", "torch.cuda": "13.0", "cudnn.version": "9.19.0", "cudnn.te_version": "9.19.0",
@@ -37,7 +37,7 @@ REFUSED = KernelResult("refused", reason="RuntimeError: No available kernel")
 
 @pytest.fixture(scope="module")
 def reader():
-    return CasePredictor(load_rulebook(), Facts(fact(key, value, "test") for key, value in H200.items()))
+    return CasePredictor(builtin_rulebook(), Facts(fact(key, value, "test") for key, value in H200.items()))
 
 
 def beside(reader, case, answer):

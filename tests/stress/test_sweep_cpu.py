@@ -35,7 +35,7 @@ PLANTED = {
     "redraws_dropout": ("dropout_backward", "dropout=0.1"),
 }
 #: One of each sort: that all are found, `test_planted.py` shows; shrinking all of them takes minutes.
-AT_ONCE = ("scale_off", "nan_gradient")
+AT_ONCE = ("scale_off",)
 
 
 def planted(name: str) -> str:
@@ -49,7 +49,7 @@ def all_planted(request, torch_python):
     asked = {str(item.callspec.params["name"]) for item in mine if "name" in item.callspec.params} | {"scale_off"}
     names = tuple(planted(name) for name in PLANTED if name in asked)
     few = set(asked) <= {*AT_ONCE}
-    cases, shrink = (6, 40) if few else (60, 600)  # of each fault; seconds for all
+    cases, shrink = (6, 20) if few else (60, 600)  # of each fault; seconds for all
     backends = ("sdpa.math", *names)
     return sweep(SweepOptions(torch_python, cases=cases * len(backends), backends=backends, shrink=shrink, timeout=60))
 
@@ -93,7 +93,7 @@ def test_report(all_planted):
     [
         pytest.param(1, ("sdpa.default", "sdpa.math"), 60, marks=pytest.mark.slow),
         pytest.param(2, ("sdpa.flash",), 60, marks=pytest.mark.slow),
-        (3, None, 30),
+        (3, None, 20),
         pytest.param(3, None, 60, marks=pytest.mark.slow),
     ],
 )

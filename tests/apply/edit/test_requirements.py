@@ -16,9 +16,9 @@ from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.read import read_manifests
 from tests.helpers.onefix import TORCH, change, edited, report
+from tests.helpers.rulebook import builtin_rulebook
 
 Rewrite = Callable[..., str]
 WHEEL = (
@@ -364,7 +364,7 @@ def test_the_result_declares_what_was_wanted(tmp_path_factory, pieces, newline):
     for file in edited(path).files:
         file.write()
     said = Facts([fact("python.version", "3.11.7", "test")])
-    assert read_manifests([str(path)], said, watch_of(load_rulebook())).facts.value("torch.version") == "2.7.1"
+    assert read_manifests([str(path)], said, watch_of(builtin_rulebook())).facts.value("torch.version") == "2.7.1"
 
 
 @settings(deadline=None)

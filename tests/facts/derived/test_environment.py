@@ -9,12 +9,13 @@ import pytest
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Facts
 from doctor.rulebook.evaluate import know
-from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.rulebook import Rulebook
+from tests.helpers.rulebook import builtin_rulebook
 
 
 @pytest.fixture(scope="module")
 def rulebook() -> Rulebook:
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def value(rulebook: Rulebook, key: str, **given: Any) -> Any:

@@ -11,9 +11,9 @@ from doctor.facts.vocabulary import fact
 from doctor.model import Fact, Facts
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.resolver import FactResolver
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.workload.defaults import complete_workload
 from doctor.sources.workload.huggingface import read_model_config
+from tests.helpers.rulebook import builtin_rulebook
 
 
 def known(**workload: object) -> FactResolver:
@@ -45,7 +45,7 @@ def rules_of(tmp_path: Path, **more: object) -> dict[str, str]:
     config.write_text(json.dumps(MISTRAL))
     given = [fact(key, value, "test") for key, value in {**ENVIRONMENT, **more}.items()]
     facts = complete_workload(read_model_config(config).with_(*given))
-    return {item.rule: item.severity for item in evaluate(load_rulebook(), facts).findings}
+    return {item.rule: item.severity for item in evaluate(builtin_rulebook(), facts).findings}
 
 
 def test_an_assumed_length_gives_a_warning_and_a_given_one_an_error(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as some
 from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
 from doctor.model import Facts
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.base import ManifestKind
 from doctor.sources.manifests.read import read_manifests
+from tests.helpers.rulebook import builtin_rulebook
 
 NAMES = {
     "requirements.txt": "requirements", "uv.lock": "uv", "poetry.lock": "poetry", "pylock.toml": "pylock",
@@ -52,7 +52,7 @@ def test_every_format_is_tried():
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=texts, begun=some.booleans())
 def test_a_declaration_or_a_complaint(name: str, text: str, begun: bool, tmp_path: Path):
     text = BEGINNINGS.get(name, "") + text if begun else text
@@ -60,7 +60,7 @@ def test_a_declaration_or_a_complaint(name: str, text: str, begun: bool, tmp_pat
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=some.binary(max_size=80))
 def test_any_bytes(name: str, data: bytes, tmp_path: Path):
     judged(tmp_path / name, data, name)
@@ -70,7 +70,7 @@ def judged(path: Path, data: bytes, name: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     try:
-        declaration = read_manifests([str(path)], Facts(), watch_of(load_rulebook()))
+        declaration = read_manifests([str(path)], Facts(), watch_of(builtin_rulebook()))
     except DoctorError as problem:
         assert name in problem.message
     else:

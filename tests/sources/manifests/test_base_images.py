@@ -9,11 +9,11 @@ from doctor.diagnosis.request import Request
 from doctor.model import Fact, Facts
 from doctor.rulebook.conditions import parse_conditions
 from doctor.rulebook.resolver import FactResolver
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.scripts.base_images import image
+from tests.helpers.rulebook import builtin_rulebook
 
 INCIDENTS = Path(__file__).parents[3] / "examples" / "incidents"
-IMAGES = load_rulebook().images
+IMAGES = builtin_rulebook().images
 
 
 def held(reference):

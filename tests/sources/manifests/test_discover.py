@@ -7,9 +7,9 @@ import pytest
 from doctor.cli import main as cli
 from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.base import FileRole
 from doctor.sources.manifests.discover import discover
+from tests.helpers.rulebook import builtin_rulebook
 
 UV = '[[package]]\nname = "torch"\nversion = "2.6.0"\n'
 PROJECT = '[project]\nname = "x"\ndependencies = ["torch>=2.4"]\n'
@@ -22,7 +22,7 @@ def found(write, tmp_path):
     def found(files):
         for name, text in files.items():
             write(name, text)
-        return {str(item.path.relative_to(tmp_path)): item for item in discover(tmp_path, watch_of(load_rulebook()))}
+        return {str(item.path.relative_to(tmp_path)): item for item in discover(tmp_path, watch_of(builtin_rulebook()))}
 
     return found
 
@@ -114,7 +114,7 @@ def test_a_folder_that_declares_nothing(read, tmp_path):
     with pytest.raises(DoctorError, match="declares attention libraries"):
         read({"README.md": "torch"}, only=["."])
     with pytest.raises(DoctorError, match="is not a folder"):
-        discover(tmp_path / "gone", watch_of(load_rulebook()))
+        discover(tmp_path / "gone", watch_of(builtin_rulebook()))
 
 
 def test_the_command_line_takes_a_folder(write, tmp_path, capsys):

@@ -8,9 +8,9 @@ from doctor.diagnosis import pipeline as session
 from doctor.diagnosis.request import Request
 from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.manifests.detect import kind_of
 from doctor.sources.manifests.discover import discover
+from tests.helpers.rulebook import builtin_rulebook
 
 
 def pins(declaration):
@@ -184,7 +184,7 @@ def test_a_list_that_only_includes_others_speaks_with_their_words(write, tmp_pat
     write("requirements/bench.txt", "torch\n")
     used = [
         item.path.relative_to(tmp_path).as_posix()
-        for item in discover(tmp_path, watch_of(load_rulebook()))
+        for item in discover(tmp_path, watch_of(builtin_rulebook()))
         if item.used
     ]
     assert used == ["requirements.txt"]

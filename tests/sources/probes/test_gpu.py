@@ -13,14 +13,14 @@ import pytest
 from doctor.errors import DoctorError
 from doctor.model import Facts
 from doctor.packages.gpus import GPU_KEYS, gpu_facts, newest_cuda
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.probes import gpu
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.gpu import Device, visible
 from doctor.sources.probes.target import Target
 from doctor.sources.watch import Watch
+from tests.helpers.rulebook import builtin_rulebook
 
-GPUS, CUDA_DRIVERS = load_rulebook().gpus, load_rulebook().cuda_drivers
+GPUS, CUDA_DRIVERS = builtin_rulebook().gpus, builtin_rulebook().cuda_drivers
 
 H200, A100, T4 = (
     ("NVIDIA H200", (9, 0), 150754820096),

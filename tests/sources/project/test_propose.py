@@ -8,9 +8,9 @@ import pytest
 from doctor.cli import main as cli
 from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.project.config import project_defaults
 from doctor.sources.project.propose import insert_section, inspect_project, section
+from tests.helpers.rulebook import builtin_rulebook
 
 try:
     import tomllib
@@ -133,14 +133,14 @@ def test_names_that_toml_would_misread_are_quoted(project):
     odd = project / 'a "b" \\ ü'
     odd.mkdir()
     (odd / "config.json").write_text(LLAMA.read_text())
-    made = section(inspect_project(project, watch_of(load_rulebook())))
+    made = section(inspect_project(project, watch_of(builtin_rulebook())))
     assert 'a "b" \\ ü/config.json' in tomllib.loads(made)["tool"]["attn-doctor"]["model"]
 
 
 def test_many_models_are_counted_and_the_rest_named_by_number(project):
     for number in range(20):
         (project / f"m{number:02}.json").write_text(LLAMA.read_text())
-    found = inspect_project(project, watch_of(load_rulebook()))
+    found = inspect_project(project, watch_of(builtin_rulebook()))
     assert (len(found.models), found.more_models) == (12, 9)
     assert "# and 9 more" in section(found)
 

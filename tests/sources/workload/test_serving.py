@@ -6,9 +6,9 @@ import pytest
 
 from doctor.diagnosis.batch import predict_case
 from doctor.model import ABSENT, Fact
-from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.snapshot import parse_facts
 from doctor.sources.workload.huggingface import model_facts
+from tests.helpers.rulebook import builtin_rulebook
 
 DEEPSEEK = {
     "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_size": 7168,
@@ -51,7 +51,7 @@ H100 = {
 
 @pytest.fixture(scope="module")
 def rulebook():
-    return load_rulebook()
+    return builtin_rulebook()
 
 
 def serve(rulebook, config, release, **machine):
