@@ -17,6 +17,7 @@ from doctor.report.style import Style
 FORMATS = {
     "text": "text", "json": "json", "sarif": "sarif", "junit": "junit", "github": "github", "markdown": "markdown",
     "gitlab": "gitlab", "html": "html", "shell": "shell", "docker": "docker", "uv": "uv", "conda": "conda",
+    "cyclonedx": "cyclonedx",
 }  # fmt: skip
 
 

@@ -125,6 +125,7 @@ def test_incidents_next_to_their_near_misses(near, incident, cause, capsys, tmp_
     assert code == 1 and lines.startswith("WORSE: error") and cause in lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a", "b", "workload", "changes", "cause"), UPGRADES)
 def test_upgrades_of_real_images_and_wheels(a, b, workload, changes, cause, capsys, tmp_path):
     base = {"platform.system": "Linux", "platform.machine": "x86_64"}

@@ -62,12 +62,14 @@ def results(torch_python: str) -> list[dict[str, Any]]:
     return collected
 
 
+@pytest.mark.slow
 def test_right_implementations_are_right(results):
     for name, result in zip(RIGHT, results, strict=False):
         assert result["outcome"] == "ran" and result["observed"]["wrong"] is False, (name, result)
         assert set(result["observed"]["errors"]) == {"out", "dq", "dk", "dv"}, name
 
 
+@pytest.mark.slow
 def test_every_planted_fault_is_found(results):
     for request, result in zip(PLANTED, results[len(RIGHT) :], strict=False):
         assert result["outcome"] == "ran" and result["observed"]["wrong"], (request, result)
@@ -75,12 +77,14 @@ def test_every_planted_fault_is_found(results):
             assert set(result["observed"]["offenders"]) == {"dk", "dv"}, "the output is right, the gradients are not"
 
 
+@pytest.mark.slow
 def test_what_is_not_there_or_not_served_is_no_fault(results):
     declined = dict(zip(DECLINED, results[len(RIGHT) + len(PLANTED) :], strict=False))
     assert declined["te"]["outcome"] == declined["ring"]["outcome"] == "unavailable"
     assert {declined[name]["outcome"] for name in ("packed", "mask", "lengths")} == {"refused"}
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_costs_its_case_only(results):
     raised, after = results[-2:]
     assert raised["outcome"] == "failed" and "KeyError" in raised["reason"], raised

@@ -265,6 +265,7 @@ def _start(rank: int, world: int, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_ranks_exchange_through_a_folder_and_a_lost_one_is_named(tmp_path):
     started = [_start(rank, 3, "--folder", str(tmp_path / "exchange"), "--timeout", "6") for rank in (0, 1)]
     outputs = [process.communicate(timeout=60) for process in started]
