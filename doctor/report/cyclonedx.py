@@ -33,11 +33,7 @@ def diagnosis(report: Report, style: Style) -> str:
         "version": 1,
         "metadata": {
             "tools": {"components": [{"type": "application", "name": name, "version": version}]},
-            "component": {
-                "type": "application",
-                "name": printable(report.target) or "environment",
-                "bom-ref": "target",
-            },
+            "component": target,
         },
         "components": components,
     }
