@@ -34,7 +34,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, loaded when it is first asked for: the command line needs none of them at its start."""
+    """A public name, loaded at its first use: the command line needs none of them at its start."""
     from importlib import import_module
 
     home = _HOMES.get(name)

@@ -60,7 +60,7 @@ def diagnose(
     gpu: diagnose for this GPU instead of the one here. rules: folders with further rules.
 
     Lists of `gpu`, `model` and `workload` are judged in every combination, as `attn-doctor check` does: the report has
-    them in `cases`, and each finding says in which of them it strikes.
+    them in `cases`, and each finding names those in which it triggers.
 
     run: also run small kernels on the GPU, in processes of their own; `timeout` is the longest wait for one, in
         seconds. Off by default: at the top of a training script the GPU is wanted for something else.
@@ -117,7 +117,7 @@ def diagnose_ranks(
             raise DoctorError("the ranks of a job share one GPU and one job", "`diagnose` judges several at once")
         examined = examine(request, load_rulebook((*request.defaults.rules, *request.rules)))
         mine = examined.facts
-    except DoctorError as problem:  # told to the others before it is raised: they wait for this rank's word
+    except DoctorError as problem:  # sent to the others before it is raised: they wait for this rank
         mine = problem
     everyone, notes = exchange(mine, gather)
     if isinstance(mine, DoctorError):

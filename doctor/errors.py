@@ -19,13 +19,13 @@ class NoDiagnosis(DoctorError):
 
 
 class Interrupted(DoctorError):
-    """Ended by the user or the system before it was through; what is kept of it stands in the hint."""
+    """Ended by the user or the system before it was through; the hint says what is kept."""
 
     exit_code = 130
 
 
 def reason_of(problem: Exception) -> str:
-    """Why a file or program could not be had: the system's own words, without its number, to end a sentence."""
+    """Return why a file or program is not available: the system's message without its number, to end a sentence."""
     return str(getattr(problem, "strerror", None) or problem).lower()
 
 

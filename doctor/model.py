@@ -122,7 +122,7 @@ class Facts(Mapping[str, Fact]):
         return merged
 
     def without(self, *keys: str) -> Facts:
-        """The same facts, these keys forgotten (so that they are unknown, or derived anew)."""
+        """The same facts, without these keys (so that they are unknown, or derived again)."""
         return Facts(fact for key, fact in self._facts.items() if key not in keys)
 
     def value(self, key: str) -> Any:
@@ -192,6 +192,7 @@ class Remedy:
     kind: RemedyKind = RemedyKind.FROM_RULE
     when: Mapping[str, Any] = field(default_factory=dict)  # conditions in the form of a rule's `when`
     build: str | None = None  # distribution to install at its release in a build of another package index
+    foreign: bool = False  # of a rule that is not built in: scripts show its commands and variables as comments
 
     @property
     def safe(self) -> bool:
@@ -209,6 +210,7 @@ class Change:
     after: str | None
     why: str
     resolves: tuple[str, ...] = ()
+    foreign: bool = False  # from a rule that is not built in
 
 
 @dataclass(frozen=True)
@@ -301,12 +303,13 @@ class Finding:
     evidence: tuple[Evidence, ...]
     references: tuple[str, ...]
     alternatives: tuple[Remedy, ...] = ()
-    no_pin: str | None = None  # why no package version cures it, where that is so
+    no_pin: str | None = None  # why no package version fixes it, where that is so
     myth: str | None = None  # the popular fix that does not work, and why
     confirm: Mapping[str, Any] | None = None
     confirmation: Confirmation | None = None
     reproduction: str | None = None  # a script that shows it, of torch and the library alone
     backends: tuple[str, ...] = ()
+    assumption: str = ""  # what it rests on beyond the facts: an assumed value, or every usual one
     cases: tuple[int, ...] = ()  # where several were judged: numbers of those it is found in, the evidence the first's
 
 
@@ -323,7 +326,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One attention backend judged for one workload; `available is None` means could not tell."""
+    """One attention backend judged for one workload; `available is None` means unknown."""
 
     backend: str
     title: str
@@ -371,7 +374,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Undetermined:
-    """Rules that could not be judged for want of the same facts."""
+    """Rules that could not be judged because the same facts are missing."""
 
     missing: tuple[str, ...]
     rules: tuple[str, ...]
@@ -396,7 +399,7 @@ class VerificationStep:
     """One step of a proof: whether it held, why not or what was seen, and the command that was run."""
 
     name: str
-    outcome: bool | None  # None = could not tell, and `reason` says why
+    outcome: bool | None  # None = unknown, and `reason` says why
     reason: str = ""
     command: str | None = None
     seconds: float = 0.0
@@ -437,7 +440,7 @@ class Report:
     runs: tuple[Confirmation, ...] = ()  # the job's own attention, run on this machine
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()  # declared files that could not be read, each with line and reason
-    no_fix: tuple[Infeasible, ...] = ()  # for every error that no fix clears, where that was asked
+    no_fix: tuple[Infeasible, ...] = ()  # for every error that no fix clears, where fixes were requested
     cases: tuple[Case, ...] = ()  # where several were judged at once; the other fields then say what they share
     known: tuple[Finding, ...] = ()  # findings that the baseline has already, and that are not among `findings`
     ignored: tuple[Finding, ...] = ()  # those that the project ignores, not among them either

@@ -34,7 +34,7 @@ def test_importing_the_package_loads_nothing_of_it():
     assert done.stdout.strip() == "['doctor._version']"
 
 
-def test_incident_b_as_a_program_asks():
+def test_incident_b_as_a_program_checks():
     report = diagnose(facts=B / "facts.yaml", workload=B / "workload.yaml")
     assert report.findings[0].severity == "error"
     assert "needs cuDNN >= 9.3 (found cuDNN 9.1.0)" in report.findings[0].message
@@ -205,7 +205,7 @@ def test_several_gpus_models_and_workloads_are_judged_in_every_combination():
     assert len(json.loads(render(report, "json"))["cases"]) == 8
 
 
-def test_each_case_is_told_what_a_diagnosis_of_it_alone_tells():
+def test_each_case_is_reported_what_a_diagnosis_of_it_alone_shows():
     jobs = [{**json.loads(LLAMA.read_text()), "torch_dtype": dtype} for dtype in ("bfloat16", "float32")]
     options: dict[str, Any] = {"facts": B / "facts.yaml", "workload": B / "workload.yaml", "fixes": False}
     cases = iter(diagnose(jobs, gpu="v100,h100", **options).cases)

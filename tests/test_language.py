@@ -100,17 +100,36 @@ def test_the_search_finds_words() -> None:
     assert len(files()) > 200
 
 
-#: Superseded decisions and lists of other projects' files name what is not here.
-OTHER_FILES = ("0004-", "0005-", "0015-", "projects.md", "stress.md")
+#: Superseded decisions and the list of other projects' files name what is not here.
+OTHER_FILES = ("0004-", "0005-", "0015-", "projects.md")
+#: Files of a user or of another project that documents name.
+FOREIGN = {"setup.py", "packaging.py", "my_kernels.py", "job.py", "train.py", "conf.py"}
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
 
 
-def test_documents_name_files_that_exist() -> None:
+def missing_files(text: str) -> list[str]:
+    """Return what a document names as a file of this repository and is not one."""
+    own = [path for path in (ROOT / "doctor").iterdir() if path.is_dir()]
+    tops = {path.name for path in (*ROOT.iterdir(), *own) if path.is_dir()}
+    names = {path.name for folder in ("doctor", "tests", "scripts", "bench", "kernels", "docs") for path in
+             (ROOT / folder).rglob("*.py")}  # fmt: skip
     wrong = []
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
-        if path.name.startswith(OTHER_FILES):
+    for name in re.findall(r"(?<![\w/.:@-])((?:[\w.*-]+/)*[\w*-]+\.py|(?:doctor|tests|bench|rules)/[\w/.*-]+\w)", text):
+        if re.search(r"NAME|COMMAND", name) or name in FOREIGN:
             continue
-        for name in re.findall(r"`((?:doctor|tests|scripts|bench|kernels|rules|examples)/[\w/.-]+)`", path.read_text()):
-            planned = name.startswith("kernels/programs/")  # the layout that is being merged
-            if not (ROOT / name).exists() and not re.search(r"NAME|COMMAND", name) and not planned:
-                wrong.append(f"{path.relative_to(ROOT)}: {name}")
-    assert not wrong, "\n".join(wrong)
+        if "/" not in name:
+            wrong += [] if name in names else [name]
+        elif name.split("/")[0] in tops and not any(any(base.glob(name)) for base in (ROOT, ROOT / "doctor")):
+            wrong.append(name)
+    return wrong
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_documents_name_files_that_exist(path: Path) -> None:
+    if not path.name.startswith(OTHER_FILES):
+        assert not missing_files(path.read_text("utf-8"))
+
+
+def test_an_old_path_is_found() -> None:
+    text = "`doctor/solve/wording.py`, `solver/gone.py`, `stress_command.py`, `doctor/cli/main.py`, aten/x/MHA.cpp"
+    assert missing_files(text) == ["doctor/solve/wording.py", "solver/gone.py", "stress_command.py"]

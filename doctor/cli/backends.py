@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -17,40 +18,27 @@ from doctor.diagnosis.pipeline import diagnose
 from doctor.errors import DoctorError, reason_of
 from doctor.report.formats import renderer
 from doctor.rulebook.rulebook import load_rulebook
+from doctor.util.reading import MAX_LINE, open_stream
+from doctor.util.redact import without_credentials
 
 from .options import (
     Color,
-    FactFiles,
     Formats,
-    Gpu,
-    Model,
     Output,
-    Python,
     Quiet,
-    Requirements,
-    Rules,
-    Settings,
-    SitePackages,
     Verbose,
-    WorkloadFile,
 )
 from .output import Screen, deliver, destinations, require_all_read
-from .request import TargetOptions, request_of
+from .request import TargetOptions, examines, request_of
 
-app = typer.Typer(rich_markup_mode="rich")
+_MOST_SKIPPED = 64 << 20  # bytes of a line that is too long; a device without an end has no other line
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("backends")
+@examines()
 def backends(
-    python: Python = None,
-    site_packages: SitePackages = None,
-    facts: FactFiles = None,
-    requirements: Requirements = None,
-    gpu: Gpu = None,
-    settings: Settings = None,
-    rules: Rules = None,
-    model: Model = None,
-    workload: WorkloadFile = None,
+    target: TargetOptions,
     batch: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Many cases as JSON Lines, `-` for stdin; answers in the same order."),
@@ -63,7 +51,6 @@ def backends(
 ) -> int:
     """Show which attention backend will be selected for this workload, and why not the others."""
     screen = Screen(verbose, quiet, color)
-    target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules, model, workload)
     if batch is not None:
         given = target.given()
         if given:
@@ -72,8 +59,8 @@ def backends(
             )
         return _answer_lines(batch, output, target.rules)
     outputs = [(renderer(item.format, "backends"), item) for item in destinations(formats, output)]
-    with screen.working() as tell:
-        report = diagnose(request_of(target), tell)
+    with screen.working("predicting backends") as progress:
+        report = diagnose(request_of(target), progress.step)
     for render, item in outputs:
         deliver(render, report, item.file, screen)
     require_all_read(report.unread)
@@ -86,14 +73,39 @@ def _answer_lines(batch: str, output: str | None, rules: tuple[str, ...]) -> int
     rulebook = load_rulebook(rules)
     bad = False
     with _lines(batch) as lines, _sink(output) as sink:
-        for line in lines:
-            if not line.strip():
+        for line in _bounded(lines):
+            if line is not None and not line.strip():
                 continue
-            result, good = answer(rulebook, line)
+            result, good = ({"id": None, "error": _TOO_LONG}, False) if line is None else answer(rulebook, line)
             bad = bad or not good
-            sink.write(json.dumps(result) + "\n")
+            sink.write(without_credentials(json.dumps(result)) + "\n")
             sink.flush()  # the other side may wait for this line before it sends the next
     return 2 if bad else 0
+
+
+_TOO_LONG = f"the line is longer than {MAX_LINE >> 20} MiB"
+
+
+def _bounded(lines: TextIO) -> Iterator[str | None]:
+    """Yield each line, None for one that is too long, of which no more than a part is in memory at a time."""
+    while line := _read_line(lines, MAX_LINE + 1):
+        if len(line) <= MAX_LINE:
+            yield line
+            continue
+        skipped = 0
+        while line and not line.endswith("\n"):
+            line = _read_line(lines, MAX_LINE)
+            skipped += len(line)
+            if skipped > _MOST_SKIPPED:
+                raise DoctorError(f"batch file: a line is longer than {_MOST_SKIPPED >> 20} MiB")
+        yield None
+
+
+def _read_line(lines: TextIO, most: int) -> str:
+    try:
+        return lines.readline(most)
+    except OSError as problem:
+        raise DoctorError(f"cannot read the batch: {reason_of(problem)}") from None
 
 
 def _lines(name: str) -> AbstractContextManager[TextIO]:
@@ -103,7 +115,8 @@ def _lines(name: str) -> AbstractContextManager[TextIO]:
             sys.stdin.reconfigure(encoding="utf-8", errors="replace")
         return nullcontext(sys.stdin)
     try:
-        return contextlib.closing(Path(name).open(encoding="utf-8", errors="replace"))
+        stream = open_stream(Path(name))
+        return contextlib.closing(io.TextIOWrapper(stream, encoding="utf-8", errors="replace"))
     except (OSError, ValueError) as problem:
         raise DoctorError(f"cannot read batch file `{name}`: {reason_of(problem)}") from None
 

@@ -10,46 +10,30 @@ from doctor.diagnosis.judge import TOOL
 from doctor.diagnosis.pipeline import diagnose
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.report.formats import Renderer, renderer
-from doctor.report.page import printable
+from doctor.util.printable import printable
 
 from .options import (
     KERNEL_TIMEOUT,
     Baseline,
     Color,
-    FactFiles,
     FailOn,
     Formats,
-    Gpu,
-    Model,
     Output,
-    Python,
     Quiet,
-    Requirements,
-    Rules,
     RunKernels,
-    Settings,
-    SitePackages,
     Timeout,
     Verbose,
-    WorkloadFile,
 )
 from .output import Destination, Screen, deliver, destinations, exit_code, write
-from .request import TargetOptions, matrix_request_of
+from .request import TargetOptions, examines, matrix_request_of
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("check")
+@examines()
 def check(
-    python: Python = None,
-    site_packages: SitePackages = None,
-    facts: FactFiles = None,
-    requirements: Requirements = None,
-    gpu: Gpu = None,
-    settings: Settings = None,
-    rules: Rules = None,
-    model: Model = None,
-    workload: WorkloadFile = None,
+    target: TargetOptions,
     run: RunKernels = True,
     timeout: Timeout = KERNEL_TIMEOUT,
     formats: Formats = None,
@@ -63,11 +47,10 @@ def check(
     """Check whether the attention of this job works here; explain what does not, and how to fix it."""
     screen = Screen(verbose, quiet, color)
     outputs = [(renderer(item.format, "diagnosis"), item) for item in destinations(formats, output)]
-    target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules, model, workload)
     request = matrix_request_of(target, run=run, timeout=timeout, baseline=baseline)
     try:
-        with screen.working() as tell:
-            report = diagnose(request, tell)
+        with screen.working("checking") as progress:
+            report = diagnose(request, progress.step)
     except Exception as problem:
         _write_failure(outputs, problem)
         raise
@@ -77,7 +60,7 @@ def check(
 
         report = with_matrices(load_rulebook((*request.defaults.rules, *request.rules)), report)
     for render, item in outputs:
-        deliver(render, report, item.file, screen)
+        deliver(render, report, item.file, screen, commands=item.format == "github")
     return exit_code(report, fail_on or request.defaults.fail_on or "error")
 
 

@@ -15,7 +15,7 @@ from .options import Color, FailOn, Formats, Gpu, Model, Output, Quiet, Rules, S
 from .output import Screen, deliver, destinations, require_all_read
 from .request import TargetOptions, request_of
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 _SIDE = (
     "A snapshot, interpreter, environment folder, unpacked tree, project folder or lock file; "
@@ -47,8 +47,8 @@ def diff(
     outputs = [(renderer(item.format, "comparison"), item) for item in destinations(formats, output)]
     target = TargetOptions.of(None, None, None, None, gpu, settings, rules, model, workload)
     request = replace(request_of(target), run=False)
-    with screen.working() as tell:
-        comparison = compare_environments(request, (a, b), tell)
+    with screen.working("comparing") as progress:
+        comparison = compare_environments(request, (a, b), progress.step)
     for render, item in outputs:
         deliver(render, comparison, item.file, screen)
     require_all_read((*comparison.a.unread, *comparison.b.unread))

@@ -22,7 +22,7 @@ from .output import Screen, write
 MOST_JOBS = 16
 TARGET = "Target"
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("drift")
@@ -96,8 +96,8 @@ def drift(
         None if no_cache else _cache_folder(),
         jobs,
     )
-    with Screen(quiet=quiet).working() as tell:
-        report = analyze(request, tell)
+    with Screen(quiet=quiet).working("reading packages") as progress:
+        report = analyze(request, progress.step)
     write(json.dumps(as_json(report), indent=2) + "\n" if formats == "json" else as_text(report, every), output)
     return _exit_code(report, fail_on or "error")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import click
@@ -13,28 +11,19 @@ from doctor.diagnosis.pipeline import diagnose
 from doctor.errors import DoctorError
 from doctor.report.formats import renderer
 from doctor.report.requirements import render_pins
-from doctor.util.atomic_write import write_atomically
 
 from .options import (
     Color,
     Command,
-    FactFiles,
     Formats,
-    Gpu,
-    Model,
     Output,
-    Python,
     Quiet,
-    Requirements,
-    Rules,
-    Settings,
-    SitePackages,
     Verbose,
-    WorkloadFile,
     seconds,
 )
 from .output import Destination, Screen, deliver, destinations, exit_code
-from .request import TargetOptions, request_of
+from .output import write as write_out
+from .request import TargetOptions, examines, request_of
 
 WRITE = "Write the fix"
 KEEP = "Keep as it is"
@@ -45,20 +34,13 @@ class _Fix(Command):
     optional_values = {"--pin": "-", "--write": ""}  # noqa: RUF012 - never changed
 
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("fix", cls=_Fix)
+@examines()
 def fix(
-    python: Python = None,
-    site_packages: SitePackages = None,
-    facts: FactFiles = None,
-    requirements: Requirements = None,
-    gpu: Gpu = None,
-    settings: Settings = None,
-    rules: Rules = None,
-    model: Model = None,
-    workload: WorkloadFile = None,
+    target: TargetOptions,
     pin: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +77,7 @@ def fix(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", rich_help_panel=INSTALL, help="Ask uv or pip whether the fix resolves.")
+        bool, typer.Option("--dry-run", rich_help_panel=INSTALL, help="Check with uv or pip whether the fix resolves.")
     ] = False,
     verify: Annotated[
         bool,
@@ -106,13 +88,13 @@ def fix(
     apply: Annotated[
         bool,
         typer.Option(
-            "--apply", rich_help_panel=INSTALL, help="Install it into the target, after asking, and check again."
+            "--apply", rich_help_panel=INSTALL, help="Install it into the target after confirmation, and check again."
         ),
     ] = False,
     rollback: Annotated[
-        bool, typer.Option("--rollback", rich_help_panel=INSTALL, help="Undo the last --apply, after asking.")
+        bool, typer.Option("--rollback", rich_help_panel=INSTALL, help="Undo the last --apply, after confirmation.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", rich_help_panel=INSTALL, help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", rich_help_panel=INSTALL, help="Continue without confirmation.")] = False,
     installer: Annotated[
         str | None,
         typer.Option(
@@ -144,14 +126,13 @@ def fix(
 ) -> int:
     """Find the smallest change that clears the findings. Formats: text, json, shell, docker, uv, conda."""
     screen = Screen(verbose, quiet, color)
-    target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules, model, workload)
     outputs = destinations(formats, output)
     _check(pin, force, write, diff, rollback, (*(hold or ()), *(allow or ()), *(constraint or ())), outputs)
     renders = [(renderer(item.format, "fixes"), item) for item in outputs]
     request = request_of(target, fixes=True, hold=hold or (), allow=allow or (), constraints=constraint or ())
     if not (dry_run or verify or apply or rollback or yes or installer or break_system_packages):
-        with screen.working() as tell:
-            report = diagnose(request, tell)
+        with screen.working("checking") as progress:
+            report = diagnose(request, progress.step)
         decided = None
         refused = False
     else:
@@ -162,17 +143,18 @@ def fix(
         options = InstallOptions(dry_run, verify, apply, rollback, yes, installer, proof_timeout, break_system_packages)
         install.check_options(options, target)
         if rollback:
-            report, code = install.taken_back(options, request, screen.tell)
+            with screen.working() as progress:
+                report, code = install.taken_back(options, request, progress)
             for render, item in renders:
                 deliver(render, report, item.file, screen)
             return code
-        with screen.working() as tell:
-            report = diagnose(request, tell)
-        report, decided = install.proven(report, options, request, screen.tell)
+        with screen.working("checking") as progress:
+            report = diagnose(request, progress.step)
+            report, decided = install.proven(report, options, request, progress)
         refused = install.refused(report)
     plain = len(outputs) == 1 and outputs[0] == Destination("text", None) and report.proof is None
     if write is not None and not diff and refused:
-        sys.stdout.write("# no file is edited: the fix did not pass verification\n")
+        write_out("# no file is edited: the fix did not pass verification\n", None)
     elif write is not None or diff:
         from .fix_edit import edit
 
@@ -181,16 +163,16 @@ def fix(
             return exit_code(report, "error")
     if pin is not None:
         if pin == "-":
-            sys.stdout.write(render_pins(report))
+            write_out(render_pins(report), None)
             if report.proof is not None:
                 from .fix_install import tell_proof
 
                 tell_proof(report)
             return exit_code(report, "error") if decided is None else decided
-        write_atomically(Path(pin), render_pins(report), force=force)
-        screen.tell(f"wrote `{pin}`")
+        write_out(render_pins(report), pin, force=force)
+        screen.inform(f"wrote `{pin}`")
         if plain:
-            return exit_code(report, "error")  # the file says it all; no other format or place was asked for
+            return exit_code(report, "error")  # no other output was requested
     for render, item in renders:
         deliver(render, report, item.file, screen)
     return exit_code(report, "error") if decided is None else decided

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 
 from doctor.apply.edit.edits import edits_of
 from doctor.diagnosis.watch import watch_of
-from doctor.errors import DoctorError
+from doctor.errors import DoctorError, NoDiagnosis
 from doctor.model import Report, Severity
 from doctor.report.requirements import settings_of
 from doctor.rulebook.rulebook import load_rulebook
+from doctor.util.printable import one_printable_line, printable_path
+
+from .output import write
 
 
 def edit(
@@ -21,12 +23,18 @@ def edit(
     if not names:
         raise DoctorError("there is no file to edit", "name it: `--write FILE`, or `--requirements FILE`")
     edits = edits_of(report, names, watch_of(load_rulebook(rules)))
-    told = [*_head(report), *edits.notes] if edits.files else [_why_nothing(report, names), *edits.notes]
-    sys.stdout.write("".join(f"# {' '.join(text.split())}\n" for text in told))
-    sys.stdout.write(edits.diff)
-    if not diff_only:
-        for path, backup in edits.write():
-            sys.stdout.write(f"# edited `{path}`; as it was: `{backup}`\n")
+    lines = [*_head(report), *edits.notes] if edits.files else [_why_nothing(report, names), *edits.notes]
+    write("".join(f"# {one_printable_line(text)}\n" for text in lines) + edits.diff, None)
+    if diff_only:
+        return
+    done = "".join(
+        f"# edited `{printable_path(path)}`; as it was: `{printable_path(backup)}`\n" for path, backup in edits.write()
+    )
+    try:
+        write(done, None)
+    except NoDiagnosis as problem:
+        edited = ", ".join(f"`{name}`" for name in names)
+        raise DoctorError(f"{problem.message}; {edited} was edited", "the old content is in `.bak`") from None
 
 
 def _why_nothing(report: Report, names: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from doctor.errors import DoctorError
 from doctor.model import Report, Severity
 from doctor.report.proof import proof_text
 
+from .output import remark
+from .progress import Progress
 from .request import TargetOptions
 
 
@@ -41,48 +43,47 @@ def check_options(options: InstallOptions, target: TargetOptions) -> None:
 
 
 def refused(report: Report) -> bool:
-    """Whether a proof was asked for and says no somewhere."""
+    """Whether a verification was requested and failed somewhere."""
     return report.proof is not None and any(step.outcome is False for step in report.proof.steps)
 
 
-def proven(
-    report: Report, options: InstallOptions, request: Request, tell: Callable[[str], None]
-) -> tuple[Report, int | None]:
+def proven(report: Report, options: InstallOptions, request: Request, progress: Progress) -> tuple[Report, int | None]:
     """The report with its proof; the exit code where the proof decides it."""
     with _ended_properly():
-        proof, after = prove(report, request, options, lambda text: _confirmed(text, options), tell)
+        proof, after = prove(report, request, options, lambda text: _confirmed(text, options, progress), progress.step)
     if proof is None:
         return replace(report, notes=(*report.notes, "no package changes: nothing to install")), None
-    told = replace(report, proof=proof)
+    verified = replace(report, proof=proof)
     if after is not None:
         left = any(finding.severity == Severity.ERROR for finding in after.findings)
-        return told, int(left or refused(told))
-    return told, 1 if refused(told) else None
+        return verified, int(left or refused(verified))
+    return verified, 1 if refused(verified) else None
 
 
-def taken_back(options: InstallOptions, request: Request, tell: Callable[[str], None]) -> tuple[Report, int]:
+def taken_back(options: InstallOptions, request: Request, progress: Progress) -> tuple[Report, int]:
     """`--rollback`: the report on what was restored."""
     with _ended_properly():
-        report = roll_back(request, options, lambda text: _confirmed(text, options), tell)
+        report = roll_back(request, options, lambda text: _confirmed(text, options, progress), progress.step)
     return report, int(refused(report))
 
 
 def tell_proof(report: Report) -> None:
     """The proof on stderr, where stdout carries something else."""
     if report.proof is not None:
-        sys.stderr.write(proof_text(report.proof))
+        remark(proof_text(report.proof))
 
 
-def _confirmed(plan: str, options: InstallOptions) -> bool:
-    """Show what will be done, and ask whether to go ahead."""
+def _confirmed(plan: str, options: InstallOptions, progress: Progress) -> bool:
+    """Show what will be done, and return whether the user agrees."""
     if not options.yes and not sys.stdin.isatty():
-        raise DoctorError("cannot ask for confirmation: stdin is no terminal", "`--yes` goes ahead without asking")
-    sys.stderr.write(plan)
-    if options.yes:
-        return True
-    sys.stderr.write("go ahead? [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+        raise DoctorError("cannot request confirmation: stdin is no terminal", "`--yes` continues without confirmation")
+    with progress.paused():
+        remark(plan)
+        if options.yes:
+            return True
+        sys.stderr.write("go ahead? [y/N] ")
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 @contextlib.contextmanager
@@ -101,7 +102,7 @@ def _ended_properly() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         for text in stop.args:  # in which state it leaves things
-            sys.stderr.write(f"{text}\n")
+            remark(f"{text}\n")
         raise KeyboardInterrupt from None
     finally:
         for number, handler in before.items():

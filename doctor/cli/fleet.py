@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -40,14 +40,15 @@ from .options import (
     path,
     seconds,
 )
-from .output import Bar, Screen, deliver, destinations, write
+from .output import Screen, deliver, destinations, unwritable, write
+from .progress import Progress
 from .request import TargetOptions, request_of
 
 REACH = "How to reach the nodes"
 NODE_TIMEOUT = 300.0  # seconds
 POOL_TIMEOUT = 3600.0  # seconds
 
-app = typer.Typer(rich_markup_mode="rich", no_args_is_help=False)
+app = typer.Typer(rich_markup_mode="rich", no_args_is_help=False, add_completion=False)
 
 Ray = Annotated[
     str | None,
@@ -130,8 +131,8 @@ def fleet(
     target = TargetOptions.of(None, None, None, None, gpu, settings, rules, model, workload)
     request = replace(request_of(target), run=False)
     task = ProbeTask(python, tuple(os.path.abspath(name) for name in rules or ()), run, cases, device=device)  # noqa: PTH100
-    bar = Bar(quiet=quiet, noun="nodes", bad="not checked")
-    gathering = _Gathering(Collection(), bar)
+    progress = Progress(quiet=quiet)
+    gathering = _Gathering(Collection(), progress)
     expected = _expected(expect)
     if ray is not None:
         gathering.from_ray(ray, task, timeout)
@@ -142,25 +143,26 @@ def fleet(
             return 0  # only rank 0 reports
     else:
         gathering.from_files(snapshots or [])
-    bar.end()
+    progress.close()
     report = report_of(gathering.collection, request, expected)
     if not report.nodes:
         raise NoDiagnosis("no node answered", "`attn-doctor fleet probe` is what a node runs")
     for render, item in outputs:
-        deliver(render, report, item.file, screen)
+        deliver(render, report, item.file, screen, commands=item.format == "github")
     return _exit_code(report, fail_on or request.defaults.fail_on or "error")
 
 
 class _Gathering:
     """Takes answers from one engine, with the progress on stderr."""
 
-    def __init__(self, collection: Collection, bar: Bar) -> None:
-        self.collection, self.bar = collection, bar
+    def __init__(self, collection: Collection, progress: Progress) -> None:
+        self.collection, self.progress = collection, progress
 
     def _take(self, answers: Iterator[NodeAnswer], total: int | None = None) -> None:
         for count, answer in enumerate(answers, 1):
             self.collection.add(answer)
-            self.bar(count, total or count + 1, len(self.collection.problems))
+            text = f"nodes, {len(self.collection.problems)} not checked"
+            self.progress.count(text, count, total or count + 1)
 
     def from_files(self, names: Sequence[str]) -> None:
         """Read what nodes wrote."""
@@ -227,6 +229,17 @@ def _exit_code(report: FleetReport, fail_on: str) -> int:
     return int(bad_kernels or any(item.severity.rank <= limit for item in report.combined.findings))
 
 
+def _send(lines: Sequence[str]) -> None:
+    """Write lines for another attn-doctor as they are: packed text may look like a credential, and is none."""
+    try:
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        raise unwritable(problem) from None
+
+
 @app.command("probe")
 def probe_node(
     python: Python = None,
@@ -240,7 +253,7 @@ def probe_node(
     except (ValueError, TypeError) as problem:
         raise DoctorError(f"`--task` is not usable: {str(problem)[:200]}") from None
     name = node or os.environ.get("NODE_NAME") or os.environ.get("SLURMD_NODENAME") or host_name()
-    write("".join(f"{line}\n" for line in encode(probe(work_order, name))), None)
+    _send(encode(probe(work_order, name)))
     return 0
 
 
@@ -321,14 +334,17 @@ def stress(
         raise DoctorError("`fleet stress` needs `--ray ADDRESS` or `--slurm`, one of them")
     screen = Screen(verbose, quiet, color)
     outputs = [(renderer(item.format, "sharded"), item) for item in destinations(formats, output)]
-    bar = Bar(quiet=quiet)
+    bar = Progress(quiet=quiet)
     options = ShardedOptions(
         python, cases, seed, tuple(backend or ()), device, share, case_timeout, timeout,
         Path(journal) if journal else None, restart, ray,
     )  # fmt: skip
-    progress: Callable[[int, int, int], None] = bar
-    result = run_sharded(options, progress)
-    bar.end()
+
+    def show(done: int, total: int, bad: int) -> None:
+        bar.count(f"cases, {bad} bad", done, total)
+
+    result = run_sharded(options, show)
+    bar.close()
     for render, item in outputs:
         deliver(render, result, item.file, screen)
     return int(result.bad)
@@ -341,5 +357,5 @@ def work_on_share() -> int:
         order = json.loads(sys.stdin.read())
     except ValueError:
         raise DoctorError("stdin holds no JSON object") from None
-    work(order, lambda line: write(f"{line}\n", None))
+    work(order, lambda line: _send([line]))
     return 0

@@ -13,10 +13,11 @@ from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.project.config import project_defaults
 from doctor.sources.project.propose import insert_section, inspect_project, section
 from doctor.util.atomic_write import write_atomically
+from doctor.util.reading import read_bytes
 
 from .output import write
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("init")
@@ -29,7 +30,7 @@ def init(
         typer.Option("--output", "-o", metavar="FILE", help="Write to another file; `-` shows the section alone."),
     ] = None,
 ) -> int:
-    """Propose and write [tool.attn-doctor]: the GPUs, workloads and files that `check` reads in CI."""
+    """Write the project's section of pyproject.toml: the GPUs, workloads and files that `check` reads in CI."""
     rulebook = load_rulebook(project_defaults(Path(folder).absolute()).rules)
     found = inspect_project(Path(folder), watch_of(rulebook))
     text = section(found)
@@ -54,10 +55,11 @@ def init(
 
 def _text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        return ""
-    except UnicodeDecodeError:
-        raise DoctorError(f"cannot read `{path}`: it is not UTF-8") from None
+        if not path.exists() and not path.is_symlink():
+            return ""
     except (OSError, ValueError) as problem:
         raise DoctorError(f"cannot read `{path}`: {reason_of(problem)}") from None
+    try:
+        return read_bytes(path, "project file").decode("utf-8")
+    except UnicodeDecodeError:
+        raise DoctorError(f"cannot read `{path}`: it is not UTF-8") from None

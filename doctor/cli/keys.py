@@ -9,12 +9,12 @@ import typer
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import TERMS, Term, nearest
-from doctor.sources.workload.files import SYNONYMS
+from doctor.sources.workload.files import ALIASES
 
 from .options import Output
 from .output import write
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 #: Families of keys that no list can name.
 _OPEN = (
@@ -44,7 +44,7 @@ def keys(
     wanted = (word or "").lower().replace("-", "_")
     found = [row for row in rows if _matches(row, wanted)]
     if not found:
-        known = [*TERMS, *SYNONYMS, *(key.removeprefix("workload.") for key in TERMS)]
+        known = [*TERMS, *ALIASES, *(key.removeprefix("workload.") for key in TERMS)]
         raise DoctorError(f"no key contains `{word}`", nearest(wanted, known) or "`attn-doctor keys` lists them all")
     write(json.dumps(found, indent=2) + "\n" if formats == "json" else _text(found), output)
     return 0
@@ -52,7 +52,7 @@ def keys(
 
 def _row(term: Term) -> dict[str, Any]:
     example = term.values[0] if term.values else _EXAMPLES[term.kind]
-    also = [alias for alias, key in SYNONYMS.items() if f"workload.{key}" == term.key]
+    also = [alias for alias, keys in ALIASES.items() if term.key.removeprefix("workload.") in keys]
     row: dict[str, Any] = {"key": term.key, "kind": term.kind, "meaning": term.meaning}
     if term.values:
         row["values"] = list(term.values)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeGuard
 
 import click
 import typer
 from typer.core import TyperGroup
 
 from doctor._version import __version__
-from doctor.errors import DoctorError
+from doctor.errors import DoctorError, reason_of
 from doctor.facts.vocabulary import nearest
-from doctor.report.page import printable
 from doctor.runner.process_group import graceful_shutdown
+from doctor.util.logs import enable_logging
+from doctor.util.printable import one_printable_line, without_commands
+from doctor.util.reading import trust_project
+from doctor.util.redact import without_credentials
 
 #: Command -> what it is for. Each is a module of this package, imported when it is called.
 COMMANDS = {
@@ -30,7 +34,7 @@ COMMANDS = {
     "fleet": "Check many nodes: group equal environments, name outliers, report lost nodes.",
     "drift": "Find calls between installed packages that the installed callee does not answer.",
     "stress": "Test every installed attention on the GPUs against a float64 reference.",
-    "snapshot": "Save the facts of this machine; every command takes them back with --facts.",
+    "snapshot": "Save the facts of this machine; every command reads them with --facts.",
     "init": "Write the project's section of pyproject.toml, which `check` reads in CI.",
     "keys": "List the words for facts and workloads, with meaning and example.",
     "schema": "Print JSON Schemas: facts, workload, rule, report, project.",
@@ -46,7 +50,11 @@ BY_VARIABLE = frozenset(
      "--color", "--quiet", "--verbose", "--expect", "--ray")
 )  # fmt: skip
 
+#: Accepted anywhere on the command line: it is about the files that every command reads.
+TRUST = "--trust-project"
 _INTERRUPTED = 130
+_NO_DIAGNOSIS = 3
+_UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 LONGEST_MESSAGE = 480  # characters
 _GUIDE = (
     "Exit codes: 0 no findings, 1 findings, 2 bad input, 3 no diagnosis. "
@@ -121,6 +129,9 @@ app = typer.Typer(
 def _root(
     ctx: typer.Context,
     version: bool = typer.Option(False, "--version", "-V", help="Show the version and exit."),
+    trust: bool = typer.Option(
+        False, TRUST, help="Let paths and links of the project lead out of it. Accepted after the command too."
+    ),
 ) -> None:
     """Find what breaks the attention stack of LLM training and inference, before the job runs."""
     if version:
@@ -137,8 +148,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     code = run(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()
-    except OSError:  # reported already, or the reader has left
+    except OSError as problem:
         _close_stdout()
+        if code < _NO_DIAGNOSIS and not isinstance(problem, BrokenPipeError):  # else reported already
+            code = _unwritable(problem)
     sys.exit(code)
 
 
@@ -148,8 +161,13 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 gets the words all the same
     try:
+        if level := os.environ.get("ATTN_DOCTOR_LOG"):
+            enable_logging(level)
         with graceful_shutdown():
-            return _dispatch(_spelled(list(arguments)))
+            words = _spelled(list(arguments))
+            kept = [word for word in words if word != TRUST]
+            with trust_project(len(kept) < len(words)):
+                return _dispatch(kept)
     except DoctorError as error:
         _complain(error.message, error.hint, fatal=error.exit_code == 3)
         return error.exit_code
@@ -160,6 +178,11 @@ def run(arguments: Sequence[str]) -> int:
         _complain("interrupted")
         return _INTERRUPTED
     except Exception as error:
+        if _is_of_stdout(error):
+            return _unwritable(error)
+        if isinstance(error, OSError) and error.filename is not None:  # a name that is too long, a disk that fails
+            _complain(f"cannot use `{error.filename}`: {reason_of(error)}")
+            return DoctorError.exit_code
         if os.environ.get("ATTN_DOCTOR_DEBUG"):
             raise
         kind = type(error).__name__
@@ -169,7 +192,18 @@ def run(arguments: Sequence[str]) -> int:
             "this is a fault of attn-doctor: run it again with `ATTN_DOCTOR_DEBUG=1` and report the traceback",
             fatal=True,
         )
-        return 3
+        return _NO_DIAGNOSIS
+
+
+def _is_of_stdout(error: Exception) -> TypeGuard[OSError]:
+    """Return whether this is a full or broken stdout, as a help text meets it: no file is named."""
+    return isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITABLE
+
+
+def _unwritable(problem: OSError) -> int:
+    _complain(f"cannot write the answer: {reason_of(problem)}", fatal=True)
+    _close_stdout()
+    return _NO_DIAGNOSIS
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -236,7 +270,8 @@ def _complain(message: str, hint: str | None = None, *, fatal: bool = False) -> 
     if hint:
         lines.append(f"hint: {hint}")
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed
-        sys.stderr.write("".join(f"{_short(printable(' '.join(line.split())))}\n" for line in lines))
+        safe = (without_commands(without_credentials(one_printable_line(line))) for line in lines)
+        sys.stderr.write("".join(f"{_short(line)}\n" for line in safe))
 
 
 def _short(line: str) -> str:

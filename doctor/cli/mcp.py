@@ -21,7 +21,7 @@ import typer
 
 from doctor.errors import DoctorError
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 #: A path, or the content itself.
 Content = str | dict[str, Any] | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,10 @@ from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.model import SEVERITIES, Report
 from doctor.report.style import Style
 from doctor.util.atomic_write import write_atomically
+from doctor.util.printable import safe_text, without_commands
+from doctor.util.redact import without_credentials
+
+from .progress import Progress
 
 _MOST_UNREAD = 3  # files by name in the one line of the complaint; the report's notes have them all
 MAX_WIDTH = 100  # columns of prose
@@ -44,45 +47,21 @@ class Screen:
             return True
         return terminal and os.environ.get("TERM") != "dumb"
 
-    def tell(self, text: str) -> None:
+    def inform(self, text: str) -> None:
         """Write progress to stderr, where a person reads it."""
         if not self.quiet and sys.stderr.isatty():
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
+            remark(f"{text}\n")
 
     @contextlib.contextmanager
-    def working(self) -> Iterator[Callable[[str], None]]:
-        """Show a spinner with elapsed time on a terminal while something takes long; yield how to name the step."""
-        if self.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-            yield self.tell
-            return
-        with spinner() as update:
-            yield update
-
-
-@contextlib.contextmanager
-def spinner() -> Iterator[Callable[[str], None]]:
-    """Show a spinner, the current step and the elapsed time on stderr; it appears with the first step."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task("", total=None)
-    started = False
-
-    def update(text: str) -> None:
-        nonlocal started
-        progress.update(task, description=text)
-        if not started:
-            progress.start()
-            started = True
-
-    try:
-        yield update
-    finally:
-        if started:
-            progress.stop()
+    def working(self, first: str = "") -> Iterator[Progress]:
+        """Show progress on a terminal while something takes long, starting with the step `first`."""
+        progress = Progress(quiet=self.quiet)
+        try:
+            if first:
+                progress.step(first)
+            yield progress
+        finally:
+            progress.close()
 
 
 @dataclass(frozen=True)
@@ -94,7 +73,7 @@ class Destination:
 
 
 def destinations(formats: Sequence[str] | None, output: str | None) -> tuple[Destination, ...]:
-    """Return the outputs that `--format F[=FILE]` and `--output FILE` ask for; DoctorError where two share stdout."""
+    """Return the outputs that `--format F[=FILE]` and `--output FILE` name; DoctorError where two share stdout."""
     found = []
     for given in formats or ["text"]:
         name, has_file, file = given.partition("=")
@@ -110,24 +89,45 @@ def destinations(formats: Sequence[str] | None, output: str | None) -> tuple[Des
     return tuple(Destination(item.format, output if item.file is None else item.file) for item in found)
 
 
-def deliver(render: Callable[[Any, Style], str], content: Any, file: str | None, screen: Screen) -> None:
-    """Render an answer and write it to a file or stdout."""
-    to_file = file is not None and file != "-"
-    write(render(content, screen.style(to_file=to_file)), file)
+def deliver(
+    render: Callable[[Any, Style], str], content: Any, file: str | None, screen: Screen, *, commands: bool = False
+) -> None:
+    """Render an answer and write it to a file or stdout; `commands`: its workflow commands are meant."""
+    style = screen.style(to_file=file is not None and file != "-")
+    write(render(content, style), file, colored=style.color, commands=commands)
 
 
-def write(text: str, file: str | None) -> None:
-    """Write to stdout, or to a file as a whole or not at all."""
+def write(text: str, file: str | None, *, colored: bool = False, commands: bool = False, force: bool = True) -> None:
+    """Write an answer to stdout, or to a file as a whole or not at all.
+
+    Every answer of every command goes through here: control characters are spelled out, credentials become `…`, and in
+    the log of GitHub Actions no line is a workflow command unless `commands` says that they are ours.
+    """
+    text = without_credentials(safe_text(text, colored=colored))
     if file is not None and file != "-":
-        write_atomically(Path(file), text)
+        write_atomically(Path(file), text, force=force)
         return
+    if not commands and os.environ.get("GITHUB_ACTIONS"):
+        text = without_commands(text)
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as problem:
-        raise NoDiagnosis(f"cannot write the answer: {reason_of(problem)}") from None
+        raise unwritable(problem) from None
+
+
+def unwritable(problem: OSError) -> NoDiagnosis:
+    """Return the error for a stdout that takes nothing: a full disk, a device that is gone."""
+    return NoDiagnosis(f"cannot write the answer: {reason_of(problem)}")
+
+
+def remark(text: str) -> None:
+    """Write to stderr, as safe as an answer; a stderr that takes nothing is no error."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(without_commands(without_credentials(safe_text(text))))
+        sys.stderr.flush()
 
 
 def require_all_read(unread: Sequence[str]) -> None:
@@ -144,47 +144,3 @@ def exit_code(report: Report, fail_on: str) -> int:
         return 0
     limit = SEVERITIES.index(fail_on)
     return int(any(finding.severity.rank <= limit for finding in report.findings))
-
-
-class Bar:
-    """Progress: a bar on a terminal, a line now and then elsewhere."""
-
-    def __init__(self, *, quiet: bool = False, noun: str = "cases", bad: str = "bad") -> None:
-        self.quiet, self.noun, self.bad = quiet, noun, bad
-        self.began = self.told = time.monotonic()
-        self.terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self.open = False
-
-    def __call__(self, done: int, total: int, bad: int) -> None:
-        """Show the counts, on a terminal ten times a second at most."""
-        if self.quiet:
-            return
-        now = time.monotonic()
-        if now - self.told < (0.1 if self.terminal else 15.0) and done < total:
-            return
-        self.told = now
-        text = f"{done}/{total} {self.noun}, {bad} {self.bad}, {now - self.began:.0f} s"
-        self._write(self._line(text, done / max(1, total)) if self.terminal else f"{text}\n")
-        self.open = self.terminal
-
-    @staticmethod
-    def _line(text: str, share: float) -> str:
-        """The bar with its figures, as wide as the terminal allows: what wraps cannot be written over."""
-
-        room = get_terminal_size((80, 24)).columns - 1
-        width = min(30, room - len(text) - 3)
-        filled = int(width * share)
-        bar = f"[{'#' * filled}{'.' * (width - filled)}] " if width >= 5 else ""
-        return f"\r{(bar + text)[:room].ljust(min(room, len(bar + text) + 1))}"
-
-    def end(self) -> None:
-        """Leave the line."""
-        if self.open:
-            self._write("\n")
-            self.open = False
-
-    @staticmethod
-    def _write(text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # nobody may be listening
-            sys.stderr.write(text)
-            sys.stderr.flush()

@@ -1,16 +1,27 @@
-"""What a command line asks for, as a request of the pipeline; the project's own defaults fill what is not given."""
+"""The command line as a request of the pipeline; the project's own defaults fill what is not given."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, get_type_hints
 
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
 from doctor.sources.project.config import Defaults, project_defaults, split_names
 
+from . import options
 from .options import KERNEL_TIMEOUT
+
+#: Parameters of every command that examines an environment, and of those that take a workload too.
+_TARGET: Mapping[str, Any] = {
+    "python": options.Python, "site_packages": options.SitePackages, "facts": options.FactFiles,
+    "requirements": options.Requirements, "gpu": options.Gpu, "settings": options.Settings, "rules": options.Rules,
+}  # fmt: skip
+_WORKLOAD: Mapping[str, Any] = {"model": options.Model, "workload": options.WorkloadFile}
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,32 @@ class TargetOptions:
         """Return the options that were used, as typed."""
         names = {"settings": "--set", "site_packages": "--site-packages"}
         return [names.get(name, f"--{name}") for name, value in vars(self).items() if value and name != "rules"]
+
+
+def examines(*, workload: bool = True) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return a decorator that gives a command the options of target and workload in place of its `target` parameter."""
+    shared = {**_TARGET, **(_WORKLOAD if workload else {})}
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in shared.items()
+    ]
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(command)
+        def run(**given: Any) -> int:
+            values = (given.pop(name) for name in shared)
+            return command(target=TargetOptions.of(*values), **given)
+
+        hints = get_type_hints(command, include_extras=True)
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in inspect.signature(command).parameters.items():
+            own = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+            parameters += added if name == "target" else [own]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
 
 
 def request_of(

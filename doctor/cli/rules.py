@@ -34,7 +34,7 @@ class _Actions(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(cls=_Actions, rich_markup_mode="rich", invoke_without_command=True)
+app = typer.Typer(cls=_Actions, rich_markup_mode="rich", invoke_without_command=True, add_completion=False)
 
 Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help="text or json; `show` also markdown.")]
 
@@ -112,6 +112,24 @@ def test_rules(
     counts = f"{len(outcomes)} tests, {len(failed)} failed; {len(complaints)} complaint{plural} of the lint"
     write("\n".join([*map(failure_text, failed), *complaints, counts]) + "\n", None)
     return 1 if failed or complaints else 0
+
+
+@app.command("format")
+def format_rules(
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="PATH", help="Rule files or folders (default: rules).")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit with 1 where a file differs.")] = False,
+) -> int:
+    """Write rule files in the one style; their content stays the same."""
+    from doctor.rulebook.authoring.format import format_file, rule_files
+
+    files = rule_files([Path(path) for path in paths or ("rules",)])
+    changed = [path for path in files if format_file(path, write=not check)]
+    verb = "would be formatted" if check else "formatted"
+    lines = [f"{path}: {verb}" for path in changed]
+    write("\n".join([*lines, f"{len(files)} rule files, {len(changed)} {verb}"]) + "\n", None)
+    return 1 if check and changed else 0
 
 
 @app.command("new")

@@ -14,7 +14,7 @@ from doctor.report.schemas import schema_names, schema_of
 from .options import Output
 from .output import write
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("schema")

@@ -21,7 +21,8 @@ from doctor.stress.report import as_json, as_text
 from doctor.stress.sweep import SweepResult, sweep
 
 from .options import Output, Quiet, Rules, seconds
-from .output import Bar, Screen, write
+from .output import write
+from .progress import Progress
 
 MOST_PROCESSES = 64
 MOST_SEEDS = 10**9  # those of the cases are made of it, and torch takes 64 bits
@@ -30,7 +31,7 @@ UNITS = {"": 2**30, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30, "gb": 10
 
 HOW_MUCH = "How much"
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 def _count(text: str) -> int:
@@ -139,27 +140,23 @@ def stress(
         raise DoctorError("there is no interpreter to run in", "name one with `--python PATH`")
     backends = list(backend or ())
     kept = Path(journal) if journal else _journal(interpreter, device, backends, seed, cases)
-    screen = Screen(quiet=quiet)
-    bar = Bar(quiet=quiet)
-
-    def tell(text: str) -> None:
-        bar.end()
-        screen.tell(text)
-
+    progress = Progress(quiet=quiet)
     try:
         outcome = sweep(
             SweepOptions(
                 interpreter, budget, memory, seed, cases, tuple(map(_absolute, backends)), device, timeout, shrink,
                 kept, restart, processes, bool(journal),
             ),
-            bar, tell,
+            lambda done, total, bad: progress.count(f"cases, {bad} bad", done, total),
+            progress.step,
+            lambda done, total: progress.count("failing cases minimized", done, total),
         )  # fmt: skip
     except KeyboardInterrupt:
         saved = kept is not None and kept.is_file()
         hint = f"the results so far are in `{kept}`: the same command continues from there" if saved else None
         raise Interrupted("interrupted", hint) from None
     finally:
-        bar.end()
+        progress.close()
     write(_rendered(outcome, formats, interpreter, (*project_defaults().rules, *(rules or ()))), output)
     return int(outcome.bad)
 
@@ -179,8 +176,8 @@ def _journal(python: str, device: str | None, backends: list[str], seed: int, ca
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:  # a user without a home, as in a container
         return None
-    asked = (python, device, sorted(map(_absolute, backends)), seed, cases)
-    return cache / "attn-doctor" / f"stress-{crc32(repr(asked).encode()):08x}.jsonl"
+    options = (python, device, sorted(map(_absolute, backends)), seed, cases)
+    return cache / "attn-doctor" / f"stress-{crc32(repr(options).encode()):08x}.jsonl"
 
 
 def _absolute(backend: str) -> str:

@@ -25,33 +25,28 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.solver.install_plan import wheel_target_of
 
-from .options import FactFiles, Gpu, Output, Python, Requirements, Rules, Settings, SitePackages
+from .options import Output
 from .output import write
-from .request import TargetOptions, request_of
+from .request import TargetOptions, examines, request_of
 
 _ASKED = re.compile(r"(?P<name>[A-Za-z0-9._-]+?)(?:==(?P<version>[A-Za-z0-9.!+_-]+))?")
-MOST = 4  # releases told of
+MOST = 4  # releases shown
 _CERTAINTY = {
     "expected": "expected: its release workflow builds it; the release page was not read",
     "published": "published: added after the release, public lock files name it with its hash",
 }
 
 
-app = typer.Typer(rich_markup_mode="rich")
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
 @app.command("wheels")
+@examines(workload=False)
 def wheels(
     package: Annotated[
         str, typer.Argument(metavar="PACKAGE", help="flash-attn, or one release of it: flash-attn==2.8.3.")
     ],
-    python: Python = None,
-    site_packages: SitePackages = None,
-    facts: FactFiles = None,
-    requirements: Requirements = None,
-    gpu: Gpu = None,
-    settings: Settings = None,
-    rules: Rules = None,
+    target: TargetOptions,
     formats: Annotated[
         str, typer.Option("--format", metavar="FORMAT", click_type=click.Choice(["text", "json"]), help="text or json.")
     ] = "text",
@@ -59,7 +54,6 @@ def wheels(
 ) -> int:
     """Find the official flash-attn wheel for this environment; else the nearest ones, and how to build it."""
     version = _asked(package)
-    target = TargetOptions.of(python, site_packages, facts, requirements, gpu, settings, rules)
     known, here = _known(target)
     place = wheel_target_of(known)
     answer = find(place, version)
@@ -71,7 +65,7 @@ def wheels(
 
 
 def _asked(text: str) -> str | None:
-    """The release that was asked for, if one was; flash-attn is the one package with wheels outside the registry."""
+    """The requested release, if any; flash-attn is the one package with wheels outside the registry."""
 
     match = _ASKED.fullmatch(text.strip())
     if match is None or normalized(match["name"]) != PACKAGE:
@@ -156,7 +150,7 @@ def _told(wheel: Wheel) -> list[str]:
 
 
 def _as_json(answer: WheelMatch, way: Build) -> str:
-    def told(wheel: Wheel) -> dict[str, Any]:
+    def as_dict(wheel: Wheel) -> dict[str, Any]:
         return {
             "version": wheel.version, "torch": wheel.torch, "cuda": wheel.cuda, "cxx11_abi": wheel.abi,
             "python": wheel.python, "machine": wheel.machine, "glibc": wheel.glibc, "url": wheel.url,
@@ -169,10 +163,10 @@ def _as_json(answer: WheelMatch, way: Build) -> str:
         "package": PACKAGE,
         "place": {"torch": place.torch, "cuda": place.cuda, "cxx11_abi": place.abi, "python": place.python,
                   "system": place.system, "machine": place.machine, "glibc": place.glibc},
-        "wheels": [told(wheel) for wheel in answer.fitting],
+        "wheels": [as_dict(wheel) for wheel in answer.fitting],
         "missing": list(answer.missing),
         "why_not": answer.why_not,
-        "nearest": [told(wheel) for wheel in answer.nearest],
+        "nearest": [as_dict(wheel) for wheel in answer.nearest],
         "build": {"command": way.command, "jobs": way.jobs, "hours": [round(hours, 2) for hours in way.hours],
                   "notes": list(way.notes)},
     }  # fmt: skip

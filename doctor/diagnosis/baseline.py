@@ -12,7 +12,7 @@ from doctor.errors import DoctorError
 from doctor.model import SEVERITIES, Case, Finding
 from doctor.report.cases import label
 from doctor.report.fingerprint import Seen, fingerprint, fingerprint_of, of_environment
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import read_text
 
 Name = tuple[str, str | None, str | None]  # environment, GPU, job of a case
 
@@ -23,7 +23,7 @@ class Entry:
 
     rule: str
     severity: str
-    fingerprints: frozenset[str]  # of the finding as it stands, and without what GPU and job add
+    fingerprints: frozenset[str]  # of the finding itself, and without what GPU and job add
     cases: frozenset[Name]  # empty where the baseline judged a single case
 
 
@@ -50,7 +50,7 @@ def read_baseline(path: Path) -> Baseline:
     One that was itself written with a baseline passes on what that one had.
     """
 
-    text = read_text(path, "baseline")
+    text = read_text(path, "baseline", named=True)
     hint = "a baseline is a report that `attn-doctor check --format json --output FILE` wrote"
     try:
         content = json.loads(text)
@@ -125,11 +125,11 @@ def _told(
     baseline: Baseline, known: Sequence[Finding], seen: Mapping[Entry, set[Name]], cases: Sequence[Case],
     silent: frozenset[str], unsure: frozenset[str],
 ) -> list[str]:  # fmt: skip
-    told = []
+    lines = []
     if known:
         rules = ", ".join(dict.fromkeys(finding.rule for finding in known))
         count = f"{len(known)} baseline finding{'s' if len(known) > 1 else ''}"
-        told.append(f"{count} suppressed (`{baseline.name}`): {rules}")
+        lines.append(f"{count} suppressed (`{baseline.name}`): {rules}")
     names = {(case.environment, case.gpu, case.workload): case for case in cases}
     for entry in dict.fromkeys(baseline.entries):
         if entry.rule in silent:
@@ -141,7 +141,7 @@ def _told(
             f" ({', '.join(label(names[name]) for name in gone[:4])}{' …' if len(gone) > 4 else ''})" if gone else ""
         )
         if entry.rule in unsure:
-            told.append(f"{entry.rule} of the baseline was skipped this time (missing information){where}")
+            lines.append(f"{entry.rule} of the baseline was skipped this time (missing information){where}")
         else:
-            told.append(f"fixed: {entry.rule} of the baseline no longer occurs{where}")
-    return list(dict.fromkeys(told))
+            lines.append(f"fixed: {entry.rule} of the baseline no longer occurs{where}")
+    return list(dict.fromkeys(lines))

@@ -56,7 +56,7 @@ def predict_case(rulebook: Rulebook, facts: Facts) -> Prediction:
     return predictions[library.prefix or library.name]
 
 
-#: frameworks that hand their attention to another library
+#: frameworks that call another library for attention
 _CALLS = {"megatron": "transformer_engine", "torch_sdpa": "torch", "xtuner": "transformers"}
 
 
@@ -96,10 +96,10 @@ def _struck(reason: Reason | None) -> dict[str, Any] | None:
 
 
 def _reason(reason: Reason) -> dict[str, Any]:
-    told: dict[str, Any] = {"rule": reason.rule, "message": reason.message}
+    result: dict[str, Any] = {"rule": reason.rule, "message": reason.message}
     if reason.missing:
-        told["missing"] = list(reason.missing)
-    return told
+        result["missing"] = list(reason.missing)
+    return result
 
 
 def _section(case: Mapping[str, Any], name: str) -> Mapping[str, Any]:

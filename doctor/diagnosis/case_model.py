@@ -31,7 +31,7 @@ class EnvironmentCases:
 
 @dataclass(frozen=True)
 class CaseMatrix:
-    """One environment, and what is asked of it: GPU, job and the request for each case alone."""
+    """One environment, and what is checked in it: GPU, job and the request for each case alone."""
 
     name: str
     examined: DiagnosisInput

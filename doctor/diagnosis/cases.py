@@ -47,8 +47,8 @@ def _cells(plan: CaseMatrix, rulebook: Rulebook, inputs: InputCache) -> Iterator
     grounds = SharedEvaluations(rulebook)
     name, cases = plan.name, plan.cases
     ranges, whole_in = _ranges(rulebook, plan.examined, cases)
-    for number, (gpu, workload, asked) in enumerate(cases):
-        whole = with_job(plan.examined, asked, inputs)
+    for number, (gpu, workload, one_case) in enumerate(cases):
+        whole = with_job(plan.examined, one_case, inputs)
         own = ranges if ranges is None or number in whole_in else replace(ranges, rounds=())
         verdict = apply_rules(rulebook, whole, grounds, own)
         if own is not ranges:
@@ -101,16 +101,16 @@ def _cases(request: Request, examined: DiagnosisInput) -> Iterator[tuple[str | N
         gpus = of_project.gpus
     models: tuple[str | None, ...] = request.models or ((request.model,) if request.model else ())
     jobs: tuple[str | None, ...] = request.workloads or ((request.workload,) if request.workload else ())
-    asked = replace(request, gpus=(), models=(), workloads=(), project=False)
+    one_case = replace(request, gpus=(), models=(), workloads=(), project=False)
     if models or jobs:
-        made = [(model, job, replace(asked, model=model, workload=job)) for model, job in _pairs(models, jobs)]
+        made = [(model, job, replace(one_case, model=model, workload=job)) for model, job in _pairs(models, jobs)]
     elif request.project and names_no_job(request, examined.facts):
         made = [
-            (model, job, replace(asked, defaults=replace(of_project, models=_one(model), workloads=_one(job))))
+            (model, job, replace(one_case, defaults=replace(of_project, models=_one(model), workloads=_one(job))))
             for model, job in _pairs(of_project.models, of_project.workloads)
         ]
     else:
-        made = [(None, None, asked)]
+        made = [(None, None, one_case)]
     names = _job_names([(model, job) for model, job, _ in made])
     if len(made) * max(len(gpus), 1) > MOST_CASES:
         raise DoctorError(f"{len(made) * len(gpus)} cases are too many", f"at most {MOST_CASES} are judged at once")
@@ -130,14 +130,14 @@ def _one(name: str | None) -> tuple[str, ...]:
 
 
 def _job_names(pairs: Sequence[tuple[str | None, str | None]]) -> list[str | None]:
-    """What each job is called: what tells it from the others, the files' names where these suffice."""
+    """The name of each job: what differs from the others, the files' names where these suffice."""
     models, jobs = (_names([pair[axis] for pair in pairs]) for axis in (0, 1))
-    told: list[str | None] = []
+    shown: list[str | None] = []
     for model, job in pairs:
         parts = [models[model]] if model is not None and (len(models) > 1 or job is None) else []
         parts += [jobs[job]] if job is not None and (len(jobs) > 1 or not parts) else []
-        told.append(" + ".join(parts) or None)
-    return told
+        shown.append(" + ".join(parts) or None)
+    return shown
 
 
 def _names(paths: Sequence[str | None]) -> Mapping[str, str]:
@@ -155,7 +155,7 @@ def _short(path: str) -> str:
 
 
 def merge_findings(cases: Sequence[Case]) -> tuple[Finding, ...]:
-    """What any case shows: one finding for the same rule, cause and grade, with the numbers of its cases."""
+    """What any case shows: one finding for the same rule, cause and severity, with the numbers of its cases."""
     found: dict[tuple[object, ...], list[int]] = {}
     first: dict[tuple[object, ...], Finding] = {}
     environments = len({case.environment for case in cases}) > 1
@@ -178,7 +178,7 @@ def common_facts(cases: Sequence[Case]) -> Facts:
 
 
 def merge_undetermined(cases: Sequence[Case]) -> tuple[Undetermined, ...]:
-    """What could not be told in some case, for want of the same facts."""
+    """What was skipped in some case, with the same missing facts."""
     rules: dict[tuple[tuple[str, ...], str], dict[str, None]] = {}
     for case in cases:
         for item in case.undetermined:
@@ -186,23 +186,23 @@ def merge_undetermined(cases: Sequence[Case]) -> tuple[Undetermined, ...]:
     return tuple(Undetermined(missing, tuple(own), problem) for (missing, problem), own in sorted(rules.items()))
 
 
-def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Callable[[str], None]) -> Report:
+def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, on_step: Callable[[str], None]) -> Report:
     """The report of every case of the request; of a single one, that of a check of it."""
 
     if request.baseline is not None:
-        read_baseline(Path(request.baseline))  # a bad one is told before all the work
-    asked, inputs = case_matrices(request, rulebook), InputCache(rulebook, request.held)
+        read_baseline(Path(request.baseline))  # a bad one is reported before all the work
+    one_case, inputs = case_matrices(request, rulebook), InputCache(rulebook, request.held)
     clock.lap("facts")
-    if sum(len(plan.cases) for plan in asked) == 1:  # the project's matrix shrinks where there is a GPU
-        (_, _, one), examined = asked[0].cases[0], asked[0].examined
-        return diagnose_one(one, tell, with_job(examined, one, inputs), Clock(), None)
-    environments = tuple(judge_environment(plan, rulebook, inputs) for plan in asked)
+    if sum(len(plan.cases) for plan in one_case) == 1:  # the project's matrix shrinks where there is a GPU
+        (_, _, one), examined = one_case[0].cases[0], one_case[0].examined
+        return diagnose_one(one, on_step, with_job(examined, one, inputs), Clock(), None)
+    environments = tuple(judge_environment(plan, rulebook, inputs) for plan in one_case)
     for environment in environments:
         require_subject(rulebook, environment.examined, *(cell.verdict.assessment for cell in environment.cells))
     clock.lap("evaluate")
     cases = tuple(cell.case for environment in environments for cell in environment.cells)
     found, undetermined = merge_findings(cases), merge_undetermined(cases)
-    told = apply_suppressions(request, rulebook, found, undetermined, cases)
+    shown = apply_suppressions(request, rulebook, found, undetermined, cases)
     kept = tuple(_without(case, set(request.defaults.ignored)) for case in cases)
     fixes: list[Fix] = []
     if request.fixes:
@@ -214,22 +214,22 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, tell: Calla
         clock.lap("fixes")
     notes = dict.fromkeys(note for environment in environments for note in _notes(environment))
     if request.run and any(finding.confirm for finding in found):
-        notes["no kernel was run: several cases were judged at once, and each is asked on its own"] = None
+        notes["no kernel was run: several cases were checked at once; check one case alone to run kernels"] = None
     return Report(
         tool=TOOL,
         rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
         facts=common_facts(cases),
-        findings=told.findings,
+        findings=shown.findings,
         predictions=(),
-        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
+        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= shown.silent),
         undetermined=undetermined,
         timing=clock.laps(),
         target=" | ".join(dict.fromkeys(environment.examined.target for environment in environments)),
-        notes=(*notes, *told.notes),
+        notes=(*notes, *shown.notes),
         unread=tuple(dict.fromkeys(fault for environment in environments for fault in environment.examined.unread)),
         cases=kept,
-        known=told.known,
-        ignored=told.ignored,
+        known=shown.known,
+        ignored=shown.ignored,
         inputs=input_files(request),
     )
 

@@ -34,7 +34,7 @@ from doctor.packages.relations import owner_of
 from doctor.rulebook.evaluate import evaluate, with_backend_findings
 from doctor.rulebook.rule import as_tuple
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import read_text
 
 from .judge import Clock
 from .pipeline import diagnose

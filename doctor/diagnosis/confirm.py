@@ -1,4 +1,4 @@
-"""Asks the GPU: runs the kernels that findings and the job call for, and says what that means for the findings."""
+"""Run the kernels that findings and the job need on the GPU, and apply the results to the findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BAD_IF_ANY: Sequence[Mapping[str, Any]] = ({"outcome": ["refused", "failed", "cr
 
 
 class Confirmed(NamedTuple):
-    """The findings as they stand after the runs, the runs of the job itself, and what is to be said about it."""
+    """The findings after the runs, the runs of the job itself, and what is to be said about it."""
 
     findings: tuple[Finding, ...]
     runs: tuple[Confirmation, ...] = ()
@@ -37,7 +37,7 @@ class Judged(NamedTuple):
     predictions: tuple[Prediction, ...]
 
 
-#: Judges the job anew with some workload keys changed: a kernel runs big jobs in small, and speaks of the small one.
+#: Judges the job again with some workload keys changed: a kernel runs a smaller job, and its result is for that one.
 Reassess = Callable[[Mapping[str, Any]], Judged]
 
 
@@ -47,29 +47,29 @@ def confirm(
     predictions: Sequence[Prediction],
     job: Mapping[str, Any],
     bench: KernelRunner,
-    tell: Callable[[str], None] = lambda text: None,
+    on_step: Callable[[str], None] = lambda text: None,
     reassess: Reassess | None = None,
 ) -> Confirmed:
     """Run what is called for and judge it. `job` is the workload without its prefix, as kernels read it."""
     cases: dict[str, list[dict[str, Any]]] = {}
-    asked: list[tuple[str, int]] = []  # for each finding with a kernel: where its answer will be
+    places_of: list[tuple[str, int]] = []  # for each finding with a kernel: the position of its answer
     for finding in findings:
         if finding.confirm:
             request = {**job, **typed(finding.confirm.get("request") or {})}
-            asked.append(_place(cases, str(finding.confirm.get("kernel")), request))
+            places_of.append(_place(cases, str(finding.confirm.get("kernel")), request))
     own = [_place(cases, kernel, request) for kernel, request in job_requests(known, job)]
     if not cases:
         return Confirmed(tuple(findings), predictions=tuple(predictions))
     total = sum(map(len, cases.values()))
-    tell(f"running {total} case{'s' if total > 1 else ''} on the GPU: {', '.join(cases)} …")
+    on_step(f"running {total} case{'s' if total > 1 else ''} on the GPU: {', '.join(cases)} …")
     answers = bench.run(cases)
     again = _Again(findings, predictions, reassess)
     runs = []
     for kernel, index in own:
         answer = answers[kernel][index]
         runs.append(judge_run(kernel, cases[kernel][index], answer, known, again(answer).predictions))
-    settled: list[Finding] = []
-    places = iter(asked)
+    confirmed: list[Finding] = []
+    places = iter(places_of)
     for finding in findings:
         if finding.confirm:
             kernel, index = next(places)
@@ -78,26 +78,26 @@ def confirm(
             made = Confirmation(
                 verdict, kernel, cases[kernel][index], answer.outcome, answer.observed, answer.reason, own_time(answer)
             )  # fmt: skip
-            settled.append(_settle(finding, _about_the_job(made, finding, again(answer))))
+            confirmed.append(_settle(finding, _about_the_job(made, finding, again(answer))))
         else:
             said = confirmation_from_job_run(finding, predictions, runs)
-            settled.append(_settle(finding, _about_the_job(said, finding, again(said))) if said else finding)
-    foreseen = any(finding.severity == Severity.ERROR for finding in settled)
+            confirmed.append(_settle(finding, _about_the_job(said, finding, again(said))) if said else finding)
+    foreseen = any(finding.severity == Severity.ERROR for finding in confirmed)
     for run, (kernel, index) in zip(runs, own, strict=True):
         surprise = unpredicted(run, foreseen)
         if surprise is not None:
-            tell(f"writing down how to see again what `{kernel}` saw …")
+            on_step(f"writing down how to see again what `{kernel}` saw …")
             script = reproduction(bench, kernel, cases[kernel][index], answers[kernel][index], run.reason)
-            settled.append(replace(surprise, reproduction=script))
-    settled.sort(key=lambda finding: finding.severity.rank)  # stable: the order within stays
+            confirmed.append(replace(surprise, reproduction=script))
+    confirmed.sort(key=lambda finding: finding.severity.rank)  # stable: the order within stays
     notes = list(dict.fromkeys(busy for several in answers.values() for answer in several for busy in _busy(answer)))
     if foreseen and any(run.verdict == RunVerdict.FAILED for run in runs):
         notes.append("the job's own attention failed when it was run here, as the findings say")
     refuted = {
-        found.rule for found in settled if found.confirmation and found.confirmation.verdict == RunVerdict.REFUTED
+        found.rule for found in confirmed if found.confirmation and found.confirmation.verdict == RunVerdict.REFUTED
     }
     left = tuple(_without(prediction, refuted) for prediction in predictions)
-    return Confirmed(tuple(settled), tuple(runs), tuple(notes), left, spent(answers))
+    return Confirmed(tuple(confirmed), tuple(runs), tuple(notes), left, spent(answers))
 
 
 class _Again:
@@ -108,7 +108,7 @@ class _Again:
     ) -> None:
         self.as_it_is = Judged(frozenset(finding.rule for finding in findings), tuple(predictions))
         self.reassess = reassess
-        self.told: dict[str, Judged] = {}
+        self.judged_by: dict[str, Judged] = {}
 
     def __call__(self, answer: KernelResult | Confirmation) -> Judged:
         shrunk = answer.observed.get("shrunk")
@@ -116,9 +116,9 @@ class _Again:
             return self.as_it_is
         changes = {key: item[1] for key, item in shrunk.items() if isinstance(item, (list, tuple)) and len(item) == 2}
         at = repr(sorted(changes.items(), key=str))
-        if at not in self.told:
-            self.told[at] = self.reassess(changes)
-        return self.told[at]
+        if at not in self.judged_by:
+            self.judged_by[at] = self.reassess(changes)
+        return self.judged_by[at]
 
 
 def _about_the_job(said: Confirmation, finding: Finding, judged: Judged) -> Confirmation:
@@ -134,8 +134,8 @@ def _about_the_job(said: Confirmation, finding: Finding, judged: Judged) -> Conf
 
 def _busy(answer: KernelResult) -> list[str]:
     gpu = answer.observed.get("gpu")
-    told = gpu.get("busy") if isinstance(gpu, Mapping) else None
-    return [f"{told}; times and memory say little"] if told else []
+    judged_by = gpu.get("busy") if isinstance(gpu, Mapping) else None
+    return [f"{judged_by}; times and memory say little"] if judged_by else []
 
 
 def _without(prediction: Prediction, refuted: set[str]) -> Prediction:

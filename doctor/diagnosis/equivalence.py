@@ -1,8 +1,8 @@
-"""Releases that no rule can tell apart in one case: they are judged once, by the newest of them.
+"""Releases that every rule treats alike in one case: they are judged once, by the newest of them.
 
-Nothing here says which those are. What all choices share is asked every rule first (`ground`); of what is left, each
-choice is asked how the single conditions turn out. Two for which all of them turn out the same are alike: whatever the
-rulebook says of one holds for the other, but for the versions that its sentences name.
+Nothing here says which those are. Every rule is evaluated first on what all choices share (`ground`). Of what is
+left, each choice evaluates the single conditions. Two with the same results are alike: each
+finding of one holds for the other, except for the versions that its message names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Memory = dict[tuple[int, Hashable], "bool | None"]
 
 
 class Alike:
-    """Cases that differ in nothing but the releases they take, and which of them the rulebook can tell apart."""
+    """Cases that differ in nothing but the releases they take, and which of them the rulebook treats alike."""
 
     def __init__(self, rulebook: Rulebook, cases: Sequence[Facts], memory: Memory | None = None) -> None:
         self._rulebook, self._cases = rulebook, cases
@@ -42,10 +42,10 @@ class Alike:
 
     def evaluate(self, number: int) -> Assessment:
         """What `evaluate` with the whole rulebook says of a case."""
-        return evaluate(self._left, self._cases[number], self._main.settled)
+        return evaluate(self._left, self._cases[number], self._main.implied)
 
     def _traits(self, case: Facts) -> Iterator[Hashable]:
-        """All that a judgement can depend on; a prediction asks again with some facts changed."""
+        """All that a judgement can depend on; a prediction is evaluated again with some facts changed."""
         probe = self._main.probe(case)
         yield from self._main.outlook(probe)
         yield from self._of_steps(case, probe)
@@ -81,7 +81,7 @@ class Alike:
 
 
 class _View:
-    """What rules ask of these cases that is not the same in all of them."""
+    """What rules read of these cases that is not the same in all of them."""
 
     def __init__(self, rulebook: Rulebook, rules: Iterable[Rule], cases: Sequence[Facts], memory: Memory) -> None:
         self._implications, self._memory = rulebook.implications, memory
@@ -95,15 +95,15 @@ class _View:
         for leaf in leaves:
             if leaf.key in varying or not _is_told(shared, leaf.key):
                 varying.setdefault(leaf.key, {})[id(leaf)] = leaf
-        self._varying = {key: tuple(asked.values()) for key, asked in varying.items()}
-        #: What every case knows; a prediction is made anew, since its whole story is wanted and not its outcome alone.
-        self.settled: Mapping[str, Fact] = {
-            key: fact for key, fact in shared.settled.items() if not self._predictor.answers(key)
+        self._varying = {key: tuple(tested.values()) for key, tested in varying.items()}
+        #: What every case knows; a prediction is made again, since all its reasons are needed.
+        self.implied: Mapping[str, Fact] = {
+            key: fact for key, fact in shared.implied.items() if not self._predictor.answers(key)
         }
 
     def probe(self, case: Facts) -> FactResolver:
         """Return the resolver of one case without predictions, which follow from the rest (`DependsOnCase`)."""
-        return FactResolver(case, self._implications, self._refuse, self.settled)
+        return FactResolver(case, self._implications, self._refuse, self.implied)
 
     def outlook(self, probe: FactResolver) -> Iterator[Hashable]:
         """How every condition turns out, for the keys that are not the same in all cases."""
@@ -116,10 +116,10 @@ class _View:
                 yield None if value is None else tuple(self._says(leaf, value) for leaf in leaves)
 
     def _says(self, leaf: Leaf, value: Hashable) -> bool | None:
-        asked = (id(leaf), value)
-        if asked not in self._memory:
-            self._memory[asked] = leaf.test(value)
-        return self._memory[asked]
+        tested = (id(leaf), value)
+        if tested not in self._memory:
+            self._memory[tested] = leaf.test(value)
+        return self._memory[tested]
 
     def _refuse(self, known: FactResolver, key: str) -> Fact | None:
         if self._predictor.answers(key):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from doctor.errors import DoctorError
-from doctor.model import ABSENT, Facts
+from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.gpus import gpu_facts, with_capability
 from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.probes.collect import collect
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DiagnosisInput:
-    """What is known before any rule is asked, and the interpreter in which a kernel can be run."""
+    """What is known before any rule is evaluated, and the interpreter in which a kernel can be run."""
 
     facts: Facts
     python: str | None = None
@@ -80,16 +80,16 @@ class InputCache:
         return found
 
 
-def ask_ahead(request: Request) -> InterpreterQuery | None:
-    """The interpreter under examination, if it is another than ours: asked while the rules are read."""
+def query_ahead(request: Request) -> InterpreterQuery | None:
+    """The interpreter under examination, if it is another than ours: queried while the rules are read."""
     if request.facts or request.declared or request.site_packages is not None:
         return None
     return query_interpreter(request.python)
 
 
-def examine(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None = None) -> DiagnosisInput:
+def examine(request: Request, rulebook: Rulebook, query: InterpreterQuery | None = None) -> DiagnosisInput:
     """Gather the facts: the environment, then the job, then what the user says outright. Later ones win."""
-    return with_job(environment_of(request, rulebook, asked), request, InputCache(rulebook, request.held))
+    return with_job(environment_of(request, rulebook, query), request, InputCache(rulebook, request.held))
 
 
 def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> DiagnosisInput:
@@ -100,10 +100,11 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
     if names_no_job(request, facts):
         model, workload = request.defaults.model, request.defaults.workload
         facts = facts.with_(*request.defaults.workload_facts.values())
-    if model is not None:
-        facts = lay_over(facts, inputs.model(model))
-    if workload is not None:
-        facts = facts.with_(*inputs.workload(workload).values())
+    with request.defaults.naming(filter(None, (model, workload))):
+        if model is not None:
+            facts = lay_over(facts, inputs.model(model))
+        if workload is not None:
+            facts = facts.with_(*inputs.workload(workload).values())
     said = request.given.with_(*parse_settings(request.settings).values())
     gpu = request.gpu or (request.defaults.gpu if takes_project_gpus(request, examined) else None)
     if gpu:
@@ -117,14 +118,14 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
 
 
 def names_no_job(request: Request, facts: Facts) -> bool:
-    """Whether neither the request nor the facts of its environment speak of a job, so that the project's counts."""
+    """Whether neither the request nor the facts of its environment describe a job, so that the project's counts."""
     if request.model is not None or request.workload is not None:
         return False
     return not any(key.startswith("workload.") for key in (*facts, *request.given))
 
 
 def takes_project_gpus(request: Request, examined: DiagnosisInput) -> bool:
-    """Whether the project's GPUs count: none is stated, and none found but what a declared job script asks for."""
+    """Whether the project's GPUs count: none is stated, and none found except what a declared job script requests."""
     if any(said.startswith("gpu.") for said in (*request.settings, *request.given)):
         return False
     return examined.declaration is not None or examined.facts.value("gpu.sm") in (None, ABSENT)
@@ -138,7 +139,7 @@ def _but(requirements: Requirements | None, said: Facts) -> Requirements | None:
     return lambda: {name: lines for name, lines in requirements().items() if name not in other}
 
 
-def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery | None = None) -> DiagnosisInput:
+def environment_of(request: Request, rulebook: Rulebook, query: InterpreterQuery | None = None) -> DiagnosisInput:
     """The facts of what is examined, without GPU or job that the request names."""
     if request.facts:
         return DiagnosisInput(
@@ -150,13 +151,15 @@ def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery
     if request.declared:
         from doctor.sources.manifests.read import read_manifests  # door: manifests
 
-        declaration = read_manifests(request.declared, parse_settings(request.settings), watch_of(rulebook))
+        stated = parse_settings(request.settings)
+        with request.defaults.naming(request.declared):
+            declaration = read_manifests(request.declared, stated, watch_of(rulebook))
         return DiagnosisInput(
             declaration.facts, None, "the environment is only declared", None, declaration,
             f"declared in {', '.join(request.declared)}",
         )  # fmt: skip
 
-    target = find_target(request.python, request.site_packages, asked)
+    target = find_target(request.python, request.site_packages, query)
     facts = collect(target, watch_of(rulebook))
 
     def requirements() -> Mapping[str, Sequence[str]]:
@@ -173,15 +176,16 @@ def environment_of(request: Request, rulebook: Rulebook, asked: InterpreterQuery
 
 def _merged_facts(files: Sequence[str]) -> Facts:
     """Read several files of facts as one; DoctorError where two of them state different values for one key."""
-    merged = read_facts(Path(files[0]))
-    for number, name in enumerate(files[1:], 1):
-        more = read_facts(Path(name))
-        for key, fact in more.items():
-            if key in merged and merged[key].value != fact.value:
-                before = next(other for other in files[:number] if key in read_facts(Path(other)))
+    merged: dict[str, Fact] = {}
+    stated_in: dict[str, str] = {}
+    for name in files:
+        for key, fact in read_facts(Path(name)).items():
+            known = merged.setdefault(key, fact)
+            before = stated_in.setdefault(key, name)
+            if known.value != fact.value:
                 raise DoctorError(
-                    f"`{before}` and `{name}` state different values of `{key}`: {merged[key].value} and {fact.value}",
+                    f"`{before}` and `{name}` state different values of `{key}`: {known.value} and {fact.value}",
                     f"decide with `--set {key}=VALUE` and remove it from one file",
                 )
-        merged = merged.with_(*more.values())
-    return merged
+            merged[key] = fact
+    return Facts(merged.values())

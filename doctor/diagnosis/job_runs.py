@@ -76,7 +76,7 @@ def _flash(known: FactResolver, framework: object, implementation: object) -> st
 
 
 def _who_reads_views(framework: object, implementation: object) -> dict[str, list[str]]:
-    """The backends that a job of torch alone can come to: importing the others takes seconds, and tells it nothing."""
+    """The backends that a job of torch alone can come to: importing the others takes seconds and adds nothing."""
     if framework not in _SDPA_USERS:
         return {}
     flash = ["flash_attn"] if str(implementation).startswith("flash_attention") else []
@@ -90,7 +90,7 @@ def judge_run(
     known: FactResolver,
     predictions: Sequence[Prediction],
 ) -> Confirmation:
-    """What became of a run of the job: healthy, failed, or inconclusive where nothing was asked of the GPU."""
+    """What became of a run of the job: healthy, failed, or inconclusive where nothing ran on the GPU."""
     verdict, reason = _verdict(kernel, answer, known)
     contradiction = ""
     if verdict == RunVerdict.HEALTHY:
@@ -107,7 +107,7 @@ def own_time(answer: KernelResult) -> float:
 
 
 def no_memory(answer: KernelResult) -> bool:
-    """Whether the case failed for want of memory: kernels ask for little, so others hold it."""
+    """Whether the case ran out of memory: kernels need little, so other processes hold it."""
     return out_of_memory(answer)
 
 
@@ -159,7 +159,11 @@ def _healthy(answer: KernelResult) -> str:
         parts.append(f"on {chosen}")
     backends = observed.get("backends")
     if isinstance(backends, Mapping):
-        names = [str(name) for name, told in backends.items() if isinstance(told, Mapping) and _all_ran(told)]
+        names = [
+            str(name)
+            for name, per_layout in backends.items()
+            if isinstance(per_layout, Mapping) and _all_ran(per_layout)
+        ]
         parts.append(f"views of one projection are read right by {', '.join(names)}" if names else "no backend ran")
     errors = observed.get("errors")
     if isinstance(errors, Mapping):
@@ -169,29 +173,29 @@ def _healthy(answer: KernelResult) -> str:
         if worst:
             parts.append(f"right to {_number(max(worst))}")
     if observed.get("executed") is False:
-        parts.append(f"only asked, not run: {observed.get('not_executed_because')}")
+        parts.append(f"only queried, not run: {observed.get('not_executed_because')}")
     if observed.get("behind_others"):
         parts.append(f"in a process of its own; behind other cases it showed: {observed['behind_others']}")
     return ", ".join(parts)
 
 
 def _all_ran(layouts: Mapping[str, Any]) -> bool:
-    """Whether a backend ran every layout that it was asked about."""
+    """Whether a backend ran every layout that it was given."""
     results = [result for result in layouts.values() if isinstance(result, Mapping)]
     return bool(results) and all(result.get("outcome") == "ran" for result in results)
 
 
 def cost(observed: Mapping[str, Any]) -> str:
-    """Time and memory beside what the case needs: `2.1 ms (1.8× its FLOPs in a matrix product), 40 MiB (1.1× …)`."""
+    """Time and memory against what the case needs: `2.1 ms (1.8× its FLOPs in a matrix product), 40 MiB (1.1× …)`."""
     parts = []
     seconds, peak = _number_or_none(observed.get("seconds")), _number_or_none(observed.get("peak_bytes"))
     flops, size = _number_or_none(observed.get("times_flops")), _number_or_none(observed.get("times_bytes"))
     if seconds is not None:
-        beside = f" ({_times(flops)} a matrix product of its FLOPs)" if flops is not None else ""
-        parts.append(f"{seconds * 1e3:.3g} ms{beside}")
+        compared = f" ({_times(flops)} a matrix product of its FLOPs)" if flops is not None else ""
+        parts.append(f"{seconds * 1e3:.3g} ms{compared}")
     if peak is not None:
-        beside = f" ({_times(size)} its tensors)" if size is not None else ""
-        parts.append(f"{peak / 2**20:.3g} MiB{beside}")
+        compared = f" ({_times(size)} its tensors)" if size is not None else ""
+        parts.append(f"{peak / 2**20:.3g} MiB{compared}")
     return ", ".join(parts)
 
 
@@ -249,7 +253,7 @@ def confirmation_from_job_run(
         elif prediction.fails_at_run is not None and prediction.fails_at_run.rule == finding.rule:
             verdict = _OF_JOB.get(run.verdict, RunVerdict.INCONCLUSIVE)
             if run.observed.get("executed") is False:
-                verdict = RunVerdict.INCONCLUSIVE  # the library was only asked
+                verdict = RunVerdict.INCONCLUSIVE  # the library was only queried
         else:
             continue
         return replace(run, verdict=verdict)

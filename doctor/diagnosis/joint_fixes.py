@@ -69,8 +69,8 @@ def _rules(cell: CaseResult, severity: str) -> frozenset[str]:
 def _checked(
     rulebook: Rulebook, environment: EnvironmentCases, solved: CaseResult, fix: Fix, severity: str, order: int
 ) -> _Checked:
-    """The fix with what it clears in all the cases, by asking the rulebook again in each."""
-    if any(change.kind == ChangeKind.CALL for change in fix.changes):  # code: no fact tells whether it is done
+    """The fix with what it clears in all the cases, by evaluating the rulebook again in each."""
+    if any(change.kind == ChangeKind.CALL for change in fix.changes):  # code: no fact shows whether it is done
         errors = {rule for cell in environment.cells for rule in _rules(cell, "error")}
         left = frozenset(errors - set(fix.resolves)) | set(fix.leaves)
         return _Checked(replace(fix, leaves=tuple(sorted(left))), left, order)

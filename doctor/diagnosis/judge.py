@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from doctor.packages.index import load_index
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import SharedEvaluations
+from doctor.rulebook.usual import weigh
 from doctor.solver.constraints import Limits
 
 from .examine import DiagnosisInput
@@ -22,6 +24,7 @@ from .request import Request
 if TYPE_CHECKING:
     from .version_ranges import RangeChoices
 
+LOGGER = logging.getLogger(__name__)
 TOOL = f"attn-doctor {__version__}"
 
 
@@ -47,6 +50,7 @@ def apply_rules(
     """
     facts = examined.facts
     assessment = evaluate(rulebook, facts) if grounds is None else grounds.evaluate(None, facts)
+    assessment = weigh(rulebook, facts, assessment)
     found = with_backend_findings(rulebook, assessment)
     if examined.declaration is None or not examined.declaration.open:
         return RuleVerdict(assessment, found, assessment)
@@ -102,6 +106,7 @@ class Clock:
         """The stage `name` ends here."""
         now = time.perf_counter()
         self._laps[name], self._last = round(now - self._last, 4), now
+        LOGGER.debug("%s took %.1f ms", name, 1000 * self._laps[name])
 
     def laps(self) -> dict[str, float]:
         """Seconds of every stage and in total."""

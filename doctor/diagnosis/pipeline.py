@@ -14,11 +14,11 @@ from .request import Request
 
 
 def diagnose(
-    request: Request, tell: Callable[[str], None] = lambda text: None, examined: DiagnosisInput | None = None
+    request: Request, on_step: Callable[[str], None] = lambda text: None, examined: DiagnosisInput | None = None
 ) -> Report:
     """Answer one request.
 
-    `tell` is called with each step that takes time; `examined` is the input where it was examined already.
+    `on_step` is called with each step that takes time; `examined` is the input where it was examined already.
     """
     clock = Clock()
     if request.several:
@@ -26,10 +26,10 @@ def diagnose(
 
         rulebook = load_rulebook((*request.defaults.rules, *request.rules))
         clock.lap("rules")
-        return diagnose_all(request, rulebook, clock, tell)
+        return diagnose_all(request, rulebook, clock, on_step)
     ahead = prewarm_kernels(request) if examined is None else None
     try:
-        return diagnose_one(request, tell, examined, clock, ahead)
+        return diagnose_one(request, on_step, examined, clock, ahead)
     finally:
         if ahead is not None:
             ahead.close()

@@ -13,12 +13,12 @@ from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact, Facts
 from doctor.sources.snapshot import document, parse_facts
 
-#: Hands one object of this rank to all, and back come those of all ranks in their order.
+#: Gather one object of each rank, in their order, on every rank.
 Gather = Callable[[Any], Sequence[Any]]
 
 #: What a launcher sets for each rank on purpose.
 _OWN = ("env.CUDA_VISIBLE_DEVICES", "env.LOCAL_RANK", "env.RANK")
-_SHOWN = 6  # differences told by name; the rest is counted
+_SHOWN = 6  # differences listed by name; the rest is counted
 _OF_THE_GPU = ("gpu.name", "gpu.sm")
 _OF_NCCL = ("nvidia-nccl-cu11.version", "nvidia-nccl-cu12.version", "nvidia-nccl-cu13.version")
 _OF_LIBRARIES = ("torch.cuda", "torch.cxx11_abi")
@@ -56,7 +56,7 @@ def disagreements(all_facts: Sequence[Facts]) -> tuple[Disagreement, ...]:
 
 
 def ranks_facts(all_facts: Sequence[Facts]) -> Facts:
-    """What the rulebook is told of the ranks: `ranks.*`, each a sentence or absent."""
+    """The facts about the ranks: `ranks.*`, each a sentence or absent."""
     found = disagreements(all_facts)
     kinds: Mapping[str, list[Disagreement]] = {
         "ranks.nccl_differs": [], "ranks.packages_differ": [], "ranks.environment_differs": [], "ranks.gpus_differ": [],
@@ -68,7 +68,7 @@ def ranks_facts(all_facts: Sequence[Facts]) -> Facts:
 
 
 def exchange(mine: Facts | DoctorError, gather: Gather) -> tuple[tuple[Facts, ...], tuple[str, ...]]:
-    """The facts of all ranks in their order, and a note for each that has none to tell; every rank must call this."""
+    """The facts of all ranks in their order, and a note for each that has none; every rank must call this."""
     say = {"problem": mine.message} if isinstance(mine, DoctorError) else document(mine)
     everyone, notes = [], []
     for rank, text in enumerate(gather(json.dumps(say))):
@@ -84,7 +84,7 @@ def process_group() -> tuple[int, Gather] | None:
     """This process's rank and the gather of the process group that the training script has set up, if it has.
 
     torch is looked up among the modules that are loaded already and never imported from here.
-    DoctorError where a launcher started several ranks and they cannot hear each other yet.
+    DoctorError where a launcher started several ranks and they cannot communicate yet.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -99,7 +99,7 @@ def process_group() -> tuple[int, Gather] | None:
     started = os.environ.get("WORLD_SIZE", "1")
     if started.isdigit() and int(started) > 1:
         raise DoctorError(
-            f"{started} ranks were started, and they cannot hear each other: torch.distributed is not initialized",
+            f"{started} ranks were started, and they cannot communicate: torch.distributed is not initialized",
             "call it after `init_process_group`, or pass `gather` and `rank`",
         )
     return None

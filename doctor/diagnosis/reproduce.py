@@ -1,4 +1,4 @@
-"""A failed run as a script that needs torch and the library alone, tried on its own before it is handed on."""
+"""A failed run as a script that needs torch and the library alone, run by itself before it is reported."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ def reproduction(
 ) -> str | None:
     """The script, headed by what it is to show and whether it did; None where a case cannot be put that way."""
     kind = _kind(answer)
-    asked = {"kernel": kernel, "request": dict(request), "where": answer.where, "kind": kind, **_which(answer)}
-    made = run_one(sys.executable, "script", asked, timeout=min(30.0, bench.timeout))
+    request_of_script = {
+        "kernel": kernel,
+        "request": dict(request),
+        "where": answer.where,
+        "kind": kind,
+        **_which(answer),
+    }
+    made = run_one(sys.executable, "script", request_of_script, timeout=min(30.0, bench.timeout))
     script = made.observed.get("script")
     if not isinstance(script, str):
         return None
@@ -38,14 +44,14 @@ _TOLD = {
 
 
 def _kind(answer: KernelResult) -> str:
-    """What the script must show: a wrong result, another kernel than foretold, or how the case ended."""
+    """What the script must show: a wrong result, another kernel than predicted, or how the case ended."""
     if answer.outcome != "ran":
         return "failed"
     return "wrong" if answer.observed.get("wrong") else "ran"
 
 
 def _which(answer: KernelResult) -> dict[str, str]:
-    """Of a kernel that asks several backends in several layouts: the first pair that is wrong, or was under way."""
+    """Of a kernel that tries several backends in several layouts: the first pair that is wrong, or was under way."""
     backends = answer.observed.get("backends")
     if isinstance(backends, Mapping):
         for name in answer.observed.get("wrong_backends") or ():
@@ -62,7 +68,7 @@ def _which(answer: KernelResult) -> dict[str, str]:
 def _shown(
     bench: KernelRunner, request: Mapping[str, Any], script: str, kind: str, answer: KernelResult
 ) -> bool | None:
-    """Whether the script ends as it should; None where it was not tried, as another long wait would tell no more."""
+    """Whether the script ends as it should; None where it was not tried, as another long wait would add nothing."""
     if answer.outcome in ("timeout", "unavailable") or kind == "ran":
         return None
     environment = dict(environment_of(request))

@@ -34,16 +34,16 @@ class Request:
     gpus: tuple[str, ...] = ()  # several of these, or of the next two: each combination is a case of its own (`gate`)
     models: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
-    held: Mapping[tuple[str, str], Facts] = field(default_factory=dict)  # what stands behind a name that is no file
+    held: Mapping[tuple[str, str], Facts] = field(default_factory=dict)  # the facts of a name that is no file
     project: bool = False  # the project's own matrix counts where this request says nothing
-    baseline: str | None = None  # a report: what it has already is not told again
+    baseline: str | None = None  # a report: what it has already is not reported again
     hold: tuple[str, ...] = ()  # packages a fix leaves alone
     allow: tuple[str, ...] = ()  # the only packages a fix may change; none named: all
     constraints: tuple[str, ...] = ()  # files of ranges that a fix keeps to
 
     @property
     def several(self) -> bool:
-        """Whether this may ask for more than one case."""
+        """Whether this may describe more than one case."""
         own, of_project = (self.gpus, self.models, self.workloads), self.defaults
         more: list[Sequence[str]] = []
         if self.project:

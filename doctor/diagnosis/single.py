@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from doctor.errors import NoDiagnosis
 from doctor.model import ABSENT, Confirmation, Fact, Finding, Fix, Infeasible, Prediction, Report
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.resolver import FactResolver
@@ -14,7 +15,7 @@ from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.sources.probes.locate import named_interpreter
 from doctor.util.resources import programs_dir
 
-from .examine import DiagnosisInput, ask_ahead, examine
+from .examine import DiagnosisInput, examine, query_ahead
 from .input_files import input_files
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
 from .request import Request
@@ -23,7 +24,7 @@ from .suppressions import apply_suppressions
 if TYPE_CHECKING:
     from doctor.runner.run import PrewarmedProcess
 
-#: Findings and predictions as they stand after the runs, with the job's own runs, notes and seconds by stage.
+#: Findings and predictions after the runs, with the job's own runs, notes and seconds by stage.
 _AsRun = tuple[
     tuple[Finding, ...], tuple[Confirmation, ...], tuple[str, ...], tuple[Prediction, ...], Mapping[str, float]
 ]
@@ -31,7 +32,7 @@ _AsRun = tuple[
 
 def diagnose_one(
     request: Request,
-    tell: Callable[[str], None],
+    on_step: Callable[[str], None],
     examined: DiagnosisInput | None,
     clock: Clock,
     ahead: PrewarmedProcess | None,
@@ -42,16 +43,17 @@ def diagnose_one(
     assessment, to_fix = verdict.assessment, verdict.to_fix
     require_subject(rulebook, examined, assessment)
     clock.lap("evaluate")
-    asked = _confirm(verdict.found, assessment, rulebook, examined, request, tell, ahead)
-    findings, runs, notes, predictions, laps = asked
+    confirmed = _confirm(verdict.found, assessment, rulebook, examined, request, on_step, ahead)
+    findings, runs, notes, predictions, laps = confirmed
     clock.lap("kernels")
-    told = apply_suppressions(request, rulebook, findings, assessment.undetermined)
+    shown = apply_suppressions(request, rulebook, findings, assessment.undetermined)
     fixes: tuple[Fix, ...] = ()
     hopeless: tuple[Infeasible, ...] = ()
     limits = limits_of_request(request, assessment, examined)
     if request.fixes and to_fix.findings:
         from doctor.solver.solve import no_fix, solve
 
+        on_step("searching for a fix")
         given, requires = to_fix.known.given, examined.requirements
         fixes = solve(rulebook, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
         hopeless = no_fix(rulebook, given, to_fix, fixes, limits=limits, installed=requires)
@@ -60,34 +62,34 @@ def diagnose_one(
         tool=TOOL,
         rulebook={"version": rulebook.version, "rules": len(rulebook.rules)},
         facts=examined.facts,
-        findings=told.findings,
+        findings=shown.findings,
         predictions=predictions,
-        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= told.silent),
-        no_fix=tuple(item for item in hopeless if item.rule not in told.silent),
+        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= shown.silent),
+        no_fix=tuple(item for item in hopeless if item.rule not in shown.silent),
         undetermined=assessment.undetermined,
         timing={**clock.laps(), **laps},
         target=examined.target,
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
-        notes=(*examined.notes, *verdict.notes, *notes, *told.notes),
+        notes=(*examined.notes, *verdict.notes, *notes, *shown.notes),
         unread=examined.unread,
-        known=told.known,
-        ignored=told.ignored,
+        known=shown.known,
+        ignored=shown.ignored,
         inputs=input_files(request),
     )
 
 
 def _read(request: Request, examined: DiagnosisInput | None, clock: Clock) -> tuple[Rulebook, DiagnosisInput]:
     """Rules and facts: while another interpreter starts and says who it is, the rules are read."""
-    asked = ask_ahead(request) if examined is None else None
+    query = query_ahead(request) if examined is None else None
     try:
         rulebook = load_rulebook((*request.defaults.rules, *request.rules))
         clock.lap("rules")
-        examined = examined or examine(request, rulebook, asked)
+        examined = examined or examine(request, rulebook, query)
         clock.lap("facts")
     finally:
-        if asked is not None:
-            asked.close()
+        if query is not None:
+            query.close()
     return rulebook, examined
 
 
@@ -97,10 +99,10 @@ def _confirm(
     rulebook: Rulebook,
     examined: DiagnosisInput,
     request: Request,
-    tell: Callable[[str], None],
+    on_step: Callable[[str], None],
     ahead: PrewarmedProcess | None,
 ) -> _AsRun:
-    """What the GPU says, where there may be one and it may be asked."""
+    """Confirm findings on the GPU, where there may be one and it may be used."""
     known = assessment.known
     if not request.run or not examined.python or not _may_have_gpu(known):
         callers = any(finding.confirm for finding in found)
@@ -122,7 +124,10 @@ def _confirm(
     job = job_of(known, [key for key in examined.facts if key.startswith("workload.")])
     ahead = ahead if ahead is not None and ahead.python == examined.python else None
     bench = KernelRunner(examined.python, request.timeout, programs_dir(), ahead, examined.variables)
-    return confirm(found, known, assessment.predictions, job, bench, tell, reassess)
+    try:
+        return confirm(found, known, assessment.predictions, job, bench, on_step, reassess)
+    except NoDiagnosis as problem:  # a file system without room for the kernels hides no finding
+        return found, (), (f"no kernel was run: {problem.message}",), assessment.predictions, {}
 
 
 def prewarm_kernels(request: Request) -> PrewarmedProcess | None:
@@ -136,15 +141,18 @@ def prewarm_kernels(request: Request) -> PrewarmedProcess | None:
         return None
     from doctor.runner.batch import prewarm
 
-    return prewarm(named_interpreter(request.python) or sys.executable)
+    try:
+        return prewarm(named_interpreter(request.python) or sys.executable)
+    except NoDiagnosis:  # no folder for the kernels: where one is needed, the report says so
+        return None
 
 
-#: What shows that a driver is there, without asking it: Linux, Linux under Windows.
+#: Files that show a driver without loading it: Linux, Linux under Windows.
 _DRIVER = ("/dev/nvidiactl", "/dev/dxg")
 
 
 def _may_have_gpu(known: FactResolver) -> bool:
-    """Whether a kernel is worth asking: also where there is a driver, but it tells nothing of its GPUs."""
+    """Whether a kernel is worth running: also where there is a driver that does not list its GPUs."""
     capability, count = known.value("gpu.sm"), known.value("gpu.count")
     if capability is not None:
         return bool(capability != ABSENT)

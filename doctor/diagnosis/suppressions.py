@@ -38,17 +38,17 @@ def apply_suppressions(
     silent = frozenset(fired & set(ignored))
     notes = [f"{rule} is ignored by this project: {ignored[rule]}" for rule in sorted(silent)]
     notes += _strangers(request.defaults, rulebook)
-    told = [finding for finding in found if finding.rule not in silent]
+    visible = [finding for finding in found if finding.rule not in silent]
     left_out = tuple(finding for finding in found if finding.rule in silent)
-    told += [_expired(entry, entry.rule in fired) for entry in request.defaults.expired]
-    told.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    visible += [_expired(entry, entry.rule in fired) for entry in request.defaults.expired]
+    visible.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     if request.baseline is None:
-        return Suppressed(tuple(told), (), left_out, silent, tuple(notes))
+        return Suppressed(tuple(visible), (), left_out, silent, tuple(notes))
 
     unsure = frozenset(rule for item in undetermined for rule in item.rules) - fired
     from .baseline import compare, read_baseline
 
-    compared = compare(read_baseline(Path(request.baseline)), told, cases, silent, unsure)
+    compared = compare(read_baseline(Path(request.baseline)), visible, cases, silent, unsure)
     gone = silent | ({item.rule for item in compared.known} - {item.rule for item in compared.new})
     return Suppressed(compared.new, compared.known, left_out, gone, (*notes, *compared.notes))
 

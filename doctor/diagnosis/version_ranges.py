@@ -36,7 +36,7 @@ Choice = tuple[tuple[str, str], ...]  # (package, release), in the order of the 
 
 @dataclass(frozen=True)
 class Case:
-    """Choices of releases that no rule can tell apart, judged by the last of them."""
+    """Choices of releases that every rule treats alike, judged by the last of them."""
 
     choices: tuple[Choice, ...]
     assessment: Assessment
@@ -53,7 +53,7 @@ class RangeChoices:
 
     @property
     def count(self) -> int:
-        """How often the rulebook is asked."""
+        """How often the rulebook is evaluated."""
         return sum(len(choices) for _, choices in self.rounds)
 
 
@@ -212,14 +212,14 @@ def _affected_range(
     made = []
     for item in ordered:
         hit, possible = ({dict(choice)[item.name] for choice in choices} for choices in (bad, every))
-        struck = tuple(version for version in item.versions if version in hit)
+        affected = tuple(version for version in item.versions if version in hit)
         clean = tuple(version for version in item.versions if version in possible - hit)
-        made.append(_AffectedRange(finding, item, struck, clean))
+        made.append(_AffectedRange(finding, item, affected, clean))
     return next((item for item in made if item.clean), made[0])
 
 
 def _of_some(affected: _AffectedRange, every: Sequence[_AffectedRange], today: str) -> Finding:
-    """A warning that names the releases, and the narrowing of the range that cures all which is found of it."""
+    """A warning that names the releases, and the narrowing of the range that clears all findings about it."""
     finding, item = affected.finding, affected.package
     more = f" and {len(affected.releases) - MOST_NAMED} more" if len(affected.releases) > MOST_NAMED else ""
     spared = "" if today in affected.releases else f" (pip would pick {today} today)"
@@ -252,7 +252,7 @@ def _other_remedies(finding: Finding, spared: str | None) -> Iterator[Remedy]:
 
 
 def _of_today(finding: Finding, choice: Choice) -> Finding:
-    """A finding of the newest releases, where the others were too many to ask."""
+    """A finding of the newest releases, where the others were too many to check."""
     named = ", ".join(f"{name} {version}" for name, version in choice)
     severity = Severity.WARNING if finding.severity == Severity.ERROR else finding.severity
     return replace(finding, severity=severity, message=f"pip would pick {named} today: {finding.message}")
@@ -278,9 +278,9 @@ def _agreed(base: Assessment, cases: Sequence[Case]) -> tuple[Prediction, ...]:
     for case in cases:
         for item in case.assessment.predictions:
             by_library.setdefault(item.library, []).append(item)
-    told = []
+    agreed = []
     for item in base.predictions:
         found = by_library.get(item.library, [])
         same = {(one.could_tell, one.selected, one.fails_at_run is None, one.import_error is None) for one in found}
-        told.append(found[-1] if len(found) == len(cases) and len(same) == 1 else item)
-    return tuple(told)
+        agreed.append(found[-1] if len(found) == len(cases) and len(same) == 1 else item)
+    return tuple(agreed)

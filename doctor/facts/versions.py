@@ -17,7 +17,7 @@ OPERATORS = (">=", "<=", "==", "!=", "~=", ">", "<")
 def clause_holds(operator: str, bound_text: str, found_text: str) -> bool | None:
     """Return whether a version satisfies one clause; None for a pre-release of the bound itself.
 
-    NVIDIA's containers have builds such as 2.6.0a0+ecf3bae, cut at some point before 2.6.0: the number does not tell
+    NVIDIA's containers have builds such as 2.6.0a0+ecf3bae, cut at some point before 2.6.0: the number does not show
     whether a change of 2.6.0 is in it.
     """
     found, bound = parse_version(found_text), parse_version(bound_text.removesuffix(".*"))

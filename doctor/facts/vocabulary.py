@@ -147,6 +147,27 @@ TERMS: dict[str, Term] = _terms(
     *SERVING_ROWS,
 )  # fmt: skip
 
+#: Other spellings of allowed texts, in lower case.
+SPELLINGS: dict[str, dict[str, str]] = {
+    "workload.dtype": {
+        "bf16": "bfloat16", "torch.bfloat16": "bfloat16", "fp16": "float16", "half": "float16", "f16": "float16",
+        "torch.float16": "float16", "fp32": "float32", "f32": "float32", "float": "float32", "torch.float32": "float32",
+        "fp8": "float8", "fp8_e4m3": "float8", "float8_e4m3fn": "float8", "torch.float8_e4m3fn": "float8",
+    },
+    "workload.framework": {
+        "huggingface": "transformers", "hf": "transformers", "te": "transformer_engine",
+        "transformer-engine": "transformer_engine", "transformerengine": "transformer_engine", "torch": "torch_sdpa",
+        "pytorch": "torch_sdpa", "sdpa": "torch_sdpa", "flash-attn": "flash_attn", "flash-attention": "flash_attn",
+        "flash_attention": "flash_attn", "megatron-core": "megatron", "megatron-lm": "megatron",
+        "sage": "sageattention",
+    },
+    "workload.mask": {"none": "no_mask", "full": "no_mask"},
+    "workload.attn_implementation": {
+        "fa2": "flash_attention_2", "flash_attn_2": "flash_attention_2", "fa3": "flash_attention_3",
+        "flash_attn_3": "flash_attention_3",
+    },
+}  # fmt: skip
+
 #: Open families of keys: (pattern, kind, meaning, derived); the first that fits counts.
 _FAMILIES: tuple[tuple[re.Pattern[str], FactKind, str, bool], ...] = tuple(
     (re.compile(pattern), kind, meaning, derived)
@@ -178,19 +199,29 @@ def term(key: str) -> Term:
     for pattern, kind, meaning, derived in _FAMILIES:
         if pattern.fullmatch(key):
             return Term(key, kind, meaning, derived=derived)
-    raise DoctorError(f"unknown fact key `{key}`", nearest(key, [f"{key.rpartition('.')[0]}.version", *TERMS]))
+    raise DoctorError(
+        f"unknown fact key `{key}`", nearest(key, [f"{key.rpartition('.')[0].replace('_', '-')}.version", *TERMS])
+    )
+
+
+_LONGEST_WORD = 64
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return `did you mean …` for a mistyped word, or None."""
-    written = {name.lower(): name for name in known}
-    matches = get_close_matches(word.lower(), written, n=1)
+    """Return `did you mean …` for a mistyped word, or None; never the word itself."""
+    written = {name.lower(): name for name in known if name != word}
+    matches = get_close_matches(word[:_LONGEST_WORD].lower(), written, n=1)  # its cost grows with the square
     return f"did you mean `{written[matches[0]]}`?" if matches else None
+
+
+LONGEST_VERSION = 256  # characters; Python refuses numbers of more than 4,300 digits
 
 
 @lru_cache(maxsize=65536)
 def parse_version(text: str) -> Version:
     """Return a PEP 440 version, parsed once per text; raise InvalidVersion for anything else."""
+    if len(text) > LONGEST_VERSION or not text.isascii():  # `\d` of `packaging` also takes digits of other scripts
+        raise InvalidVersion(f"Invalid version: {text[:60]!r}")
     return Version(text)
 
 
@@ -209,7 +240,8 @@ def _boolean(value: Any) -> bool:
 def _integer(value: Any) -> int:
     if isinstance(value, bool):
         raise ValueError("needs an integer")
-    number = int(str(value).strip())
+    text = str(value).strip()
+    number = int(text) if len(text) < 32 else 1 << 63
     if abs(number) >= 1 << 63:
         raise ValueError("needs an integer below 2^63")
     return number
@@ -266,6 +298,37 @@ def _text(value: Any) -> str:
     return str(value).strip()
 
 
+def _architectures(value: Any) -> tuple[str, ...]:
+    """Return SM architectures as `9.0`, `9.0a`, `9.0+PTX`, however torch, CMake or nvcc write them."""
+    return tuple(_architecture(item) for item in _list(value))
+
+
+def _architecture(text: str) -> str:
+    match = re.fullmatch(
+        r"(sm_?|compute_?|)([0-9]{1,3}\.[0-9]|[0-9]{2,3})([af]?)(\+ptx|-real|-virtual)?", text.strip().lower()
+    )
+    if match is None:
+        raise ValueError("needs SM architectures such as 8.0, 9.0a, 9.0+PTX")
+    prefix, number, variant, suffix = match.groups()
+    dotted = number if "." in number else f"{number[:-1]}.{number[-1]}"
+    is_ptx = suffix in ("+ptx", "-virtual") or (prefix.startswith("compute") and suffix is None)
+    return f"{dotted}{variant}{'+PTX' if is_ptx else ''}"
+
+
+def _python(value: Any) -> str:
+    text = _version(value)
+    if not is_python_version(text):
+        raise ValueError("needs a version such as 3.11")
+    return text
+
+
+def is_python_version(text: str) -> bool:
+    """Return whether a version can be Python's: it has a minor release, and numbers of a plausible size."""
+    return re.match(r"[23]\.[0-9]{1,3}(?![0-9])", text) is not None
+
+
+#: Keys whose values have a form of their own.
+_OF_KEY: dict[str, Callable[[Any], Any]] = {"torch.arch_list": _architectures, "python.version": _python}
 _PARSERS: dict[FactKind, Callable[[Any], Any]] = {
     VERSION: _version, SM: _sm, INTEGER: _integer, NUMBER: _number, TEXT: _text,
     BOOLEAN: _boolean, WINDOW: _window, LIST: _list,
@@ -278,12 +341,15 @@ def parse(key: str, value: Any) -> Any:
     if isinstance(value, str) and value.strip().lower() == ABSENT:
         return ABSENT
     try:
-        parsed = _PARSERS[known.kind](value)
+        parsed = (_OF_KEY.get(key) or _PARSERS[known.kind])(value)
     except (ValueError, TypeError, OverflowError) as problem:
         shown = str(value)
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         detail = str(problem) if str(problem).startswith("needs") else f"needs a value of kind {known.kind}"
         raise DoctorError(f"`{key}`: {detail}, found `{shown}`") from None
+    if isinstance(parsed, str) and key in SPELLINGS:
+        lower = parsed.lower()
+        parsed = SPELLINGS[key].get(lower, lower if lower in known.values else parsed)
     if known.values and parsed not in known.values:
         raise DoctorError(
             f"`{key}`: needs one of {', '.join(known.values)}, found `{parsed}`", nearest(str(parsed), known.values)

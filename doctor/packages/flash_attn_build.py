@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from doctor.facts.vocabulary import parse_version
+from doctor.util.reading import regular_bytes
 
 #: flash-attn's own setup.py reckons with this much memory for one job.
 JOB_MEMORY = 9 * 2**30
@@ -114,6 +115,6 @@ def _spoken(hours: float) -> str:
 
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text("utf-8")
+        return regular_bytes(Path(path), 1 << 20).decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return ""

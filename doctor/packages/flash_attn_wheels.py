@@ -145,7 +145,7 @@ def nearest(place: WheelTarget, version: str | None) -> tuple[Wheel, ...]:
         [] if here else there
     )
     if same_release and place.torch is not None:
-        goal = parse_version(minor(place.torch)).release
+        goal = (*parse_version(minor(place.torch)).release, 0)  # torch 2 counts as 2.0
 
         def away(wheel: Wheel) -> tuple[Any, ...]:
             found = parse_version(wheel.torch).release
@@ -157,7 +157,7 @@ def nearest(place: WheelTarget, version: str | None) -> tuple[Wheel, ...]:
 
 
 def _unfit(wheel: Wheel, place: WheelTarget, *, but_torch: bool) -> bool:
-    """Whether anything known of the place speaks against it; another torch may come with another ABI and CUDA."""
+    """Whether any known fact of the target excludes it; another torch may come with another ABI and CUDA."""
     return (
         wheel.machine != place.machine
         or (place.python is not None and wheel.python != tag(place.python))
@@ -260,7 +260,7 @@ def _wheels(body: dict[str, Any], only: str | None, for_torch: str | None) -> It
                     continue
                 for python, abi in product(pythons.split(), "".join(abis or ["FALSE TRUE"]).split()):
                     if abi == "FALSE" and body.get("other_abi", {}).get(version) == torch:
-                        continue  # it has the new ABI whatever its name says: no torch can import it
+                        continue  # it has the new ABI in spite of its name: no torch can import it
                     url = body["url"].format(
                         version=version, cuda=cuda, torch=torch, abi=abi, python=python, machine="x86_64"
                     )

@@ -18,7 +18,14 @@ GPU_KEYS = ("gpu.sm", "gpu.name", "gpu.memory_bytes", "gpu.all", "gpu.mig")
 #: Name of a GPU -> its `sm`, `memory_gib` and `aliases`; or a CUDA release -> its `driver`.
 Table = Mapping[str, Mapping[str, Any]]
 
-_CAPABILITY = r"(?i)(?:sm|compute)?[_ ]?(\d{1,2})\.?(\d)[af]?"
+_CAPABILITY = r"(?i)(?:sm|compute)?[_ ]?([0-9]{1,2})\.?([0-9])[af]?"
+#: Accelerators of other vendors -> what to call them.
+_OTHERS = (
+    (r"(amd)?(instinct|radeon)?(mi\d{2,3}[a-z]?|rx\d{4}\w*|radeon\w*|gfx\d+\w*)", "AMD GPUs"),
+    (r"(intel)?(gaudi\d?|arca?\d{3}\w*|hpu|xpu|datacenter(gpu)?max\w*|max1[15]\d0)", "Intel accelerators"),
+    (r"(apple)?m[1-9](pro|max|ultra)?|mps", "Apple GPUs"),
+    (r"(google|cloud)*tpu\w*|trainium\d?|trn\d\w*|inferentia\d?", "TPUs and cloud accelerators"),
+)
 _NOISE = r"nvidia|geforce|tesla|quadro|graphics|generation|[^a-z0-9]"
 
 
@@ -76,8 +83,12 @@ def _find(name: str, gpus: Table) -> tuple[str, Mapping[str, Any]]:
         _spelling(spelling): official for official, entry in gpus.items() for spelling in (official, *_aliases(entry))
     }
     wanted = _spelling(name)
-    if wanted in spellings and wanted:
-        return spellings[wanted], gpus[spellings[wanted]]
+    for spelling in (wanted, f"rtx{wanted}", re.sub("^(dgx|hgx)", "", wanted)):
+        if spelling in spellings and wanted:
+            return spellings[spelling], gpus[spellings[spelling]]
+    for pattern, vendor in _OTHERS:
+        if re.fullmatch(pattern, wanted):
+            raise DoctorError(f"`{name[:60]}`: {vendor} are not supported", "NVIDIA GPUs are, for example `h100`")
     shown = name if len(name) <= 60 else name[:57] + "..."
     hint = nearest(wanted, spellings) or "a capability such as `sm90` works too"
     raise DoctorError(f"unknown GPU `{shown}`", hint)

@@ -18,7 +18,7 @@ from typing import Any
 from packaging.version import InvalidVersion
 
 from doctor.errors import DoctorError
-from doctor.facts.vocabulary import parse_version
+from doctor.facts.vocabulary import is_python_version, parse_version
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import admits, needs_of
 from doctor.util.resources import rules_dir
@@ -70,15 +70,17 @@ def loses_cuda(release: Release, platform: Platform) -> bool:
 def _tag_fits(tag: str, python: str) -> bool:
     if tag.startswith("py"):
         return tag == "py3" or tag == "py2.py3"
-    major, minor = (int(part) for part in python.split(".")[:2])
-    match = re.match(r"cp(\d)(\d+)(\+?)$", tag)
+    if not is_python_version(python):
+        return True  # what is no Python release excludes nothing
+    major, minor = (int(number) for number in re.findall(r"[0-9]+", python)[:2])
+    match = re.match(r"cp([0-9])([0-9]+)(\+?)$", tag)
     if match is None or int(match[1]) != major:
         return False
     return minor >= int(match[2]) if match[3] else minor == int(match[2])
 
 
 class ReleaseIndex:
-    """Package → releases, each package's line parsed when it is first asked for."""
+    """Package → releases, each package's line parsed at its first use."""
 
     def __init__(self, lines: Mapping[str, str], refreshed: str = "") -> None:
         self._lines = lines
@@ -104,7 +106,7 @@ class ReleaseIndex:
         return tuple(self._lines)
 
     def mentions(self, package: str, other: str) -> bool:
-        """Whether any release of the package may speak of the other; the text is searched, nothing is parsed."""
+        """Whether any release of the package may name the other; the text is searched, nothing is parsed."""
         return other in self._lines.get(package, "")
 
     def releases(self, package: str) -> Mapping[str, Release]:

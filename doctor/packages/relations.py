@@ -12,7 +12,7 @@ from doctor.model import ABSENT
 
 #: What a torch wheel brings along: CUDA's own libraries and the compiler. Not nvidia-cudnn-frontend, nvidia-ml-py ….
 _OF_TORCH = re.compile(
-    r"nvidia-.+-cu\d\d|nvidia-(cublas|cuda-.+|cufft|cufile|curand|cusolver|cusparse|nvjitlink|nvtx)"
+    r"nvidia-.+-cu[0-9][0-9]|nvidia-(cublas|cuda-.+|cufft|cufile|curand|cusolver|cusparse|nvjitlink|nvtx)"
     r"|cuda-(toolkit|bindings|pathfinder)|(pytorch-)?triton"
 )
 #: Compiled against one torch (its C++ ABI and CUDA): another torch needs another build of the same release.
@@ -32,8 +32,8 @@ def owner_of(package: str) -> str | None:
 
 def other_build(torch: str, part: str) -> bool:
     """Whether a torch from another index (2.6.0+cu126) brings its own release of this part."""
-    label = re.search(r"\+cu(\d\d)", torch)
-    made_for = re.search(r"-cu(\d\d)$", part)
+    label = re.search(r"\+cu([0-9][0-9])", torch)
+    made_for = re.search(r"-cu([0-9][0-9])$", part)
     return label is not None and (made_for is None or made_for[1] == label[1])
 
 
@@ -44,3 +44,8 @@ def orphans(installed: Mapping[str, str], versions: Mapping[str, str], chosen: M
         for name, version in versions.items()
         if version == ABSENT and installed.get(name, ABSENT) != ABSENT and name not in chosen
     )
+
+
+def install_order(package: str) -> tuple[bool, str]:
+    """Return the sort key of packages in plans, commands and reports: torch first, the others by name."""
+    return package != "torch", package

@@ -39,10 +39,10 @@ def brief(report: Report, style: Style) -> str:
     worst = [item for item in findings if item.severity == findings[0].severity][:_MOST_FINDINGS]
     in_full = [item for item in findings if item in worst or item.severity == Severity.ERROR]
     for finding in in_full:
-        if len(in_full) > 1:
+        if len(in_full) > 1 and not report.cases:
             page.gap()
         _finding(page, finding, report, titled=finding is not headlined(report))
-    if len(in_full) > 1 and len(in_full) < len(findings):
+    if 1 < len(in_full) < len(findings) and not report.cases:
         page.gap()
     for finding in findings:
         if finding not in in_full:
@@ -124,9 +124,10 @@ def _finding(page: Page, finding: Finding, report: Report, *, titled: bool) -> N
         _in_cases(page, finding, report)
     elif finding.message != finding.summary:
         page.say(finding.message, indent=2, hang=2)
-    decisive = [item for item in finding.evidence if needed(item)]
-    for evidence in decisive[:_MOST_EVIDENCE]:
-        page.say(_evidence(report, finding, evidence), indent=4, hang=6)
+    if not report.cases:  # the rows of a matrix differ; `-v` has the evidence of each
+        decisive = [item for item in finding.evidence if needed(item) and not _repeated(item, finding.message)]
+        for evidence in decisive[:_MOST_EVIDENCE]:
+            page.say(_evidence(report, finding, evidence), indent=4, hang=6)
     confirmation_lines(page, finding)
     if finding.severity != Severity.ERROR or not report.fixes:
         _own_fix(page, finding, report)
@@ -140,6 +141,12 @@ def _in_cases(page: Page, finding: Finding, report: Report) -> None:
             page.say(text, lead=f"{where(report, numbers)}:" if len(texts) > 1 else "", indent=2, hang=4)
     if len(texts) > MOST_MESSAGES:
         page.say(f"and {len(texts) - MOST_MESSAGES} similar messages", indent=2, hang=4)
+
+
+def _repeated(evidence: Evidence, message: str) -> bool:
+    """Return whether the message names the value found and the value needed."""
+    words = message.replace(" ", "")
+    return all(text in words for text in (str(evidence.fact.value), needed(evidence).replace(" ", "")))
 
 
 def _evidence(report: Report, finding: Finding, evidence: Evidence) -> str:
@@ -197,7 +204,7 @@ def numbered_fixes(page: Page, fixes: tuple[Fix, ...], *, commands_of_all: bool 
         page.say(headed, lead=f"  {number}", look="label", hang=4)
         lines = fix_lines(fix)
         if not commands_of_all:  # comments explain, and settings are in the title
-            lines = [line for line in lines if not line.startswith("#") and line not in fix.title]
+            lines = [line for line in lines if not line.startswith("#") and line not in title]
         if number == 1 or commands_of_all or (len(lines) == 1 and title != fix.title):
             for line in lines:
                 page.line(f"      {line}", "command")

@@ -42,14 +42,14 @@ def where(report: Report, numbers: Sequence[int]) -> str:
     if len(numbers) == len(report.cases):
         return f"all {len(numbers)} cases" if len(numbers) > 1 else label(report.cases[numbers[0]])
     environments = list(dict.fromkeys(case.environment for case in report.cases))
-    told = []
+    parts = []
     for environment in environments:
         cases = [report.cases[number] for number in numbers if report.cases[number].environment == environment]
         if not cases:
             continue
         blocks = "; ".join(_block(report, cases, environment))
-        told.append(f"{environment}: {blocks or 'every case'}" if len(environments) > 1 else blocks)
-    return "; ".join(told)
+        parts.append(f"{environment}: {blocks or 'every case'}" if len(environments) > 1 else blocks)
+    return "; ".join(parts)
 
 
 def _block(report: Report, cases: Sequence[Case], environment: str) -> list[str]:
@@ -59,13 +59,13 @@ def _block(report: Report, cases: Sequence[Case], environment: str) -> list[str]
     jobs_of: dict[str | None, tuple[str, ...]] = {}
     for gpu in dict.fromkeys(case.gpu for case in cases):
         jobs_of[gpu] = _names(case.workload for case in cases if case.gpu == gpu)
-    told = []
+    parts = []
     for jobs in dict.fromkeys(jobs_of.values()):
         gpus = _names(gpu for gpu, own in jobs_of.items() if own == jobs)
         named_gpus = "every GPU" if gpus == all_gpus and len(gpus) > 2 else ", ".join(gpus)
         named_jobs = "every job" if jobs == all_jobs and len(jobs) > 2 else ", ".join(jobs)
-        told.append(" · ".join(filter(None, (named_gpus, named_jobs))))
-    return [text for text in told if text]
+        parts.append(" · ".join(filter(None, (named_gpus, named_jobs))))
+    return [text for text in parts if text]
 
 
 def _names(given: Iterable[str | None]) -> tuple[str, ...]:
@@ -74,16 +74,16 @@ def _names(given: Iterable[str | None]) -> tuple[str, ...]:
 
 def messages(report: Report, finding: Finding) -> list[tuple[str, tuple[int, ...]]]:
     """What the finding says, and in which cases where it does not say the same in all."""
-    told: dict[str, list[int]] = {}
+    parts: dict[str, list[int]] = {}
     for number in finding.cases:
         for same in _same(report, number, finding):
-            told.setdefault(same.message, []).append(number)
-    if len(told) < 2:
+            parts.setdefault(same.message, []).append(number)
+    if len(parts) < 2:
         return [(finding.message, finding.cases)]
-    return [(message, tuple(numbers)) for message, numbers in told.items()]
+    return [(message, tuple(numbers)) for message, numbers in parts.items()]
 
 
-def told(report: Report, finding: Finding) -> str:
+def message_of(report: Report, finding: Finding) -> str:
     """Where it is found and what it says there, in one paragraph."""
     if not finding.cases:
         return finding.message
@@ -95,17 +95,17 @@ def told(report: Report, finding: Finding) -> str:
 
 def readings(report: Report, finding: Finding, evidence: Evidence) -> list[tuple[Fact, tuple[int, ...]]]:
     """The facts behind one piece of evidence: one, or what each case found where they differ."""
-    told: dict[str, tuple[Fact, list[int]]] = {}
+    parts: dict[str, tuple[Fact, list[int]]] = {}
     for number in finding.cases:
         for same in _same(report, number, finding):
             for item in same.evidence:
                 if item.key == evidence.key:
-                    found = told.setdefault(repr(item.fact.value), (item.fact, []))
+                    found = parts.setdefault(repr(item.fact.value), (item.fact, []))
                     if number not in found[1]:
                         found[1].append(number)
-    if len(told) < 2:
+    if len(parts) < 2:
         return [(evidence.fact, finding.cases)]
-    return [(fact, tuple(numbers)) for fact, numbers in told.values()]
+    return [(fact, tuple(numbers)) for fact, numbers in parts.values()]
 
 
 def _same(report: Report, number: int, finding: Finding) -> list[Finding]:
@@ -127,29 +127,31 @@ def rows(report: Report) -> list[Row]:
         key = (row.environment, row.workload, row.verdict, " ".join(row.findings), row.backends)
         made.setdefault(key, row)
         grouped.setdefault(key, []).append(case.gpu or "")
-    told = [replace(row, gpus=", ".join(filter(None, grouped[key]))) for key, row in made.items()]
-    order = {name: number for number, name in enumerate(dict.fromkeys((row.environment, row.workload) for row in told))}
-    return sorted(told, key=lambda row: order[row.environment, row.workload])
+    parts = [replace(row, gpus=", ".join(filter(None, grouped[key]))) for key, row in made.items()]
+    order = {
+        name: number for number, name in enumerate(dict.fromkeys((row.environment, row.workload) for row in parts))
+    }
+    return sorted(parts, key=lambda row: order[row.environment, row.workload])
 
 
 def backends_of(case: Case) -> str:
     """Which backend of each library runs in a case, or why none does."""
-    told = []
+    parts = []
     for item in case.predictions:
         library = library_title(item.library)
         if item.import_error is not None and item.import_error.holds:
-            told.append(f"{library} does not import")
+            parts.append(f"{library} does not import")
         elif not item.could_tell:
-            told.append(f"{library}: unknown")
+            parts.append(f"{library}: unknown")
         elif item.selected is None:
-            told.append(f"{library}: none")
+            parts.append(f"{library}: none")
         elif item.fails_at_run is not None:
-            told.append(f"{title_of(item, item.selected)} fails")
+            parts.append(f"{title_of(item, item.selected)} fails")
         else:
-            told.append(title_of(item, item.selected))
-    return ", ".join(told)
+            parts.append(title_of(item, item.selected))
+    return ", ".join(parts)
 
 
 def facts_behind(report: Report, finding: Finding) -> Facts:
-    """The facts that the finding speaks of: of several cases, those of the first in which it was found."""
+    """The facts of a finding: of several cases, those of the first in which it was found."""
     return report.cases[finding.cases[0]].facts if finding.cases else report.facts

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 from doctor.model import ABSENT, Report
+from doctor.util.printable import printable
 
-from .page import printable
 from .style import Style
 
 SPEC = "1.6"

@@ -15,17 +15,22 @@ def fixes(report: Report, style: Style) -> str:
     """Render RUN and ENV lines, to be placed after those that install the present releases."""
     lines = commands(report)
     out = [*head(report), *(text for name in undefined_variables(lines) for text in _argument(name))]
-    return "\n".join([*out, *map(_instruction, lines)]) + "\n"
+    for line in lines:
+        out += _argument(line.names[0], line.text) if line.computed else [_instruction(line)]
+    return "\n".join(out) + "\n"
 
 
-def _argument(name: str) -> Iterator[str]:
+def _argument(name: str, computed: str = "") -> Iterator[str]:
     """Yield the lines for a value that only a command can compute, which ENV cannot run."""
-    yield f"# to be given as a path: docker build --build-arg {name}=…"
+    how = f", the output of {flat(computed)} in the image" if computed else ""
+    yield f"# docker build --build-arg {name}=…{how}"
     yield f"ARG {name}"
     yield f'RUN test -n "${name}"'
 
 
 def _instruction(line: FixLine) -> str:
+    if line.foreign:
+        return shell_line(line)
     if line.kind == LineKind.SET:
         return f"ENV {line.names[0]}={flat(line.text)}"
     if line.kind == LineKind.UNSET:  # an image cannot unset what an earlier line sets

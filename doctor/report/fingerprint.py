@@ -1,4 +1,4 @@
-"""What makes two findings the same trouble, whatever line they stand in and however they are worded."""
+"""What makes two findings the same trouble, for any line and any wording."""
 
 from __future__ import annotations
 

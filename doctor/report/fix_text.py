@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from shlex import quote
@@ -22,7 +23,7 @@ EXTRAS = {"transformer-engine": "[pytorch]"}
 
 
 class LineKind(TextEnum):
-    """What a line asks for."""
+    """What a line does."""
 
     COMMAND = "command"
     SET = "set"  # an environment variable
@@ -38,6 +39,7 @@ class FixLine:
     kind: LineKind
     text: str
     names: tuple[str, ...] = ()
+    foreign: bool = False  # from a rule that is not built in: a script shows it as a comment
 
     @property
     def shown(self) -> str:
@@ -49,9 +51,14 @@ class FixLine:
         return f"# {self.text}" if self.kind == LineKind.NOTE else self.text
 
     @property
+    def computed(self) -> bool:
+        """Whether it sets a variable to the output of a command."""
+        return self.kind == LineKind.SET and _is_computed(self.text.strip('"'))
+
+    @property
     def runnable(self) -> bool:
-        """Whether a shell can run it."""
-        return self.kind in (LineKind.COMMAND, LineKind.SET, LineKind.UNSET)
+        """Whether a shell can run it, and a script may."""
+        return not self.foreign and self.kind in (LineKind.COMMAND, LineKind.SET, LineKind.UNSET)
 
 
 def alternative_lines(item: Remedy) -> list[str]:
@@ -60,8 +67,17 @@ def alternative_lines(item: Remedy) -> list[str]:
 
 
 def fix_lines(item: Fix) -> list[str]:
-    """Return the printed lines of a fix, packages first."""
-    return [line.shown for line in (*package_lines(item), *other_lines(item))]
+    """Return the printed lines of a fix."""
+    return [line.shown for line in ordered_lines(item)]
+
+
+def ordered_lines(item: Fix, *, held: bool = False) -> list[FixLine]:
+    """Return the lines of a fix in the order in which every format shows them: packages, variables, settings, code.
+
+    With `held` the packages that stay are named too, and what the plan notes comes first.
+    """
+    notes = [FixLine(LineKind.NOTE, text) for text in item.plan.notes] if held and item.changes_packages else []
+    return [*notes, *package_lines(item, held=held), *other_lines(item)]
 
 
 def no_pin_lead(finding: Finding) -> str:
@@ -81,12 +97,12 @@ def remedy_lines(item: Remedy) -> Iterator[FixLine]:
         yield from _install(kept, item.index_url)
     if item.build:
         yield FixLine(LineKind.NOTE, f"install the same release of `{item.build}` in a build for a CUDA of your driver")
-    yield from (_set(name, str(value)) for name, value in item.set_env.items())
+    yield from (_set(name, str(value), item.foreign) for name, value in item.set_env.items())
     if item.unset_env:
-        yield FixLine(LineKind.UNSET, "", tuple(item.unset_env))
+        yield FixLine(LineKind.UNSET, "", tuple(item.unset_env), item.foreign)
     yield from (_setting(name, value) for name, value in item.config.items())
     if item.call:
-        yield from _call(item.call)
+        yield from _call(item.call, item.foreign)
 
 
 def package_lines(item: Fix, *, held: bool = False) -> Iterator[FixLine]:
@@ -101,25 +117,27 @@ def package_lines(item: Fix, *, held: bool = False) -> Iterator[FixLine]:
 
 def other_lines(item: Fix) -> Iterator[FixLine]:
     """Yield the lines for variables, settings and code."""
-    unset = [change.name for change in item.changes if change.kind == ChangeKind.ENV and change.after in _GONE]
-    if unset:
-        yield FixLine(LineKind.UNSET, "", tuple(name.removeprefix("env.") for name in unset))
+    for foreign in (False, True):
+        removed = [change for change in item.changes if change.kind == ChangeKind.ENV and change.after in _GONE]
+        unset = tuple(change.name.removeprefix("env.") for change in removed if change.foreign == foreign)
+        if unset:
+            yield FixLine(LineKind.UNSET, "", unset, foreign)
     for change in item.changes:
         if change.kind == ChangeKind.ENV and change.after not in _GONE:
-            yield _set(change.name.removeprefix("env."), str(change.after))
+            yield _set(change.name.removeprefix("env."), str(change.after), change.foreign)
         elif change.kind == ChangeKind.CONFIG:
             yield _setting(change.name, change.after)
         elif change.kind == ChangeKind.CALL:
-            yield from _call(change.after or change.name)
+            yield from _call(change.after or change.name, change.foreign)
 
 
-def _set(name: str, value: str) -> FixLine:
-    return FixLine(LineKind.SET, _shell_value(value), (name,))
+def _set(name: str, value: str, foreign: bool) -> FixLine:
+    return FixLine(LineKind.SET, _shell_value(value), (name,), foreign)
 
 
-def _call(call: str) -> Iterator[FixLine]:
+def _call(call: str, foreign: bool) -> Iterator[FixLine]:
     kinds = {CallKind.COMMAND: LineKind.COMMAND, CallKind.CODE: LineKind.CODE, CallKind.ADVICE: LineKind.NOTE}
-    yield from (FixLine(kinds[call_kind(call)], line) for line in call.strip().splitlines())
+    yield from (FixLine(kinds[call_kind(call)], line, (), foreign) for line in call.strip().splitlines())
 
 
 def _install(packages: Mapping[str, str], index_url: str | None) -> Iterator[FixLine]:
@@ -149,5 +167,12 @@ def _setting(name: str, value: Any) -> FixLine:
 
 
 def _shell_value(text: str) -> str:
-    """Return the text quoted, except that the shell still expands a variable such as `$LD_LIBRARY_PATH` in it."""
+    """Return the text quoted, except that the shell still expands `$LD_LIBRARY_PATH` or runs one whole `$(command)`."""
+    if _is_computed(text):
+        return f'"{text}"'
     return f'"{text}"' if "$" in text and not set('"`\\\n').intersection(text) and "$(" not in text else quote(text)
+
+
+def _is_computed(value: str) -> bool:
+    """Return whether the value of a variable is the output of one command."""
+    return re.fullmatch(r"\$\([^$`\\\n]+\)", value) is not None

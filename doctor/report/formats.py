@@ -13,7 +13,7 @@ from typing import Any
 from doctor.errors import DoctorError
 from doctor.report.style import Style
 
-#: Format → module; imported when asked for.
+#: Format → module; imported when requested.
 FORMATS = {
     "text": "text", "json": "json", "sarif": "sarif", "junit": "junit", "github": "github", "markdown": "markdown",
     "gitlab": "gitlab", "html": "html", "shell": "shell", "docker": "docker", "uv": "uv", "conda": "conda",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from doctor.model import Finding, Report, Severity
+from doctor.util.printable import printable
 
-from .cases import told
+from .cases import message_of
 from .locations import place_of
-from .page import printable
 from .style import Style
 from .summary import conclusion
 from .text import details_text
@@ -34,7 +34,7 @@ def _finding(report: Report, finding: Finding) -> str:
     place = place_of(report, finding)
     properties = {"file": place.file, "line": str(place.line)} if place else {}
     properties["title"] = f"{finding.rule}: {finding.summary}"
-    message = f"{told(report, finding)}\n\n{details_text(report, finding)}"
+    message = f"{message_of(report, finding)}\n\n{details_text(report, finding)}"
     return _command(_COMMANDS[finding.severity], properties, message.rstrip("\n"))
 
 

@@ -1,16 +1,16 @@
-"""The findings as GitLab's code quality report, which a merge request shows beside the changed lines."""
+"""The findings as GitLab's code quality report, which a merge request shows next to the changed lines."""
 
 from __future__ import annotations
 
 import json
 
 from doctor.model import Finding, Report
+from doctor.util.printable import printable
 
-from .cases import told
+from .cases import message_of
 from .fingerprint import fingerprint
 from .locations import home_of
 from .markdown import rule_help
-from .page import printable
 from .style import Style
 
 #: Ours → one of GitLab's five.
@@ -26,7 +26,9 @@ def diagnosis(report: Report, style: Style) -> str:
 def _entry(report: Report, finding: Finding) -> dict[str, object]:
     place = home_of(report, finding)
     return {
-        "description": printable(f"{finding.summary}: {told(report, finding)}" if finding.message else finding.summary),
+        "description": printable(
+            f"{finding.summary}: {message_of(report, finding)}" if finding.message else finding.summary
+        ),
         "check_name": finding.rule,
         "fingerprint": fingerprint(finding),
         "content": {"body": rule_help(finding)},

@@ -26,11 +26,12 @@ from doctor.model import (
     Reason,
     Report,
 )
+from doctor.util.printable import printable
 
 from .cases import backends_of, messages, readings, where
 from .fix_text import alternative_lines, fix_lines, no_pin_lead
 from .locations import place_of
-from .page import printable
+from .memory_chart import memory_chart
 from .style import Style
 from .summary import (
     alone,
@@ -66,7 +67,7 @@ def rendered(name: str, view: dict[str, Any]) -> str:
     try:
         import jinja2
     except ImportError:
-        raise DoctorError("format `html` needs jinja2", "pip install 'attn-doctor[html]'") from None
+        raise DoctorError("format `html` needs jinja2", "`pip install jinja2`") from None
     folder = Path(__file__).parent
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_plain
@@ -93,6 +94,7 @@ def _view(report: Report) -> dict[str, Any]:
         "cases": [_case(report, case) for case in report.cases],
         "environments": len({case.environment for case in report.cases}),
         "predictions": [_prediction(item) for item in report.predictions],
+        "memory": None if report.cases else memory_chart(report.facts),
         "runs": report.runs,
         "fixes": [_fix(fix) for fix in report.fixes],
         "matrices": [_matrix(number, matrix) for number, matrix in enumerate(report.matrices, 1)],
@@ -114,7 +116,7 @@ def _finding(report: Report, number: int, finding: Finding) -> dict[str, Any]:
         "said": [(where(report, numbers) if many else "", text) for text, numbers in said],
         "evidence": [_evidence(item, readings(report, finding, item)) for item in finding.evidence],
         "no_pin_lead": no_pin_lead(finding),
-        "cures": [{"lines": alternative_lines(item), "it": item} for item in finding.alternatives],
+        "remedies": [{"lines": alternative_lines(item), "it": item} for item in finding.alternatives],
         "fixes": [n for n, fix in enumerate(report.fixes, 1) if finding.rule in fix.resolves],
         "where": "" if many else where(report, finding.cases),
     }
@@ -249,7 +251,7 @@ def _plain(value: Any) -> Any:
 
 
 def _prose(text: Any) -> Any:
-    """Text as it is, with what stands in backticks as code: a fact from a file must not become markup."""
+    """Text as it is, with text in backticks as code: a fact from a file must not become markup."""
 
     return Markup("").join(_spans(printable(" ".join(str(text).split())), Markup, escape))
 

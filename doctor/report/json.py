@@ -223,7 +223,7 @@ def _fix(item: Fix) -> dict[str, Any]:
             {
                 "kind": change.kind,
                 "name": change.name,
-                # design: the change set speaks of packages as `package, from, to, why, resolves`
+                # design: the change set names packages as `package, from, to, why, resolves`
                 **({"package": change.name} if change.kind == ChangeKind.PACKAGE else {}),
                 "from": change.before,
                 "to": change.after,

@@ -56,8 +56,8 @@ def _suite(report: Report, number: int, name: str) -> list[str]:
     )  # fmt: skip
     subject = [f"{name}: {text}" for name, text in pairs if text]
     skipped = sum(len(item.rules) for item in relevant(report))
-    told = [*subject, *(f"note: {note}" for note in report.notes)]
-    told += [_told(report, finding) for finding in report.findings if finding.severity != Severity.ERROR]
+    output = [*subject, *(f"note: {note}" for note in report.notes)]
+    output += [_told(report, finding) for finding in report.findings if finding.severity != Severity.ERROR]
     head = {
         "name": name, "package": "attn-doctor", "id": number, "timestamp": _now(), "hostname": "localhost",
         "tests": len(cases), "failures": failed, "errors": 0, "skipped": skipped,
@@ -67,7 +67,7 @@ def _suite(report: Report, number: int, name: str) -> list[str]:
         f"  <testsuite {' '.join(f'{key}={_attribute(str(value))}' for key, value in head.items())}>",
         f'    <properties><property name="tool" value={_attribute(report.tool)}/></properties>',
         *(f"    {case}" for case in cases),
-        f"    <system-out>{_text(chr(10).join(told))}</system-out>",
+        f"    <system-out>{_text(chr(10).join(output))}</system-out>",
         "    <system-err/>",
         "  </testsuite>",
     ]

@@ -1,4 +1,4 @@
-"""Where a finding is at home: the file and line that declare what it complains about, as far as sources tell."""
+"""The location of a finding: the file and line that declare what it reports, where sources name them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEEPEST = 4  # a version implies a build, which implies a library, which someth
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """A line of a file, and the fact that stands there."""
+    """A line of a file, and the fact in it."""
 
     file: str
     line: int
@@ -28,12 +28,12 @@ class SourceLocation:
 
 
 def place_of(report: Report, finding: Finding) -> SourceLocation | None:
-    """The line of the pin behind a finding: first of what would cure it, then of what it merely mentions."""
+    """The line of the pin behind a finding: first of what would fix it, then of what it only mentions."""
     return next(iter(places_of(report, finding)), None)
 
 
 def places_of(report: Report, finding: Finding) -> list[SourceLocation]:
-    """Every line that the evidence goes back to, each once; first the package that the best way out changes."""
+    """Every line that the evidence goes back to, each once; first the package that the best fix changes."""
     best = finding.alternatives[0].require if finding.alternatives else {}
 
     def stays(place: SourceLocation) -> bool:

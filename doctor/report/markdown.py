@@ -6,11 +6,11 @@ import re
 from html import escape
 
 from doctor.model import ChangeKind, Evidence, Fact, Finding, Fix, Prediction, Report
+from doctor.util.printable import printable
 
 from .cases import messages, readings, rows, where
 from .fix_text import alternative_lines, fix_lines, no_pin_lead
 from .locations import place_of
-from .page import printable
 from .proof import proof_text
 from .style import Style
 from .summary import (
@@ -66,8 +66,8 @@ def fixes(report: Report, style: Style) -> str:
     out = [f"## {_SIGNS[look]} {_prose(word)}: {_prose(sentence)}", "", *_fixes(report)]
     for finding in report.findings:
         myth = finding.myth and f"common wrong fix: {finding.myth}"
-        told = [text for text in (why_not(report, finding), myth) if text]
-        out += [f"- {finding.rule}: {_prose(text)}" for text in told]
+        texts = [text for text in (why_not(report, finding), myth) if text]
+        out += [f"- {finding.rule}: {_prose(text)}" for text in texts]
     if report.proof is not None:
         out += ["```", proof_text(report.proof).rstrip(), "```", ""]
     out += [f"> {_prose(note)}\n" for note in report.notes]
@@ -166,8 +166,8 @@ def _fix(fix: Fix) -> list[str]:
         f"{word} {', '.join(rules)}." for word, rules in (("Fixes", fix.resolves), ("Leaves", fix.leaves)) if rules
     ]
     out += ["", " ".join(effects), ""] if effects else [""]
-    for lead, told in (("Costs", fix.costs), ("No longer supported", fix.regressions)):
-        out += [f"{lead}: {_prose('; '.join(told))}.", ""] if told else []
+    for lead, texts in (("Costs", fix.costs), ("No longer supported", fix.regressions)):
+        out += [f"{lead}: {_prose('; '.join(texts))}.", ""] if texts else []
     return out + ([_prose(fix.note), ""] if fix.note else [])
 
 
@@ -216,12 +216,12 @@ def _assumed(report: Report) -> list[str]:
     assumed = [fact for fact in report.facts.values() if fact.assumed]
     if not assumed:
         return []
-    told = "; ".join(
+    texts = "; ".join(
         f"{_code(fact.key.removeprefix('workload.'))} = {_prose(shown(fact.value, fact.key))}: "
         + _prose(fact.source.removeprefix("assumed:").strip())
         for fact in assumed
     )
-    return [f"Assumptions (override with `--set`): {told}", ""]
+    return [f"Assumptions (override with `--set`): {texts}", ""]
 
 
 def _block(lines: list[str], language: str = "sh") -> list[str]:

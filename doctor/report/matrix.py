@@ -77,7 +77,7 @@ def _table(page: Page, matrix: Matrix) -> None:
 
 
 def _out_in_every_row(matrix: Matrix) -> dict[str, Reason]:
-    """Backends that one reason rules out whatever the feature, as where a package is not installed."""
+    """Backends that one reason rules out for every feature, as where a package is not installed."""
     found: dict[str, Reason] = {}
     for index, (backend, _) in enumerate(matrix.backends):
         cells = [row.cells[index] for row in matrix.rows]
@@ -108,7 +108,7 @@ def _first(cell: Candidate) -> Reason | None:
 
 
 def _note(reason: Reason | None, notes: dict[str, tuple[int, Reason]]) -> str:
-    """The number of a reason: one per rule, told with the values of the first row it is met in."""
+    """The number of a reason: one per rule, with the values of the first row that has it."""
     if reason is None:
         return ""
     number, _ = notes.setdefault(reason.rule, (len(notes) + 1, reason))
@@ -168,10 +168,10 @@ def _plain(values: Any) -> dict[str, Any]:
 def _reason(reason: Reason | None) -> dict[str, Any] | None:
     if reason is None:
         return None
-    told: dict[str, Any] = {"rule": reason.rule, "message": reason.message}
+    result: dict[str, Any] = {"rule": reason.rule, "message": reason.message}
     if reason.missing:
-        told["missing"] = list(reason.missing)
-    return told
+        result["missing"] = list(reason.missing)
+    return result
 
 
 _FORMATS = {"text": text, "json": json}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-import re
 import textwrap
+
+from doctor.util.printable import printable
 
 from .style import Style
 
@@ -19,7 +20,6 @@ LOOKS = {
     "command": "green",
     "dim": "dim",
 }
-_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 
 
 class Page:
@@ -79,10 +79,3 @@ class Page:
             text.highlight_regex(r"`[^`]+`", "bold")
             console.print(text, soft_wrap=True)
         return stream.getvalue()
-
-
-def printable(text: str) -> str:
-    """The text with control characters spelled out: a fact from a file must not steer the terminal."""
-    if text.isprintable():  # none of them is, and most text is: the pattern need not be compiled
-        return text
-    return re.sub(_CONTROL, lambda match: ascii(match[0])[1:-1], text)

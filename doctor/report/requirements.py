@@ -49,7 +49,7 @@ def _target(report: Report) -> str:
 
 
 def _flat(text: str) -> str:
-    """Return the text as one line, whatever a rule or a fact put into it."""
+    """Return the text as one line, for any text of a rule or a fact."""
     return " ".join(str(text).split())
 
 

@@ -31,7 +31,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading and the text below it."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -104,7 +104,8 @@ def as_markdown(page: RulePage) -> str:
             if block.kind == TEXT:
                 lines += [escaped(line) for line in block.lines]
             elif block.kind == CODE:
-                lines += ["```text", *block.lines, "```"]
+                fence = "`" * (2 + max(2, *(len(run) for line in block.lines for run in re.findall("`+", line)), 1))
+                lines += [f"{fence[1:]}text", *block.lines, fence[1:]]
             else:
                 lines += [_item(line) for line in block.lines]
     return "\n".join(lines) + "\n"
@@ -190,12 +191,15 @@ def _shown(value: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    """Markdown that shows `text` as it is; what stands in backticks is left alone."""
+    """Return Markdown that shows `text` as it is; text in backticks is left alone."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>#|])", r"\\\1", part) for part in parts)
+
+
+_LINK = r"https://[^\s<>\"\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]+"
 
 
 def _item(line: str) -> str:
     text = line.lstrip()
     margin = " " * 2 * (len(line) - len(text))  # Markdown wants four blanks a level
-    return f"{margin}- " + (f"<{text}>" if text.startswith("https://") else escaped(text))
+    return f"{margin}- " + (f"<{text}>" if re.fullmatch(_LINK, text) else escaped(text))

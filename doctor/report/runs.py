@@ -13,7 +13,7 @@ _CONFIRMED = {
     "inconclusive": ("dim", "run inconclusive"),
     "unpredicted": ("error", "seen in a run"),
 }
-#: Stages of the kernels' time that are told, and what people call them; most of it is the import of torch.
+#: Stages of the kernels' time that are shown, and their names; most of it is the import of torch.
 _STAGES = (("import", "import"), ("library", "libraries"), ("context", "CUDA context"), ("case", "cases"))
 
 
@@ -59,6 +59,6 @@ def timing_line(page: Page, report: Report) -> None:
 
 
 def _stages(report: Report) -> str:
-    told = [(name, report.timing.get(f"kernels.{stage}")) for stage, name in _STAGES]
-    parts = [f"{name} {seconds:.1f}" for name, seconds in told if seconds and seconds >= 0.05]
+    stages = [(name, report.timing.get(f"kernels.{stage}")) for stage, name in _STAGES]
+    parts = [f"{name} {seconds:.1f}" for name, seconds in stages if seconds and seconds >= 0.05]
     return f" ({', '.join(parts)})" if parts else ""

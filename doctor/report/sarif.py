@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from doctor.model import Case, Change, ChangeKind, Finding, Fix, Report
 
-from .cases import told
+from .cases import message_of
 from .fingerprint import fingerprint
 from .locations import SourceLocation, home_of, place_of_fact, places_of
 from .markdown import rule_help
@@ -18,7 +19,6 @@ from .text import finding_text
 from .undetermined import relevant
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-HOME = "https://github.com/OWNER/attn-doctor"  # as the documentation names the repository
 MOST_CHARACTERS = 1024  # of a description, by the documentation of GitHub code scanning
 MOST_TAGS = 20
 FINGERPRINT = "attnDoctor/v1"  # a new number when what goes into it changes
@@ -57,7 +57,19 @@ def no_diagnosis(tool: str, message: str, hint: str | None) -> str:
 
 def _driver(tool: str) -> dict[str, Any]:
     name, _, version = tool.partition(" ")
-    return {"name": name, "informationUri": HOME, "semanticVersion": version, "version": version}
+    driver = {"name": name, "semanticVersion": version, "version": version}
+    home = _home_page(name)
+    return {**driver, "informationUri": home} if home else driver
+
+
+def _home_page(distribution: str) -> str | None:
+    """Return the home page that the package metadata names: `[project.urls]` of pyproject.toml is its one place."""
+    try:
+        urls = metadata(distribution).get_all("Project-URL") or []
+    except PackageNotFoundError:  # a copied source tree
+        return None
+    pages = {label.strip().lower(): url.strip() for label, _, url in (text.partition(",") for text in urls)}
+    return pages.get("homepage") or pages.get("repository")
 
 
 def _log(run: dict[str, Any]) -> str:
@@ -91,7 +103,7 @@ def _result(report: Report, finding: Finding, index: int) -> dict[str, Any]:
         "ruleId": finding.rule,
         "ruleIndex": index,
         "level": finding.severity,
-        "message": {"text": told(report, finding)},
+        "message": {"text": message_of(report, finding)},
         "locations": [_location(finding, home_of(report, finding))],
         "partialFingerprints": {FINGERPRINT: fingerprint(finding)},
     }

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from doctor.model import Fix, InstallPlan, Report, Severity
+from doctor.util.printable import printable
 
-from .fix_text import FixLine, LineKind, other_lines, package_lines
-from .page import printable
+from .fix_text import FixLine, LineKind, ordered_lines, other_lines
 from .style import Style
 
 _USED = re.compile(r"\$\{?(\w+)")
@@ -53,11 +53,7 @@ def fragment(report: Report, lines_of: Callable[[Report, Fix, InstallPlan], Iter
 
 def commands(report: Report) -> list[FixLine]:
     """Return the lines of the recommended fix, with all packages held that stay."""
-    if not report.fixes:
-        return []
-    fix = report.fixes[0]
-    notes = [FixLine(LineKind.NOTE, text) for text in fix.plan.notes] if fix.changes_packages else []
-    return [*notes, *(package_lines(fix, held=True) if fix.changes_packages else ()), *other_lines(fix)]
+    return ordered_lines(report.fixes[0], held=True) if report.fixes else []
 
 
 def undefined_variables(lines: Sequence[FixLine]) -> list[str]:
@@ -68,5 +64,5 @@ def undefined_variables(lines: Sequence[FixLine]) -> list[str]:
 
 
 def flat(text: str) -> str:
-    """Return the text as one printable line, whatever a rule or a fact put into it."""
+    """Return the text as one printable line, for any text of a rule or a fact."""
     return printable(" ".join(text.split()))

@@ -39,13 +39,13 @@ def conclusion(report: Report) -> tuple[str, str, str]:
     skipped = relevant(report)
     if word == OK and skipped and not report.cases:
         more = f"{count(skipped)} skipped"
-        sentence = f"{sentence[:-1]}; {more})" if sentence.endswith(")") else f"{sentence} ({more})"
+        sentence = f"{sentence}; {more}" if sentence.endswith(")") else f"{sentence} ({more})"
     return look, word, sentence
 
 
 def verdict(report: Report) -> tuple[str, str, str]:
     """Return (look, FAIL | WARN | OK | INCOMPLETE, sentence) for the workload, or for several cases."""
-    settled = (*report.known, *report.ignored)
+    suppressed = (*report.known, *report.ignored)
     if report.cases:
         return _verdict_of_cases(report)
     errors = [finding for finding in report.findings if finding.severity == Severity.ERROR]
@@ -53,15 +53,15 @@ def verdict(report: Report) -> tuple[str, str, str]:
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         return "error", FAIL, f"{errors[0].summary}{more}"
-    had = any(finding.severity == Severity.ERROR for finding in settled)  # what breaks the predictions is no news
-    asked = () if had else report.predictions
-    broken = next((reason for item in asked if (reason := certain_failure(item)) is not None), None)
+    had = any(finding.severity == Severity.ERROR for finding in suppressed)  # what breaks the predictions is no news
+    judged = () if had else report.predictions
+    broken = next((reason for item in judged if (reason := certain_failure(item)) is not None), None)
     if broken is not None:
         return "error", FAIL, broken.message
-    none_left = next((item for item in asked if item.could_tell and item.selected is None), None)
+    none_left = next((item for item in judged if item.could_tell and item.selected is None), None)
     if none_left is not None:
         return "error", FAIL, f"no attention backend of {library_title(none_left.library)} serves this job"
-    runs_on = ", ".join(title_of(item, item.selected) for item in asked if item.selected)
+    runs_on = ", ".join(title_of(item, item.selected) for item in judged if item.selected)
     runs = f"; attention uses {runs_on}" if runs_on else ""
     if warnings:
         more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 else ""
@@ -72,10 +72,10 @@ def verdict(report: Report) -> tuple[str, str, str]:
             INCOMPLETE,
             f"{len(report.unread)} declared file{'s' if len(report.unread) > 1 else ''} not read",
         )
-    unknown = next((item for item in asked if not item.could_tell), None)
+    unknown = next((item for item in judged if not item.could_tell), None)
     if unknown is not None:
         return "unclear", INCOMPLETE, f"cannot predict the attention backend of {library_title(unknown.library)}"
-    if settled:
+    if suppressed:
         return "ok", OK, f"no new findings ({_suppressed(report)})"
     if not any(key.startswith("workload.") for key in report.facts):
         return "ok", OK, "no known problems in this environment; no workload was given"
@@ -115,9 +115,9 @@ def _verdict_of_cases(report: Report) -> tuple[str, str, str]:
         if not hit:
             continue
         word = next(word for look, word, _ in every if look == wanted)
-        told = [finding.summary for finding in report.findings if finding.severity == wanted]
-        more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-        what = f"{told[0]}{more}" if told else hit[0]
+        summaries = [finding.summary for finding in report.findings if finding.severity == wanted]
+        more = f" (and {len(summaries) - 1} more)" if len(summaries) > 1 else ""
+        what = f"{summaries[0]}{more}" if summaries else hit[0]
         return wanted, word, f"{len(hit)} of {len(every)} cases: {what}"
     if any(finding.severity == Severity.WARNING for finding in report.findings):  # of the project, not of a case
         return (
@@ -131,7 +131,7 @@ def _verdict_of_cases(report: Report) -> tuple[str, str, str]:
 
 
 def certain_failure(prediction: Prediction) -> Reason | None:
-    """What stops the library at import or in a step; None also where that could not be told."""
+    """What stops the library at import or in a step; None also where that is unknown."""
     for reason in (prediction.import_error, prediction.fails_at_run):
         if reason is not None and reason.holds:
             return reason
@@ -225,7 +225,7 @@ def shown(value: Any, key: str = "") -> str:
 def needed(evidence: Evidence) -> str:
     """What would clear this condition, as people say it."""
     text = evidence.needs
-    if text == ABSENT:  # the rule speaks of all who have it: only a variable is cured by its absence
+    if text == ABSENT:  # the rule is about everyone who has it: only a variable is fixed by its absence
         return "it unset" if evidence.key.startswith("env.") else ""
     if not text.startswith("not "):
         return "one" if text == "present" else text

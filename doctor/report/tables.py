@@ -11,9 +11,9 @@ from .summary import library_title, title_of
 _WIDEST = 40  # a cell that is wider pushes its line and no other
 
 
-def backend_lines(page: Page, prediction: Prediction, told: frozenset[str] = frozenset()) -> None:
-    """Write which backend is selected, and why the others are not; rules in `told` were explained above."""
-    _headline(page, prediction, told)
+def backend_lines(page: Page, prediction: Prediction, explained: frozenset[str] = frozenset()) -> None:
+    """Write which backend is selected, and why the others are not; rules in `explained` were explained above."""
+    _headline(page, prediction, explained)
     for candidate in prediction.candidates:
         if candidate.available is True:
             continue
@@ -51,16 +51,16 @@ def case_table(page: Page, report: Report) -> None:
     page.line(f"{len(report.cases)} cases:", "label")
     page.line("  " + "  ".join(f"{heads[index]:<{widths[index]}}" for index in shown) + "  attention backend", "dim")
     for row, line in zip(made, lines, strict=True):
-        told = "  ".join(f"{line[index]:<{widths[index]}}" for index in shown)
-        page.line(f"  {told}  {row.backends or '-'}", row.look, lead=0)
+        explained = "  ".join(f"{line[index]:<{widths[index]}}" for index in shown)
+        page.line(f"  {explained}  {row.backends or '-'}", row.look, lead=0)
 
 
-def _headline(page: Page, prediction: Prediction, told: frozenset[str] = frozenset()) -> None:
+def _headline(page: Page, prediction: Prediction, explained: frozenset[str] = frozenset()) -> None:
     library = library_title(prediction.library)
     refusal = prediction.import_error
     if refusal is not None and refusal.holds:
         page.say(
-            f"see {refusal.rule} above" if refusal.rule in told else told_reason(refusal),
+            f"see {refusal.rule} above" if refusal.rule in explained else told_reason(refusal),
             lead=f"{library} does not import:",
             look="error",
         )
@@ -73,7 +73,7 @@ def _headline(page: Page, prediction: Prediction, told: frozenset[str] = frozens
         reason = prediction.fails_at_run
         page.say(
             f"{title_of(prediction, prediction.selected)} is selected and fails at run time: "
-            + (f"see {reason.rule} above" if reason.rule in told else told_reason(reason)),
+            + (f"see {reason.rule} above" if reason.rule in explained else told_reason(reason)),
             lead=f"{library}:", look="error",
         )  # fmt: skip
     else:

@@ -35,9 +35,9 @@ def diagnosis(report: Report, style: Style) -> str:
         case_table(page, report)
     if report.predictions:
         page.gap()
-        told = frozenset(finding.rule for finding in report.findings)
+        explained = frozenset(finding.rule for finding in report.findings)
         for prediction in report.predictions:
-            backend_lines(page, prediction, told)
+            backend_lines(page, prediction, explained)
     run_lines(page, report)
     if report.fixes:
         page.gap()

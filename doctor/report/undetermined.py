@@ -34,18 +34,18 @@ def lines(report: Report, most: int | None = None) -> list[str]:
     for item in relevant(report):
         no_job = any(key.startswith("workload.") for key in item.missing) and "no workload" in item.problem
         (without_job if no_job else others).append(item)
-    told = []
+    shown = []
     if without_job:
         number = len({rule for item in without_job for rule in item.rules})
-        told.append(
+        shown.append(
             f"{number} need a workload, and none was given: describe the job with `--model config.json`, "
             "`--workload FILE` or `--set workload.KEY=VALUE`"
         )
     others.sort(key=lambda item: (-len(item.rules), item.missing))
-    told += [f"{_names(item, most)}: {item.problem or ', '.join(item.missing)}" for item in others[:most]]
+    shown += [f"{_names(item, most)}: {item.problem or ', '.join(item.missing)}" for item in others[:most]]
     if most is not None and len(others) > most:
-        told.append(f"and {len(others) - most} more combinations (`--format json` lists them all)")
-    return told
+        shown.append(f"and {len(others) - most} more combinations (`--format json` lists them all)")
+    return shown
 
 
 def _names(item: Undetermined, most: int | None) -> str:

@@ -2,12 +2,13 @@
 
 A backend may have parts (`te.fused` is one of three cuDNN sub-backends). Rules take parts out like backends; which
 part serves is the fact `te.fused.variant`, on which later rules may build, and the backend is out when none does.
-A workload that is cut into steps (`te.fused.steps`: context parallelism) asks the same of every step.
+A workload that is cut into steps (`te.fused.steps`: context parallelism) needs the same in every step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
@@ -37,8 +38,8 @@ class Predictor:
         if key in self._rulebook.decisions:
             return True
         prefix, _, rest = key.partition(".")
-        asked = rest in ("selected", "selected_by_default") or key.rpartition(".")[2] in _QUESTIONS
-        return asked and prefix in self._rulebook.by_prefix
+        predicted = rest in ("selected", "selected_by_default") or key.rpartition(".")[2] in _QUESTIONS
+        return predicted and prefix in self._rulebook.by_prefix
 
     def __call__(self, known: FactResolver, key: str) -> Fact | None:
         """The fact of `key`, or None when no prediction answers it."""
@@ -56,7 +57,7 @@ class Predictor:
             value, reasons = variant(self._rulebook, library, backend, known)
             return Fact(key, value, source) if value else unknown(key, source, _lacking(reasons))
         if question == "reached":
-            return Fact(key, reached(self._rulebook, library, backend, known), source, None, "could not tell")
+            return Fact(key, reached(self._rulebook, library, backend, known), source, None, "unknown")
         if question in ("step_variant", "step_refusal"):
             return _of_steps(self._rulebook, library, backend, known, self, question == "step_variant")
         if rest == "selected" and library.applies is not None and library.applies.holds(known) is False:
@@ -108,7 +109,7 @@ def predict(rulebook: Rulebook, library: Library, known: FactResolver) -> Predic
     ready = tuple(candidates)
     import_error = _first_runtime(rulebook, library, known, None)
     if import_error is not None and import_error.holds:
-        return Prediction(library.name, None, True, ready, None, import_error)
+        return Prediction(library.name, None, True, _refused(ready, import_error), None, import_error)
     prefill = None
     if library.choice:
         selected, could_tell = chosen(library.prefix, library.choice["decode"], known)
@@ -125,10 +126,18 @@ def predict(rulebook: Rulebook, library: Library, known: FactResolver) -> Predic
     return Prediction(library.name, selected, could_tell, ready, fails, import_error, prefill)
 
 
+def _refused(candidates: tuple[Candidate, ...], error: Reason) -> tuple[Candidate, ...]:
+    """Return the candidates of a library that cannot be imported: none is available, each for its own reason too."""
+    return tuple(
+        replace(item, available=False, reasons=(error, *(reason for reason in item.reasons if reason.holds)))
+        for item in candidates
+    )
+
+
 def variant(
     rulebook: Rulebook, library: Library, backend: str, known: FactResolver
 ) -> tuple[str | None, tuple[Reason, ...]]:
-    """(the part of `backend` that serves, `absent` for none, None for could not tell; what speaks against the rest)."""
+    """(the part of `backend` that serves, `absent` for none, None for unknown; the reasons against the rest)."""
     remembered = known.memo.get(backend)
     if remembered is not None:
         chosen, reasons = remembered
@@ -146,7 +155,7 @@ def variant(
 
 
 def reached(rulebook: Rulebook, library: Library, backend: str, known: FactResolver) -> bool | None:
-    """Whether the library's own filters let `backend` through to where its parts are asked."""
+    """Whether the library's own filters let `backend` through to where its parts are tested."""
     index = rulebook.support.get(library.name)
     inner = index.any_of(parts=True) if index else None
     if index is None or inner is None:
@@ -187,8 +196,8 @@ def _of_steps(
         if chosen == ABSENT:
             firm = next((reason for reason in reasons if reason.holds), None)
             shape = f"a step of {at_step.value('te.seqlen_q')} query and {at_step.value('te.seqlen_kv')} key tokens"
-            told = f"{shape} under mask {at_step.value('te.mask')}: {firm.message if firm else 'no part serves it'}"
-            return Fact(key, ABSENT if wants_variant else told, source)
+            refusal = f"{shape} under mask {at_step.value('te.mask')}: {firm.message if firm else 'no part serves it'}"
+            return Fact(key, ABSENT if wants_variant else refusal, source)
         if chosen is None:
             return unknown(key, source, _lacking(reasons))
         serving = chosen
@@ -204,19 +213,19 @@ def step_facts(text: str) -> Facts:
 def _judge(
     rulebook: Rulebook, library: Library, known: FactResolver, *, parts: bool, only: tuple[str, ...] | None = None
 ) -> Judged:
-    """Backend (or part) → what speaks against it, in the order in which the installed release filters."""
+    """Backend (or part) → the reasons against it, in the order in which the installed release filters."""
     index = rulebook.support.get(library.name)
     if index is None:
         return {}
     stages = _stages(library, known)
     found: dict[str, list[tuple[int, int, Reason]]] = {}
     for position, rule, holds in index.firing(known, parts):
-        struck = rule.disables if only is None else [backend for backend in rule.disables if backend in only]
-        if not struck:
+        disabling = rule.disables if only is None else [backend for backend in rule.disables if backend in only]
+        if not disabling:
             continue
         reason = _reason(rule, known, holds)
         rank = stages.get(rule.body.get("stage", ""), len(stages))
-        for backend in struck:
+        for backend in disabling:
             found.setdefault(backend, []).append((rank, position, reason))
     return {
         backend: tuple(reason for _, _, reason in sorted(reasons, key=_place)) for backend, reasons in found.items()
@@ -250,7 +259,7 @@ def _candidate(library: Library, backend: str, title: str, reasons: list[Reason]
 
 
 def order_that_counts(orders: Orders, known: FactResolver) -> tuple[str, ...] | None:
-    """The order of preference that counts for these facts; None when it cannot be told which."""
+    """The order of preference that counts for these facts; None when it is unknown which."""
     for when, order in orders:
         holds = True if when is None else when.holds(known)
         if holds:
@@ -261,7 +270,7 @@ def order_that_counts(orders: Orders, known: FactResolver) -> tuple[str, ...] | 
 
 
 def _select(orders: Orders, usable: Mapping[str, bool | None], known: FactResolver) -> tuple[str | None, bool]:
-    """(backend or None, whether it could be told). An unknown candidate ahead of a usable one decides nothing."""
+    """(backend or None, whether it is known). An unknown candidate ahead of a usable one decides nothing."""
     verdicts: set[tuple[str | None, bool]] = set()
     for when, order in orders:
         holds = True if when is None else when.holds(known)
@@ -286,7 +295,7 @@ def _first(order: tuple[str, ...], usable: Mapping[str, bool | None]) -> tuple[s
 def _first_runtime(
     rulebook: Rulebook, library: Library, known: FactResolver, serving: frozenset[str] | None
 ) -> Reason | None:
-    """What dies at import (`serving` None) or in a step; one that cannot be told only where nothing is certain."""
+    """What fails at import (`serving` None) or in a step; an unknown one only where nothing is certain."""
     index = rulebook.runtime.get(library.name)
     if index is None:
         return None
@@ -298,12 +307,12 @@ def _first_runtime(
 
 def _first_firing(index: RuleIndex, known: FactResolver, concerns: Callable[[Rule], bool]) -> Reason | None:
     """Return the reason of the first rule that fires; one that is undetermined only where no rule fires."""
-    struck: list[tuple[int, Rule, bool | None]] = []
+    disabling: list[tuple[int, Rule, bool | None]] = []
     for position, rule, holds in index.firing(known):
         if concerns(rule):
-            struck.append((position, rule, holds))
-    struck.sort(key=lambda item: (not item[2], item[0]))  # certain ones first, then the most specific
-    return _reason(struck[0][1], known, struck[0][2]) if struck else None
+            disabling.append((position, rule, holds))
+    disabling.sort(key=lambda item: (not item[2], item[0]))  # certain ones first, then the most specific
+    return _reason(disabling[0][1], known, disabling[0][2]) if disabling else None
 
 
 def _reason(rule: Rule, known: FactResolver, holds: bool | None) -> Reason:

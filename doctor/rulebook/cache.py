@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import stat
 import time
@@ -29,6 +30,8 @@ from doctor.util.resources import rules_dir
 
 from . import schema
 from .schema import read_file
+
+LOGGER = logging.getLogger(__name__)
 
 FORMAT = 6  # of the cache file
 MAX_BYTES = 64 * 1024 * 1024
@@ -115,7 +118,9 @@ def load_compiled(extra: tuple[str, ...] = ()) -> CompiledRules:
     cache = _cache_file(folders)
     stored = _read(cache, key) if cache is not None else None
     if stored is not None:
+        LOGGER.debug("rules read from %s", cache)
         return stored
+    LOGGER.debug("no valid cache at %s: reading %d rule files", cache, len(files))
     compiled = _compile([Path(stamp[0]) for stamp in files])
     if cache is not None and all(max(stamp[1], stamp[2]) < started - _RACY for stamp in files):
         _store(cache, key, compiled)
@@ -213,7 +218,7 @@ def _digest(content: bytes) -> str:
 
 
 def _store(cache: Path, key: str, compiled: CompiledRules) -> None:
-    """Write the cache so that a reader sees all of it or none, whatever other process writes it at the same time."""
+    """Write the cache so that a reader sees all of it or none, also while another process writes it."""
     index = json.dumps([(item.library, item.version_key, item.ids) for item in compiled.sections])
     libraries = json.dumps(compiled.libraries, separators=(",", ":"))
     content = "\n".join((index, libraries, *(item.text for item in compiled.sections))).encode("ascii")
@@ -225,6 +230,7 @@ def _store(cache: Path, key: str, compiled: CompiledRules) -> None:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(header + b"\n" + content)
         temporary.replace(cache)
-    except (OSError, ValueError):  # a read-only home or a full disk costs time, not the diagnosis
+    except (OSError, ValueError) as problem:  # a read-only home or a full disk costs time, not the diagnosis
+        LOGGER.debug("cannot write the cache of the rules: %s", problem)
         with suppress(OSError, ValueError):
             temporary.unlink(missing_ok=True)

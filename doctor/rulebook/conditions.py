@@ -1,4 +1,4 @@
-"""The one condition language of rules: few operators, three outcomes (True, False, None = could not tell).
+"""The one condition language of rules: few operators, three outcomes (True, False, None = unknown).
 
 A mapping of fact keys means *all hold*; `all:`, `any:` and `not:` nest. A wanted value is
 a version or number range (`">=2.1,<2.9"`), a literal, a list of literals, `present` or `absent`.
@@ -23,7 +23,7 @@ _OPPOSITE = {">=": "<", "<": ">=", "<=": ">", ">": "<=", "==": "!=", "!=": "=="}
 
 
 class FactLookup(Protocol):
-    """What a condition asks of the facts: a fact for every key, unknown ones with a problem."""
+    """What a condition reads of the facts: a fact for every key, unknown ones with a problem."""
 
     def look_up(self, key: str) -> Fact:
         """The fact of `key`; never raises for a key of the vocabulary."""
@@ -207,7 +207,7 @@ def _leaf(key: str, wanted: Any) -> Leaf:
         same = _understood_once(key, tuple(wanted))
     else:
         return _understood(key, wanted)
-    return Leaf(key, same.text, same.needs, same.test)  # a leaf of its own: lint tells the leaves of a rule apart
+    return Leaf(key, same.text, same.needs, same.test)  # a leaf of its own: lint separates the leaves of a rule
 
 
 @lru_cache(maxsize=4096)

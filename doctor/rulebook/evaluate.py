@@ -21,6 +21,7 @@ from doctor.model import (
 )
 
 from .backends import Predictor, order_that_counts
+from .conditions import parse_conditions
 from .messages import PLACEHOLDER, interpolate, missing_keys
 from .resolver import FactResolver
 from .rule import Rule, as_tuple
@@ -43,22 +44,22 @@ class Assessment:
 
 
 def know(
-    rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | None = None
+    rulebook: Rulebook, facts: Facts, implied: Mapping[str, Fact] | None = None
 ) -> tuple[FactResolver, dict[str, Prediction]]:
     """The look-up for these facts, with backend predictions (`te.selected`, `te.fused.available`) on demand."""
     predictor = Predictor(rulebook)
-    return FactResolver(facts, rulebook.implications, predictor, settled), predictor.predictions
+    return FactResolver(facts, rulebook.implications, predictor, implied), predictor.predictions
 
 
-def evaluate(rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | None = None) -> Assessment:
-    """Judge every rule on these facts; `settled` is what is known to follow from them (`ground`)."""
-    known, predictions = know(rulebook, facts, settled)
-    asked = [
+def evaluate(rulebook: Rulebook, facts: Facts, implied: Mapping[str, Fact] | None = None) -> Assessment:
+    """Judge every rule on these facts; `implied` is what is known to follow from them (`ground`)."""
+    known, predictions = know(rulebook, facts, implied)
+    considered = [
         library
         for library in rulebook.libraries.values()
         if library.prefix and known.has_workload and (library.applies is None or library.applies.holds(known))
     ]
-    for library in asked:
+    for library in considered:
         known.look_up(f"{library.prefix}.selected")
     findings: list[Finding] = []
     unclear: dict[tuple[str, ...], list[str]] = {}
@@ -71,11 +72,12 @@ def evaluate(rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | Non
         elif holds is None:
             unclear.setdefault(missing_keys(rule, known), []).append(rule.id)
     fired = {finding.rule for finding in findings}
-    findings = [  # a general rule is silent where a specific one tells the same
+    findings = [  # a general rule is silent where a specific one reports the same
         finding
         for finding in findings
         if not fired.intersection(as_tuple(rulebook.rules[finding.rule].body.get("yields_to")))
     ]
+    findings = [_with_reasons(rulebook, finding, known, tuple(predictions.values())) for finding in findings]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -_weight(rulebook, finding), finding.rule))
     undetermined = tuple(
         Undetermined(
@@ -83,8 +85,8 @@ def evaluate(rulebook: Rulebook, facts: Facts, settled: Mapping[str, Fact] | Non
         )
         for missing, rules in sorted(unclear.items())
     )
-    told = tuple(predictions[library.prefix] for library in asked if library.prefix in predictions)
-    return Assessment(tuple(findings), undetermined, told, known)
+    made = tuple(predictions[library.prefix] for library in considered if library.prefix in predictions)
+    return Assessment(tuple(findings), undetermined, made, known)
 
 
 def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | None:
@@ -104,12 +106,12 @@ def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | No
 
 
 def _weight(rulebook: Rulebook, finding: Finding) -> int:
-    """How specific a finding is: a cause that names more conditions is told before a general one."""
+    """How specific a finding is: a cause that names more conditions is reported before a general one."""
     return int(rulebook.rules[finding.rule].body.get("weight", 0)) * 100 + len(finding.evidence)
 
 
 def finding_of(rule: Rule, known: FactResolver, severity: Severity, message: str) -> Finding:
-    """What a rule that strikes tells the user: in these words and this grade, with the conditions that hold."""
+    """What a rule that triggers reports: message, severity, and the conditions that hold."""
     evidence = tuple(item for item in rule.when.evidence(known) if item.holds)
     return Finding(
         rule=rule.id,
@@ -127,6 +129,40 @@ def finding_of(rule: Rule, known: FactResolver, severity: Severity, message: str
         confirm=rule.body.get("confirm"),
         backends=rule.fails_at_run or rule.disables,
     )
+
+
+def _with_reasons(
+    rulebook: Rulebook, finding: Finding, known: FactResolver, predictions: tuple[Prediction, ...]
+) -> Finding:
+    """Return a finding that rests on a choice of backend with the remedies of what speaks against the backends."""
+    rule = rulebook.rules[finding.rule]
+    if "fix_reasons" not in rule.body:
+        return finding
+    return replace(finding, alternatives=all_alternatives(rulebook, rule, known, predictions))
+
+
+def all_alternatives(
+    rulebook: Rulebook, rule: Rule, known: FactResolver, predictions: tuple[Prediction, ...]
+) -> tuple[Remedy, ...]:
+    """Return the rule's fixes, after those of the rules against the backends of the library `fix_reasons` names."""
+    library = rule.body.get("fix_reasons")
+    reasons = (
+        reason.rule
+        for prediction in predictions
+        if prediction.library == library
+        for candidate in prediction.candidates
+        if candidate.available is False
+        for reason in candidate.reasons
+    )
+    named = [rulebook.rules[name] for name in dict.fromkeys(reasons) if name in rulebook.rules]
+    found = [
+        remedy
+        for item in named
+        for remedy in filled_alternatives(item, known)
+        if not remedy.when or parse_conditions(remedy.when).holds(known) is not False
+    ]
+    return tuple([*(remedy for number, remedy in enumerate(found) if remedy not in found[:number]),
+                  *filled_alternatives(rule, known)])  # fmt: skip
 
 
 def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
@@ -163,7 +199,7 @@ NO_BACKEND = "NO_BACKEND"
 def with_backend_findings(rulebook: Rulebook, assessment: Assessment) -> tuple[Finding, ...]:
     """The findings, and one for each library whose attention cannot run although no error says so."""
     findings = assessment.findings
-    if any(finding.severity == Severity.ERROR for finding in findings):
+    if any(finding.severity == Severity.ERROR or finding.assumption for finding in findings):
         return findings
     added = []
     for prediction in assessment.predictions:
@@ -176,15 +212,15 @@ def with_backend_findings(rulebook: Rulebook, assessment: Assessment) -> tuple[F
 
 
 def _nothing_left(rulebook: Rulebook, prediction: Prediction, known: FactResolver) -> Finding:
-    """Each candidate that counts with its first reason; what puts one of them back is a way out."""
+    """Each candidate that counts with its first reason; what enables one of them is a fix."""
     described = rulebook.libraries[prediction.library]
     library = described.body.get("title") or prediction.library
     order = order_that_counts(described.preferences, known) or ()
-    asked = [item for item in prediction.candidates if item.backend in order] or list(prediction.candidates)
-    if len(asked) == 1 and asked[0].reasons and asked[0].reasons[0].rule in rulebook.rules:
-        reason = asked[0].reasons[0]  # nothing else was asked for: the refusal itself is the finding
+    considered = [item for item in prediction.candidates if item.backend in order] or list(prediction.candidates)
+    if len(considered) == 1 and considered[0].reasons and considered[0].reasons[0].rule in rulebook.rules:
+        reason = considered[0].reasons[0]  # nothing else was requested: the refusal itself is the finding
         return finding_of(rulebook.rules[reason.rule], known, Severity.ERROR, reason.message)
-    rules = dict.fromkeys(candidate.reasons[0].rule for candidate in asked if candidate.reasons)
+    rules = dict.fromkeys(candidate.reasons[0].rule for candidate in considered if candidate.reasons)
     known_rules = [rulebook.rules[rule] for rule in rules if rule in rulebook.rules]
     return Finding(
         rule=NO_BACKEND,
@@ -192,12 +228,12 @@ def _nothing_left(rulebook: Rulebook, prediction: Prediction, known: FactResolve
         severity=Severity.ERROR,
         verdict=Verdict.FIRES,
         summary=f"no attention backend of {library} serves this job",
-        message="; ".join(map(_said, asked)),
+        message="; ".join(map(_said, considered)),
         why=f"{library} stops with an error when every backend is ruled out.",
         evidence=(),
         references=tuple(dict.fromkeys(source for rule in known_rules for source in rule.references)),
         alternatives=tuple(item for rule in known_rules for item in rule.alternatives),
-        backends=tuple(candidate.backend for candidate in asked),
+        backends=tuple(candidate.backend for candidate in considered),
     )
 
 

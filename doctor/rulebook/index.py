@@ -11,7 +11,7 @@ from .rule import Library, Rule
 
 #: (position among all rules, rule, what is left of its condition)
 Entry = tuple[int, "Rule", Condition]
-#: rules that all ask the same first: (that condition, or None, the rules)
+#: rules that all test the same first: (that condition, or None, the rules)
 Group = tuple["Leaf | None", tuple[Entry, ...]]
 
 
@@ -33,9 +33,9 @@ class RuleIndex:
         return iter(self.rules)
 
     def firing(self, known: FactResolver, parts: bool | None = None) -> Iterator[tuple[int, Rule, bool | None]]:
-        """(position, rule, True or None for could not tell) of every rule that is not plainly silent.
+        """(position, rule, True, or None for unknown) of every rule that is not plainly silent.
 
-        `parts`: only rules that speak of parts of backends (True), or only those that do not (False).
+        `parts`: only rules about parts of backends (True), or only those that do not (False).
         """
         version = known.value(self._key) if self._key else None
         plan = self._plans.get((version, parts))
@@ -51,7 +51,7 @@ class RuleIndex:
                     yield position, rule, holds and shared
 
     def any_of(self, parts: bool) -> Rule | None:
-        """Some rule that speaks of parts of backends, or does not."""
+        """Some rule about parts of backends, or some other rule."""
         return next((rule for rule in self.rules if parts == self._speaks_of_parts(rule)), None)
 
     def _speaks_of_parts(self, rule: Rule) -> bool:

@@ -1,4 +1,4 @@
-"""Backends × features for one environment: the prediction asked once per feature, each a change to one workload."""
+"""Backends × features for one environment: one prediction per feature, each a change to one workload."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .resolver import FactResolver
 from .rule import Library
 from .rulebook import Rulebook
 
-#: What is asked about where the job does not say: a plain causal language model in training.
+#: What is assumed where the job does not say: a plain causal language model in training.
 BASE: Mapping[str, Any] = {
     "workload.dtype": "bfloat16",
     "workload.head_dim_qk": 128,
@@ -29,7 +29,7 @@ BASE: Mapping[str, Any] = {
     "workload.qkv_layout": "bshd_bshd_bshd",
     "workload.training": True,
 }
-#: Frameworks to ask about where the job names none, each where its package is there.
+#: Frameworks to predict where the job names none, each where its package is there.
 FRAMEWORKS = {
     "transformer_engine": "transformer-engine.version",
     "torch_sdpa": "torch.version",
@@ -37,7 +37,7 @@ FRAMEWORKS = {
     "vllm": "vllm.version",
 }
 _GPUS_SHOWN = 4  # heat maps on one page; each is some forty rows
-#: Who can be asked for TransformerEngine's layouts, FP8 and context parallelism.
+#: Frameworks with TransformerEngine's layouts, FP8 and context parallelism.
 _TE = ("transformer_engine", "megatron")
 #: Who decodes from a KV cache of blocks.
 _SERVERS = ("vllm", "sglang")
@@ -66,9 +66,9 @@ def matrices(rulebook: Rulebook, facts: Facts) -> tuple[Matrix, ...]:
             if library.prefix and library.name not in found and library.applies and library.applies.holds(known):
                 found[library.name] = _matrix(rulebook, library, base, framework)
     if not found:
-        asked = f"of `{named}`" if named else "of the frameworks it knows"
+        scope = f"of `{named}`" if named else "of the frameworks it knows"
         raise NoDiagnosis(
-            f"no backends {asked} can be judged here",
+            f"no backends {scope} can be judged here",
             "name the environment with `--python PATH` or `--facts FILE`, and a `workload.framework`",
         )
     return tuple(found.values())

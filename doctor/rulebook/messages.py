@@ -17,7 +17,7 @@ _WITH_UNIT = re.compile(rf"{PLACEHOLDER.pattern}( bytes\b)?")
 
 
 def missing_keys(rule: Rule, known: FactResolver) -> tuple[str, ...]:
-    """The given-able facts for want of which the rule is undetermined."""
+    """The missing facts, of those a user can give, that leave the rule undetermined."""
     keys: dict[str, None] = {}
     for evidence in rule.when.evidence(known):
         if evidence.holds is None:

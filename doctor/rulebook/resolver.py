@@ -34,10 +34,10 @@ class FactResolver:
         facts: Facts,
         implications: Implications | None = None,
         predict: Callable[[FactResolver, str], Fact | None] | None = None,
-        settled: Mapping[str, Fact] | None = None,
+        implied: Mapping[str, Fact] | None = None,
     ) -> None:
         self._given = facts
-        self._cache: dict[str, Fact] = {**settled, **dict(facts.items())} if settled else dict(facts.items())
+        self._cache: dict[str, Fact] = {**implied, **dict(facts.items())} if implied else dict(facts.items())
         self.memo: dict[str, Any] = {}  # what a prediction worked out on the way, so that it is done once
         self._implications = implications or {}
         self._predict = predict
@@ -51,7 +51,7 @@ class FactResolver:
         return found
 
     def with_(self, facts: Facts, predict: Callable[[FactResolver, str], Fact | None] | None) -> FactResolver:
-        """The same knowledge with some facts replaced; everything that follows is worked out anew."""
+        """The same knowledge with some facts replaced; everything that follows is derived again."""
         return FactResolver(self._given.with_(*facts.values()), self._implications, predict)
 
     def settle(self, fact: Fact) -> None:
@@ -106,7 +106,7 @@ class FactResolver:
         if key.startswith("env."):
             return Fact(key, ABSENT, "not set")
         if key.startswith("ranks."):
-            return Fact(key, ABSENT, "no other rank was asked")
+            return Fact(key, ABSENT, "no other rank was compared")
         known_term = term(key)
         if key.startswith("workload."):
             if self.has_workload and known_term.default is not None:

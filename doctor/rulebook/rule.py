@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from doctor.model import ABSENT, FixSafety, Remedy, Severity
+from doctor.util.resources import rules_dir
 
 from .conditions import Condition, Deferred, parse_conditions
 from .decisions import DecisionList
@@ -15,7 +17,7 @@ from .decisions import DecisionList
 
 @dataclass(frozen=True)
 class Rule:
-    """One flaw or one support limit, as its file says it; `when` is parsed when first asked for."""
+    """One flaw or one support limit, as in its file; `when` is parsed at its first use."""
 
     id: str
     library: str
@@ -45,7 +47,7 @@ class Rule:
 
     @cached_property
     def fails_at_run(self) -> tuple[str, ...]:
-        """The backends that are selected all the same and then die in a step."""
+        """The backends that are selected and then fail in a step."""
         return as_tuple(self.body.get("fails_at_run"))
 
     @cached_property
@@ -62,7 +64,7 @@ class Rule:
 
     @property
     def weight(self) -> int:
-        """How much more specific than its equals: the higher is told first."""
+        """How much more specific than its equals: the higher is reported first."""
         return int(self.body.get("weight", 0))
 
     @property
@@ -77,8 +79,9 @@ class Rule:
 
     @cached_property
     def alternatives(self) -> tuple[Remedy, ...]:
-        """The ways out, best first."""
-        return tuple(_alternative(item) for item in self.body.get("fix") or ())
+        """The fixes, best first."""
+        foreign = not is_built_in(self.path)
+        return tuple(_alternative(item, foreign) for item in self.body.get("fix") or ())
 
 
 #: (condition or None, backends best first): the first entry whose condition holds counts
@@ -192,7 +195,12 @@ def _backend(item: Mapping[str, Any]) -> Backend:
     return Backend(item["id"], item["title"], item.get("part_of"), str(item.get("unfused")).lower() == "true")
 
 
-def _alternative(item: Mapping[str, Any]) -> Remedy:
+def is_built_in(path: str) -> bool:
+    """Return whether a rule file belongs to the rulebook that ships with attn-doctor."""
+    return os.path.abspath(path).startswith(f"{rules_dir()}{os.sep}")  # noqa: PTH100 - for every rule: no Path
+
+
+def _alternative(item: Mapping[str, Any], foreign: bool) -> Remedy:
     return Remedy(
         require=item.get("require") or {},
         set_env=item.get("set_env") or {},
@@ -205,4 +213,5 @@ def _alternative(item: Mapping[str, Any]) -> Remedy:
         then=item.get("then") or {},
         when=item.get("when") or {},
         build=item.get("build"),
+        foreign=foreign,
     )

@@ -1,4 +1,4 @@
-"""What a rule file and a library file may say; a fault is told with file, line and the nearest known key."""
+"""What a rule file and a library file may say; a fault is reported with file, line and the nearest known key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import nearest, parse_version
 from doctor.model import ABSENT, SEVERITIES
-from doctor.util.yaml_text import Lines, parse_yaml, read_text
+from doctor.util.reading import read_text
+from doctor.util.variables import is_kernel_switch, is_variable_name
+from doctor.util.yaml_text import Lines, parse_yaml
 
 from .shape import At, Check, Shape
 
@@ -75,7 +77,7 @@ def check_rule(shape: Shape, content: Any) -> None:
         (),
         {
             "id": text, "name": text, "since": text, "summary": text, "why": text, "message": text,
-            "stage": text, "category": text, "no_pin": text, "myth": text, "import_error": text,
+            "stage": text, "category": text, "no_pin": text, "myth": text, "import_error": text, "fix_reasons": text,
             "references": texts, "signatures": texts, "yields_to": texts, "disables": texts, "fails_at_run": texts,
             "severity": shape.choice(SEVERITIES), "weight": shape.integer, "when": condition,
             "needs": shape.values(shape.fact_key, text),
@@ -92,13 +94,36 @@ def check_rule(shape: Shape, content: Any) -> None:
 def _confirm(shape: Shape, value: Any, at: At) -> None:
     checks: dict[str, Check] = {
         "kernel": shape.text,
-        "request": shape.values(shape.text, _anything),
+        "request": lambda request, here: _request(shape, request, here),
         "bad_if_any": shape.items(shape.values(shape.text, _anything)),  # on what the kernel saw, no facts
     }
     shape.mapping(value, at, checks, ("kernel",))
 
 
+def _request(shape: Shape, value: Any, at: At) -> None:
+    """Check a kernel's request; its `env` may hold switches only, since any other variable could make it run code."""
+    shape.values(shape.text, _anything)(value, at)
+    variables = value.get("env")
+    if variables is None:
+        return
+    if not isinstance(variables, dict):
+        raise shape.fault((*at, "env"), "`env` needs a mapping of variables")
+    for name, text in variables.items():
+        if not is_kernel_switch(name, text):
+            hint = "only switches of attention libraries, such as NVTE_FLASH_ATTN, with plain values"
+            raise shape.fault((*at, "env"), f"a kernel does not take the variable `{name}` with this value", hint)
+
+
 def _fix(shape: Shape, value: Any, at: At) -> None:
+    def variable(name: Any, here: At) -> None:
+        if not is_variable_name(name):
+            raise shape.fault(here, f"`{name}` is not the name of an environment variable")
+
+    def unset(names: Any, here: At) -> None:
+        shape.texts(names, here)
+        for name in names if isinstance(names, list) else [names]:
+            variable(name, here)
+
     def specifier(text: Any, here: At) -> None:
         if text == ABSENT:  # the distribution is to be uninstalled
             return
@@ -129,7 +154,7 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
 
     checks: dict[str, Check] = {
         "require": shape.values(lambda key, here: distribution(shape, key, here), specifier),
-        "set_env": shape.values(shape.text, shape.text), "unset_env": shape.texts,
+        "set_env": shape.values(variable, shape.text), "unset_env": unset,
         "config": shape.values(setting, shape.fact_value), "call": shape.text, "note": shape.text,
         "safe": shape.boolean, "index_url": url, "when": shape.condition, "build": shape.choice(BUILDS),
         "then": shape.values(shape.fact_key, outcome),

@@ -18,7 +18,7 @@ Check = Callable[[Any, At], None]
 
 @dataclass(frozen=True)
 class Shape:
-    """One file under examination: where it is and on which line each part stands."""
+    """One file under examination: where it is and the line of each part."""
 
     path: str
     lines: Lines
@@ -116,7 +116,7 @@ class Shape:
             self._told(lambda: parse(at[-1], value), at)
 
     def condition(self, when: Any, at: At) -> None:
-        """A `when:` mapping, each leaf told by its own line."""
+        """A `when:` mapping, each leaf with its own line."""
         if not isinstance(when, dict) or not when:
             raise self.fault(at, "a condition needs a mapping of fact keys")
         for key, wanted in when.items():
@@ -137,7 +137,7 @@ class Shape:
 
 
 def _name(at: At) -> str:
-    """How a part is called in a sentence: its key, or the key of the list it stands in."""
+    """How a part is called in a sentence: its key, or the key of its list."""
     named = [part for part in at if not part.isdigit()]
     if not named:
         return "a rule file"

@@ -1,8 +1,8 @@
-"""What several cases share, judged once, so that each asks only what is left.
+"""What several cases share, judged once, so that each evaluates only what is left.
 
-Nothing here says which rules those are. What the cases have in common is asked every condition with the rest held back
-(the GPU and the job of an environment; the releases that a range admits); an answer that would need it cannot be had,
-any other holds in every case.
+Nothing here says which rules those are. Every condition is evaluated on what the cases have in common, with the rest
+held back (the GPU and the job of an environment; the releases that a range admits); an answer that needs it is
+missing, any other holds in every case.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DependsOnCase(Exception):
 
 
 class SharedResolver(FactResolver):
-    """The look-up for what cases share; whoever asks for more hears `DependsOnCase`."""
+    """The look-up for what cases share; any other key raises `DependsOnCase`."""
 
     __slots__ = ("_held_back", "_open")
 
@@ -57,8 +57,8 @@ class SharedResolver(FactResolver):
         raise DependsOnCase  # a prediction that changes facts to see what follows: never of what is shared alone
 
     @property
-    def settled(self) -> Mapping[str, Fact]:
-        """Every fact that was asked for and that nothing held back changes."""
+    def implied(self) -> Mapping[str, Fact]:
+        """Every fact that was read and that nothing held back changes."""
         return self._cache
 
 
@@ -68,7 +68,7 @@ class SharedEvaluation:
 
     facts: Facts
     rulebook: Rulebook
-    settled: Mapping[str, Fact]
+    implied: Mapping[str, Fact]
 
     def carries(self, facts: Facts) -> bool:
         """Whether these facts differ from the environment's in nothing but the GPU and the job."""
@@ -77,7 +77,7 @@ class SharedEvaluation:
 
     def evaluate(self, facts: Facts) -> Assessment:
         """What `evaluate` with the whole rulebook says of a case in this environment."""
-        return evaluate(self.rulebook, facts, self.settled)
+        return evaluate(self.rulebook, facts, self.implied)
 
 
 class SharedEvaluations:
@@ -105,7 +105,7 @@ def share_evaluation(rulebook: Rulebook, facts: Facts) -> SharedEvaluation:
         for rule in rulebook.rules.values()
         if rule.severity is not None and verdict(rule.when, known) is not False
     ]
-    return SharedEvaluation(own, rulebook.only(left), known.settled)
+    return SharedEvaluation(own, rulebook.only(left), known.implied)
 
 
 def shared_by(rulebook: Rulebook, cases: Sequence[Facts]) -> SharedResolver:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.util.resources import programs_dir
+from doctor.util.variables import is_kernel_switch
 
 from .result import KernelOutcome, KernelResult
 from .run import PrewarmedProcess, run_program
@@ -118,11 +119,15 @@ def spent(results: Mapping[str, Sequence[KernelResult]]) -> dict[str, float]:
 
 
 def environment_of(request: Mapping[str, Any]) -> Environment:
-    """Return the variables that a request sets (null: removes) before anything is imported."""
+    """Return the variables that a request sets (null: removes) before anything is imported.
+
+    Requests come from rules, which are data: what is no switch of an attention library is left out.
+    """
     wanted = request.get("env")
     if not isinstance(wanted, Mapping):
         return ()
-    return tuple(sorted((str(name), None if value is None else str(value)) for name, value in wanted.items()))
+    switches = ((name, value) for name, value in wanted.items() if is_kernel_switch(name, value))
+    return tuple(sorted((str(name), None if value is None else str(value)) for name, value in switches))
 
 
 def _without_env(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from typing import IO
 from doctor.errors import reason_of
 
 from .result import signal_name
+
+LOGGER = logging.getLogger(__name__)
 
 TAIL = 256 << 10  # bytes of output that are kept
 FLOOD = 256 << 20  # bytes of output after which a program is stopped
@@ -90,6 +93,7 @@ def run_child(
             _end(process)
         code = None if trouble else process.returncode
         seconds = round(time.monotonic() - began, 3)
+        LOGGER.debug("%s: %s after %.1f s", command[0], trouble or f"exit code {code}", seconds)
         return Ran(tuple(command), code, _tail(out), _tail(err), seconds, trouble, _unread(Path(log.name)))
 
 

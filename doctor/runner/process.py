@@ -1,11 +1,12 @@
 """One process of a kernel program in the target interpreter: start it, read its results, end its process group.
 
-The program may print, fork, hang, die of a signal or never start: whatever happens is the result of the current case.
+The program may print, fork, hang, be killed by a signal or never start: what happens is the result of the current case.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pathlib
 import selectors
@@ -18,6 +19,8 @@ from typing import Any
 from .process_group import ParentDeathPipe, end_requested, kill, reap_killed, status_of
 from .result import KernelOutcome, KernelResult, signal_name, stage_of
 
+LOGGER = logging.getLogger(__name__)
+
 Request = Mapping[str, Any]
 Overlay = Mapping[str, "str | None"]
 
@@ -25,7 +28,7 @@ CONTRACT = 1
 AHEAD = "--ahead"
 #: Folder with the kernel package inside the run folder, named so that it shadows no library.
 PACKAGE = "attn_doctor_kernels"
-PIPE_HOLDS = 32 << 10  # bytes that a pipe takes at once, even if nobody reads
+PIPE_HOLDS = 32 << 10  # bytes that a pipe takes at once, even without a reader
 MAX_LINE = 8 << 20  # a longer line is no result
 STDERR_TAIL = 8 << 10
 
@@ -76,6 +79,7 @@ class KernelProcess:
                     pass_fds=self.death_pipe.child_ends,
                 )
                 self.death_pipe.attach(self.process.pid)
+                LOGGER.debug("%s started for %s in process %d", python, program, self.process.pid)
         except (OSError, ValueError) as error:
             text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             self.problem = f"cannot start `{python}`: {text}"
@@ -158,7 +162,7 @@ class KernelProcess:
         return False
 
     def check_interrupt(self) -> None:
-        """Raise KeyboardInterrupt if a signal asked the doctor to end; called repeatedly while waiting."""
+        """Raise KeyboardInterrupt if a signal ends the doctor; called repeatedly while waiting."""
         if end_requested():
             raise KeyboardInterrupt
 
@@ -223,7 +227,7 @@ class KernelProcess:
         return spent
 
     def _result_of_dead_process(self, status: int | None, timed_out: bool, timeout: float) -> KernelResult:
-        """Return the result of a process that died or did not answer in time."""
+        """Return the result of a process that ended or did not answer in time."""
         tail = self._tail_text()
         at = f" at step `{self.where}`" if self.where else " before it took the request"
         last = tail.strip().rsplit("\n", 1)[-1][:500]

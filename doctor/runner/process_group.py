@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-#: Signals that ask a program to end: Ctrl-C, Ctrl-\, a scheduler, a closed terminal.
+#: Signals that end a program: Ctrl-C, Ctrl-\, a scheduler, a closed terminal.
 END_SIGNALS = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP")
 LAST_WAIT = 10.0  # seconds to wait for a killed process: one that hangs in a driver never ends
 
@@ -57,13 +57,13 @@ class ParentDeathPipe:
 
 
 def end_requested() -> bool:
-    """Return whether a signal asked the doctor to end: loops in every thread must stop waiting."""
+    """Return whether a signal ends the doctor: loops in every thread must stop waiting."""
     return _end_requested
 
 
 @contextlib.contextmanager
 def graceful_shutdown() -> Iterator[None]:
-    """Raise KeyboardInterrupt on a signal that asks to end, and tell all threads through `end_requested`.
+    """Raise KeyboardInterrupt on a signal to end, and notify all threads through `end_requested`.
 
     An ignored signal stays ignored (`nohup`, a background job of a script), and so does a handler that was installed
     by others. Within another such block, and outside the main thread, this does nothing.
@@ -97,7 +97,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
         process.kill()
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
-            with contextlib.suppress(OSError):  # buffered data that nobody reads any more
+            with contextlib.suppress(OSError):  # buffered data without a reader
                 pipe.close()
     _killed.append(process)
 

@@ -17,7 +17,7 @@ class KernelOutcome(TextEnum):
     REFUSED = "refused"  # the stack declined the workload
     UNAVAILABLE = "unavailable"  # a package, device or entry point is missing
     FAILED = "failed"  # an exception
-    CRASHED = "crashed"  # the process died
+    CRASHED = "crashed"  # the process was killed or aborted
     TIMEOUT = "timeout"
 
 

@@ -1,11 +1,13 @@
-"""Run a kernel program in the target interpreter and return one result per case, whatever that program does.
+"""Run a kernel program in the target interpreter and return one result per case, for any behaviour of that program.
 
-The program may print, fork, hang, die of a signal or never start: each costs at most the case it happened in, and what
-happened is the result. The program's side of the protocol is `kernels/protocol.py`.
+The program may print, fork, hang, be killed by a signal or never start: each costs at most the case it happened in, and
+what happened is the result. The program's side of the protocol is `kernels/protocol.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ from .result import ENDED_PROCESS, KernelResult
 
 #: Steps that every program which announces them takes first.
 SHARED_STEPS = ("import torch", "cuda context")
+_RUN_FOLDER = "attn-doctor-run-"  # with the number of the process behind it
 SNIPPET = "snippet"  # the name of a program that is given as text
 
 
@@ -30,7 +33,8 @@ def make_run_folder(programs: Mapping[str, str] | None = None) -> Path:
     """
     folder = None
     try:
-        folder = Path(tempfile.mkdtemp(prefix="attn-doctor-"))
+        folder = Path(tempfile.mkdtemp(prefix=f"{_RUN_FOLDER}{os.getpid()}-"))
+        _remove_left_over(folder.parent)
         package = folder / PACKAGE
         shutil.copytree(kernels_dir(), package, ignore=shutil.ignore_patterns("__pycache__"))
         for part in (package, *(path for path in package.rglob("*") if path.is_dir())):
@@ -42,6 +46,27 @@ def make_run_folder(programs: Mapping[str, str] | None = None) -> Path:
             shutil.rmtree(folder, ignore_errors=True)
         raise NoDiagnosis(f"cannot write temporary files: {reason_of(problem)}") from None
     return folder
+
+
+def _remove_left_over(place: Path) -> None:
+    """Remove the run folders of doctors of this user that were killed."""
+    with os.scandir(place) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(_RUN_FOLDER)]
+    for name in names:
+        owner = name.removeprefix(_RUN_FOLDER).partition("-")[0]
+        with contextlib.suppress(OSError, ValueError):
+            if int(owner) != os.getpid() and (place / name).lstat().st_uid == os.getuid() and _has_ended(int(owner)):
+                shutil.rmtree(place / name, ignore_errors=True)
+
+
+def _has_ended(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 class PrewarmedProcess:
@@ -149,5 +174,5 @@ def run_alone(python: str, script: str, *, timeout: float, env: Overlay | None =
 
 
 def is_shared_failure(result: KernelResult) -> bool:
-    """Return whether the process died in a step that every case takes."""
+    """Return whether the process ended in a step that every case takes."""
     return result.outcome in ENDED_PROCESS and (result.where or "").lower() in SHARED_STEPS

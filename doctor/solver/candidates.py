@@ -62,7 +62,7 @@ def _named(stack: PackageSet, package: str, wanted: str) -> str | None:
 
 
 def _parts_install(stack: PackageSet, release: Release) -> bool:
-    """Whether everything it pins exactly can be had on the platform, as far as that is on record."""
+    """Whether everything it pins exactly is available for the platform, as far as that is on record."""
     for part, pin in stack.bundled_packages(release.package, release.version).items():
         found = stack.index.release(part, pin)
         if found is not None and not found.installs_on(stack.platform):

@@ -40,7 +40,7 @@ class Traced(FactResolver):
         return super().look_up(key)
 
     def with_(self, facts: Facts, predict: Any) -> FactResolver:
-        """The same with some facts replaced; it goes on remembering in the same place."""
+        """The same with some facts replaced; it shares the memory."""
         changed = Traced(self.given.with_(*facts.values()), self._implications, predict)
         changed.reads = self.reads
         return changed
@@ -178,16 +178,16 @@ class Causes:
         rules = [rule for _, rule, holds in (index.firing(known) if index else ()) if holds]
         for backend in library.backends:
             if backend.part_of is None and backend.id not in library.variants:
-                struck = [*common, *(rule for rule in rules if backend.id in rule.disables)]
-                yield Blocked(backend.id, backend.title, self._limits(struck))
+                disabling = [*common, *(rule for rule in rules if backend.id in rule.disables)]
+                yield Blocked(backend.id, backend.title, self._limits(disabling))
             elif backend.part_of is not None:
                 ids = {backend.id, backend.part_of}
-                struck = [*common, *(rule for rule in rules if ids.intersection(rule.disables))]
+                disabling = [*common, *(rule for rule in rules if ids.intersection(rule.disables))]
                 orders = library.variants[backend.part_of]
-                asked = traced(self.rulebook, self.facts)
-                limits = self._limits(struck)
-                if backend.id not in (order_that_counts(orders, asked) or ()):
-                    limits = (*limits, Limit(None, frozenset(asked.reads)))
+                known_reads = traced(self.rulebook, self.facts)
+                limits = self._limits(disabling)
+                if backend.id not in (order_that_counts(orders, known_reads) or ()):
+                    limits = (*limits, Limit(None, frozenset(known_reads.reads)))
                 yield Blocked(backend.id, backend.title, limits)
 
     def _limits(self, rules: Iterable[Rule]) -> tuple[Limit, ...]:
@@ -213,8 +213,8 @@ class Causes:
         """
         found: set[str] = set()
         for part in condition.parts if isinstance(condition, All) else (condition,):
-            asked = part.key.removesuffix(".version") if isinstance(part, Leaf) and part.text == PRESENT else ""
-            if isinstance(part, Leaf) and asked not in ("", part.key) and owner_of(asked) is None:
+            known_reads = part.key.removesuffix(".version") if isinstance(part, Leaf) and part.text == PRESENT else ""
+            if isinstance(part, Leaf) and known_reads not in ("", part.key) and owner_of(known_reads) is None:
                 continue
             known = traced(self.rulebook, self.facts)
             part.holds(known)

@@ -11,9 +11,11 @@ from packaging.requirements import InvalidRequirement
 
 from doctor.errors import DoctorError
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import normalized, requirement
+from doctor.packages.requirements import marker_holds, normalized, requirement
 from doctor.sources.manifests.base import DeclaredRequirement
+from doctor.util.reading import TRUST_HINT, contained, is_trusted, project_top, read_text
 
+MAX_FILES = 200  # that one file includes
 # Compiled when a file of constraints is read, and not at every start.
 _SPECIAL = r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*@"
 _INCLUDE = r"(?:-r|-c|--requirement|--constraint)[\s=]+(?P<file>\S+)"
@@ -21,7 +23,7 @@ _INCLUDE = r"(?:-r|-c|--requirement|--constraint)[\s=]+(?P<file>\S+)"
 
 @dataclass(frozen=True)
 class Limits:
-    """Packages that stay, packages that alone may move, and the ranges that every new version must lie in."""
+    """Packages that stay, packages that alone may move, and the ranges that every new version must be in."""
 
     hold: frozenset[str] = frozenset()
     allow: frozenset[str] = frozenset()  # empty: all may
@@ -44,7 +46,7 @@ class Limits:
         return replace(self, ranges={**self.ranges, **both}) if own else None
 
     def source(self, package: str) -> str:
-        """Who asks for the range of a package: `your constraint`, or the line of the project's own."""
+        """The origin of the range of a package: `your constraint`, or the line of the project's own."""
         line = self.declared.get(package)
         own = line is not None and line.range and self.ranges.get(package, "").endswith(line.range)
         return line.place if line is not None and own else "your constraint"
@@ -62,7 +64,7 @@ def limits_of(
         raise DoctorError(f"`{name}` is both held and allowed to change", "use `--hold` or `--allow`, not both")
     ranges: dict[str, str] = {}
     for path in constraints:
-        for name, text in _read(Path(path), platform or Platform(), ()):
+        for name, text in _Constraints(platform or Platform()).read(Path(path), named=True):
             if text is None:
                 held.add(name)  # from a URL or a folder: no release of an index may take its place
             elif text:
@@ -70,22 +72,36 @@ def limits_of(
     return Limits(frozenset(held), frozenset(allowed), ranges)
 
 
-def _read(path: Path, platform: Platform, above: tuple[Path, ...]) -> Iterator[tuple[str, str | None]]:
-    """(package, range) of each line that holds here; None for a package that comes from a URL."""
-    try:
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError, ValueError) as problem:
-        reason = str(getattr(problem, "strerror", None) or "it is not text").lower()
-        raise DoctorError(f"cannot read constraints `{path}`: {reason}") from None
-    for number, line in _logical(text):
-        include = re.fullmatch(_INCLUDE, line)
-        if include:
-            inner = (path.parent / include["file"]).resolve()
-            if inner in above or inner == path.resolve():
-                continue  # files that include one another
-            yield from _read(inner, platform, (*above, path.resolve()))
-        elif not line.startswith("-"):
-            yield from _requirement(line, f"{path}:{number}", platform)
+class _Constraints:
+    """The files of one `--constraint`, each read once."""
+
+    def __init__(self, platform: Platform) -> None:
+        self.platform = platform
+        self._seen: set[Path] = set()
+
+    def read(self, path: Path, *, named: bool = False) -> Iterator[tuple[str, str | None]]:
+        """(package, range) of each line that holds here; None for a package that comes from a URL."""
+        text = read_text(path, "constraints", named=named)
+        self._seen.add(path.resolve())
+        for number, line in _logical(text):
+            include = re.fullmatch(_INCLUDE, line)
+            if include:
+                yield from self._included(path, include["file"], number)
+            elif not line.startswith("-"):
+                yield from _requirement(line, f"{path}:{number}", self.platform)
+
+    def _included(self, path: Path, name: str, number: int) -> Iterator[tuple[str, str | None]]:
+        inner = path.parent / name
+        if not is_trusted() and not contained(inner, project_top(path.parent) or path.parent):
+            raise DoctorError(f"{path}:{number}: `{name[:80]}` is outside the project", TRUST_HINT)
+        if inner.resolve() in self._seen:  # also of files that include one another
+            return
+        if len(self._seen) >= MAX_FILES:
+            raise DoctorError(f"{path}:{number}: more than {MAX_FILES} files are included")
+        try:
+            yield from self.read(inner)
+        except RecursionError:
+            raise DoctorError(f"{path}:{number}: files are included too deeply") from None
 
 
 def _logical(text: str) -> Iterator[tuple[int, str]]:
@@ -117,7 +133,7 @@ def _requirement(line: str, where: str, platform: Platform) -> Iterator[tuple[st
         raise DoctorError(
             f"{where}: `{line[:80]}` is not a requirement", "write one per line, such as `torch>=2.6,<2.9`"
         ) from None
-    if parsed.marker is None or parsed.marker.evaluate({**platform.markers, "extra": ""}):
+    if parsed.marker is None or marker_holds(parsed.marker, {**platform.markers, "extra": ""}):
         yield normalized(parsed.name), str(parsed.specifier)
 
 

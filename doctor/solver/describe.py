@@ -8,11 +8,11 @@ from typing import Any
 
 from doctor.facts.settings import attention_call
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, Change, ChangeKind, Fix, InstallPlan, Severity
+from doctor.model import ABSENT, Change, ChangeKind, Fix, InstallPlan, PinnedRequirement, Severity
 from doctor.packages.flash_attn_build import CORE_HOURS
-from doctor.packages.flash_attn_wheels import PACKAGE, find
+from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, find
 from doctor.packages.index import load_index
-from doctor.packages.relations import BUILT_AGAINST_TORCH, orphans, owner_of
+from doctor.packages.relations import BUILT_AGAINST_TORCH, install_order, orphans, owner_of
 from doctor.packages.requirements import admits, normalized
 from doctor.rulebook.evaluate import Assessment
 from doctor.sources.manifests.base import DeclaredRequirement
@@ -60,7 +60,7 @@ def as_fix(
         resolves=resolves,
         leaves=tuple(sorted(rule for rule in outcome.firing if rule in errors)),
         safety=outcome.safety,
-        note=_note(repair, outcome, after, first, minimal) or None,
+        note=" ".join(filter(None, (_note(repair, outcome, after, first, minimal), _wheel_note(repair, plan)))) or None,
         plan=plan,
         costs=(*in_words(repair.stack, outcome.chosen), *_source_builds(repair, plan)),
         regressions=regressions.of(outcome) if regressions is not None else None,
@@ -69,24 +69,37 @@ def as_fix(
 
 def _source_builds(repair: FixSearch, plan: InstallPlan) -> Iterator[str]:
     """Yield the cost of compiling flash-attn where no wheel of its release fits, with the release that has one."""
-    line = next((line for line in plan.to_rebuild if line.package == PACKAGE), None)
-    if line is None or plan.wheel_url is not None:
+    line = _compiled(plan)
+    if line is None:
         return
-    target = wheel_target_of(repair.base.known, plan.torch, repair.stack)
     low, high = CORE_HOURS
-    other = next((wheel for wheel in find(target, near=False).fitting if not wheel.doubt), None)
-    instead = f"; {other.version} has one: `pip install {other.url}`" if other is not None else ""
-    on = f" for torch {target.torch}" if target.torch else ""
-    yield (
-        f"`{PACKAGE}` {line.version} has no official wheel{on}: a source build takes {low:g} to {high:g} core-hours "
-        f"per GPU architecture{instead}"
-    )
+    other = _other_wheel(repair, plan)
+    instead = f" ({other.version} has a wheel)" if other is not None else ""
+    yield f"source build of `{PACKAGE}` {line.version}: {low:g} to {high:g} core-hours per architecture{instead}"
+
+
+def _compiled(plan: InstallPlan) -> PinnedRequirement | None:
+    """Return the line of flash-attn where the plan compiles it."""
+    line = next((line for line in plan.to_rebuild if line.package == PACKAGE), None)
+    return line if plan.wheel_url is None else None
+
+
+def _other_wheel(repair: FixSearch, plan: InstallPlan) -> Wheel | None:
+    """Return the newest official flash-attn wheel that fits the torch of the plan, of any release."""
+    target = wheel_target_of(repair.base.known, plan.torch, repair.stack)
+    return next((wheel for wheel in find(target, near=False).fitting if not wheel.doubt), None)
+
+
+def _wheel_note(repair: FixSearch, plan: InstallPlan) -> str | None:
+    """Return how to avoid compiling flash-attn, in a sentence."""
+    other = _other_wheel(repair, plan) if _compiled(plan) is not None else None
+    return f"To avoid the source build, install {other.version}: `pip install {other.url}`." if other else None
 
 
 def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]) -> tuple[Change, ...]:
     changes: list[Change] = []
     stack, plan = repair.stack, outcome.plan
-    for name, version in sorted(outcome.chosen.items(), key=lambda item: (item[0] != "torch", item[0])):
+    for name, version in sorted(outcome.chosen.items(), key=lambda item: install_order(item[0])):
         before = stack.installed.get(name)
         wanted = [p.rule for p in plan.picks if name in {normalized(key) for key in p.alternative.require}]
         why = _why_package(repair, outcome, name, version, wanted, resolves)
@@ -95,29 +108,33 @@ def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]
     for name, value in plan.env.items():
         present = repair.base.known.value(f"env.{name}")
         if is_change(present, value):
-            rules = _asking(plan, lambda p, name=name: name in p.set_env or name in p.unset_env)
+            rules = _rules_where(plan, lambda p, name=name: name in p.set_env or name in p.unset_env)
             after = None if value == ABSENT else value
-            changes.append(Change(ChangeKind.ENV, name, _shown(present), after, _summary(repair, rules), rules))
+            foreign = any(pick.alternative.foreign for pick in plan.picks if pick.rule in rules)
+            changes.append(
+                Change(ChangeKind.ENV, name, _shown(present), after, _summary(repair, rules), rules, foreign)
+            )
     by_code = {key for pick in plan.picks if pick.alternative.call for key in pick.alternative.config}
     for key, value in plan.config.items():
         if key in by_code or key.removeprefix("workload.") in by_code:
-            continue  # what the change of code brings about, told by its line
+            continue  # the effect of the change of code, which its line shows
         present = repair.base.known.value(key)
         if is_change(present, value):
             name = key.removeprefix("workload.")
-            rules = _asking(plan, lambda p, key=key, name=name: key in p.config or name in p.config)
+            rules = _rules_where(plan, lambda p, key=key, name=name: key in p.config or name in p.config)
             changes.append(
                 Change(ChangeKind.CONFIG, name, _shown(present), _shown(value), _summary(repair, rules), rules)
             )
     for pick in plan.picks:
         if pick.alternative.call:
-            text = pick.alternative.call
-            changes.append(Change(ChangeKind.CALL, text, None, text, _summary(repair, (pick.rule,)), (pick.rule,)))
+            text, foreign = pick.alternative.call, pick.alternative.foreign
+            why = _summary(repair, (pick.rule,))
+            changes.append(Change(ChangeKind.CALL, text, None, text, why, (pick.rule,), foreign))
     return tuple(changes)
 
 
-def _asking(plan: Any, asks: Any) -> tuple[str, ...]:
-    return tuple(pick.rule for pick in plan.picks if asks(pick.alternative))
+def _rules_where(plan: Any, wanted_by: Any) -> tuple[str, ...]:
+    return tuple(pick.rule for pick in plan.picks if wanted_by(pick.alternative))
 
 
 def _summary(repair: FixSearch, rules: tuple[str, ...]) -> str:
@@ -143,8 +160,8 @@ def _why_package(
             (c for c in stack.clashes(others) if name in (c.package, c.needs, owner_of(c.needs), owner_of(c.package))),
             None,
         )
-        cured = () if outcome.plan.picks else resolves
-        moved = _summary(repair, cured) if cured else "updated to stay compatible with the others"
+        cleared_by = () if outcome.plan.picks else resolves
+        moved = _summary(repair, cleared_by) if cleared_by else "updated to stay compatible with the others"
         reasons.append(f"Because {clash.sentence}" if clash else moved)
     if name == "torch" and version != ABSENT:
         brought = brings(stack, version).get("cudnn.version") or outcome.known.value("cudnn.version")
@@ -278,4 +295,6 @@ def _action(change: Change) -> str:
         return f"call `{call}`"
     if change.after is None:
         return f"unset `{change.name}`"
+    if "$" in change.after:
+        return f"set `{change.name}`"  # computed: its command shows how
     return f"set `{change.name}` to `{change.after}`"

@@ -94,7 +94,7 @@ def _recounted(old: Facts, stale: set[str], brought: Any) -> Iterator[Fact]:
 
 
 def _completed(rulebook: Rulebook, facts: Facts, stack: PackageSet, torch: str) -> Facts:
-    """What the new torch brings, from its pins, wherever the rulebook's release data do not tell it."""
+    """What the new torch brings, from its pins, where the rulebook's release data do not have it."""
     known, _ = know(rulebook, facts)
     brought = {key: value for key, value in brings(stack, torch).items() if known.value(key) in (None, ABSENT)}
     if "cudnn.version" in facts:  # a system copy shadows the wheel's and stays

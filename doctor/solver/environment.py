@@ -241,7 +241,7 @@ class PackageSet:
         return package not in self.limits.hold and (self.limits.free(package) or bool(owner and self.free(owner)))
 
     def keeps(self, versions: Versions) -> bool:
-        """Whether what the user holds stays, parts included, and whatever is new lies in the user's own ranges."""
+        """Whether what the user holds stays, parts included, and every new package is in the user's own ranges."""
         for name in {*self.limits.hold, *self.limits.ranges}:
             before, now = self.installed.get(name), versions.get(name)
             if now is None and before not in (None, ABSENT):

@@ -11,7 +11,7 @@ from .environment import PackageSet
 
 
 def metadata_class(stack: PackageSet, package: str, version: str, torch: str | None) -> Any:
-    """All that metadata can tell of a release: what it needs, what is said of it, its parts, and its age."""
+    """All that metadata has of a release: what it needs, what others need of it, its parts, and its age."""
     if version == ABSENT:
         return ABSENT
     key = ("alike", package, version, stack.cuda_major(torch))

@@ -163,7 +163,7 @@ class Cases:
         return None
 
     def _again(self, limit: Limit, backend: str | None, fixed: Mapping[str, str]) -> Case | None:
-        """The case, where a limit that closed one lately holds here too, whatever the other releases are.
+        """The case, where a limit that closed one lately holds here too, for all other releases.
 
         Only for limits that need no backend prediction: much cheaper than evaluating the case in full.
         """
@@ -179,7 +179,7 @@ class Cases:
         return None
 
     def _clash(self, fixed: Mapping[str, str]) -> str | None:
-        """The requirement that these releases break and that no further one mends, in a sentence."""
+        """The requirement that these releases break and that no further one fixes, in a sentence."""
         for clash in unresolved_clashes(self.stack, self._moved(fixed)):
             ends = {owner_of(name) or name for name in (clash.package, clash.needs)}
             if ends <= set(fixed) and "torch" in fixed:  # for whose CUDA parts are chosen
@@ -207,7 +207,7 @@ def _required_settings(repair: FixSearch) -> FixPlan:
 
 
 def _by_hand(rule: Rule) -> bool:
-    """Whether the rule names a way that is no release: what then stands in the way can be cleared by hand."""
+    """Whether the rule names a way that is no release: what then blocks it can be cleared by hand."""
     return any(way.config or way.set_env or way.unset_env or way.call for way in rule.alternatives)
 
 

@@ -93,7 +93,7 @@ class InfeasibilityExplainer:
         return "; and ".join(parts)
 
     def _where(self, cases: Sequence[Case]) -> str:
-        """The releases of the first package that the cases tell apart, as a range."""
+        """The releases of the first package that differ between the cases, as a range."""
         package = next((name for case in cases for name in case.fixed), None)
         if package is None:
             return ""

@@ -9,7 +9,14 @@ from typing import Any
 from doctor.model import ABSENT, Change, ChangeKind, InstallPlan, PinnedRequirement
 from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, WheelTarget, find
 from doctor.packages.index import load_index
-from doctor.packages.relations import BUILT_AGAINST_TORCH, FROM_THE_REGISTRY, FROM_THEIR_SOURCE, orphans, owner_of
+from doctor.packages.relations import (
+    BUILT_AGAINST_TORCH,
+    FROM_THE_REGISTRY,
+    FROM_THEIR_SOURCE,
+    install_order,
+    orphans,
+    owner_of,
+)
 from doctor.packages.requirements import admits
 from doctor.rulebook.resolver import FactResolver
 
@@ -78,7 +85,7 @@ def _held(stack: PackageSet, chosen: Mapping[str, str]) -> tuple[list[PinnedRequ
     """Return (installed companions that stay, sentences about those that cannot be held)."""
     lines, notes = [], []
     versions = stack.completed(chosen)
-    for package, version in sorted(stack.installed.items(), key=lambda item: (item[0] != "torch", item[0])):
+    for package, version in sorted(stack.installed.items(), key=lambda item: install_order(item[0])):
         if package in chosen or owner_of(package) or version == ABSENT:
             continue
         if package in FROM_THEIR_SOURCE and "torch" in chosen:

@@ -24,12 +24,20 @@ def best_of(
     for outcome in sorted(outcomes, key=lambda item: (len(item.firing), item not in first, item.rank(search.firing))):
         kept.setdefault(outcome.changes, outcome)
     ordered = _builds_without_warnings_first(search, _settings_before_drawbacks(search, list(kept.values())))
+    ordered = _without_warnings(search, ordered)
     shown, rest = ordered[:most], ordered[most:]
     setting = next((item for item in rest if not item.chosen and not item.firing), None)
     if setting is not None and all(item.chosen for item in shown) and len(shown) > 1:
         shown.remove(max(shown[1:], key=lambda item: item.cost))
         shown.append(setting)
     return shown
+
+
+def _without_warnings(search: FixSearch, ordered: list[CandidateFix]) -> list[CandidateFix]:
+    """Drop releases that bring a warning of their own where something else fixes as much without one."""
+    if not any(not item.firing and not search.new_warnings(item) for item in ordered):
+        return ordered
+    return [item for item in ordered if not item.chosen or item.firing or not search.new_warnings(item)]
 
 
 def _settings_before_drawbacks(search: FixSearch, ordered: list[CandidateFix]) -> list[CandidateFix]:

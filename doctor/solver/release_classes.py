@@ -25,7 +25,7 @@ class ReleaseClasses:
         self._memo: dict[Any, Any] = {}
 
     def releases(self, package: str, spec: str) -> list[str]:
-        """The releases within the range, one of each kind that anything tells apart: the nearest."""
+        """The releases within the range, the nearest of each group that behaves alike."""
         key = (package, spec)
         if key not in self._memo:
             kinds: dict[Any, str] = {}
@@ -36,7 +36,7 @@ class ReleaseClasses:
         return found
 
     def alike(self, package: str, version: str) -> list[str]:
-        """All releases that nothing tells from this one, itself included."""
+        """All releases that behave like this one, itself included."""
         kind = self._kind(package, version)
         return [
             version,
@@ -44,7 +44,7 @@ class ReleaseClasses:
         ]
 
     def _kind(self, package: str, version: str) -> Any:
-        """Everything that tells a release from another: rules, release tables, requirements both ways, and the cost."""
+        """Everything in which releases differ: rules, release tables, requirements both ways, and the cost."""
         release = self.stack.index.release(package, version)
         if release is None or package == "torch":
             return version
@@ -61,7 +61,7 @@ class ReleaseClasses:
         )
 
     def _distinctions(self, package: str) -> tuple[list[Leaf], list[Mapping[str, Any]]]:
-        """The conditions and release tables that speak of a package."""
+        """The conditions and release tables that name a package."""
         key = ("distinctions", package)
         if key not in self._memo:
             name = f"{package}.version"

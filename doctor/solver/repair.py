@@ -9,7 +9,7 @@ from typing import Any
 
 from doctor.model import ABSENT, Facts, FixSafety, Remedy, Severity
 from doctor.rulebook.conditions import Condition, parse_conditions
-from doctor.rulebook.evaluate import Assessment, evaluate, filled_alternatives, know, rule_holds
+from doctor.rulebook.evaluate import Assessment, all_alternatives, evaluate, know, rule_holds
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
@@ -83,7 +83,7 @@ class FixSearch:
         self.rulebook, self.facts, self.stack = rulebook, facts, stack
         self.base = assessment
         self._severities = severities
-        self._extra: Rule | None = None  # a rule that is judged whatever its severity
+        self._extra: Rule | None = None  # a rule that is judged at any severity
         self.firing = frozenset(f.rule for f in assessment.findings if f.severity in severities)
         self.budget = budget or SearchBudget()
         trace = self.budget.trace
@@ -133,7 +133,7 @@ class FixSearch:
 
     def remedies(self, rule: Rule) -> Iterator[Remedy]:
         """Yield the rule's remedies; "another build" becomes one remedy for each build on record."""
-        for remedy in filled_alternatives(rule, self.base.known):
+        for remedy in all_alternatives(self.rulebook, rule, self.base.known, self.base.predictions):
             yield from builds_of(self.stack, remedy) if remedy.build else (in_terms_of_job(self.base.known, remedy),)
 
     def new_warnings(self, outcome: CandidateFix) -> frozenset[str]:
@@ -200,11 +200,11 @@ class FixSearch:
             versions = self.stack.completed(fewer)
             plan: FixPlan | None = FixPlan()
             for pick in outcome.plan.picks:  # a way whose releases are no longer met is not taken, with all it brings
-                asked = FixPlan().joined(pick)
+                alone = FixPlan().joined(pick)
                 if (
                     plan is not None
-                    and asked
-                    and all(satisfied(self.stack, key, spec, versions) for key, spec in asked.require.items())
+                    and alone
+                    and all(satisfied(self.stack, key, spec, versions) for key, spec in alone.require.items())
                 ):
                     plan = plan.joined(pick)
             if plan is None or not plan.picks:
@@ -231,7 +231,7 @@ class FixSearch:
         )
 
     def _consequences(self, plan: FixPlan) -> dict[str, Any]:
-        """Return the facts that follow from the plan; `{key}` stands for the present value of that key."""
+        """Return the facts that follow from the plan; `{key}` is the present value of that key."""
         value = self.base.known.value
         return {key: value(text[1:-1]) if str(text).startswith("{") else text for key, text in plan.then.items()}
 

@@ -26,9 +26,9 @@ def choices(
 
     `left` counts down the nodes of several searches together.
     """
-    asked = {name: spec for name, spec in wanted.items() if not satisfied(stack, name, spec)}
+    unmet = {name: spec for name, spec in wanted.items() if not satisfied(stack, name, spec)}
     seen: set[frozenset[tuple[str, str]]] = set()
-    must = sorted({_mover(stack, name, spec, wanted) for name, spec in asked.items()})
+    must = sorted({_mover(stack, name, spec, wanted) for name, spec in unmet.items()})
     for size in range(len(must), len(must) + budget.extra_packages + 1):
         most = budget.set_nodes if left is None else min(budget.set_nodes, left.left)
         nodes = Allowance("sets of releases", "set_nodes", most, budget.trace)
@@ -68,20 +68,20 @@ def impossible(stack: PackageSet, wanted: Mapping[str, str]) -> str | None:
     for package, spec in wanted.items():
         if satisfied(stack, package, spec) or owner_of(package) or releases_of(stack, package, spec):
             continue
-        asked = f"`{package}{'' if spec == ABSENT else spec}`"
+        unmet = f"`{package}{'' if spec == ABSENT else spec}`"
         if not stack.free(package):
             why = "is held" if package in stack.limits.hold else "is not in `--allow`"
-            return f"{asked} is excluded: `{package}` {why}"
+            return f"{unmet} is excluded: `{package}` {why}"
         releases = [item for item in stack.index.releases(package).values() if admits(spec, item.version)]
         usable = [item for item in releases if not item.yanked and not item.is_prerelease]
         own_range = stack.limits.ranges.get(package, "")
         if usable and own_range and not any(admits(own_range, item.version) for item in usable):
-            return f"{asked} conflicts with `{package}{own_range}` ({stack.limits.source(package)})"
+            return f"{unmet} conflicts with `{package}{own_range}` ({stack.limits.source(package)})"
         python = stack.platform.python
         if usable and python is not None and not any(admits(item.requires_python, python) for item in usable):
-            return f"{asked} needs Python {usable[-1].requires_python}, the target has {python}"
+            return f"{unmet} needs Python {usable[-1].requires_python}, the target has {python}"
         if usable:
-            return f"{asked} has no release that installs on this platform"
+            return f"{unmet} has no release that installs on this platform"
     return None
 
 
@@ -94,7 +94,7 @@ def _extend(
     nodes: Allowance,
     dead_end: int,
 ) -> Iterator[dict[str, str]]:
-    """Depth-first: first what must move, then whatever breaks, until nothing does."""
+    """Depth-first: first what must move, then what breaks, until nothing does."""
     if nodes.exhausted:
         return
     nodes.spend()
@@ -121,7 +121,7 @@ def _extend(
     forced = {next(iter(packages)) for packages in movers if len(packages) == 1}
     further = len(forced) + any(not packages & forced for packages in movers)
     if not all(movers) or len(chosen) + further > size:
-        return  # a requirement that nothing can mend, or more packages than this size has room for
+        return  # a requirement that nothing can meet, or more packages than this size has room for
     for package, narrowed in min(zip(movers, ways, strict=True), key=lambda pair: len(pair[0]))[1]:
         spec = ",".join(part for part in (wanted.get(package, ""), narrowed) if part)
         fitting = (
@@ -142,7 +142,7 @@ def _each(
     nodes: Allowance,
     dead_end: int,
 ) -> Iterator[dict[str, str]]:
-    """One more package at each of these versions; what metadata cannot tell from a dead end is one."""
+    """One more package at each of these versions; what metadata shows as a dead end is left out."""
     dead: set[Any] = set()
     torch = stack.completed(chosen).get("torch")
     for version in versions:
@@ -157,7 +157,7 @@ def _each(
 
 
 def unresolved_clashes(stack: PackageSet, chosen: Versions) -> list[Clash]:
-    """The requirements that break and that no installer mends by itself."""
+    """The requirements that break and that no installer fixes by itself."""
     return [clash for clash in stack.clashes(chosen) if not _installer_moves(stack, clash, chosen)]
 
 

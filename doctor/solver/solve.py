@@ -73,7 +73,7 @@ def _solve(
 ) -> tuple[Fix, ...]:
     errors = [finding for finding in assessment.findings if finding.severity == Severity.ERROR]
     targets = errors or [finding for finding in assessment.findings if finding.severity == Severity.WARNING]
-    no_release = all(finding.no_pin for finding in errors)  # says the rule's author
+    no_release = all(finding.no_pin for finding in targets)  # says the rule's author
     if not any(finding.alternatives for finding in targets) and no_release:
         return ()
 
@@ -84,7 +84,7 @@ def _solve(
     outcomes: list[CandidateFix] = []
     for finding in targets:  # worst first; where it leaves errors, another may be the better one to begin with
         named = repair.fixes_for(rulebook.rules[finding.rule])
-        outcomes += [outcome for outcome in named if errors or not downgrades_torch_line(stack, outcome)]
+        outcomes += [outcome for outcome in named if errors or _improves(repair, outcome)]
         if any(map(_complete, outcomes)):
             break
     if deep and errors and not any(map(_complete, outcomes)):
@@ -118,12 +118,17 @@ def _complete(outcome: CandidateFix) -> bool:
     return not outcome.firing and outcome.safety != FixSafety.CONDITIONAL
 
 
+def _improves(repair: FixSearch, outcome: CandidateFix) -> bool:
+    """Whether a fix of a warning is worth its price: it brings no warning and keeps torch's release line."""
+    return not downgrades_torch_line(repair.stack, outcome) and not (outcome.chosen and repair.new_warnings(outcome))
+
+
 def _for_warnings(repair: FixSearch, rules: Sequence[str]) -> list[CandidateFix]:
     """Return fixes of warnings that only the index knows, such as a bundled package at another version than pinned."""
     outcomes = []
     for name in rules[: repair.budget.warnings_searched]:
         alone = repair.of_one(repair.rulebook.rules[name])
-        found = Search(alone, repair.budget.warning, "warning").best()
+        found = Search(alone, repair.budget.warning, "warning", lambda item: _improves(repair, item)).best()
         if found is not None:
             outcomes.append(repair.evaluate(found.plan, found.chosen) or found)
     return outcomes

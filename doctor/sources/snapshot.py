@@ -11,8 +11,9 @@ from doctor._version import __version__
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest, parse, term
 from doctor.model import Fact, Facts
-from doctor.util.redact import tilde
-from doctor.util.yaml_text import parse_yaml, read_text
+from doctor.util.reading import read_text
+from doctor.util.redact import NOT_READ, is_secret, tilde, without_credentials
+from doctor.util.yaml_text import parse_yaml
 
 SCHEMA = 1  # of the file
 
@@ -23,7 +24,7 @@ _PREFIX = "workload."
 
 def read_facts(path: Path) -> Facts:
     """Return the facts of a file: a snapshot, a hand-written one, or a report of `check --format json`."""
-    return parse_facts(read_text(path, "facts file"), str(path))
+    return parse_facts(read_text(path, "facts file", named=True), str(path))
 
 
 def parse_facts(text: str, origin: str) -> Facts:
@@ -83,6 +84,8 @@ def _fact(key: str, given: Any, origin: str) -> Fact:
             via = _text(given, "via")
             assumed = str(given.get("assumed", "")).lower() == "true"
             source = _text(given, "source") or source
+        if key.startswith("env.") and isinstance(value, str) and is_secret(key[4:], value):
+            return Fact(key, None, source, problem=NOT_READ)
         if value is None:
             return Fact(key, None, source, raw, problem or "unknown when the file was written")
         return Fact(key, parse(key, value), source, raw, problem, assumed, via)
@@ -154,7 +157,7 @@ def document(facts: Facts) -> dict[str, Any]:
         fact = facts[key]
         entry: dict[str, Any] = {"value": _redacted(fact.value), "source": tilde(fact.source)}
         if fact.raw is not None:
-            entry["raw"] = tilde(fact.raw)
+            entry["raw"] = without_credentials(tilde(fact.raw))
         if fact.problem is not None:
             entry["problem"] = tilde(fact.problem)
         if fact.assumed:

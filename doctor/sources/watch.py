@@ -1,4 +1,4 @@
-"""What the rulebook makes sources look for: names and tables, handed in so that no source loads a rulebook."""
+"""What sources look for on behalf of the rulebook: names and tables, passed in so that no source loads a rulebook."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ WINDOWED = {"window": "causal_bottom_right", "window_both": "no_mask"}
 
 
 def case_facts(case: Case) -> Facts | None:
-    """What the rules are facts_of_case of this case; None for a backend that no rule speaks of."""
+    """Return the facts of this case for the rules; None for a backend without rules."""
     if case["backend"] not in COVERED:
         return None
     framework, served = COVERED[case["backend"]]

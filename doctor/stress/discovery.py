@@ -46,7 +46,7 @@ class SweepOptions:
 
 
 def discover(
-    options: SweepOptions, tell: Callable[[str], None], until: float | None = None
+    options: SweepOptions, on_step: Callable[[str], None], until: float | None = None
 ) -> tuple[Mapping[str, Any], list[str]]:
     """Return what torch and the libraries report about themselves, and the problems met.
 
@@ -58,7 +58,7 @@ def discover(
     for name in named:
         if name not in DOMAINS:
             raise DoctorError(f"there is no backend `{name}`", f"backends are {', '.join(DOMAINS)}")
-    tell("looking for devices and libraries")
+    on_step("looking for devices and libraries")
     worker = Worker(options.python, timeout=max(180.0, options.timeout))
     request = {"op": "hello", "device": options.device, "own": options.own}
     request["backends"] = named if options.backends else None

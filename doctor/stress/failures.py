@@ -71,22 +71,16 @@ class Failure:
 
 
 class _Progress:
-    """Reports how far the minimizing is, at most every few seconds."""
+    """Counts the failing cases that are minimized."""
 
-    EVERY = 5.0
-
-    def __init__(self, total: int, tell: Callable[[str], None]) -> None:
-        self.total, self.done, self.tell = total, 0, tell
-        self.began = self.last = time.monotonic()
-        tell(f"minimizing {total} failing case{'s' if total != 1 else ''}")
+    def __init__(self, total: int, report: Callable[[int, int], None]) -> None:
+        self.total, self.done, self.report = total, 0, report
+        report(0, total)
 
     def advance(self) -> None:
         """Count one more failure."""
         self.done += 1
-        now = time.monotonic()
-        if now - self.last >= self.EVERY or self.done == self.total:
-            self.last = now
-            self.tell(f"minimized {self.done} of {self.total} failing cases, {now - self.began:.0f} s")
+        self.report(self.done, self.total)
 
 
 def collect_failures(
@@ -96,12 +90,13 @@ def collect_failures(
     seconds: float,
     deadline: float = math.inf,
     each: float = SECONDS_EACH,
-    tell: Callable[[str], None] = lambda text: None,
+    on_step: Callable[[str], None] = lambda text: None,
+    minimized: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Failure]:
     """Return one Failure per fault.
 
-    Minimizing takes at most `seconds`; nothing goes on after `deadline`, a time of the monotonic clock. `tell` receives
-    lines of progress.
+    Minimizing takes at most `seconds`; nothing continues after `deadline`, a time of the monotonic clock. `minimized`
+    is called with (cases minimized, cases to minimize), `on_step` with the step that follows.
     """
     now = time.monotonic()
     until = min(now + seconds, deadline - (SCRIPT_SHARE * (deadline - now) if deadline < math.inf else 0.0))
@@ -113,7 +108,7 @@ def collect_failures(
             first[at] = Failure(case["backend"], tuple(kinds), dict(case), result.reason, result)
             first[at].errors = result.observed.get("errors")
     faults = list(first.values())
-    progress = _Progress(len(faults), tell)
+    progress = _Progress(len(faults), minimized)
     inside = [item for item in faults if _keeps_process(item.result)]
     _shrink_inside(inside, worker, each, until, progress)
     for item in faults:
@@ -123,7 +118,7 @@ def collect_failures(
     failures = _merged(faults, failing)
     scripts = sum(item.script is not None for item in failures)
     if scripts:
-        tell(f"running {scripts} reproduction script{'s' if scripts != 1 else ''}")
+        on_step(f"running {scripts} reproduction script{'s' if scripts != 1 else ''}")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda item: _verify_script(item, worker, deadline), failures))
     return failures

@@ -47,15 +47,15 @@ def _failure_json(item: Failure) -> dict[str, Any]:
         "backend": item.backend, "kinds": list(item.kinds), "seen": item.seen, "first": item.case,
         "smallest": item.small, "errors": item.errors, "reason": item.reason, "script": item.script,
         "script_shows_it": item.shown, "script_said": item.said, "tried": item.tried,
-        "prediction": None if item.rules is None else "foretold" if item.rules else "unpredicted",
+        "prediction": None if item.rules is None else "predicted" if item.rules else "unpredicted",
         "rules": list(item.rules or ()),
     }  # fmt: skip
 
 
 def _comparison_json(comparison: Comparison) -> dict[str, Any]:
     return {
-        "asked": comparison.covered,
-        "foretold": [{"rule": rule, "became": became, "cases": group.count, "first": group.case}
+        "covered": comparison.covered,
+        "predicted": [{"rule": rule, "became": became, "cases": group.count, "first": group.case}
                      for (rule, became), group in comparison.predicted.items()],
         "refuted": [{"rule": rule, "backend": backend, "cases": group.count, "first": group.case}
                     for (rule, backend), group in comparison.refuted.items()],

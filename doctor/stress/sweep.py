@@ -64,16 +64,18 @@ class SweepResult:
 def sweep(
     options: SweepOptions,
     progress: Callable[[int, int, int], None] = lambda done, total, bad: None,
-    tell: Callable[[str], None] = lambda text: None,
+    on_step: Callable[[str], None] = lambda text: None,
+    minimized: Callable[[int, int], None] = lambda done, total: None,
 ) -> SweepResult:
     """Run a sweep.
 
-    `progress` is called with (cases done, cases planned, bad cases), `tell` with lines about the other phases. The
-    budget bounds the whole call: discovery, cases, and minimizing. NoDiagnosis if no case could be judged.
+    `progress` is called with (cases done, cases planned, bad cases), `minimized` with (failing
+    cases minimized, failing cases), `on_step` with the name of any other phase. The budget bounds the whole call:
+    discovery, cases, and minimizing. NoDiagnosis if no case could be judged.
     """
     began = time.monotonic()
     deadline = began + options.budget if options.budget else math.inf
-    hello, problems = discover(options, tell, deadline)
+    hello, problems = discover(options, on_step, deadline)
     device = str(hello["device"])
     devices, trouble = devices_of(hello if device.startswith("cuda") else {}, options.memory)
     if not devices:
@@ -99,7 +101,7 @@ def sweep(
         result.seconds["cases"] = spent / len(devices) / _processes(options, result)
         models = {one.name: one.label.partition("(")[2] for one in devices}
         result.disagreements = disagreements(result.records, models)
-        _minimize(options, result, tell, deadline)
+        _minimize(options, result, on_step, minimized, deadline)
         if device.startswith("cuda") and not options.backends:
             _check_triton(options, result, deadline)
         if result.complete:
@@ -216,7 +218,13 @@ def _processes(options: SweepOptions, result: SweepResult) -> int:
     return max(1, min(4, (os.cpu_count() or 1) // (2 * len(result.devices))))
 
 
-def _minimize(options: SweepOptions, result: SweepResult, tell: Callable[[str], None], deadline: float) -> None:
+def _minimize(
+    options: SweepOptions,
+    result: SweepResult,
+    on_step: Callable[[str], None],
+    minimized: Callable[[int, int], None],
+    deadline: float,
+) -> None:
     failing: list[tuple[dict[str, Any], KernelResult]] = []
     seen: set[str] = set()
     for _, case, one in result.records:
@@ -228,7 +236,9 @@ def _minimize(options: SweepOptions, result: SweepResult, tell: Callable[[str], 
     failing.sort(key=lambda pair: _oddness(pair[0]))
     began = time.monotonic()
     worker = Worker(options.python, timeout=options.timeout, env=result.devices[0].env)
-    result.failures = collect_failures(failing, worker, seconds=options.shrink, deadline=deadline, tell=tell)
+    result.failures = collect_failures(
+        failing, worker, seconds=options.shrink, deadline=deadline, on_step=on_step, minimized=minimized
+    )
     result.seconds["shrink"] = time.monotonic() - began
 
 

@@ -13,7 +13,7 @@ _MOST_WORDS_IN_CODE = 3
 
 
 class CallKind(TextEnum):
-    """What a `call` asks the user to do."""
+    """What the user does with a `call`."""
 
     COMMAND = "command"
     CODE = "code"

@@ -21,6 +21,7 @@ from doctor.errors import DoctorError
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
     """Return the document; DoctorError with the file's name and the line of the error."""
+    _refuse_long_keys(text, name)
     try:
         content: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
@@ -32,6 +33,20 @@ def parse_toml(text: str, name: str) -> dict[str, Any]:
     except ValueError:  # a number with more digits than Python accepts
         raise DoctorError(f"{name}: a number in it is too long") from None
     return content
+
+
+_MOST_PARTS = 64  # of a dotted key: time and memory of `tomllib` grow with the square
+_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*"""
+_LONG_KEY = rf"(?<![A-Za-z0-9_-])(?:{_PART}){{{_MOST_PARTS}}}"
+
+
+def _refuse_long_keys(text: str, name: str) -> None:
+    """Raise DoctorError for a dotted key of very many parts."""
+    if text.count(".") < _MOST_PARTS:
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") >= _MOST_PARTS and re.search(_LONG_KEY, line):
+            raise DoctorError(f"{name}:{number}: a key has more than {_MOST_PARTS} parts")
 
 
 _HEADER = re.compile(r"\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")

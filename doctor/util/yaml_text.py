@@ -6,14 +6,12 @@ refused: files are untrusted.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from doctor.errors import DoctorError, reason_of
+from doctor.errors import DoctorError
 
-MAX_BYTES = 8 * 1024 * 1024
 MAX_NODES = 200_000
 MAX_DEPTH = 60
 
@@ -24,26 +22,6 @@ _TAGS = frozenset(
 )
 
 Lines = dict[tuple[str, ...], int]
-
-
-def read_text(path: Path, what: str, limit: int = MAX_BYTES) -> str:
-    """Return the text of a file; DoctorError where it is unreadable, binary or too large."""
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(limit + 1)
-    except OSError as problem:
-        raise DoctorError(f"cannot read {what} `{path}`: {reason_of(problem)}") from None
-    except ValueError:
-        raise DoctorError(f"cannot read {what}: `{path!s}` is not a file name".replace("\0", "\\0")) from None
-    if len(data) > limit:
-        raise DoctorError(f"{what} `{path}` is larger than {limit // (1024 * 1024)} MiB")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise DoctorError(f"{what} `{path}` is not UTF-8 text") from None
-    if "\0" in text:
-        raise DoctorError(f"{what} `{path}` is binary, not text")
-    return text
 
 
 def parse_yaml(text: str, origin: str) -> tuple[Any, Lines]:

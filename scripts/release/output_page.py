@@ -2,13 +2,15 @@
 
     python scripts/release/output_page.py --before CHECKOUT
 
-CHECKOUT is the release to compare with, installed in its own `.venv`. Both programs get the same files and 100 columns.
+CHECKOUT is the release to compare with, installed in its own `.venv`. Both programs get the same files and a terminal
+of 80 columns.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -37,11 +39,15 @@ def incident(letter: str, title: str, fix: str) -> Case:
 
 CASES = (
     incident("a", "a call without `softcap`", r"transformer-engine.*2\.1|transformer-engine\[pytorch\]>=2\.1"),
-    incident("b", "cuDNN 9.1 with all-gather", r"torch.*2\.7\.1"),
-    incident("c", "XTuner and transformers 4.44", r"transformers.*4\.42\.4"),
-    incident("d", "no backend for head dims 192 and 128", r"[Cc]hange.*torch|pip install.*torch==2\.8\.0"),
+    incident("b", "cuDNN 9.1 with all-gather", r"torch.*2\.[78]\.[01]"),
+    incident("c", "XTuner and transformers 4.44", r"transformers.*4\.42\.4|use_varlen_attn.*true"),
+    incident(
+        "d",
+        "no backend for head dims 192 and 128",
+        r"[Cc]hange.*torch|pip install.*torch==2\.8\.0|torch\.nn\.functional\.pad",
+    ),
     incident("e", "wrong numbers without an error", r"transformer-engine.*1\.12"),
-    incident("f", "two cuDNNs in one process", r"CUDNN_HOME.*CUDNN_WHEEL"),
+    incident("f", "two cuDNNs in one process", r"CUDNN_HOME"),
     Case("a healthy environment", ("--facts", f"{INPUTS}/healthy.yaml"), ""),
     Case(
         "a matrix: 4 GPUs, 3 jobs",
@@ -72,7 +78,8 @@ def main() -> int:
     head = [
         "# Output, before and after", "",
         "What the default report of `check` prints. *Before* is the report with every section; `--verbose` shows the "
-        "same details today.", "Both programs got the same files and 100 columns. *Fix* is the first line that shows "
+        "same details today.",
+        "Both programs got the same files and a terminal of 80 columns. *Fix* is the first line that shows "
         "the recommended fix.", "Written by `scripts/release/output_page.py`.", "",
         "| | lines before | lines after | words before | words after | fix before | fix after |",
         "|---|---|---|---|---|---|---|",
@@ -86,14 +93,27 @@ def main() -> int:
 def output(root: Path, python: Path, case: Case) -> list[str]:
     """Return the lines that the program of one checkout prints, in that checkout's words about the same files."""
     arguments = [str(ROOT / word) if word.startswith("examples/") else word for word in case.arguments]
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONPATH": str(root)}
-    done = subprocess.run(
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb", "PYTHONPATH": str(root)}
+    reader, terminal = pty.openpty()
+    program = subprocess.Popen(
         [str(python), "-m", "doctor", "check", "--no-run", *arguments],
-        cwd=ROOT / "examples" / "output", env=environment, capture_output=True, text=True, check=False,
+        cwd=ROOT / "examples" / "output", env=environment, stdout=terminal, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"{case.title}: exit {done.returncode}: {done.stderr.strip()}")
-    return done.stdout.replace(f"{ROOT}/", "").rstrip().splitlines()
+    os.close(terminal)
+    text = b"".join(iter(lambda: _read(reader), b"")).decode()
+    os.close(reader)
+    problem = program.communicate()[1]
+    if program.returncode not in (0, 1):
+        raise SystemExit(f"{case.title}: exit {program.returncode}: {problem.strip()}")
+    return text.replace("\r\n", "\n").replace(f"{ROOT}/", "").rstrip().splitlines()
+
+
+def _read(terminal: int) -> bytes:
+    """Return what the program wrote, empty once it has ended."""
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:
+        return b""
 
 
 def words(lines: list[str]) -> int:

@@ -145,7 +145,7 @@ class TestFiles:
         assert "config.json of Hugging Face is for `--model`" in capsys.readouterr().err
 
     @pytest.mark.parametrize("count", [2, 5])
-    def test_every_file_that_cannot_be_read_is_told_and_the_others_are_judged(self, count, tmp_path, capsys):
+    def test_every_file_that_cannot_be_read_is_reported_and_the_others_are_judged(self, count, tmp_path, capsys):
         (tmp_path / "requirements.txt").write_text("torch==2.6.0\ntorchvision==0.19.0\n")
         bad = [option for number in range(count) for option in ("--requirements", f"bad{number}.txt")]
         code = cli.run(["check", "--requirements", "requirements.txt", *bad, "--format", "json"])

@@ -104,7 +104,7 @@ class TestExitCodes:
         assert len(lines) <= 2 and all(line.startswith("hint: ") for line in lines[1:])
         assert hint in err
 
-    def test_a_fault_of_ours_is_3_and_tells_how_to_report_it(self, run, monkeypatch):
+    def test_a_fault_of_ours_is_3_and_shows_how_to_report_it(self, run, monkeypatch):
         from doctor.diagnosis import judge as session
 
         def broken(*arguments):
@@ -323,7 +323,7 @@ def test_the_documentation_names_every_option_and_no_other(run):
     import re
 
     text = (ROOT / "docs" / "cli.md").read_text()
-    actions = [("rules", action) for action in ("list", "show", "test", "new")]
+    actions = [("rules", action) for action in ("list", "show", "test", "format", "new")]
     actions += [("fleet", action) for action in ("probe", "manifest", "prolog", "stress")]
     helps = "".join(run(*command, "--help")[1] for command in [(), *((name,) for name in cli.COMMANDS), *actions])
     named = set(re.findall(r"--[a-z][a-z-]+", text)) - {"--target"}  # pip's

@@ -36,7 +36,7 @@ LLAMA = ("--model", str(MODELS / "llama-3-8b.json"))
 
 
 class TestOneCase:
-    def test_what_is_known_is_not_told_again_and_does_not_fail(self, project, capsys):
+    def test_what_is_known_is_not_reported_again_and_does_not_fail(self, project, capsys):
         assert check(capsys, "--gpu", "h100", *JOB, "--format", "json", "-o", "base.json")[0] == 1
         text = (project / "requirements.txt").read_text()
         (project / "requirements.txt").write_text("# a line more\n# and another\n" + text)  # every line moves
@@ -54,7 +54,7 @@ class TestOneCase:
         assert "<failure" not in said.out and "::error" not in said.out
         assert form != "sarif" or json.loads(said.out)["runs"][0]["results"] == []
 
-    def test_what_is_new_is_told(self, project, capsys):
+    def test_what_is_new_is_reported(self, project, capsys):
         check(capsys, "--gpu", "h100", *LLAMA, "--format", "json", "-o", "base.json")
         code, said = check(capsys, "--gpu", "h100", *JOB, "--baseline", "base.json", "--format", "json")
         report = json.loads(said.out)
@@ -67,7 +67,7 @@ class TestOneCase:
         _, said = check(capsys, "--gpu", "h100", *JOB, "--baseline", "base.json", "--format", "json")
         assert "fixed: TE103 of the baseline no longer occurs" in json.loads(said.out)["notes"]
 
-    def test_what_can_no_longer_be_told_is_not_called_fixed(self, project, capsys):
+    def test_what_can_no_longer_be_reported_is_not_called_fixed(self, project, capsys):
         check(capsys, "--gpu", "h100", *JOB, "--format", "json", "-o", "base.json")
         (project / "requirements.txt").write_text("transformer-engine[pytorch]==2.3.0\n")  # which cuDNN, nobody knows
         _, said = check(capsys, "--gpu", "h100", *JOB, "--baseline", "base.json", "--format", "json")
@@ -91,7 +91,7 @@ class TestSeveralCases:
         assert [known["id"] for known in report["known"]] == ["TORCH005", "FA054"]
         assert code == 1
 
-    def test_a_case_that_was_cured_is_told_and_one_that_was_dropped_is_not(self, project, capsys):
+    def test_a_case_that_was_fixed_is_reported_and_one_that_was_dropped_is_not(self, project, capsys):
         check(capsys, "--gpu", "a100,b200,rtx5090", *LLAMA, "--format", "json", "-o", "base.json")
         _, said = check(capsys, "--gpu", "a100,b200", *LLAMA, "--baseline", "base.json", "--format", "json")
         assert not any(note.startswith("fixed") for note in json.loads(said.out)["notes"])

@@ -88,7 +88,7 @@ class TestACellIsTheCheckOfItAlone:
             assert same(case, diagnose(Request(**given, gpu=case.gpu, fixes=False)))
 
 
-def test_ranges_that_are_too_many_are_bounded_and_it_is_told(ranges, monkeypatch):
+def test_ranges_that_are_too_many_are_bounded_and_it_is_reported(ranges, monkeypatch):
     from doctor.diagnosis import cases as gate
 
     monkeypatch.setattr(gate, "MOST_JUDGED", 1)
@@ -111,7 +111,7 @@ def test_the_same_trouble_is_one_finding_that_says_where():
         }
 
 
-def test_what_all_cases_share_stands_once():
+def test_what_all_cases_share_is_once():
     report = diagnose(Request(declared=(DECLARED[1],), gpus=("h100", "b200"), model=MODELS[0], run=False, fixes=False))
     assert report.facts.value("torch.version") == "2.6.0"
     assert "gpu.sm" not in report.facts
@@ -133,7 +133,7 @@ def test_a_fix_is_checked_in_every_case():
         assert not {"TE103", "TORCH005"} & {finding.rule for finding in after.findings}
 
 
-def test_no_kernel_is_run_and_it_is_told(tmp_path):
+def test_no_kernel_is_run_and_it_is_reported(tmp_path):
     job = str(ROOT / "examples" / "incidents" / "b" / "workload.yaml")
     report = diagnose(Request(declared=(DECLARED[1],), gpus=("h100", "b200"), workload=job, fixes=False))
     assert any(note.startswith("no kernel was run") for note in report.notes)
@@ -206,7 +206,7 @@ def test_an_unknown_gpu_among_several_is_one_line(capsys):
     assert "unknown GPU `h1000`" in capsys.readouterr().err
 
 
-def test_jobs_are_told_apart_by_the_shortest_names(tmp_path):
+def test_jobs_are_distinguished_by_the_shortest_names(tmp_path):
     from doctor.diagnosis.cases import _job_names
 
     assert _job_names([("m/a.json", None), ("m/b/config.json", None)]) == ["a", "b"]
@@ -226,7 +226,7 @@ def test_more_cases_than_anybody_reads_are_refused(monkeypatch):
 
 
 class TestGround:
-    def test_a_rule_that_no_gpu_and_no_job_can_make_fire_is_not_asked(self):
+    def test_a_rule_that_no_gpu_and_no_job_can_make_fire_is_not_checked(self):
         from doctor.rulebook.shared import share_evaluation
 
         rulebook = builtin_rulebook()
@@ -279,7 +279,7 @@ def test_the_projects_own_folder_is_what_the_project_says_it_is(tmp_path, monkey
     assert (torch(".."), torch("../other"), torch("../requirements.txt")) == ("2.5.1", "2.4.1", "2.6.0")
 
 
-def test_the_projects_gpus_count_although_a_declared_script_asks_for_one(tmp_path):
+def test_the_projects_gpus_count_although_a_declared_script_requests_one(tmp_path):
     (tmp_path / "requirements.txt").write_text("torch==2.6.0\n")
     (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --gres=gpu:h100:8\nexport NVTE_FLASH_ATTN=0\n")
     files = tuple(str(tmp_path / name) for name in ("requirements.txt", "job.sbatch"))

@@ -102,7 +102,7 @@ class TestFindings:
             "confirmed",
         ]
 
-    def test_equal_questions_are_asked_once(self, bench, tmp_path):
+    def test_equal_questions_are_checked_once(self, bench, tmp_path):
         log = tmp_path / "log"
         bench.add("demo", f"open({str(log)!r}, 'a').write('x')\nreturn {{'wrong': True}}")
         ask(bench, finding(rule="X001"), finding(rule="X002"))
@@ -177,7 +177,7 @@ class TestTheJobItself:
         (run,) = ask(bench, framework="torch_sdpa", head_dim_qk=128).runs
         assert run.verdict == ("failed" if "'wrong': True" in observed else "healthy")
 
-    def test_time_and_memory_stand_beside_what_is_needed(self, bench):
+    def test_time_and_memory_are_next_to_what_is_needed(self, bench):
         bench.add(
             "sdpa",
             "return {'wrong': False, 'ran': ['math'], 'seconds': 0.0123, 'peak_bytes': 640 << 20,"
@@ -431,7 +431,7 @@ def test_only_an_answer_refutes(answer, verdict):
     assert verdict_of([{"wrong": "true"}], answer) == verdict
 
 
-def test_without_conditions_nothing_is_settled():
+def test_without_conditions_nothing_is_resolved():
     assert verdict_of([], KernelResult("ran", {})) == "inconclusive"
 
 

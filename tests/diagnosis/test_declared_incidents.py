@@ -67,7 +67,7 @@ def test_an_incident_is_found_in_every_format(incident: str, name: str, capsys: 
 
 
 @pytest.mark.parametrize("incident", sorted(INCIDENTS))
-def test_the_annotation_stands_at_the_pin_to_change(incident: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_annotation_is_at_the_pin_to_change(incident: str, capsys: pytest.CaptureFixture[str]) -> None:
     cli.run(["check", *options(incident), "--format", "sarif"])
     result = json.loads(capsys.readouterr().out)["runs"][0]["results"][0]
     place = result["locations"][0]["physicalLocation"]
@@ -85,7 +85,7 @@ def test_the_declared_examples_are_the_incidents() -> None:
     assert {path.stem for path in DECLARED.glob("*.txt")} == set(INCIDENTS)
 
 
-def test_a_cured_file_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fixed_file_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Incident B with the torch of its fix."""
     cured = (DECLARED / "b.txt").read_text().replace("torch==2.6.0", "torch==2.7.1")
     path = tmp_path / "requirements.txt"
@@ -108,7 +108,9 @@ def test_a_snapshot_of_a_declared_environment_replays(tmp_path: Path, capsys: py
     assert capsys.readouterr().out.startswith("::error file=examples/declared/b.txt,line=2,title=TE103")
 
 
-def test_a_bad_file_is_told_last_and_the_others_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_file_is_reported_last_and_the_others_are_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bad = tmp_path / "more.txt"
     bad.write_text("\n???\n")
     code = cli.run(["check", *options("b"), "--requirements", str(bad), "--format", "github"])

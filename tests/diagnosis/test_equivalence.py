@@ -100,7 +100,7 @@ def said(rulebook, assessment):
 
 
 @pytest.mark.parametrize("number", range(len(STEPPED)))
-def test_steps_are_told_apart(number, tmp_path):
+def test_steps_are_distinguished(number, tmp_path):
     assert_alike(*a_stepped_case(number, tmp_path / "requirements.txt"))
 
 
@@ -125,7 +125,7 @@ def assert_alike(rulebook, facts, declaration):
 
 
 @pytest.mark.parametrize("seed", range(6, 12))
-def test_the_answer_is_that_of_asking_every_release(seed, tmp_path, monkeypatch):
+def test_the_answer_is_that_of_checking_every_release(seed, tmp_path, monkeypatch):
     rulebook, facts, declaration = a_case(seed, tmp_path / "requirements.txt")
     base = evaluate(rulebook, facts)
     found = judge_ranges(rulebook, facts, declaration, base)

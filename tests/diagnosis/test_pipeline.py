@@ -85,7 +85,7 @@ def empty_rulebook():
     return Rulebook({}, {"nvidia": builtin_rulebook().libraries["nvidia"]})
 
 
-def test_findings_are_told_worst_first_with_their_facts(tmp_path, rules):
+def test_findings_are_reported_worst_first_with_their_facts(tmp_path, rules):
     report = diagnose(Request(facts=(facts_file(tmp_path),), rules=(rules,), settings=("workload.dtype=float32",)))
     ours = [finding for finding in report.findings if finding.rule.startswith("ACME")]
     assert [(finding.rule, finding.severity) for finding in ours] == [("ACME001", "error"), ("ACME002", "warning")]
@@ -102,7 +102,7 @@ def test_kernels_do_not_run_on_facts_from_a_file_and_the_report_says_so(tmp_path
     assert not [note for note in silent.notes if "kernel" in note]
 
 
-def test_a_machine_described_by_hand_is_not_asked(tmp_path):
+def test_a_machine_described_by_hand_is_not_checked(tmp_path):
     request = Request(python=sys.executable, settings=("torch.version=2.6.0",))
     examined = examine(request, empty_rulebook())
     assert examined.python is None
@@ -171,7 +171,7 @@ def test_torch_is_imported_while_the_facts_are_read(rules, monkeypatch, changed,
         ({"gpu.sm": "absent"}, False),
     ],
 )
-def test_kernels_are_asked_wherever_there_may_be_a_gpu(rules, monkeypatch, told, asked):
+def test_kernels_are_checked_wherever_there_may_be_a_gpu(rules, monkeypatch, told, asked):
     from doctor.diagnosis import single as session
 
     made = [Fact(key, value, "NVML", problem=None if value is not None else "the driver does not tell")
@@ -272,7 +272,7 @@ def test_a_bare_tree_is_examined_without_an_interpreter(tmp_path, rules):
 
 
 @pytest.mark.parametrize("fault", [None, "no such folder of rules"])
-def test_an_interpreter_is_asked_while_the_rules_are_read(rules, monkeypatch, fault):
+def test_an_interpreter_is_checked_while_the_rules_are_read(rules, monkeypatch, fault):
     """It has been started when the rules are read, and is gone afterwards, whatever they hold."""
     from doctor.diagnosis import single as session
     from doctor.sources.probes import interpreter as interrogate
@@ -295,7 +295,7 @@ def test_an_interpreter_is_asked_while_the_rules_are_read(rules, monkeypatch, fa
     assert question._process.returncode is not None and question._process.stdout.closed
 
 
-def test_nobody_is_asked_where_nothing_runs(tmp_path, monkeypatch):
+def test_no_one_is_checked_where_nothing_runs(tmp_path, monkeypatch):
     from doctor.sources.probes import interpreter as interrogate
 
     monkeypatch.setattr(interrogate, "InterpreterQuery", None)

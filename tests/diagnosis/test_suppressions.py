@@ -52,7 +52,7 @@ def test_two_expired_ignores_are_two_findings(tmp_path):
     assert [place_of(report, finding).line for finding in expired] == [2, 7]
 
 
-def test_a_rule_that_does_not_exist_is_told_with_the_nearest(tmp_path):
+def test_a_rule_that_does_not_exist_is_reported_with_the_nearest(tmp_path):
     report = check(tmp_path, ("TE1033", FUTURE))
     (note,) = [note for note in report.notes if "TE1033" in note]
     assert note.startswith("the project ignores TE1033, but there is no such rule: did you mean `TE")

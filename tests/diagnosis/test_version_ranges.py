@@ -49,7 +49,7 @@ def test_for_some_releases_is_a_warning_that_names_them_and_narrows(diagnose):
     assert admits(wanted, "2.8.0") and not admits(wanted, "2.6.0") and not admits(wanted, "2.9.0")
 
 
-def test_the_narrowing_cures(diagnose):
+def test_the_narrowing_fixes(diagnose):
     found = by_rule(diagnose(f"torch>=2.4,<2.9\n{REST}"))["TE103"]
     wanted = found.alternatives[0].require["torch"]
     again = diagnose(f"torch{wanted}\n{REST}")
@@ -57,7 +57,7 @@ def test_the_narrowing_cures(diagnose):
     assert not any("TE103" in group.rules for group in again.undetermined)
 
 
-def test_one_narrowing_cures_all_that_is_found_of_a_range(diagnose):
+def test_one_narrowing_fixes_all_that_is_found_of_a_range(diagnose):
     """A bare torch admits releases without code for the GPU, and one that prefers cuDNN: one line is to be edited."""
     report = diagnose("torch\ntransformers==4.51.3\n", model=LLAMA)
     mine = {rule: item for rule, item in by_rule(report).items() if " allows " in item.message}

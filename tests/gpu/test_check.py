@@ -157,7 +157,7 @@ def test_one_workload_takes_three_seconds_beyond_torch() -> None:
 
 
 @pytest.mark.parametrize("backend", ["flash", "efficient", "cudnn"])
-def test_operators_tell_the_same_backend_as_the_kernels_on_the_gpu(backend: str) -> None:
+def test_operators_show_the_same_backend_as_the_kernels_on_the_gpu(backend: str) -> None:
     """Each in a process of its own: a profiler that began without the GPU may stay without it."""
     asked = [{"backend": backend, "seq_len_q": 256, "repeat": 1, "profile": how} for how in (True, "kernels")]
     with ThreadPoolExecutor(2) as pool:
@@ -170,7 +170,7 @@ def test_operators_tell_the_same_backend_as_the_kernels_on_the_gpu(backend: str)
     assert on_gpu, "the profiler of kernels saw none"
 
 
-def test_the_cudnn_that_is_loaded_is_the_one_that_was_foretold(reports: Reports) -> None:
+def test_the_cudnn_that_is_loaded_is_the_one_that_was_predicted(reports: Reports) -> None:
     report = reports("claims")
     facts = {key: fact["value"] for key, fact in report["facts"].items()}
     loaded = run_one(sys.executable, "facts", {}, timeout=240).observed
@@ -186,7 +186,7 @@ def test_the_cudnn_that_is_loaded_is_the_one_that_was_foretold(reports: Reports)
     assert by_id(report)["CUDNN005"]["severity"] == "warning"
 
 
-def test_transformer_engine_runs_or_fails_as_foretold(reports: Reports) -> None:
+def test_transformer_engine_runs_or_fails_as_predicted(reports: Reports) -> None:
     """With another cuDNN in its way than torch's it fails, as TE130 says; otherwise it runs on what was predicted."""
     if importlib.util.find_spec("transformer_engine") is None:
         pytest.skip("TransformerEngine is not installed")

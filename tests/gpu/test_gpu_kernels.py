@@ -49,7 +49,7 @@ def test_cudnn_both_corners(corners: dict[tuple[str, str], KernelResult], corner
     assert not answer.observed.get("wrong"), answer.observed["errors"]
 
 
-def test_lie_of_incident_e_is_seen() -> None:
+def test_the_wrong_layout_of_incident_e_is_seen() -> None:
     request = {"num_heads": 16, "num_kv_heads": 1, "head_dim_qk": 64, "seq_len_q": 512, "dtype": "float16"}
     request.update(mask="causal", control=True)
     answer = run_one(sys.executable, "strided_qkv", request, timeout=300)

@@ -79,7 +79,7 @@ def test_what_cannot_be_read_stops_nothing() -> None:
 
 
 @pytest.mark.parametrize("visible", ["0", "GPU-8932f937", "MIG-GPU-8932f937-d72c/1/0", "MIG-41b36fe2-1b2c-5b1c", "1,0"])
-def test_what_was_made_visible_is_kept_and_told(visible: str) -> None:
+def test_what_was_made_visible_is_kept_and_reported(visible: str) -> None:
     assert claim({"CUDA_VISIBLE_DEVICES": visible}).observed["state"]["visible"] == visible
 
 

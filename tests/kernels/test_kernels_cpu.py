@@ -72,7 +72,7 @@ def test_inference_compares_the_output_alone(odd: dict[str, KernelResult]) -> No
     assert set(odd["inference"].observed["errors"]) == {"out"}
 
 
-def test_rows_without_keys_are_told_apart(odd: dict[str, KernelResult]) -> None:
+def test_rows_without_keys_are_distinguished(odd: dict[str, KernelResult]) -> None:
     answer = odd["rows without keys"]
     assert answer.observed["rows_without_keys"] in ("zero", "nan") and not answer.observed["wrong"]
 
@@ -147,7 +147,7 @@ def run(request):
 """
 
 
-def test_a_case_imports_nothing_slow_beside_torch(torch_python: str) -> None:
+def test_a_case_imports_nothing_slow_next_to_torch(torch_python: str) -> None:
     """sympy, torch's compiler and its profiler's front end take a second or more each, and none is needed."""
     answer = run_snippet(torch_python, LOADS, {**SMALL, "mask": "causal", "num_kv_heads": 4}, timeout=120)
     assert answer.outcome == "ran", answer

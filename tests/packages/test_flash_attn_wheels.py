@@ -45,7 +45,7 @@ def test_no_wheel_is_offered_that_its_torch_cannot_import():
         assert wheel.url.split("/")[-2] == f"v{wheel.version}"
 
 
-def test_a_broken_table_is_told(tmp_path):
+def test_a_broken_table_is_reported(tmp_path):
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(DoctorError, match=r"`t\.json` cannot be read"):
         table(path=tmp_path / "t.json")
@@ -189,7 +189,7 @@ def test_wheels_that_came_after_the_release(place: WheelTarget, names_of: list[s
     assert (answer.why_not is None) == bool(names_of)
 
 
-def test_a_pre_release_of_torch_is_told():
+def test_a_pre_release_of_torch_is_reported():
     (wheel,) = find(WheelTarget("2.6.0", "12.4", False, "3.11.1"), "2.7.3").fitting
     assert list(wheel.warnings) == ["built with torch 2.6.0.dev20241001, a pre-release of 2.6: it may not load"]
 
@@ -246,7 +246,7 @@ def test_the_architecture_is_the_gpu_s_where_the_release_lets_one_choose(version
     assert (f'FLASH_ATTN_CUDA_ARCHS="{arch}" ' in command) if arch else ("ARCHS" not in command)
 
 
-def test_a_gpu_without_kernels_and_a_machine_unknown_are_told():
+def test_a_gpu_without_kernels_and_a_machine_unknown_are_reported():
     assert any("no kernels for sm75" in note for note in build("2.8.3", "7.5", "12.8", Machine(8, 2**36)).notes)
     assert any("a guess" in note for note in build("2.8.3", "9.0", None, Machine()).notes)
     assert build("2.8.3", None, None, Machine(8, 2**36)).hours > build("2.8.3", "9.0", None, Machine(8, 2**36)).hours
@@ -266,7 +266,7 @@ def test_this_machine_has_cores_and_memory():
 # --- the command --------------------------------------------------------------------------------------------------
 
 
-def test_the_command_tells_the_address(capsys):
+def test_the_command_shows_the_address(capsys):
     assert command_line(["wheels", "flash-attn==2.7.4.post1", "--facts", str(FACTS)]) == 0
     out = capsys.readouterr().out
     assert "expected" in out

@@ -63,7 +63,7 @@ def test_torch_names_its_cudnn_for_the_platform():
     assert "nvidia-cudnn-cu12" not in arm and "filelock" in arm
 
 
-def test_extras_bring_the_core_only_when_asked_for():
+def test_extras_bring_the_core_only_when_requested():
     release = load_index().release("transformer-engine", "2.13.0")
     assert release is not None
     assert needs_of(release.requires, LINUX) == ()
@@ -106,7 +106,7 @@ def test_an_unknown_package_has_no_releases():
     assert "no-such-thing" not in load_index()
 
 
-def test_a_line_that_no_installer_reads_binds_nobody():
+def test_a_line_that_no_installer_reads_binds_no_one():
     assert [need.package for need in needs_of(("fine>=1", "!!broken"), LINUX)] == ["fine"]
 
 
@@ -176,7 +176,7 @@ def test_refresh_reads_new_releases(refresh, served, monkeypatch, as_json: bool)
     }  # fmt: skip
 
 
-def test_refresh_keeps_what_is_on_record_and_reads_yanks_anew(refresh, served, monkeypatch):
+def test_refresh_keeps_what_is_on_record_and_reads_yanks_again(refresh, served, monkeypatch):
     name = "torch-9.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     address = served("torch", [(name, _wheel(["other"]), 'data-yanked="bad"')])
     _read_pages_as_files(refresh, monkeypatch)
@@ -185,7 +185,7 @@ def test_refresh_keeps_what_is_on_record_and_reads_yanks_anew(refresh, served, m
     assert line["builds"] == {"a": 1}
 
 
-def test_refresh_leaves_out_what_only_a_build_could_tell(refresh, served, monkeypatch, capsys):
+def test_refresh_leaves_out_what_only_a_build_could_show(refresh, served, monkeypatch, capsys):
     dynamic = "Metadata-Version: 2.2\nName: thing\nVersion: 1.0\nDynamic: Requires-Dist\n"
     static = "Metadata-Version: 2.2\nName: thing\nVersion: 1.1\nRequires-Dist: torch\n"
     links = [("thing-1.0.tar.gz", _sdist(dynamic), ""), ("thing-1.1.tar.gz", _sdist(static), "")]

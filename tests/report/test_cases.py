@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from doctor.model import Case, Evidence, Fact, Facts, Finding, Severity, Verdict
-from doctor.report.cases import messages, name_of, readings, rows, told, where
+from doctor.report.cases import message_of, messages, name_of, readings, rows, where
 from doctor.report.formats import renderer
 from doctor.report.locations import place_of
 from doctor.report.style import Style
@@ -76,7 +76,7 @@ def test_several_environments_are_named(several):
     assert len({name_of(case) for case in cases}) == 4
 
 
-def test_what_differs_from_case_to_case_is_told_for_each(several):
+def test_what_differs_from_case_to_case_is_reported_for_each(several):
     first, second = several.findings
     assert messages(several, first) == [("1024 tokens are too many", (2,)), ("2048 tokens are too many", (3,))]
     assert [(fact.value, numbers) for fact, numbers in readings(several, first, first.evidence[1])] == [
@@ -179,7 +179,7 @@ def test_the_page_says_where_the_cases_found_different_values(several):
 def test_a_long_list_of_different_messages_ends(several):
     cases = tuple(replace(case, findings=(finding("T001", 100 + number),)) for number, case in enumerate(several.cases))
     whole = replace(several, cases=cases, findings=(replace(finding("T001", 100), cases=(0, 1, 2, 3)),))
-    assert told(whole, whole.findings[0]).endswith("; and 1 similar messages")
+    assert message_of(whole, whole.findings[0]).endswith("; and 1 similar messages")
 
 
 def test_a_library_has_one_name_in_every_format(several):

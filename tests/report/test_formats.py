@@ -224,7 +224,7 @@ class TestJson:
         assert again["driver.version"].problem == "no driver"
 
 
-def test_an_import_error_that_could_not_be_told_is_no_verdict(make_report):
+def test_an_import_error_that_could_not_be_reported_is_no_verdict(make_report):
     unclear = Reason("TE903", "the window may contradict the mask", None, "utils.py@v2.3", ("workload.mask",))
     waiting = Prediction("transformer_engine", None, False, (), None, unclear)
     report = make_report(findings=(), predictions=(waiting,), fixes=(), runs=())

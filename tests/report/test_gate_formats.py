@@ -49,7 +49,7 @@ def test_every_finding_with_what_was_found_and_its_fix(name, report):
 
 @pytest.mark.parametrize("name", ["sarif", "junit", "github"])
 @pytest.mark.parametrize("view", ["backends", "fixes"])
-def test_a_format_for_findings_says_so_when_asked_for_more(name, view):
+def test_a_format_for_findings_says_so_when_requested_more(name, view):
     with pytest.raises(DoctorError, match=f"cannot show {view}") as caught:
         renderer(name, view)
     assert "text, json, markdown" in caught.value.hint
@@ -80,7 +80,7 @@ class TestSarif:
     def load(self, report):
         return json.loads(show("sarif", report))["runs"][0]
 
-    def test_result_stands_at_the_line_of_the_pin(self, report):
+    def test_result_is_at_the_line_of_the_pin(self, report):
         result = self.load(declared(report))["results"][0]
         place = result["locations"][0]["physicalLocation"]
         assert place == {"artifactLocation": {"uri": "ci/requirements.txt"}, "region": {"startLine": 7}}
@@ -127,7 +127,7 @@ class TestSarif:
         assert isinstance(whole.fixes[0], Fix)
         assert "fixes" not in self.load(whole)["results"][0]
 
-    def test_what_could_not_be_told_is_a_notification(self, report):
+    def test_what_could_not_be_reported_is_a_notification(self, report):
         told = self.load(report)["invocations"][0]["toolExecutionNotifications"]
         assert any("CUDA900" in item["message"]["text"] for item in told)
 
@@ -153,7 +153,7 @@ class TestSarif:
 
 
 class TestJunit:
-    def test_errors_fail_and_what_could_not_be_told_is_skipped(self, report):
+    def test_errors_fail_and_what_could_not_be_reported_is_skipped(self, report):
         root = ElementTree.fromstring(show("junit", report))
         suite = root.find("testsuite")
         cases = suite.findall("testcase")
@@ -175,7 +175,7 @@ class TestJunit:
         (case,) = ElementTree.fromstring(show("junit", healthy)).iter("testcase")
         assert len(case) == 0 and case.get("name").startswith("OK: ")
 
-    def test_the_line_of_the_pin_is_told(self, report):
+    def test_the_line_of_the_pin_is_reported(self, report):
         root = ElementTree.fromstring(show("junit", declared(report)))
         assert root.find("testsuite/testcase/failure").get("message").startswith("ci/requirements.txt:7: ")
 
@@ -217,7 +217,7 @@ class TestGithub:
 
 
 class TestMarkdown:
-    def test_the_pin_and_the_evidence_are_told(self, report):
+    def test_the_pin_and_the_evidence_are_reported(self, report):
         text = show("markdown", declared(report))
         assert "(`ci/requirements.txt:7`)" in text
         assert "| `cudnn.version` | `9.1.0` | `>=9.3` | what torch 2.6.0 brings |" in text

@@ -58,7 +58,7 @@ def page_of(letter: str) -> str:
 
 
 @pytest.mark.parametrize("letter", "abcdef")
-def test_a_page_is_whole_and_asks_nobody_for_anything(letter: str):
+def test_a_page_is_whole_and_checks_no_one_for_anything(letter: str):
     text = page_of(letter)
     page = Page(text)
     assert len(text.encode()) < 300_000

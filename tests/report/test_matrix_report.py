@@ -53,14 +53,14 @@ def test_every_verdict_is_a_word():
     assert cells["256"] == ["?", "[3]", "yes"]
 
 
-def test_reasons_stand_below_with_rule_and_what_is_lacking():
+def test_reasons_are_below_with_rule_and_what_is_lacking():
     text = table()
     assert "[1] needs equal head dims (found 192 and 128) [TE900]" in text
     assert "[2] dies in backward [TE903]" in text
     assert "missing: `gpu.sm`" in text
 
 
-def test_a_backend_that_nothing_brings_back_is_told_once_and_takes_no_column():
+def test_a_backend_that_nothing_brings_back_is_reported_once_and_takes_no_column():
     text = table()
     assert "te.flash3 unavailable for every feature: flash-attn-3 is not installed [TE901]" in text
     head = next(line for line in text.splitlines() if line.split()[:1] == ["flash2"])

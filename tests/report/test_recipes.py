@@ -112,7 +112,7 @@ ANEW = "pip install --no-build-isolation --force-reinstall --no-deps --no-cache-
 
 @pytest.mark.parametrize("command", ["fixes", "diagnosis"])
 @pytest.mark.parametrize("name", ["text", "markdown", "json", "html"])
-def test_every_report_tells_what_is_built_again_after_what_comes(name: str, command: str):
+def test_every_report_shows_what_is_built_again_after_what_comes(name: str, command: str):
     """The same lines as the script's, but for what is held; each of several ways its own."""
     if name == "html" and command == "fixes":
         pytest.skip("a page shows the whole report")
@@ -133,7 +133,7 @@ def test_every_report_tells_what_is_built_again_after_what_comes(name: str, comm
         assert place, line
 
 
-def test_what_no_registry_has_is_told_and_not_installed():
+def test_what_no_registry_has_is_reported_and_not_installed():
     """apex in the registry is another package; mamba-ssm's source is there, and none of ours says what it needs."""
     found = incident("b", ("apex.version", "0.1"), ("mamba-ssm.version", "2.2.4+cu122torch2.3"))
     script = renderer("shell", "fixes")(found, Style())
@@ -143,14 +143,18 @@ def test_what_no_registry_has_is_told_and_not_installed():
     assert "`mamba-ssm`, `apex` were built against the old torch" in (found.fixes[0].note or "")
 
 
-def test_a_variable_that_nobody_set_ends_the_script_before_it_does_harm(tmp_path: Path):
+def test_an_empty_variable_ends_the_script_before_it_does_harm(tmp_path: Path):
     """An empty one would make links in the system's own folder."""
     script = fragment("shell", incident("f"))
-    given = {"PATH": "/usr/bin:/bin"}
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nexit 1\n")  # the wheel is not installed
+    python.chmod(0o755)
+    given = {"PATH": f"{python.parent}:/usr/bin:/bin"}
     done = subprocess.run(["sh", "-c", script + "echo on"], capture_output=True, text=True, env=given, cwd=tmp_path)
     assert done.returncode != 0 and "CUDNN_WHEEL" in done.stderr and "on" not in done.stdout
     (tmp_path / "lib").mkdir()
-    given["CUDNN_WHEEL"] = str(tmp_path)
+    python.write_text(f"#!/bin/sh\necho {tmp_path}\n")
     done = subprocess.run(["sh", "-c", script + 'echo "$CUDNN_HOME"'], capture_output=True, text=True, env=given)
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}\n")
     assert (tmp_path / "lib" / "libcudnn.so").is_symlink()
@@ -272,7 +276,7 @@ def test_what_an_override_cannot_do_is_a_command_in_a_comment():
 
 
 @pytest.mark.parametrize("name", ["a", "c", "d"])
-def test_the_wheel_in_a_comment_may_be_uncommented_where_it_stands(name: str):
+def test_the_wheel_in_a_comment_may_be_uncommented_where_it_is(name: str):
     text = fragment("uv", incident(name))
     assert "flash-attn" not in tables_of(text).get("sources", {})
     bare = re.sub(r"^# (\[tool\.uv\.sources\]|flash-attn = .*)$", r"\1", text, flags=re.MULTILINE)

@@ -98,7 +98,7 @@ def test_c_holds_the_installed_torch():
     assert held.items() <= required(text).items()
 
 
-def test_e_does_not_ask_the_registry_for_a_container_build():
+def test_e_does_not_check_the_registry_for_a_container_build():
     text = render_pins(incident("e"))
     assert "torch" not in required(text) and "transformer-engine" in required(text)
     assert "torch 2.4.0a0+3bcc3cddb5.nv24.07 is not on PyPI" in text
@@ -160,7 +160,7 @@ def test_another_build_needs_its_index():
     assert required(text) == {"torch": "2.6.0+cu126"}
 
 
-def test_a_removed_twin_has_its_other_half_installed_anew():
+def test_a_removed_twin_has_its_other_half_installed_again():
     versions = {"nvidia-cudnn-cu12.version": "9.3.0.75", "nvidia-cudnn-cu13.version": "9.19.0.56"}
     given = facts_of(torch_version="2.11.0").with_(*(fact(key, value, "test") for key, value in versions.items()))
     text = render_pins(report_of(given))
@@ -169,7 +169,7 @@ def test_a_removed_twin_has_its_other_half_installed_anew():
     assert required(text) == {"torch": "2.11.0"}
 
 
-def test_a_core_that_is_an_extra_is_asked_for():
+def test_a_core_that_is_an_extra_is_requested():
     change = Change("package", "transformer-engine", "2.3.0", "2.13.0", "why", ("X001",))
     given = facts_of(torch_version="2.8.0", transformer__engine_version="2.3.0")
     text = render_pins(Report("t", {}, given, (), (), (planned(Fix("Do", (change,), ("X001",)), given),), (), {}))

@@ -44,7 +44,7 @@ def test_ordinary_jobs_hear_nothing_of_them(rulebook, job):
 
 
 @pytest.mark.parametrize("mask", ["arbitrary", "padding", "padding_causal"])
-def test_a_mask_that_may_hide_all_keys_is_asked_about_where_it_matters(rulebook, mask):
+def test_a_mask_that_may_hide_all_keys_is_checked_about_where_it_matters(rulebook, mask):
     job = {"framework": "torch_sdpa", "mask": mask}
     assert heard(rulebook, **job) == (set(), {"SDPA402"})
     assert heard(rulebook, **job, fully_masked_rows=True) == ({"SDPA402"}, set())
@@ -52,7 +52,7 @@ def test_a_mask_that_may_hide_all_keys_is_asked_about_where_it_matters(rulebook,
     assert heard(rulebook, **job, dtype="float32") == (set(), set())  # cuDNN does not take it
 
 
-def test_packed_single_queries_with_grouped_heads_are_asked_about_empty_sequences(rulebook):
+def test_packed_single_queries_with_grouped_heads_need_empty_sequences(rulebook):
     packed = {"framework": "flash_attn", "qkv_layout": "thd_thd_thd", "mask": "padding"}
     job = {**packed, "seq_len_q": 1, "seq_len_kv": 512, "num_kv_heads": 2}
     assert heard(rulebook, **job) == (set(), {"FA032"})
@@ -67,7 +67,7 @@ def test_packed_single_queries_with_grouped_heads_are_asked_about_empty_sequence
     ({"framework": "flash_attn"}, "FA033"),
     ({"framework": "transformers", "attn_implementation": "flash_attention_2"}, "FA033"),
 ])  # fmt: skip
-def test_unaligned_tensors_are_told_by_the_rule_of_what_runs(rulebook, job, rule):
+def test_unaligned_tensors_are_reported_by_the_rule_of_what_runs(rulebook, job, rule):
     assert heard(rulebook, **job, qkv_unaligned=True) == ({rule}, set())
     assert heard(rulebook, **job, qkv_unaligned=False) == (set(), set())
 
@@ -91,12 +91,12 @@ JAGGED = {"framework": "torch_sdpa", "nested_tensors": True, "nested_layout": "j
     ({"head_dim_qk": 36}, {"SDPA414"}),
     ({"head_dim_qk": 36, "mask": "no_mask"}, set()),
 ])  # fmt: skip
-def test_nested_tensors_are_told_by_the_rule_of_what_runs(rulebook, job, fires):
+def test_nested_tensors_are_reported_by_the_rule_of_what_runs(rulebook, job, fires):
     assert heard(rulebook, **{**JAGGED, **job}) == (fires, set())
     assert heard(rulebook, **{"framework": "torch_sdpa", **job, "zero_length_sequences": False}) == (set(), set())
 
 
-def test_what_is_not_said_of_nested_tensors_is_asked_for(rulebook):
+def test_what_is_not_said_of_nested_tensors_is_requested(rulebook):
     unsaid = {"framework": "torch_sdpa", "nested_tensors": True}
     assert heard(rulebook, **unsaid) == (set(), {"SDPA412"})
     assert heard(rulebook, **unsaid, nested_layout="strided") == (set(), set())

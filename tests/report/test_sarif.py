@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from email.message import Message
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from doctor.cli import main as cli
 from doctor.diagnosis.input_files import input_files
 from doctor.diagnosis.request import Request
 from doctor.model import Evidence, Fact, Facts, InputFile
+from doctor.report import sarif
 from doctor.report.formats import renderer
 from doctor.report.locations import home_of
 from doctor.report.sarif import no_diagnosis
@@ -30,7 +33,7 @@ def accepted_by_code_scanning(text: str) -> dict:
     assert log["version"] == "2.1.0" and log["$schema"].startswith("https://")
     (run,) = log["runs"]
     driver = run["tool"]["driver"]
-    assert driver["name"] and re.match(r"https://\S+$", driver["informationUri"])
+    assert driver["name"] and re.match(r"https://\S+$", driver.get("informationUri", "https://none"))
     assert len(driver["rules"]) <= 25_000 and len(run["results"]) <= 25_000
     for rule in driver["rules"]:
         assert rule["id"] and len(rule["name"]) <= 255
@@ -171,3 +174,28 @@ class TestNoDiagnosis:
         assert [(item["level"], item["message"]["text"]) for item in notes] == [
             ("error", "nothing there"), ("note", "look elsewhere"),
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("urls", "expected"),
+    [
+        (["Homepage, https://a.example/x", "Changelog, https://a.example/c"], "https://a.example/x"),
+        (["Repository, https://a.example/r"], "https://a.example/r"),
+        ([], None),
+    ],
+)
+def test_the_home_page_is_that_of_the_package_metadata(monkeypatch, urls, expected):
+    message = Message()
+    for url in urls:
+        message["Project-URL"] = url
+    monkeypatch.setattr(sarif, "metadata", lambda name: message)
+    run = json.loads(sarif.no_diagnosis("attn-doctor 1.0", "nothing", None))["runs"][0]
+    assert run["tool"]["driver"].get("informationUri") == expected
+
+
+def test_a_copied_tree_has_no_home_page(monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(sarif, "metadata", missing)
+    assert "informationUri" not in sarif.no_diagnosis("attn-doctor 1.0", "nothing", None)

@@ -72,13 +72,13 @@ def test_a_section_holds_what_needs_a_version_of_its_library(rules):
     }  # fmt: skip
 
 
-def test_a_changed_file_is_read_anew_even_at_the_same_size(rules):
+def test_a_changed_file_is_read_again_even_at_the_same_size(rules):
     assert summaries() == {"T001": "first"}
     write(rules / "torch" / "T001.yaml", RULE.format(id="T001", summary="other"))
     assert summaries() == {"T001": "other"}
 
 
-def test_a_changed_file_is_read_anew_even_if_its_time_is_put_back(rules):
+def test_a_changed_file_is_read_again_even_if_its_time_is_put_back(rules):
     path = rules / "torch" / "T001.yaml"
     before = path.stat()
     assert summaries() == {"T001": "first"}
@@ -96,7 +96,7 @@ def test_new_and_deleted_files_are_noticed(rules):
     assert summaries() == {"T002": "second"}
 
 
-def test_another_release_of_the_doctor_compiles_anew(rules, monkeypatch):
+def test_another_release_of_the_doctor_compiles_again(rules, monkeypatch):
     summaries()
     monkeypatch.setattr(compiled, "__version__", "99.0")
     no_yaml(monkeypatch)
@@ -138,7 +138,7 @@ def test_folders_have_caches_of_their_own(rules, tmp_path, monkeypatch):
     assert len(cache_files(tmp_path)) == 3
 
 
-def test_a_relative_folder_is_told_by_where_it_is(rules, tmp_path, monkeypatch):
+def test_a_relative_folder_is_reported_by_where_it_is(rules, tmp_path, monkeypatch):
     for place in ("here", "there"):
         write(tmp_path / place / "team" / "X.yaml", RULE.format(id="TEAM001", summary=place))
     for place in ("here", "there"):

@@ -60,7 +60,7 @@ def possible(node, choices):
 
 
 @given(trees, st.lists(st.booleans(), min_size=16, max_size=16))
-def test_a_decided_verdict_stands_whatever_the_unknowns_turn_out_to_be(tree, choices):
+def test_a_decided_verdict_is_whatever_the_unknowns_turn_out_to_be(tree, choices):
     verdict = tree.holds(None)
     assume(verdict is not None)
     assert possible(tree, iter(choices)) is verdict
@@ -223,7 +223,7 @@ def test_other_kinds(key, wanted, found, verdict):
         ({"gpu.sm": ">=ninety"}, "compute capability"),
     ],
 )
-def test_a_faulty_condition_is_told_when_it_is_read(when, words):
+def test_a_faulty_condition_is_reported_when_it_is_read(when, words):
     with pytest.raises(DoctorError) as caught:
         parse_conditions(when)
     assert words in caught.value.message

@@ -36,12 +36,12 @@ def verdicts(matrix, feature):
     return {cell.backend: cell.available for cell in row(matrix, feature).cells}
 
 
-def test_without_a_framework_each_installed_one_is_asked(rulebook):
+def test_without_a_framework_each_installed_one_is_checked(rulebook):
     found = matrices(rulebook, given())
     assert [matrix.library for matrix in found] == ["transformer_engine", "torch", "flash_attn"]
 
 
-def test_a_named_framework_is_asked_alone(rulebook):
+def test_a_named_framework_is_checked_alone(rulebook):
     (matrix,) = matrices(rulebook, given(workload__framework="torch_sdpa"))
     assert matrix.library == "torch"
     assert [backend for backend, _ in matrix.backends] == ["sdpa.flash", "sdpa.efficient", "sdpa.cudnn", "sdpa.math"]
@@ -110,7 +110,7 @@ def test_a_server_has_rows_of_its_own(rulebook):
     assert not [item for item in matrix.rows if item.feature == "FP8 attention"]
 
 
-def test_parallel_and_packed_rows_are_for_who_can_ask_them(rulebook):
+def test_parallel_and_packed_rows_are_for_who_can_check_them(rulebook):
     (torch_rows,) = matrices(rulebook, given(workload__framework="torch_sdpa"))
     assert not [item for item in torch_rows.rows if item.group in ("layout", "parallel")]
     (te_rows,) = matrices(rulebook, given(workload__framework="transformer_engine"))

@@ -51,7 +51,7 @@ def test_a_dropped_model_type_names_the_last_release() -> None:
     assert "TF302" not in found("jukebox", "4.57.6")
 
 
-def test_another_framework_does_not_ask_transformers() -> None:
+def test_another_framework_does_not_check_transformers() -> None:
     given = {"workload.framework": "megatron", "workload.model_type": "qwen3", "transformers.version": "4.40.0"}
     facts = Facts(fact(key, value, "test") for key, value in given.items())
     assert "TF301" not in evaluate(builtin_rulebook(), facts).errors
@@ -65,7 +65,7 @@ def script() -> ModuleType:
     return module
 
 
-def test_spans_tell_new_dropped_and_renamed_types_apart() -> None:
+def test_spans_show_new_dropped_and_renamed_types_apart() -> None:
     one, two, three = map(Version, ("1.0", "2.0", "3.0"))
     known = {
         one: {"old": "old", "stays": "stays", "Renamed": "renamed", "alias": ""},

@@ -81,7 +81,7 @@ def test_a_team_adds_rules(tmp_path, rulebook):
     )
 
 
-def test_the_version_of_the_rulebook_tells_its_content(tmp_path):
+def test_the_version_of_the_rulebook_shows_its_content(tmp_path):
     path = tmp_path / "TEAM001.yaml"
     path.write_text(TEAM)
     first = load_rulebook([str(tmp_path)]).version
@@ -90,7 +90,7 @@ def test_the_version_of_the_rulebook_tells_its_content(tmp_path):
     assert load_rulebook([str(tmp_path)]).version != first
 
 
-def test_a_faulty_team_rule_is_told_with_its_line(tmp_path):
+def test_a_faulty_team_rule_is_reported_with_its_line(tmp_path):
     path = tmp_path / "TEAM001.yaml"
     path.write_text(TEAM.replace("when: {nvidia-nccl-cu12.version", "when: {nvidia_nccl.verison"))
     with pytest.raises(DoctorError, match=rf"{path}:6: unknown fact key"):

@@ -173,7 +173,7 @@ anything = st.recursive(
 
 
 @given(st.sampled_from([(RULE, "T001.yaml"), (LIBRARY, "library.yaml")]), st.data())
-def test_any_value_under_any_key_is_read_or_told(tmp_path_factory, file, data):
+def test_any_value_under_any_key_is_read_or_reported(tmp_path_factory, file, data):
     text, name = file
     content = yaml.safe_load(text)
     keys = [*content, "confirm", "needs", "weight", "signatures", "disables", "variants", "applies", "zzz"]

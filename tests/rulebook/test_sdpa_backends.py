@@ -141,7 +141,7 @@ def test_release_by_release(rulebook: Rulebook, torch: str, sm: str, changes: di
         ("2.9.0a0+git1234567", {}),  # somewhere before 2.9.0, where the order of preference changed
     ],
 )
-def test_could_not_tell(rulebook: Rulebook, torch: str, changes: dict[str, Any]) -> None:
+def test_unknown(rulebook: Rulebook, torch: str, changes: dict[str, Any]) -> None:
     cudnn = {"cudnn.version": "9.20.0", "torch.cuda": "13.0"}
     prediction = predicted(rulebook, **{"torch.version": torch, "gpu.sm": "9.0", **cudnn, **LLAMA, **changes})
     assert (prediction.selected, prediction.could_tell) == (None, False)

@@ -111,7 +111,7 @@ def test_parts_are_not_shown_and_their_refusals_are(rulebook):
     assert "head_dim 192" in fused.reasons[0].message
 
 
-def test_without_the_cudnn_version_nothing_is_told_and_the_lack_is_named(rulebook):
+def test_without_the_cudnn_version_nothing_is_reported_and_the_lack_is_named(rulebook):
     facts = facts_of("2.3.0", "9.0", "9.5.1", {"mask": "padding", "num_kv_heads": 8}).without("cudnn.version")
     prediction = predict_case(rulebook, facts)
     assert (prediction.selected, prediction.could_tell) == (None, False)
@@ -197,7 +197,7 @@ def test_interleaved_qkv_matters_only_where_fused_runs(rulebook):
     assert not rules_of(rulebook, facts_of("1.12.0", "9.0", "9.2.1", views, flash_attn="2.5.6"))
 
 
-def test_fall_back_to_unfused_tells_its_memory(rulebook):
+def test_fall_back_to_unfused_shows_its_memory(rulebook):
     facts = facts_of("2.3.0", "8.0", "9.1.0", {"head_dim_qk": 192, "head_dim_v": 128})
     found = next(item for item in evaluate(rulebook, facts).findings if item.rule == "TE140")
     assert human_bytes(2 * 32 * 4096 * 4096 * 2) in found.message

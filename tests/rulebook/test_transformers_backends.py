@@ -77,7 +77,7 @@ def test_a_real_release_says_the_same(rulebook, line):
 
 
 @pytest.mark.parametrize("line", CAPTURED, ids=label)
-def test_a_refusal_is_told_by_a_rule_that_knows_its_words(rulebook, line):
+def test_a_refusal_is_reported_by_a_rule_that_knows_its_words(rulebook, line):
     wrong, seen = [], set()
     for model_type, answers in line["answers"].items():
         for request, answer in answers.items():
@@ -106,7 +106,7 @@ def signatures(rulebook, rule):
     return rulebook.rules[rule].body.get("signatures") or ()
 
 
-def test_enough_was_asked():
+def test_enough_was_checked():
     assert len({line["facts"]["transformers.version"] for line in CAPTURED}) >= 10
     assert sum(len(answers) for line in CAPTURED for answers in line["answers"].values()) >= 5000
 
@@ -142,7 +142,7 @@ def test_what_gemma_2_gets_unasked(rulebook, release, chosen):
         ({"workload__model_type": "a_model_of_the_hub"}, "hf.sdpa"),
     ],
 )
-def test_nothing_is_asked_for(rulebook, changes, chosen):
+def test_nothing_is_requested(rulebook, changes, chosen):
     assert selected(rulebook, **changes) == chosen
 
 
@@ -229,7 +229,7 @@ def known_of(rulebook, **changes):
         ({"workload__framework": "torch_sdpa"}, None),
     ],
 )
-def test_when_sdpa_is_told_of_grouped_heads(rulebook, changes, passed):
+def test_when_sdpa_is_reported_of_grouped_heads(rulebook, changes, passed):
     assert known_of(rulebook, **changes).value("workload.enable_gqa") is passed
 
 
@@ -260,7 +260,7 @@ def findings(rulebook, **changes):
     return {finding.rule: finding for finding in with_backend_findings(rulebook, told)}
 
 
-def test_the_one_refusal_that_was_asked_for_is_the_finding(rulebook):
+def test_the_one_refusal_that_was_requested_is_the_finding(rulebook):
     found = findings(rulebook, workload__attn_implementation="sdpa", workload__model_type="bloom")
     assert found["TF104"].severity == "error"
     assert "bloom" in found["TF104"].message
@@ -306,6 +306,6 @@ def test_what_stops_in_the_first_step(rulebook):
     assert (capped.selected, capped.fails_at_run.rule) == ("hf.sdpa", "TF144")
 
 
-def test_other_frameworks_are_asked_nothing_of_transformers(rulebook):
+def test_other_frameworks_are_checked_nothing_of_transformers(rulebook):
     assert "transformers" not in libraries(rulebook, workload__framework="torch_sdpa")
     assert known_of(rulebook, workload__framework="torch_sdpa").value("hf.request") == ABSENT

@@ -144,7 +144,7 @@ def test_a_block_size_costs_blackwell_its_latent_attention_kernel(rulebook):
     assert ask(rulebook, "0.19.1", "10.0", {**DEEPSEEK, "block_size": 16})["selected"] == "vllm.triton_mla"
 
 
-def test_the_engine_asked_for_may_refuse(rulebook):
+def test_the_engine_requested_may_refuse(rulebook):
     said = ask(rulebook, "0.9.2", "7.5", facts={"env.VLLM_USE_V1": "1"})
     assert said["import_error"]["rule"] == "VLLM301"
     assert ask(rulebook, "0.9.2", "7.5")["selected"] == "vllm.xformers"

@@ -171,13 +171,13 @@ def test_time_is_split_by_stage(bench: KernelRunner) -> None:
     assert total["kernels.case"] > 0.1 and total["kernels.start"] > 0
 
 
-def test_the_time_of_a_death_is_told_too(bench: KernelRunner) -> None:
+def test_the_time_of_a_death_is_reported_too(bench: KernelRunner) -> None:
     add(bench, "one", "import time\ndef run(request):\n    step('import torch'); time.sleep(0.3); os._exit(1)")
     (answer,) = bench.run({"one": [{}]})["one"]
     assert answer.spent["import"] > 0.15
 
 
-def test_what_fails_behind_others_is_asked_again_alone(bench: KernelRunner) -> None:
+def test_what_fails_behind_others_is_checked_again_alone(bench: KernelRunner) -> None:
     body = "import sys\ndef run(request):\n    sys.asked = getattr(sys, 'asked', 0) + 1\n"
     add(bench, "one", body + "    return {'wrong': False}")
     add(bench, "two", body + "    return {'wrong': sys.asked > 1, 'pid': os.getpid()}")
@@ -242,7 +242,7 @@ def test_a_head_start_is_the_process_that_answers(bench: KernelRunner, torch_log
         ("sys.stdout.write('{}\\n' * 9); os.fork()", "ran", ""),
     ],
 )
-def test_what_a_broken_torch_does_is_told_as_without_a_head_start(
+def test_what_a_broken_torch_does_is_reported_as_without_a_head_start(
     bench: KernelRunner, torch_log: Path, body: str, outcome: str, reason: str
 ) -> None:
     more(torch_log, body)
@@ -268,7 +268,7 @@ def test_a_head_start_keeps_to_its_own_environment(bench: KernelRunner, torch_lo
     assert [answer.observed["seen"] for answer in got] == ["1", None]
 
 
-def test_a_head_start_that_nobody_takes_leaves_nothing(bench: KernelRunner, torch_log: Path) -> None:
+def test_a_head_start_that_no_one_takes_leaves_nothing(bench: KernelRunner, torch_log: Path) -> None:
     more(torch_log, "time.sleep(600)")
     ahead = prewarm(bench.python)
     until(lambda: torch_log.exists() and bool(torch_log.read_text()))

@@ -68,7 +68,7 @@ def test_what_is_left_of_the_machine_is_seen(script, known):
     ]
 
 
-def test_the_machine_is_told_from_its_facts(script):
+def test_the_machine_is_reported_from_its_facts(script):
     told = script.machine(CAPTURE["facts"])
     assert told["machine"].startswith(
         "one NVIDIA H200 (driver 580.159.04) with torch 2.11.0+cu130, transformers 5.17.0"

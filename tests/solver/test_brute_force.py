@@ -58,7 +58,7 @@ def test_brute_force_finds_what_was_found():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1069, 1173, 1298])
-def test_what_is_proved_hopeless_has_no_cure(seed: int):
+def test_what_is_proved_hopeless_has_no_fix(seed: int):
     """Every TransformerEngine, flash-attn and torch, requirements apart, under every setting: no backend serves it."""
     facts, before, fixes = solved(seed)
     assert all(fix.leaves for fix in fixes)

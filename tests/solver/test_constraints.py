@@ -110,7 +110,7 @@ def test_a_constraints_file_is_read_as_pip_reads_it(tmp_path: Path):
     ("text", "message"),
     [("torch>==2", "is not a requirement"), ("two words", "is not a requirement"), ("-r gone.txt", "cannot read")],
 )
-def test_what_cannot_be_read_is_told_with_its_place(tmp_path: Path, text: str, message: str):
+def test_what_cannot_be_read_is_reported_with_its_place(tmp_path: Path, text: str, message: str):
     path = tmp_path / "c.txt"
     path.write_text(f"numpy\n{text}\n")
     with pytest.raises(DoctorError, match=message):
@@ -139,7 +139,7 @@ def test_the_session_passes_the_limits_on(tmp_path: Path):
     assert not any(c.kind == "package" for fix in only for c in fix.changes)
 
 
-def test_a_misspelt_package_is_told(capsys):
+def test_a_misspelt_package_is_reported(capsys):
     code = command_line(["fix", "--facts", str(B / "facts.yaml"), "--hold", "trch"])
     assert code == 2 and "neither installed there nor on record\nhint: did you mean `torch`?" in capsys.readouterr().err
 

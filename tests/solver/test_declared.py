@@ -115,7 +115,7 @@ def test_the_same_in_the_words_of_pep_440(tmp_path: Path, spec, wanted):
     assert (new in fix.changes[0].why) is (wanted == "4.43.0")
 
 
-def test_a_lock_moves_within_what_the_project_asks_for(tmp_path: Path):
+def test_a_lock_moves_within_what_the_project_requests(tmp_path: Path):
     """The lock's pin is nobody's wish."""
     project(tmp_path, pyproject_toml='[tool.poetry.dependencies]\ntorch = "2.6.0"\ntransformers = "<4.43"\n',
             poetry_lock='[[package]]\nname = "transformers"\nversion = "4.42.4"\n')  # fmt: skip
@@ -123,7 +123,7 @@ def test_a_lock_moves_within_what_the_project_asks_for(tmp_path: Path):
     assert moved(fix) == {"transformers": "4.41.2"} and "poetry.lock" not in fix.changes[0].why
 
 
-def test_a_setting_does_not_hide_the_release_that_lies_in_the_range(tmp_path: Path):
+def test_a_setting_does_not_hide_the_release_that_is_in_the_range(tmp_path: Path):
     rules = book(OWN001={"when": {"transformers.version": "4.42.4", "workload.mask": "causal"}, "fix": [
         {"config": {"mask": "padding_causal"}}, {"require": {"transformers": "!=4.42.4"}}]})  # fmt: skip
     project(tmp_path, requirements_txt="torch==2.6.0\ntransformers>=4.40,<4.43\n")

@@ -116,7 +116,7 @@ def test_a_way_too_long_to_search_is_found_from_its_end():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1005, 1010, 1055, 1129])
-def test_what_the_search_cannot_tell_the_cases_do(seed: int):
+def test_what_the_search_cannot_show_the_cases_do(seed: int):
     rules, facts = builtin_rulebook(), environment(seed)
     before = evaluate(rules, facts)
     fixes = solve(rules, facts, before)

@@ -91,7 +91,7 @@ TABLE: list[tuple[str, Facts, str, dict[str, str | None], str]] = [
      "TORCH002", {"torch": "2.10.0"}, "sm 7.5"),
     ("11 a shadowed cuDNN", given({**versions({"torch": "2.8.0", "nvidia-cudnn-cu12": "9.10.2.21", "cudnn": "9.1.0"}),
      "cudnn.path": "/usr/lib/libcudnn.so.9", "env.LD_LIBRARY_PATH": "/usr/lib"}),
-     "CUDNN004", {"LD_LIBRARY_PATH": None}, "does not cure it"),
+     "CUDNN004", {"LD_LIBRARY_PATH": None}, "does not fix it"),
     ("12 resolvable and broken", incident("c"), "XT001", {"pack_to_max_length": "true"}, "torch"),
 ]  # fmt: skip
 

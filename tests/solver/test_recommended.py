@@ -85,8 +85,41 @@ def test_a_setting_or_call_precedes_a_release_with_a_drawback(own_rules, way, re
                 "fix": [{"require": {"torch": f"=={release}"}}, way]},
         OWN002={"severity": "warning", "when": {"torch.version": "2.7.1"}},
     )  # fmt: skip
-    first, second = fixes({"torch.version": "2.6.0", "workload.mask": "causal"}, rules)
-    assert not packages(first) and packages(second) == {"torch": release}
+    first, *others = fixes({"torch.version": "2.6.0", "workload.mask": "causal"}, rules)
+    assert not packages(first)
+    assert [packages(fix) for fix in others] == ([{"torch": release}] if release == "2.5.1" else [])
+
+
+def test_a_release_with_a_warning_of_its_own_is_the_last_resort_for_an_error(own_rules):
+    rules = own_rules(
+        OWN001={"when": {"torch.version": "2.6.0"}, "fix": [{"require": {"torch": "==2.7.1"}}]},
+        OWN002={"severity": "warning", "when": {"torch.version": "2.7.1"}},
+    )
+    assert packages(fixes({"torch.version": "2.6.0"}, rules)[0]) == {"torch": "2.7.1"}
+
+
+def test_a_warning_is_no_reason_for_another_warning_or_an_older_torch(own_rules):
+    rules = own_rules(
+        OWN001={"severity": "warning", "when": {"torch.version": "==2.6.0"},
+                "fix": [{"require": {"torch": "==2.7.1"}}]},
+        OWN002={"severity": "warning", "when": {"torch.version": ">=2.6.1"}},
+    )  # fmt: skip
+    assert fixes({"torch.version": "2.6.0"}, rules) == ()
+
+
+def test_reasons_against_the_backends_bring_their_remedies():
+    found = fixes(
+        {"transformer-engine.version": "2.8.0", "flash-attn.version": "2.7.3", "torch.version": "2.8.0",
+         "torch.cuda": "12.8", "nvidia-cudnn-cu12.version": "9.10.2.21", "cudnn.version": "9.10.2", "gpu.sm": "10.0",
+         "flash-attn-3.version": "absent",
+         "workload.framework": "transformer_engine", "workload.dtype": "bfloat16", "workload.head_dim_qk": 192,
+         "workload.head_dim_v": 128, "workload.num_heads": 16, "workload.num_kv_heads": 16,
+         "workload.seq_len_q": 4096, "workload.mask": "causal", "workload.qkv_layout": "sbhd_sbhd_sbhd",
+         "workload.training": True, "workload.batch_size": 2},
+    )  # fmt: skip
+    assert found[0].resolves == ("TE140",)
+    assert "nvidia-cudnn-cu12>=9.14" in found[0].changes[0].name
+    assert "`te.fused` instead of `te.unfused`" in (found[0].note or "")
 
 
 def test_the_author_decides_where_the_release_has_no_drawback(own_rules):
@@ -166,10 +199,10 @@ def test_a_source_build_is_a_cost_that_names_the_release_with_a_wheel():
     given = {"torch.version": "2.7.1", "torch.cuda": "12.6", "gpu.sm": "10.0", "gpu.name": "NVIDIA B200",
              "flash-attn.version": "2.7.4.post1", "driver.version": "580.65.06"}  # fmt: skip
     first = fixes(given)[0]
-    assert packages(first)["torch"] == "2.8.0"
+    assert packages(first)["torch"] == "2.7.1+cu128"
     (cost,) = (text for text in first.costs if "source build" in text)
-    assert "`flash-attn` 2.7.4.post1 has no official wheel for torch 2.8.0" in cost
-    assert "2.8.3.post1 has one" in cost and "flash_attn-2.8.3.post1+cu12torch2.8" in cost
+    assert "source build of `flash-attn` 2.7.4.post1" in cost and "(2.8.3.post1 has a wheel)" in cost
+    assert "pip install https://" in (first.note or "") and "flash_attn-2.8.3.post1+cu12torch2.7" in (first.note or "")
     with_wheel = fixes({**given, "flash-attn.version": "2.8.3.post1"})[0]
     assert with_wheel.plan.wheel_url and not any("source build" in text for text in with_wheel.costs)
 

@@ -101,7 +101,7 @@ def test_the_search_finds_the_optimum_of_brute_force(block: int):
     assert solved >= 25 and unsolvable >= 25
 
 
-def test_a_way_that_no_rule_names_is_offered_and_told_as_such():
+def test_a_way_that_no_rule_names_is_offered_and_reported_as_such():
     for seed in range(100):
         rules, facts, index = world(seed)
         fixes = solve(rules, facts, evaluate(rules, facts), index=index)

@@ -222,7 +222,7 @@ def test_nothing_is_offered_where_every_way_is_held():
     assert told[0].rule == "TORCH001" and told[0].because
 
 
-def test_a_cure_that_makes_another_error_fire_is_none(own_rules):
+def test_a_fix_that_makes_another_error_fire_is_none(own_rules):
     rules = own_rules(
         OWN001={"when": {"torch.version": "<2.7"}, "fix": [{"require": {"torch": "==2.7.1"}},
                                                            {"require": {"torch": "==2.8.0"}}]},
@@ -231,7 +231,7 @@ def test_a_cure_that_makes_another_error_fire_is_none(own_rules):
     assert [packages(fix) for fix in fixes(facts_of({"torch.version": "2.6.0"}), rules)] == [{"torch": "2.8.0"}]
 
 
-def test_a_further_finding_that_the_cure_brings_is_cured_too(own_rules):
+def test_a_further_finding_that_the_fix_brings_is_fixed_too(own_rules):
     rules = own_rules(
         OWN001={"when": {"torch.version": "<2.7"}, "fix": [{"require": {"torch": "==2.7.1"}}]},
         OWN002={"when": {"torch.version": ">=2.7", "env.NVTE_FUSED_ATTN": ABSENT},
@@ -262,7 +262,7 @@ def test_a_package_that_turns_out_not_to_be_needed_stays(own_rules):
     assert packages(fix) == {"transformers": "4.44.2"} and fix.resolves == ("OWN001", "OWN002")
 
 
-def test_a_smaller_way_that_is_worse_in_nothing_is_recommended_and_told_as_nobody_s(own_rules):
+def test_a_smaller_way_that_is_worse_in_nothing_is_recommended_and_reported_as_no_one_s(own_rules):
     rules = own_rules(
         OWN001={"when": {"torch.version": "<2.7", "transformers.version": "<4.44"},
                 "fix": [{"require": {"torch": "==2.7.1"}}]},
@@ -292,14 +292,14 @@ def test_contradicting_ways_are_not_joined(own_rules):
     assert all(set(fix.leaves) == {"OWN002"} for fix in rest)
 
 
-def test_an_error_that_would_only_be_hidden_is_not_cured(own_rules):
+def test_an_error_that_would_only_be_hidden_is_not_fixed(own_rules):
     ways = [{"require": {"torch": "==2.7.1"}}, {"require": {"torch": "==2.8.0"}}]
     rules = own_rules(OWN001={"when": {"torch.version": "<2.8", "torch.git_version": "bad"}, "fix": ways})
     found = fixes(facts_of({"torch.version": "2.6.0", "torch.git_version": "bad"}), rules)
     assert [packages(fix) for fix in found] == [{"torch": "2.8.0"}]
 
 
-def test_what_can_no_longer_be_judged_is_told(own_rules):
+def test_what_can_no_longer_be_judged_is_reported(own_rules):
     rules = own_rules(
         OWN001={"when": {"torch.version": "<2.7"}, "fix": [{"require": {"torch": "==2.7.1"}}]},
         OWN002={"when": {"torch.git_version": "bad"}},
@@ -376,7 +376,7 @@ def test_a_package_off_the_record_takes_the_release_its_rule_names(own_rules):
     assert packages(fix) == {"ring-flash-attn": "0.1.3"}
 
 
-def test_two_cores_of_transformer_engine_are_cured_by_a_release_that_brings_one():
+def test_two_cores_of_transformer_engine_are_fixed_by_a_release_that_brings_one():
     parts = {f"transformer-engine{part}.version": "2.14.1" for part in ("", "-torch", "-cu12", "-cu13")}
     facts = facts_of({"python.version": "3.12.3", "torch.version": "2.8.0", "gpu.sm": "9.0", **parts})
     first = fixes(facts)[0]

@@ -79,7 +79,7 @@ def test_flat_and_wrapped_say_the_same(tmp_path: Path) -> None:
         ({}, None),
     ],
 )
-def test_the_name_of_a_gpu_tells_its_capability(given: dict[str, Any], sm: str | None) -> None:
+def test_the_name_of_a_gpu_shows_its_capability(given: dict[str, Any], sm: str | None) -> None:
     facts = parse_facts(json.dumps({"facts": {"torch.version": "2.6.0", **given}}), "facts.json")
     assert with_capability(facts, builtin_rulebook().gpus).value("gpu.sm") == sm
 

@@ -121,7 +121,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize("backend", ["sdpa.default", *SLOW])
-def test_a_sweep_asks_it_of_every_length_that_is_no_multiple_of_8(backend):
+def test_a_sweep_checks_it_of_every_length_that_is_no_multiple_of_8(backend):
     cases = plan([backend], "cuda", 420, seed=5).cases
     learned = [case for case in cases if case["bias_grad"]]
     odd = {case["seq_len_kv"] for case in learned if case["seq_len_kv"] % 8}
@@ -131,7 +131,7 @@ def test_a_sweep_asks_it_of_every_length_that_is_no_multiple_of_8(backend):
     assert len(learned) < 0.4 * len(cases), "the other masks keep their share"
 
 
-def test_the_rules_are_told():
+def test_the_rules_are_reported():
     case = {**CASE, "backend": "sdpa.default", "dtype": "bfloat16", "batch_size": 2, "head_dim_v": 40, "layout": "bhsd",
             "bias_shape": "b1ss", "seed": 0}  # fmt: skip
     facts = case_facts(case)

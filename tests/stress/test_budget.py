@@ -89,13 +89,15 @@ def test_the_deadline_ends_minimizing_and_its_scripts(slow):
     assert all(timeout <= 0.3 for timeout in slow), "a script may take what is left, and no more"
 
 
-def test_minimizing_reports_progress(slow, monkeypatch):
-    monkeypatch.setattr(failures._Progress, "EVERY", 0.1)
+def test_minimizing_reports_progress(slow):
     failing = [({"backend": f"file:x:{number}", "mask": "causal", "layout": "bhsd"}, WRONG) for number in range(8)]
-    lines: list[str] = []
-    collect_failures(failing, Slow("python", timeout=60.0), seconds=100, tell=lines.append)
-    assert lines[0] == "minimizing 8 failing cases" and lines[-1] == "running 8 reproduction scripts"
-    assert any(line.startswith("minimized 8 of 8 failing cases") for line in lines) and len(lines) >= 4
+    steps: list[str] = []
+    counts: list[tuple[int, int]] = []
+    collect_failures(
+        failing, Slow("python", timeout=60.0), seconds=100, on_step=steps.append,
+        minimized=lambda done, total: counts.append((done, total)),
+    )  # fmt: skip
+    assert counts == [(done, 8) for done in range(9)] and steps == ["running 8 reproduction scripts"]
 
 
 def test_a_budget_that_the_look_at_the_libraries_spends_is_said(slow, monkeypatch):

@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from doctor.cli import main as cli
-from doctor.cli.output import Bar
 from doctor.cli.stress import _journal
 
 
@@ -85,38 +84,6 @@ def test_streams_that_are_closed(tmp_path, closed):
     assert done.returncode == 3
     if errors.exists():
         assert "torch in" in errors.read_text() and "fault of attn-doctor" not in errors.read_text()
-
-
-@pytest.mark.parametrize("columns", [20, 200])
-def test_the_bar_fits_its_terminal(monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    for done in (0, 3, 500):
-        line = Bar._line(f"{done}/500 cases, 0 bad, 3 s", done / 500)
-        assert len(line) - 1 < columns and (columns < 30 or "[" in line)
-
-
-def test_a_dumb_terminal_gets_lines(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    for kind, mark in (("dumb", "\n"), ("xterm", "\r")):
-        monkeypatch.setenv("TERM", kind)
-        monkeypatch.setattr("sys.stderr", Terminal())
-        bar = Bar()
-        bar(5, 5, 1)
-        assert sys.stderr.getvalue().count(mark) == 1 and "5/5 cases, 1 bad" in sys.stderr.getvalue()
-
-
-def test_nobody_listens_to_the_progress(monkeypatch):
-    class Full(io.StringIO):
-        def write(self, text):
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("sys.stderr", Full())
-    bar = Bar()
-    bar(5, 5, 0)
-    bar.end()
 
 
 def test_each_sweep_has_its_own_journal(monkeypatch):

@@ -44,12 +44,12 @@ def beside(reader, case, answer):
     return compare([("gpu0", {**CASE, **case}, answer)], reader)
 
 
-def test_a_refusal_that_a_rule_names_is_foretold(reader):
+def test_a_refusal_that_a_rule_names_is_predicted(reader):
     found = beside(reader, {"mask": "boolean"}, REFUSED)  # torch's flash kernel takes no mask tensor
     assert [key[1] for key in found.predicted] == ["refused"] and not found.unpredicted and found.covered == 1
 
 
-def test_a_refusal_in_a_step_is_foretold_by_the_rule_of_that_step(reader):
+def test_a_refusal_in_a_step_is_predicted_by_the_rule_of_that_step(reader):
     found = beside(reader, {"backend": "sdpa.efficient", "mask": "additive_float32"}, REFUSED)
     assert ("SDPA406", "refused") in found.predicted and not found.unpredicted
 
@@ -65,7 +65,7 @@ def test_a_refusal_in_a_step_is_foretold_by_the_rule_of_that_step(reader):
         ("rowpad", 1, 300, ("TE650",)),
     ],
 )
-def test_tensors_that_lie_otherwise_than_transformer_engine_is_told(reader, layout, heads, queries, expected):
+def test_tensors_in_another_layout_than_transformer_engine_assumes(reader, layout, heads, queries, expected):
     case = {"backend": "te.fused", "layout": layout, "num_heads": heads, "num_kv_heads": heads, "seq_len_q": queries}
     assert rules_of({**CASE, **case}, reader) == expected
 
@@ -185,7 +185,7 @@ def test_sage_has_no_backends_and_rules_all_the_same(reader):
     assert not beside(reader, sage, REFUSED).unpredicted  # one rule at least says that it goes wrong
 
 
-def test_a_library_that_loads_nothing_here_is_foretold_to_refuse_all(reader):
+def test_a_library_that_loads_nothing_here_is_predicted_to_refuse_all(reader):
     case = {"backend": "xformers", "seq_len_kv": 300}
     assert not reader.predict({**CASE, **case}).refused_by
     other_cuda = {"xformers.cuda": "12.8", "torch.cuda": "13.0"}
@@ -215,7 +215,7 @@ def test_the_forward_only_build_of_flash_attention_3(reader):
     assert rules_of({**build, "layout": "offset1"}, reader) == ("FA211",)
 
 
-def test_what_computes_no_gradient_is_told_so():
+def test_what_computes_no_gradient_is_reported_so():
     program = (kernels_dir() / "sweep" / "calls.py").read_text().splitlines()
     line = next(line for line in program if line.startswith("FORWARD_ONLY = "))
     assert literal_eval(line.partition(" = ")[2]) == FORWARD_ONLY
@@ -243,7 +243,7 @@ def test_what_a_rule_rules_out_and_runs_right_refutes_the_rule(reader):
     assert backend == "sdpa.flash" and rule.startswith("SDPA") and not found.predicted
 
 
-def test_wrong_numbers_that_a_rule_names_are_foretold_and_others_are_not(reader):
+def test_wrong_numbers_that_a_rule_names_are_predicted_and_others_are_not(reader):
     known = {"backend": "sdpa.efficient", "mask": "causal_bottom_right"}
     assert ("SDPA401", "wrong") in beside(reader, known, WRONG).predicted
     assert ("SDPA401", "sdpa.efficient") in beside(reader, known, RIGHT).refuted
@@ -299,6 +299,6 @@ def test_the_report_says_it_in_both_forms(reader):
     text, told = as_text(outcome, found), as_json(outcome, found)
     assert "predicted by SDPA401" in text and "; unpredicted" in text and "refuted: 1 cases ran right" in text
     assert "no rule predicted 1 refusals of `sdpa.flash`" in text
-    assert [item["prediction"] for item in told["failures"]] == ["foretold", "unpredicted"]
-    assert told["rulebook"]["foretold"][0]["rule"] == "SDPA401" and told["rulebook"]["refuted"][0]["cases"] == 1
+    assert [item["prediction"] for item in told["failures"]] == ["predicted", "unpredicted"]
+    assert told["rulebook"]["predicted"][0]["rule"] == "SDPA401" and told["rulebook"]["refuted"][0]["cases"] == 1
     assert as_json(outcome)["rulebook"] is None and "rulebook" not in as_text(outcome)

@@ -40,7 +40,7 @@ def test_far_fewer_rows_than_combinations():
     assert count <= 45, "4**8 combinations; 16 rows are the least possible"
 
 
-def test_infeasible_pairs_are_told_apart_from_missing_ones():
+def test_infeasible_pairs_are_distinguished_from_missing_ones():
     axes = {"a": [{"a": 0}, {"a": 1}], "b": [{"b": 0}, {"b": 1}], "c": [{"c": 0}, {"c": 1}]}
     cover = CoveringArray(axes, lambda case: not (case["a"] and case["b"]), 0)
     cases = list(islice(cover, 50))
@@ -61,7 +61,7 @@ def test_a_value_that_few_go_with_leaves_the_others_their_share():
 
 
 @pytest.mark.parametrize("backend", ["sdpa.default", "flash2", "te.fused"])
-def test_special_cases_are_asked_once_or_twice(backend):
+def test_special_cases_run_once_or_twice(backend):
     cases = plan([backend], "cuda", 120, seed=2).cases
     single = [case for case in cases if case["layout"] == "single"]
     assert {min(case["batch_size"], case["num_heads"], case["seq_len_q"]) for case in single} == {1}

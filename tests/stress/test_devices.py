@@ -65,7 +65,7 @@ def right(gpu, request):
     return KernelResult("ran", {"verdict": "ok", "faults": [], "bits": request["seed"]})
 
 
-def test_all_gpus_are_asked_everything_at_the_same_time(monkeypatch):
+def test_all_gpus_are_checked_everything_at_the_same_time(monkeypatch):
     outcome = sweep_of(monkeypatch, ["NVIDIA H200"] * 3, right)
     assert not outcome.bad and outcome.complete and len(outcome.records) == 3 * len(outcome.plan.cases)
     assert {gpu for gpu, _, _ in outcome.records} == {"uuid-0", "uuid-1", "uuid-2"}
@@ -93,7 +93,7 @@ def test_gpus_of_different_kinds_may_differ_in_bits(monkeypatch):
     assert not sweep_of(monkeypatch, ["NVIDIA H200", "NVIDIA A100"], answer).bad
 
 
-def test_a_fault_of_one_gpu_is_told_once_and_as_a_disagreement(monkeypatch):
+def test_a_fault_of_one_gpu_is_reported_once_and_as_a_disagreement(monkeypatch):
     def answer(gpu, request):
         if gpu == 1 and request.get("mask") == "boolean":
             return KernelResult("ran", {"verdict": "wrong", "faults": ["out"], "bits": 0, "errors": {}})
@@ -110,7 +110,7 @@ def test_a_fault_of_one_gpu_is_told_once_and_as_a_disagreement(monkeypatch):
         KernelResult("failed", reason="torch.AcceleratorError: CUDA error: unspecified launch failure"),
     ],
 )
-def test_a_gpu_that_vanishes_is_told_and_costs_the_others_nothing(monkeypatch, lost):
+def test_a_gpu_that_vanishes_is_reported_and_costs_the_others_nothing(monkeypatch, lost):
     asked = []
 
     def answer(gpu, request):

@@ -100,7 +100,7 @@ SLOW = "sdpa.default=slow,sdpa.flash=slow,sdpa.math=slow"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_answers_are_kept_and_nothing_is_asked_twice(sweep, number):
+def test_answers_are_kept_and_nothing_is_checked_twice(sweep, number):
     process = sweep.start(conduct=SLOW)
     sweep.wait_for(12)
     process.send_signal(number)
@@ -175,7 +175,7 @@ def test_an_interpreter_that_is_taken_away_is_said_and_blamed_on_no_case(sweep):
     assert again["complete"] and "not reached" not in adds_up(again), "and the next one asks what was not reached"
 
 
-def test_more_time_or_memory_is_a_reason_to_ask_again(sweep):
+def test_more_time_or_memory_is_a_reason_to_check_again(sweep):
     sweep("--timeout", "1", "--memory", "1", "--shrink", "0.1", "--budget", "30",
           conduct="sdpa.default=no-memory,sdpa.flash=hang")  # fmt: skip
     text = (sweep.folder / "journal").read_text()
@@ -200,7 +200,7 @@ def test_two_sweeps_do_not_share_a_journal(sweep):
     assert first.returncode == 0 and "nothing wrong" in out
 
 
-def test_the_journal_that_nobody_asked_for_is_no_condition(sweep):
+def test_the_journal_that_no_one_requested_is_no_condition(sweep):
     file = sweep.folder / "file"
     file.write_text("")
     code, _, told = sweep(journal=None, XDG_CACHE_HOME=str(file / "below"))

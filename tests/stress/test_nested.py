@@ -54,7 +54,7 @@ def test_what_a_cpu_does_not_take_is_no_fault(answers, name):
     assert answer.outcome == "refused" and "No viable backend" in answer.reason
 
 
-def test_what_is_asked_of_it():
+def test_what_is_checked_of_it():
     cases = plan(["nested"], "cuda", 200, seed=1).cases
     assert all(case["num_heads"] == case["num_kv_heads"] for case in cases)
     assert {case["sequences"] for case in cases} == {"some_empty", "none_empty", "narrowed"}
@@ -62,7 +62,7 @@ def test_what_is_asked_of_it():
     assert any(case["seq_len_q"] != case["seq_len_kv"] and case["mask"] == "causal" for case in cases)
 
 
-def test_sequences_are_told_of_nested_tensors_alone():
+def test_sequences_are_reported_of_nested_tensors_alone():
     plain = {"seq_len_q": 8, "seq_len_kv": 8, "num_heads": 4, "num_kv_heads": 4, "how": "eager", "mask": "no_mask"}
     assert consistent({**plain, "layout": "thd", "bias_shape": "b1ss", "bias_grad": False})
     assert [name for name in DOMAINS if len(DOMAINS[name].axes("cuda")["sequences"]) > 1] == ["nested"]

@@ -53,5 +53,5 @@ def test_a_hang_stays_one(outcomes) -> None:
     assert outcomes(1, 1000) == ["ran", "timeout"]
 
 
-def test_a_backend_that_hangs_time_and_again_is_not_asked_again(outcomes) -> None:
+def test_a_backend_that_hangs_repeatedly_is_not_run_again(outcomes) -> None:
     assert outcomes(*[100] * partition.MAX_CRASHES) == ["timeout"] * partition.MAX_CRASHES

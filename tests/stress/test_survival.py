@@ -117,7 +117,7 @@ def test_an_import_that_gives_up_costs_its_backend_alone(here):
         ("import no_such_library", "f", "no_such_library"),
     ],
 )
-def test_a_function_of_ones_own_that_cannot_be_asked(here, tmp_path, source, function, word):
+def test_a_function_of_ones_own_that_cannot_be_checked(here, tmp_path, source, function, word):
     path = tmp_path / "my own: functions.py"
     path.write_text(source)
     options = SweepOptions(sys.executable, timeout=20.0, backends=(f"file:{path}:{function}",))
@@ -127,7 +127,7 @@ def test_a_function_of_ones_own_that_cannot_be_asked(here, tmp_path, source, fun
     assert word in told.value.message and told.value.exit_code == 2
 
 
-def test_a_function_of_ones_own_is_asked_alone(here, tmp_path):
+def test_a_function_of_ones_own_is_checked_alone(here, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("print('noise')\ndef f(*a, **k): pass")
     options = SweepOptions(sys.executable, timeout=20.0, backends=(f"file:{path}:f", f"file:{path}:f"))

@@ -70,7 +70,7 @@ def test_planted_fault_is_found_shrunk_and_shown(torch_python, all_planted, name
     assert small["batch_size"] * small["num_heads"] * small["seq_len_q"] * small["seq_len_kv"] <= 8 * 128
 
 
-def test_the_script_stands_alone(torch_python, all_planted):
+def test_the_script_is_alone(torch_python, all_planted):
     """In another process, from its text, with nothing of ours in sight."""
     item = next(item for item in all_planted.failures if item.backend == planted("scale_off") and item.script)
     again = subprocess.run([torch_python, "-c", item.script], capture_output=True, timeout=120)

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from doctor.errors import DoctorError
-from doctor.util.yaml_text import MAX_BYTES, MAX_DEPTH, parse_yaml, read_text
+from doctor.util.reading import MAX_BYTES, read_text
+from doctor.util.yaml_text import MAX_DEPTH, parse_yaml
 
 
 def parse(text):
@@ -65,7 +66,7 @@ def test_the_first_of_several_merged_mappings_wins():
          "the document is too large"),
     ],
 )  # fmt: skip
-def test_what_is_refused_is_told_with_its_line(text, words):
+def test_what_is_refused_is_reported_with_its_line(text, words):
     start = time.perf_counter()
     with pytest.raises(DoctorError) as caught:
         parse(text)
@@ -94,7 +95,7 @@ def test_the_limit_of_depth_is_exact():
 @example("%YAML 9.9\n--- a")
 @example("&a {? *a : b}")
 @example("- &a\n  - *a")
-def test_any_text_is_parsed_or_told(text):
+def test_any_text_is_parsed_or_reported(text):
     try:
         content = parse(text)
     except DoctorError as problem:
@@ -114,7 +115,7 @@ plain = st.recursive(
 
 
 @given(plain)
-def test_json_is_read_as_it_stands(content):
+def test_json_is_read_as_it_is(content):
     assert parse(json.dumps(content, ensure_ascii=False)) == content
 
 
@@ -122,7 +123,7 @@ def test_json_is_read_as_it_stands(content):
 @example(b"\xef\xbb\xbfa: 1")
 @example(b"a\x00b")
 @example(b"\xff\xfe")
-def test_any_bytes_are_read_or_told(tmp_path_factory, data):
+def test_any_bytes_are_read_or_reported(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "bytes.yaml"
     path.write_bytes(data)
     try:

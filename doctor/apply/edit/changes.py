@@ -97,7 +97,7 @@ class ChangeSet:
     def indexes(self, urls: Mapping[K, str], where: str) -> dict[K, str]:
         """The addresses to replace, by their keys: PyTorch's for another CUDA than that of the build which was judged.
 
-        None where one is right already, nor where there are several of them and nobody says which is meant.
+        None where one is right already, nor where there are several of them and nothing says which is meant.
         """
 
         cudas = {key: cuda for key, url in urls.items() if (cuda := cuda_of_index(url))}
@@ -179,7 +179,7 @@ def _wheel(known: object, torch: str | None, package: str, version: str) -> str 
 
 
 def companion(stack: PackageSet, chosen: Mapping[str, str], package: str, spec: str) -> PackageChange | None:
-    """What it must become beside the new versions, a version of None where no release goes with them.
+    """What it must become with the new versions, a version of None where no release goes with them.
 
     None altogether where it may stay: a release in its range goes with them, or nothing is on record of it.
     """
@@ -189,10 +189,10 @@ def companion(stack: PackageSet, chosen: Mapping[str, str], package: str, spec: 
     admitted = [version for version, release in releases.items() if not release.is_prerelease and admits(spec, version)]
     if not admitted or any(stack.fits(package, version, chosen) for version in admitted):
         return None
-    beside = replace(stack, installed={**stack.installed, package: admitted[-1]}, memo={})
+    moved_stack = replace(stack, installed={**stack.installed, package: admitted[-1]}, memo={})
     fitting = (
         version
-        for version in releases_of(beside, package)
-        if beside.fits(package, version, chosen) and not beside.outdated(package, version, chosen)
+        for version in releases_of(moved_stack, package)
+        if moved_stack.fits(package, version, chosen) and not moved_stack.outdated(package, version, chosen)
     )
     return PackageChange(package, next(fitting, None), "compatible with the fix", False)

@@ -99,7 +99,7 @@ def _add_missing(goals: ChangeSet, requirements: Sequence[RequirementsFile], pro
                     file.add(goal, after, goals)
                 return
         for project in projects:
-            name = project.beside(kin)
+            name = project.sibling_of(kin)
             if name and project.can_take():
                 project.add(missing, name)
                 return

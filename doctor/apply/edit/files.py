@@ -11,7 +11,8 @@ from pathlib import Path
 from doctor.errors import DoctorError, reason_of
 from doctor.sources.manifests.base import MAX_BYTES
 from doctor.util.atomic_write import write_atomically
-from doctor.util.yaml_text import read_text
+from doctor.util.printable import printable_path
+from doctor.util.reading import read_bytes, regular_bytes, text_of
 
 _BOM = b"\xef\xbb\xbf"
 _MOST_BACKUPS = 1000
@@ -28,9 +29,8 @@ class SourceFile:
     @classmethod
     def read(cls, path: Path) -> SourceFile:
         """The file; DoctorError for what is no text."""
-        text = read_text(path, "file", MAX_BYTES)
-        data = path.read_bytes()
-        return cls(path, data, text)
+        data = read_bytes(path, "file", MAX_BYTES)
+        return cls(path, data, text_of(data, path, "file"))
 
     def encoded(self, text: str) -> bytes:
         """Another text, with the mark that this one has."""
@@ -50,7 +50,7 @@ class Edited:
         return "".join(self._rows())
 
     def _rows(self) -> Iterator[str]:
-        name = self.source.path.as_posix()
+        name = printable_path(self.source.path.as_posix())
         before, after = (_rows_of(text) for text in (self.source.text, self.text))
         for row in difflib.unified_diff(before, after, name, name, "before", "after"):
             yield row
@@ -63,14 +63,14 @@ class Edited:
         if not os.access(path, os.W_OK):  # where the folder may be written, a new file could take its place
             raise DoctorError(f"cannot write `{path}`: it is read-only", "`--diff` shows the edits")
         try:
-            unchanged = path.read_bytes() == self.source.data
+            unchanged = regular_bytes(path, MAX_BYTES + 1) == self.source.data
         except OSError as problem:
             raise DoctorError(f"cannot read `{path}`: {reason_of(problem)}") from None
         if not unchanged:
             raise DoctorError(f"`{path}` was changed by someone else meanwhile", "run this again")
 
     def write(self) -> Path:
-        """Keep the old file beside it, then replace it; the path of the backup."""
+        """Keep the old file next to it, then replace it; return the path of the backup."""
         self.check()
         path = self.source.path
         backup = _backup(path, self.source.data)
@@ -89,7 +89,7 @@ def _backup(path: Path, data: bytes) -> Path:
     for number in range(_MOST_BACKUPS):
         backup = path.with_name(f"{path.name}.bak" + (f".{number}" if number else ""))
         if backup.is_symlink() or backup.exists():
-            if backup.is_file() and backup.read_bytes() == data:
+            if backup.is_file() and regular_bytes(backup, MAX_BYTES + 1) == data:
                 return backup
             continue
         write_atomically(backup, data, force=False, like=path)

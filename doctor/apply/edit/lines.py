@@ -20,7 +20,7 @@ class Line:
     start: int  # of the whole, its last line break included
     end: int
     body: str  # the requirement or option; what continues it is blank, so that places in it are places in the text
-    at: int  # where the body stands in the text
+    at: int  # where the body begins in the text
     hashed: bool = False
 
     @property

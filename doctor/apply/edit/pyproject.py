@@ -183,7 +183,7 @@ class Pyproject:
             return bool(value_at(self.content, _POETRY))
         return isinstance(project, dict) and "dependencies" not in (project.get("dynamic") or ())
 
-    def beside(self, kin: Collection[str]) -> str | None:
+    def sibling_of(self, kin: Collection[str]) -> str | None:
         """One of these packages to put another one behind: a dependency of the project rather than an extra's."""
         ranked = {name: rank_of(place[0]) for name, place in self.named.items() if place and name in kin}
         return min(ranked, key=lambda name: ranked[name]) if ranked else None

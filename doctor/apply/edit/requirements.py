@@ -66,7 +66,7 @@ class RequirementsFile:
                 raise fault(
                     self.source.path, line.number,
                     f"`{name}` is pinned with hashes, which another release does not have",
-                    f"`uv pip compile --generate-hashes` makes them anew, from a file that says {_want(goals)}",
+                    f"`uv pip compile --generate-hashes` makes them again, from a file that says {_want(goals)}",
                 )  # fmt: skip
         command = compiled_by(self.source.text)
         if touched and command:

@@ -31,10 +31,10 @@ class Edit:
 
 @dataclass(frozen=True)
 class Parts:
-    """Where the parts of a requirement stand in its text."""
+    """The positions of the parts of a requirement in its text."""
 
     name: str  # in PEP 503 form
-    version: str | None  # that its address tells
+    version: str | None  # of its address
     extras: tuple[int, int] | None
     spec: tuple[int, int] | None  # empty where it has no range; None where it is an address
     url: tuple[int, int] | None
@@ -130,7 +130,7 @@ def _joined(spec: str) -> str:
 
 
 def _extra(text: str, parts: Parts, goal: PackageChange) -> list[Edit]:
-    """The extra that brings the binary part, where the release needs one and none of its kind is asked for."""
+    """The extra that brings the binary part, where the release needs one and none of its kind is requested."""
     stem = goal.extra.strip("[]").partition("-")[0]
     if not stem:
         return []
@@ -157,7 +157,7 @@ def _rebuilt(text: str, parts: Parts, goals: ChangeSet) -> list[Edit]:
         return []
     if parts.version is None:
         raise DoctorError(
-            f"`{parts.name}` comes from an address for the old torch that does not tell its version",
+            f"`{parts.name}` comes from an address for the old torch that does not name its version",
             "put the wheel for the new torch there, or a version",
         )
     return [_replaced(parts, parts.version.partition("+")[0], goals)]

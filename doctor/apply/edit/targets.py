@@ -11,7 +11,7 @@ from doctor.sources.manifests.base import MAX_BYTES, FileRole, ManifestKind
 from doctor.sources.manifests.detect import UnknownKind, kind_of
 from doctor.sources.manifests.discover import discover
 from doctor.sources.watch import Watch
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import read_text
 
 _EDITED = (ManifestKind.REQUIREMENTS, ManifestKind.PYPROJECT)
 #: Kind of a lock file → (what it is made from, the command that regenerates it).
@@ -62,8 +62,8 @@ def _files(name: str, watch: Watch) -> Iterator[Path]:
 def _source(path: Path) -> Path:
     """Return the file that a lock file is made from, where it is in the same folder and can be edited."""
     source, _ = _LOCKS.get(_kind(path), ("", ""))
-    beside = path.with_name(source) if source else path
-    return beside if beside.name == "pyproject.toml" and beside.is_file() else path
+    sibling = path.with_name(source) if source else path
+    return sibling if sibling.name == "pyproject.toml" and sibling.is_file() else path
 
 
 def _kind(path: Path) -> ManifestKind:

@@ -1,4 +1,4 @@
-"""Where things stand in a TOML text: tomlkit finds them, and only they are replaced."""
+"""Positions of values in a TOML text: tomlkit finds them, and only they are replaced."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Places:
             import tomlkit
         except ModuleNotFoundError:
             raise DoctorError(
-                f"editing `{self.path}` needs `tomlkit`", "`pip install 'attn-doctor[edit]'`, or `--pin FILE`"
+                f"editing `{self.path}` needs `tomlkit`", "`pip install tomlkit`, or `--pin FILE`"
             ) from None
         return tomlkit.parse(self.text)
 
     def _found(self, document: Any, keys: list[Key]) -> dict[Key, tuple[int, int]]:
-        """A mark takes the place of every value; where the marks then stand tells where the values stood."""
+        """Replace every value by a mark; the positions of the marks are those of the values."""
         shown: list[str] = []
         for number, key in enumerate(keys):
             table = document
@@ -66,7 +66,7 @@ class Places:
         return spans
 
     def span(self, key: Key) -> tuple[int, int]:
-        """Where the value of a key stands."""
+        """Return the position of the value of a key."""
         if key not in self._spans:
             raise DoctorError(f"`{self.path}`: `{'.'.join(map(str, key))}` cannot be edited alone", "edit it by hand")
         return self._spans[key]
@@ -141,7 +141,7 @@ def more_items(
 
 
 def _comma(tail: str) -> int:
-    """Where the comma behind an item stands, comments aside; -1 where it has none."""
+    """Return the position of the comma behind an item, comments aside; -1 where it has none."""
     at = 0
     while at < len(tail):
         if tail[at] == "#":
@@ -155,7 +155,7 @@ def _comma(tail: str) -> int:
 
 
 def without_item(text: str, span: tuple[int, int], token: Token) -> tuple[int, int]:
-    """The stretch to cut out so that an array loses one item: its line where it stands alone, else it and a comma."""
+    """The stretch to cut out so that an array loses one item: its line where it is alone on it, else it and a comma."""
     start, end = span
     tail = text[token.end : end - 1]
     comma = _comma(tail)

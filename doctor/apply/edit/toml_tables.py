@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 
 from .toml import Key
 
-#: Lists of requirements in `[tool.uv]`; the last two bind only what something else asks for.
+#: Lists of requirements in `[tool.uv]`; the last two bind only what something else requires.
 UV_LISTS = ("dev-dependencies", "constraint-dependencies", "override-dependencies")
 
 
@@ -38,7 +38,7 @@ def keys_of(content: Mapping[str, Any]) -> Iterator[Key]:
 
 
 def value_at(content: Any, key: Key) -> Any:
-    """What stands under a key; None where nothing does."""
+    """Return the value of a key; None where it has none."""
     for name in key:
         if isinstance(content, dict):
             content = content.get(name)

@@ -1,4 +1,4 @@
-"""Install a fix into the target: show the plan, ask, save the state, install, check; `--rollback` undoes it."""
+"""Install a fix into the target: show the plan, confirm, save the state, install, check; `--rollback` undoes it."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def apply(
     installer: Installer,
     python: str,
     options: InstallOptions,
-    ask: Callable[[str], bool],
-    tell: Callable[[str], None],
+    agree: Callable[[str], bool],
+    on_step: Callable[[str], None],
 ) -> tuple[Verification, Report | None]:
     """(the steps taken, what the check says afterwards); the freeze is written before anything is touched."""
     place = appliable(request, python, options.break_system_packages)
@@ -81,9 +81,9 @@ def apply(
     plan = plan_of(report, pins, resolution, before)
     folder = _folder(place)
     work = Work(installer, place, pins, options.proof_timeout, options.break_system_packages)
-    tell("planning …")
+    on_step("planning …")
     plan = work.foreseen(plan, before)
-    if not ask(_plan_text(plan, work, folder, before)):
+    if not agree(_plan_text(plan, work, folder, before)):
         return Verification(
             VerificationKind.APPLY,
             fix.title,
@@ -92,7 +92,7 @@ def apply(
     kept = frozen.save(frozen.Freeze(python, frozen.now(), before, fix=fix.title), folder)
     done: list[VerificationStep] = list(steps)
     try:
-        for step in work.steps(plan, report, tell):
+        for step in work.steps(plan, report, on_step):
             done.append(step)
     except BaseException as problem:
         _attach_recovery_hint(problem, kept, before, frozen.packages_of(site_dirs), python)
@@ -110,10 +110,10 @@ def apply(
         back = "; undo with `attn-doctor fix --rollback`" if touched else ""
         done.append(VerificationStep("state", False if touched else None, state(before, now) + back))
     remembered = tilde(str(kept.path)) if touched else None
-    tell("checking …")
+    on_step("checking …")
     began = time.monotonic()
     try:
-        after, why_not = diagnose_after(python, report, request, fix, tell)
+        after, why_not = diagnose_after(python, report, request, fix, on_step)
     except DoctorError as problem:
         done.append(VerificationStep("check", None, problem.message))
         return Verification(VerificationKind.APPLY, fix.title, tuple(done), remembered), None
@@ -234,20 +234,20 @@ class Work:
         kept = [text for text in plan.changes if text.partition(" ")[0] not in stale]
         return replace(plan, changes=tuple(sorted([*kept, *filter(None, more)])))
 
-    def steps(self, plan: InstallSteps, report: Report, tell: Callable[[str], None]) -> Iterator[VerificationStep]:
+    def steps(self, plan: InstallSteps, report: Report, on_step: Callable[[str], None]) -> Iterator[VerificationStep]:
         """Yield the steps as they are done; the first failure ends them."""
         with tempfile.TemporaryDirectory(prefix="attn-doctor-") as folder:
             path = Path(folder) / "constraints.txt"
             path.write_text("".join(f"{line}\n" for line in plan.constraints), "utf-8")
             for name, command in self.commands(plan, path if plan.constraints else None):
-                tell(f"{shown(command)} …")
+                on_step(f"{shown(command)} …")
                 ran = run_child(command, timeout=self.timeout)
                 found = installed(ran)
                 yield VerificationStep(name, found.outcome, found.reason, shown(ran.command), ran.seconds)
                 if not found.outcome:
                     return
         for line in plan.built:
-            tell(f"`{line.package}` …")
+            on_step(f"`{line.package}` …")
             yield self.compiled(line, report)
 
     def compiled(self, line: PinnedRequirement, report: Report) -> VerificationStep:
@@ -265,10 +265,10 @@ def would_install(said: str) -> dict[str, str]:
 
 
 def _moves(plan: InstallSteps, name: str) -> bool:
-    """Whether this name stands in the plan only because a resolver had to consider it."""
+    """Whether this name is in the plan only because a resolver had to consider it."""
     built = {line.package for line in plan.built}
-    asked = {normalized(re.split(r"[\[=]", text)[0]) for text in plan.requirements}
-    return name not in asked | built | set(plan.removed)
+    requested = {normalized(re.split(r"[\[=]", text)[0]) for text in plan.requirements}
+    return name not in requested | built | set(plan.removed)
 
 
 def state(before: Mapping[str, frozen.Kept], now: Mapping[str, frozen.Kept]) -> str:

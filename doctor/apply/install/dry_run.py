@@ -37,11 +37,11 @@ class Question:
 
     pins: tuple[str, ...]  # requirements of the fix
     held: tuple[str, ...] = ()  # companions that stay as they are installed
-    beside: Mapping[str, str] = field(default_factory=dict)  # what else is installed: it may move if it must
+    others: Mapping[str, str] = field(default_factory=dict)  # what else is installed: it may move if it must
     needs: tuple[str, ...] = ()  # requirements of what no registry has, and that is installed all the same
     built: tuple[str, ...] = ()  # pins that are compiled on the spot: no resolver reads them without help
     stays: tuple[str, ...] = ()  # held or built, and as it is installed: not what the fix is answerable for
-    firm: frozenset[str] = frozenset()  # of those beside, what may not move at all
+    firm: frozenset[str] = frozenset()  # of those, what may not move at all
     constraints: tuple[str, ...] = ()  # files of the user's own ranges
     platform: Platform = field(default_factory=Platform)
     glibc: str | None = None
@@ -57,47 +57,47 @@ class Resolution:
     command: str = ""
     seconds: float = 0.0
     versions: Mapping[str, str] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()  # installed, and not to be had from the registry
+    left_out: tuple[str, ...] = ()  # installed, and not in the registry
 
 
 def resolve(
     question: Question, installer: Installer, index: ReleaseIndex, *, timeout: float, python: str | None = None
 ) -> Resolution:
-    """Ask, with everything held where it is first, then with what may move. `python` is the target's interpreter.
+    """Run the resolver with everything held where it is, then with what may move. `python` is the target's interpreter.
 
-    What is installed and cannot be had any more, with the fix or without, is left out and named.
+    What is installed and no longer available, with the fix or without, is left out and named.
     """
     why_not = _cannot_ask(question, installer, python)
     if why_not:
         return Resolution(None, why_not)
     left_out: list[str] = []
-    asked, seconds = question, 0.0
+    current, seconds = question, 0.0
     held = True
     while True:
-        ran, found, versions = _ask(asked, installer, index, timeout, python, held)
+        ran, found, versions = _ask(current, installer, index, timeout, python, held)
         seconds += ran.seconds
         if found.outcome or not found.reached:
             break
-        gone = _unobtainable(ran, asked)
+        gone = _unobtainable(ran, current)
         if found.outcome is None and not gone:
             break
-        if not gone and held and set(asked.beside) - asked.firm:
+        if not gone and held and set(current.others) - current.firm:
             held = False
             continue
         if not gone:
             gone = [
-                line for line in _named(asked, found.reason)
-                if _ask(_alone(asked, line), installer, index, timeout, python, True)[1].outcome is False
+                line for line in _named(current, found.reason)
+                if _ask(_alone(current, line), installer, index, timeout, python, True)[1].outcome is False
             ]  # fmt: skip
         if not gone or len(left_out) >= _MOST_LEFT_OUT:
             break
         left_out += gone
-        asked = _without(asked, gone)
+        current = _without(current, gone)
     reason = found.reason
     if found.outcome:
         moved = [
             f"{name} {before} → {versions[name]}"
-            for name, before in sorted(asked.beside.items())
+            for name, before in sorted(current.others.items())
             if name in versions and versions[name] != before.partition("+")[0]
         ]
         reason = f"also changes: {', '.join(moved)}" if moved else ""
@@ -123,11 +123,11 @@ def _ask(
         if installer.kind == UV:
             lines += question.built
         lines += [
-            f"{name}=={version}" if held or name in question.firm else name for name, version in question.beside.items()
+            f"{name}=={version}" if held or name in question.firm else name for name, version in question.others.items()
         ]
         (folder / "pins.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
         if installer.kind == UV:
-            kept = "".join(f"{name}=={version}\n" for name, version in question.beside.items())
+            kept = "".join(f"{name}=={version}\n" for name, version in question.others.items())
             (folder / "resolved.txt").write_text(kept, "utf-8")  # uv stays with what it finds there, if it can
             (folder / "uv.toml").write_text(
                 metadata((*question.pins, *question.held, *question.built), question.platform, index), "utf-8"
@@ -206,20 +206,20 @@ def _versions(installer: Installer, folder: Path, ran: Ran) -> dict[str, str]:
         return {}
 
 
-def _unobtainable(ran: Ran, asked: Question) -> list[str]:
-    """Packages beside the fix that the registry does not have: from elsewhere, or withdrawn since."""
+def _unobtainable(ran: Ran, current: Question) -> list[str]:
+    """Packages other than those of the fix that the registry does not have: from elsewhere, or withdrawn since."""
     text = " ".join(ran.said.split())
     names = {normalized(next(filter(None, match.groups()))) for match in _UNOBTAINABLE.finditer(text)}
-    return sorted(names & set(asked.beside))
+    return sorted(names & set(current.others))
 
 
-def _named(asked: Question, reason: str) -> list[str]:
-    """The held requirements that the refusal speaks of."""
-    return [line for line in asked.stays if re.search(rf"(?<![\w.-]){re.escape(_package(line))}(?![\w-])", reason)]
+def _named(current: Question, reason: str) -> list[str]:
+    """The held requirements that the refusal names."""
+    return [line for line in current.stays if re.search(rf"(?<![\w.-]){re.escape(_package(line))}(?![\w-])", reason)]
 
 
 def _alone(question: Question, line: str) -> Question:
-    return replace(question, pins=(), held=(line,), beside={}, needs=(), built=(), stays=())
+    return replace(question, pins=(), held=(line,), others={}, needs=(), built=(), stays=())
 
 
 def _package(line: str) -> str:
@@ -228,13 +228,13 @@ def _package(line: str) -> str:
 
 
 def _without(question: Question, gone: Collection[str]) -> Question:
-    """The question without these packages (those beside, by name) and these held lines."""
+    """The question without these packages (those installed, by name) and these held lines."""
     return replace(
         question,
         held=tuple(line for line in question.held if line not in gone),
         built=tuple(line for line in question.built if line not in gone),
         stays=tuple(line for line in question.stays if line not in gone),
-        beside={name: text for name, text in question.beside.items() if name not in gone},
+        others={name: text for name, text in question.others.items() if name not in gone},
     )
 
 

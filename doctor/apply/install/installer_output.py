@@ -32,9 +32,9 @@ _FROM_HERE = re.compile(r"(?:^|\n)\s*(?:cause:|╰─▶|├─▶|Caused by:)\s
 _MARKERS = re.compile(r"\{[^{}]*==[^{}]*\}")
 
 
-#: What uv tells in a hint only: an index did not say what it has, so that nothing follows from what was not found.
+#: What uv reports in a hint only: an index did not answer, so a package that was not found proves nothing.
 _UNASKED = re.compile(r"hint: An index (?:URL )?\(\S+\) (?P<why>(?:could not be queried|returned a)[^\n.]*)")
-#: The same in pip's log, where silence and an answer that there is none are told apart. Some indexes say 403 for both.
+#: The same in pip's log, which separates a missing answer from a missing package. Some indexes answer 403 for both.
 _NOT_THERE = re.compile(r"(404|410) Client Error")
 _FORBIDDEN = re.compile(r"403 Client Error")
 _NONE_FITS = re.compile(
@@ -48,7 +48,7 @@ class Verdict:
 
     outcome: bool | None
     reason: str = ""
-    reached: bool = True  # whether the registry could be asked
+    reached: bool = True  # whether the registry answered
 
 
 def verdict(ran: Ran) -> Verdict:
@@ -66,7 +66,7 @@ def verdict(ran: Ran) -> Verdict:
         return Verdict(None, f"the package index could not be reached: {silent}", reached=False)
     if _UV_REFUSES in text.lower():
         reason = sentences(text)
-        # A conclusion that rests on a source nobody could read is no refusal.
+        # A conclusion from a source that could not be read is no refusal.
         return Verdict(None, reason) if _BUILD.search(text) else Verdict(False, reason)
     if _PIP_REFUSES.search(text):
         return Verdict(False, _pip_sentences(text))

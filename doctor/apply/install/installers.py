@@ -42,7 +42,7 @@ class Installer:
         return [*self._pip(python), "uninstall", "--yes", *packages]
 
     def consistent(self, python: str) -> list[str]:
-        """Ask whether every requirement of what is installed is met."""
+        """Check whether every requirement of what is installed is met."""
         if self.kind == UV:
             return [*self.program, "pip", "check", "--python", python]
         return [*self._pip(python), "check"]

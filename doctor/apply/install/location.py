@@ -30,7 +30,7 @@ class InstallLocation:
 
 
 def place_of(python: str) -> InstallLocation:
-    """Ask the interpreter; DoctorError if it cannot say."""
+    """Query the interpreter; DoctorError if it does not answer."""
     ran = run_child([python, "-I", "-c", _ASK], timeout=60)
     for line in reversed(ran.out.splitlines()):
         if line.startswith('["attn-doctor"'):

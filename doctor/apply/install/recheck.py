@@ -26,7 +26,7 @@ def diagnose_after(
     report: Report,
     request: Request,
     fix: Fix,
-    tell: Callable[[str], None],
+    on_step: Callable[[str], None],
     assumed: Mapping[str, str] | None = None,
 ) -> tuple[Report, str]:
     """(the report on the environment of `python`, with machine, job and settings of the old; why no kernel was run).
@@ -41,7 +41,7 @@ def diagnose_after(
     facts = _overlaid(found, report.facts, fix, assumed)
     why_not = _why_no_kernels(found, facts, assumed or {}, request)
     examined = DiagnosisInput(facts, None if why_not else python, why_not, variables=variables)
-    after = diagnose(replace(request, fixes=False, run=True), tell, examined)
+    after = diagnose(replace(request, fixes=False, run=True), on_step, examined)
     return after, why_not or ("" if after.kernels_run else "no kernel program covers this job")
 
 
@@ -57,15 +57,15 @@ def _overlaid(found: Facts, old: Facts, fix: Fix, assumed: Mapping[str, str] | N
     here = [fact for fact in here if fact.key != "distributions.complete"]
     kept += [old["distributions.complete"]] if "distributions.complete" in old else []
     removed = {change.name for change in fix.changes if change.kind == ChangeKind.PACKAGE and change.after is None}
-    beside = [
+    others = [
         fact
         for key, fact in old.items()
         if key.endswith(".version") and key not in found and key not in ("cudnn.version", "driver.version")
         and _is_package(key) and not owner_of(key[:-8]) and key[:-8] not in removed
     ]  # fmt: skip
-    if "torch" in assumed:  # another build stands for it there
+    if "torch" in assumed:  # another build replaces it there
         kept += [fact for key, fact in old.items() if key.startswith(("torch.", "cudnn."))]
-    facts = Facts([*beside, *here, *kept, *_settings(fix)])
+    facts = Facts([*others, *here, *kept, *_settings(fix)])
     why = "not available here; assumed to be installed"
     return facts.with_(*(Fact(f"{name}.version", version, why) for name, version in assumed.items()))
 

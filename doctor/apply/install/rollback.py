@@ -47,7 +47,7 @@ class Undoing:
 
 
 def roll_back(
-    request: Request, options: InstallOptions, ask: Callable[[str], bool], tell: Callable[[str], None]
+    request: Request, options: InstallOptions, agree: Callable[[str], bool], on_step: Callable[[str], None]
 ) -> Report:
     """The report on the environment as it is again; DoctorError where nothing was applied."""
     python = interpreter_of(request)
@@ -62,10 +62,10 @@ def roll_back(
         raise DoctorError(f"cannot install: {why_not}")
     work = Work(installer, place, InstallPlan(), options.proof_timeout, options.break_system_packages)
     rules = (*request.defaults.rules, *request.rules)
-    if not ask(_plan_text(kept, undoing, work, rules)):
+    if not agree(_plan_text(kept, undoing, work, rules)):
         steps = [VerificationStep("restores", None, "cancelled; nothing was changed")]
     else:
-        steps = list(_steps(undoing, installer, work, rules, tell))
+        steps = list(_steps(undoing, installer, work, rules, on_step))
         now = frozen.packages_of(site_dirs)
         left = [name for name in frozen.difference(kept.packages, now) if name in {*undoing.added, *undoing.old}]
         good = not left and all(step.outcome for step in steps)
@@ -73,7 +73,7 @@ def roll_back(
             frozen.update(kept, state=frozen.TAKEN_BACK)
         what = f"restored to {kept.when}" if not left else f"not restored: {', '.join(left)}"
         steps.append(VerificationStep("state", not left, what))
-    report = _report(request, tell)
+    report = _report(request, on_step)
     found = ", ".join(finding.rule for finding in report.findings if finding.severity == Severity.ERROR) or "none"
     steps.append(
         VerificationStep(
@@ -101,10 +101,10 @@ def undoing_of(kept: frozen.Freeze, now: Mapping[str, frozen.Kept]) -> Undoing:
 
 
 def _steps(
-    undoing: Undoing, installer: Installer, work: Work, rules: Sequence[str], tell: Callable[[str], None]
+    undoing: Undoing, installer: Installer, work: Work, rules: Sequence[str], on_step: Callable[[str], None]
 ) -> Iterator[VerificationStep]:
     for name, command in _commands(undoing, installer, work, rules):
-        tell(f"{shown(command)} …")
+        on_step(f"{shown(command)} …")
         ran = run_child(command, timeout=work.timeout)
         if not ran.good and re.search(r"no RECORD|RECORD file was not found|uninstall-no-record-file", ran.said):
             ran = run_child([*command, "--ignore-installed"], timeout=work.timeout)  # what a crash left half done
@@ -154,10 +154,10 @@ def _plan_text(kept: frozen.Freeze, undoing: Undoing, work: Work, rules: Sequenc
     return "\n".join(lines) + "\n"
 
 
-def _report(request: Request, tell: Callable[[str], None]) -> Report:
+def _report(request: Request, on_step: Callable[[str], None]) -> Report:
     began = time.monotonic()
     try:
-        return diagnose(replace(request, fixes=False, run=False), tell)
+        return diagnose(replace(request, fixes=False, run=False), on_step)
     except NoDiagnosis as problem:
         seconds = round(time.monotonic() - began, 3)
         return Report(TOOL, {}, Facts(), (), (), (), (), {"total": seconds}, notes=(problem.message,))

@@ -50,7 +50,7 @@ class Freeze:
 
 
 def packages_of(site_dirs: Iterable[Path]) -> dict[str, Kept]:
-    """Every distribution on these import paths; what lies nearer shadows the rest."""
+    """Every distribution on these import paths; what comes first shadows the rest."""
 
     found: dict[str, Kept] = {}
     for item in scan(site_dirs):
@@ -144,7 +144,7 @@ def read(path: Path) -> Freeze:
 
 
 def last(folders: Iterable[Path]) -> Freeze | None:
-    """The latest change that was not taken back."""
+    """The latest change that was not rolled back."""
     found = [path for folder in folders if folder.is_dir() for path in folder.glob("freeze-*.json")]
     for path in sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True):
         freeze = read(path)
@@ -154,7 +154,7 @@ def last(folders: Iterable[Path]) -> Freeze | None:
 
 
 def folders_for(prefix: Path) -> tuple[Path, ...]:
-    """Where freezes of an environment lie: in itself if it can be written, else among the user's caches."""
+    """The folder of an environment's freezes: itself if it can be written, else among the user's caches."""
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = hashlib.sha256(str(prefix.resolve()).encode()).hexdigest()[:16]

@@ -22,7 +22,7 @@ from doctor.sources.probes.locate import find_target
 from .dry_run import Question
 from .state import packages_of
 
-#: Tools of the environment itself, at whatever version.
+#: Tools of the environment itself, at any version.
 _TOOLS = frozenset({"pip", "uv", "setuptools", "wheel", "attn-doctor"})
 
 
@@ -67,15 +67,15 @@ def question_of(
     known = FactResolver(report.facts)
     index = index or load_index()
     glibc = known.value("platform.glibc")
-    built = [line for line in pins.built if line.package in index]  # of the others nobody knows what they need
-    beside = _beside(report, pins, around, index)
+    built = [line for line in pins.built if line.package in index]  # what the others need is unknown
+    others = _beside(report, pins, around, index)
     firm = set(map(normalized, request.hold)) if request is not None else set()
     if request is not None and request.allow:
-        firm = set(beside) - set(map(normalized, request.allow))
+        firm = set(others) - set(map(normalized, request.allow))
     return Question(
         pins=tuple(line.requirement for line in pins.changed if line.package not in local),
         held=tuple(line.requirement for line in pins.held if line.package not in apart),
-        beside=beside,
+        others=others,
         needs=tuple(
             text for name, lines in local.items() if name not in around.broken for text in lines if _plain(text)
         ),
@@ -98,7 +98,7 @@ def _beside(report: Report, pins: InstallPlan, around: Surroundings, index: Rele
             continue
         if name in around.broken:  # no resolver accepts it, with the fix or without
             continue
-        if owner_of(name) or name in index:  # a part follows its leader; what cannot be held is told with the pins
+        if owner_of(name) or name in index:  # a part follows its leader; what cannot be held is reported with the pins
             continue
         found[name] = str(fact.value)
     return found

@@ -39,7 +39,7 @@ def trial(
     installer: Installer,
     python: str | None,
     timeout: float,
-    tell: Callable[[str], None] = lambda text: None,
+    on_step: Callable[[str], None] = lambda text: None,
 ) -> list[VerificationStep]:
     """Return the steps `installs`, `builds` (where something is compiled), `check` and `kernels`."""
 
@@ -56,17 +56,17 @@ def trial(
     if elsewhere:
         return [VerificationStep("installs", None, elsewhere), *_not_run("not installed")]
     with _temporary_folder() as folder:
-        tell("creating a temporary environment …")
+        on_step("creating a temporary environment …")
         step, place = _environment(installer, folder / "env", python, platform)
         if place is None:
             return [step, *_not_run("not installed")]
-        tell(f"installing {len(lines.plain)} packages and what they need …")
-        return list(_tried(report, request, fix, pins, lines, installer, place, timeout, tell))
+        on_step(f"installing {len(lines.plain)} packages and what they need …")
+        return list(_tried(report, request, fix, pins, lines, installer, place, timeout, on_step))
 
 
 def _tried(
     report: Report, request: Request, fix: Fix, pins: InstallPlan, lines: Sorted, installer: Installer, python: str,
-    timeout: float, tell: Callable[[str], None],
+    timeout: float, on_step: Callable[[str], None],
 ) -> Iterator[VerificationStep]:  # fmt: skip
     command = first_step(installer, python, [line.requirement for line in lines.plain], pins)
     ran = run_child(command, timeout=timeout) if lines.plain else None
@@ -85,16 +85,16 @@ def _tried(
         if not step.outcome:
             assumed[line.package] = line.version
         yield step
-    yield from _checks(report, request, fix, assumed, python, tell)
+    yield from _checks(report, request, fix, assumed, python, on_step)
 
 
 def _checks(
-    report: Report, request: Request, fix: Fix, assumed: Mapping[str, str], python: str, tell: Callable[[str], None]
+    report: Report, request: Request, fix: Fix, assumed: Mapping[str, str], python: str, on_step: Callable[[str], None]
 ) -> Iterator[VerificationStep]:
-    tell("checking …")
+    on_step("checking …")
     began = time.monotonic()
     try:
-        after, why_not = diagnose_after(python, report, request, fix, tell, assumed)
+        after, why_not = diagnose_after(python, report, request, fix, on_step, assumed)
     except DoctorError as problem:
         yield from _not_run(problem.message)
         return
@@ -142,7 +142,7 @@ def _another_machine(platform: Platform) -> str:
 
 @contextlib.contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """Yield a folder that is removed afterwards, whatever happens inside."""
+    """Yield a folder that is removed afterwards in every case."""
     folder = Path(tempfile.mkdtemp(prefix="attn-doctor-verify-"))
     try:
         yield folder

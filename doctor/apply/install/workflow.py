@@ -18,12 +18,12 @@ from .surroundings import Surroundings, question_of, surroundings_of
 from .trial import trial
 
 _NAMED = 6  # packages named of each kind
-Ask = Callable[[str], bool]  # shows a plan; true if the user agrees
-Tell = Callable[[str], None]
+Agree = Callable[[str], bool]  # shows a plan; true if the user agrees
+OnStep = Callable[[str], None]
 
 
 def prove(
-    report: Report, request: Request, options: InstallOptions, ask: Ask, tell: Tell
+    report: Report, request: Request, options: InstallOptions, agree: Agree, on_step: OnStep
 ) -> tuple[Verification | None, Report | None]:
     """Return (the verification of the fix, the report after `--apply`); no verification where no package changes."""
     fix = report.package_fix
@@ -46,7 +46,7 @@ def prove(
             steps.append(VerificationStep("installs", None, f"not installed: {why_not}"))
         return Verification(kind, fix.title, tuple(steps)), None
     pins = fix.plan
-    tell(f"resolving with {installer.title} …")
+    on_step(f"resolving with {installer.title} …")
     resolution, around = resolved(report, request, pins, installer, python, options.proof_timeout)
     steps = [resolve_step(resolution, pins, installer, around)]
     if resolution.outcome is False:
@@ -54,7 +54,7 @@ def prove(
             steps.append(VerificationStep("installs", None, "skipped: it does not resolve"))
         return Verification(kind, fix.title, tuple(steps)), None
     if options.verify:
-        steps += trial(report, request, fix, pins, installer, python, options.proof_timeout, tell)
+        steps += trial(report, request, fix, pins, installer, python, options.proof_timeout, on_step)
     failed = any(step.outcome is False for step in steps)
     if not options.apply or failed:
         if options.apply:
@@ -62,7 +62,7 @@ def prove(
         return Verification(kind, fix.title, tuple(steps)), None
 
     assert python is not None
-    return apply(report, request, fix, pins, resolution, steps, installer, python, options, ask, tell)
+    return apply(report, request, fix, pins, resolution, steps, installer, python, options, agree, on_step)
 
 
 def interpreter_of(request: Request) -> str | None:

@@ -84,7 +84,7 @@ def _serves_gpu(archs: tuple[str, ...] | str, sm: str, system: str | None, given
     major, minor = map(int, sm.split("."))
     for arch in archs:
         if arch.endswith("+PTX"):  # forward-compatible code: the driver compiles it
-            base = tuple(map(int, arch.removesuffix("+PTX").split(".")))
+            base = tuple(map(int, arch.removesuffix("+PTX").rstrip("af").split(".")))
             if base <= (major, minor):
                 return True
         arch_major, arch_minor = map(int, arch.removesuffix("+PTX").rstrip("af").split("."))
@@ -256,14 +256,14 @@ def _wheel_abi_held(named: bool | str, abi: bool | str | None) -> bool | None:
 @derived(
     "flash-attn.wheel_cuda_held",
     BOOLEAN,
-    "torch is built for the major release of CUDA that flash-attn's wheel names; true for a wheel without a label",
+    "torch or the CUDA toolkit has the major release of CUDA that flash-attn's wheel names; true without a label",
     needs=("flash-attn.version",),
-    uses=("flash-attn.wheel", "torch.cuda_major"),
+    uses=("flash-attn.wheel", "torch.cuda_major", "toolkit.nvcc"),
 )
-def _wheel_cuda_held(version: str, wheel: str | None, major: str | None) -> bool | None:
+def _wheel_cuda_held(version: str, wheel: str | None, major: str | None, nvcc: str | None) -> bool | None:
     named = re.search(r"cu(1[0-9])\d*torch", _label(version, wheel))
-    if named is None:
-        return True
+    if named is None or (nvcc not in (None, ABSENT) and str(nvcc).partition(".")[0] == named[1]):
+        return True  # the toolkit has a libcudart of that release too
     return None if major in (None, ABSENT) else named[1] == major
 
 
@@ -291,3 +291,13 @@ def _wheel_torch_held(built_for: str, torch: str) -> bool:
 )
 def _flash_attn_known_absent(version: str | None) -> bool:
     return version == ABSENT
+
+
+@derived(
+    "transformer-engine.core_alone",
+    BOOLEAN,
+    "a core wheel of TransformerEngine is known to be installed, and its torch part known not to be",
+    uses=("transformer-engine-torch.version", "transformer-engine-cu12.version", "transformer-engine-cu13.version"),
+)
+def _core_alone(torch_part: str | None, cu12: str | None, cu13: str | None) -> bool:
+    return torch_part == ABSENT and any(core not in (None, ABSENT) for core in (cu12, cu13))

@@ -38,7 +38,7 @@ for _key, _kind, _meaning in (
     ("sglang.decode", TEXT, "backend of the decode phase"),
     ("sglang.page_size", INTEGER, "tokens of a KV-cache page after the backends' demands"),
     ("sglang.kv_cache_dtype", TEXT, "KV-cache dtype after the model's defaults"),
-    ("sglang.window_of_model", BOOLEAN, "the release's model class hands a sliding window to the backend"),
+    ("sglang.window_of_model", BOOLEAN, "the release's model class passes a sliding window to the backend"),
 ):
     declare(Term(_key, _kind, _meaning, derived=True))
 

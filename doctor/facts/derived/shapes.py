@@ -267,6 +267,16 @@ def _half(dtype: str) -> bool:
 
 
 @shape(
+    "workload.scores_per_head",
+    INTEGER,
+    "elements of the score matrix of one head: q · kv",
+    needs=("workload.seq_len_q", "workload.seq_len_kv"),
+)
+def _scores_per_head(q: int, kv: int) -> int:
+    return q * kv
+
+
+@shape(
     "workload.score_matrix_bytes",
     INTEGER,
     "bytes of the full score matrix that an unfused backend keeps: batch · heads · q · kv · element size",

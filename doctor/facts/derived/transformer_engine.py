@@ -19,7 +19,7 @@ from .registry import alias, computed, derived, multiple_of
 _FLAGS = (
     ("te.seqlen_per_rank", BOOLEAN, "this release filters on the sequence length of one context-parallel rank"),
     ("te.thd_seqlen_pow2", BOOLEAN, "this release rounds thd sequence lengths up to a power of two, later ones to 64"),
-    ("te.alibi_cross_as_bias", BOOLEAN, "this release hands ALiBi to cuDNN as a bias when q and kv lengths differ"),
+    ("te.alibi_cross_as_bias", BOOLEAN, "this release passes ALiBi to cuDNN as a bias when q and kv lengths differ"),
     ("te.cp_packs_kv", BOOLEAN, "this release packs k and v into one tensor for p2p context-parallel steps"),
     ("te.cp_ring_only", BOOLEAN, "this release has no context parallelism except the ring"),
     ("te.flash2_accepted", BOOLEAN, "this TransformerEngine accepts the installed flash-attn"),

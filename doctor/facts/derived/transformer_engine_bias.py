@@ -28,7 +28,7 @@ def _bias_shape(bias: str, shape: str, batch: int, knows_111s: bool | None) -> s
 @derived(
     "te.fused_bias",
     TEXT,
-    "the bias FusedAttention hands to cuDNN: ALiBi with given slopes becomes a post_scale_bias",
+    "the bias FusedAttention passes to cuDNN: ALiBi with given slopes becomes a post_scale_bias",
     needs=("workload.bias", "workload.alibi_slopes", "te.cross"),
     uses=("te.alibi_cross_as_bias",),
 )
@@ -41,7 +41,7 @@ def _fused_bias(bias: str, slopes: str, cross: bool, cross_as_bias: bool | None)
 @derived(
     "te.fused_bias_shape",
     TEXT,
-    "shape of the bias FusedAttention hands to cuDNN",
+    "shape of the bias FusedAttention passes to cuDNN",
     needs=("workload.bias", "te.bias_shape", "te.fused_bias", "workload.alibi_slopes"),
 )
 def _fused_bias_shape(bias: str, shape: str, fused: str, slopes: str) -> str:

@@ -81,7 +81,7 @@ def _has_trtllm_kernels(cubin: str | None, reachable: bool | None) -> bool | Non
 
 
 def wanted(by: str, variable: str | None, option: str | None) -> str | None:
-    """What is asked for: the variable wins where a release reads both; None where what counts is unknown."""
+    """What is requested: the variable wins where a release reads both; None where what counts is unknown."""
     if by == "option":
         return option
     if by == "env" or variable != ABSENT:
@@ -89,7 +89,7 @@ def wanted(by: str, variable: str | None, option: str | None) -> str | None:
     return option
 
 
-@derived("vllm.request", TEXT, "the backend asked for, as it was written; absent = automatic",
+@derived("vllm.request", TEXT, "the requested backend, as it was written; absent = automatic",
          needs=("vllm.request_by",),
          uses=("env.VLLM_ATTENTION_BACKEND", "workload.attention_backend_option"))  # fmt: skip
 def _request(by: str, variable: str | None, option: str | None) -> str | None:
@@ -97,13 +97,13 @@ def _request(by: str, variable: str | None, option: str | None) -> str | None:
     return wanted(by, variable, upper)
 
 
-@derived("vllm.effective_request", TEXT, "the backend asked for, if this vLLM knows the name",
+@derived("vllm.effective_request", TEXT, "the requested backend, if this vLLM knows the name",
          needs=("vllm.request", "vllm.known_name"))  # fmt: skip
 def _effective_request(request: str, known: bool) -> str:
     return request if known else ABSENT
 
 
-@derived("vllm.requested", TEXT, "the backend that this vLLM is told to use, by the user or by a hook of its own",
+@derived("vllm.requested", TEXT, "the backend that this vLLM must use, by the user or by a hook of its own",
          needs=("vllm.request", "vllm.forced"))  # fmt: skip
 def _requested(request: str, forced: str) -> str:
     return forced if request in (ABSENT, "AUTO") else request.lower()

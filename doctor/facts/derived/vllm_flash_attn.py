@@ -35,12 +35,12 @@ _FA_JOB = (
 )  # fmt: skip
 
 
-@derived("vllm.fa_request", TEXT, "the FlashAttention version asked for; absent = automatic",
+@derived("vllm.fa_request", TEXT, "the requested FlashAttention version; absent = automatic",
          needs=("vllm.fa_request_by", "vllm.gemma4_version"),
          uses=("env.VLLM_FLASH_ATTN_VERSION", "workload.flash_attn_version_option"))  # fmt: skip
 def _fa_request(by: str, hook: str, variable: str | None, option: int | str | None) -> str | None:
-    asked = wanted(by, variable, None if option is None else str(option))
-    return hook if asked == ABSENT else asked
+    requested = wanted(by, variable, None if option is None else str(option))
+    return hook if requested == ABSENT else requested
 
 
 def _runs(version: str, sm: str, has2: bool, has3: bool, shipped4: bool, ampere3: bool) -> bool:
@@ -85,7 +85,7 @@ def _fa4_runs(sm: str, shipped: bool) -> bool:
     return _runs("4", sm, False, False, shipped, False)
 
 
-@derived("vllm.fa_version", TEXT, "the FlashAttention version on this GPU whatever the layer: 2, 3, 4 or none",
+@derived("vllm.fa_version", TEXT, "the FlashAttention version on this GPU for every layer: 2, 3, 4 or none",
          needs=_FA_FACTS)  # fmt: skip
 def _fa_version(*facts: Any) -> str:
     return _version(facts, None, False, False)

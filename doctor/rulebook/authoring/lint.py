@@ -36,7 +36,7 @@ _BRACES = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing to mend in a rule file."""
+    """One thing to fix in a rule file."""
 
     path: str
     line: int
@@ -138,10 +138,11 @@ def _sources_and_ways_out(source: Source, _: Rulebook) -> Iterator[Fault]:
             source.path, source.line("references"), "`references` needs a source a reader can open",
             "a URL, path@tag, or owner/repository#number",
         )  # fmt: skip
-    if content.get("severity") in ("error", "warning") and not (content.get("fix") or content.get("no_pin")):
+    remedies = any(content.get(key) for key in ("fix", "fix_reasons", "no_pin"))
+    if content.get("severity") in ("error", "warning") and not remedies:
         yield Fault(
             source.path, source.line("severity"), f"severity {content['severity']} needs a `fix` or `no_pin`",
-            "no_pin says in a sentence why no package version cures it",
+            "no_pin says in a sentence why no package version fixes it",
         )  # fmt: skip
 
 
@@ -209,7 +210,7 @@ def _version_traps(source: Source, at: tuple[str, ...], key: str, text: str) -> 
             hint = f"write `>={following}`" if four else f"write `>={bound}.post1` or `>={following}`"
             yield Fault(source.path, source.line(*at), f"`{key}`: {why}", hint)
         elif operator in ("==", "!=") and len(version.release) < 4 and key.startswith("nvidia-cudnn"):
-            why = f"`{operator}{bound}` does not speak of the wheel's four-part {bound}.…"
+            why = f"`{operator}{bound}` does not cover the wheel's four-part {bound}.…"
             yield Fault(source.path, source.line(*at), f"`{key}`: {why}", f"write `{operator}{bound}.*`")
 
 
@@ -231,14 +232,16 @@ def _placeholders(source: Source, _: Rulebook) -> Iterator[Fault]:
 
 
 def _circles(source: Source, _: Rulebook) -> Iterator[Fault]:
-    """A rule that a prediction is made of cannot ask for that prediction."""
-    struck = {name.split(".")[0] for key in ("disables", "fails_at_run") for name in as_tuple(source.content.get(key))}
-    asked = {f"{prefix}.{question}" for prefix in struck for question in ("selected", "selected_by_default")}
+    """A rule that a prediction is made of cannot use that prediction."""
+    excluded = {
+        name.split(".")[0] for key in ("disables", "fails_at_run") for name in as_tuple(source.content.get(key))
+    }
+    own_keys = {f"{prefix}.{question}" for prefix in excluded for question in ("selected", "selected_by_default")}
     at = [(place, key) for place, key, _ in _raw_leaves(source.content["when"], ("when",))]
     at += [(("message",), key) for key in _BRACES.findall(source.content.get("message") or "")]
     for place, key in at:
-        if key in asked:
-            why = f"`{key}` follows from this very rule, and cannot be asked for in it"
+        if key in own_keys:
+            why = f"`{key}` follows from this very rule, and cannot be used in it"
             yield Fault(source.path, source.line(*place), why)
 
 

@@ -1,4 +1,4 @@
-"""Runs the tests that stand inside rule files: facts in, the verdict of that one rule out.
+"""Run the tests inside rule files: facts in, the verdict of that one rule out.
 
 Only the rule itself is judged. What a release brings along (`library.yaml`) is available, other rules and the
 prediction of backends are not: a test that needs `te.selected` gives it. A key given as `null` is unknown, and
@@ -23,8 +23,9 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import Source, read_source
+from doctor.util.reading import read_text
 from doctor.util.resources import rules_dir
-from doctor.util.yaml_text import parse_yaml, read_text
+from doctor.util.yaml_text import parse_yaml
 
 VERDICTS: Mapping[str, bool | None] = {"fires": True, "silent": False, "undetermined": None}
 
@@ -43,7 +44,7 @@ class RuleTest:
 
     @property
     def id(self) -> str:
-        """How the test is told from all others: `TE103::fires with 9.1`."""
+        """The name of the test: `TE103::fires with 9.1`."""
         return f"{self.rule.id}::{self.name}"
 
 
@@ -74,7 +75,7 @@ def rulebook_paths(paths: Iterable[Path] | None = None) -> list[Path]:
 def load_libraries(extra: Iterable[Path] = ()) -> Rulebook:
     """The built-in libraries and those of further folders, without rules.
 
-    They are not checked here: a slip in one `library.yaml` is told where that file is checked, and must not hide
+    They are not checked here: a slip in one `library.yaml` is reported where that file is checked, and must not hide
     the tests of every rule.
     """
 
@@ -184,7 +185,7 @@ def _judged(test: RuleTest, known: FactResolver) -> Iterator[str]:
     for backend in test.rule.fails_at_run[:1]:
         key = f"{backend.split('.')[0]}.selected"
         if key in test.given:
-            yield f"  `{key}` is {known.value(key)}, the rule speaks of {', '.join(test.rule.fails_at_run)}"
+            yield f"  `{key}` is {known.value(key)}, the rule is about {', '.join(test.rule.fails_at_run)}"
 
 
 def _tree(node: Condition, known: FactResolver, depth: int) -> Iterator[str]:
@@ -203,4 +204,4 @@ def _tree(node: Condition, known: FactResolver, depth: int) -> Iterator[str]:
         yield from _tree(part, known, depth)
 
 
-_WORD: Mapping[bool | None, str] = {True: "holds", False: "does not hold", None: "could not tell"}
+_WORD: Mapping[bool | None, str] = {True: "holds", False: "does not hold", None: "unknown"}

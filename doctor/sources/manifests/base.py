@@ -14,8 +14,8 @@ from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact, TextEnum
 
 #: A single bound of plain numbers: needs no parser to be recognised as a range of versions.
-PLAIN_RANGE = re.compile(r"(?:==|!=|>=|<=|>|<)\d{1,9}(?:\.\d{1,9}){0,6}")
-_PLAIN_PIN = re.compile(r"==(\d{1,9}(?:\.\d{1,9}){0,6})")
+PLAIN_RANGE = re.compile(r"(?:==|!=|>=|<=|>|<)[0-9]{1,9}(?:\.[0-9]{1,9}){0,6}")
+_PLAIN_PIN = re.compile(r"==([0-9]{1,9}(?:\.[0-9]{1,9}){0,6})")
 MAX_BYTES = 32 * 1024 * 1024  # lock files with hashes are long
 
 
@@ -134,5 +134,5 @@ def checked_version(text: str, file: object, line: int) -> str:
 
 def cuda_of_index(url: str) -> str | None:
     """Return the CUDA of the torch builds in a package index of PyTorch: `…/whl/cu124` -> 12.4."""
-    match = re.search(r"pytorch.*(?:whl|wheels)/(?:test/|nightly/)?cu(\d+)(\d)(?:[/?#]|$)", url)
+    match = re.search(r"pytorch.*(?:whl|wheels)/(?:test/|nightly/)?cu([0-9]+)([0-9])(?:[/?#]|$)", url)
     return f"{match[1]}.{match[2]}" if match else None

@@ -18,7 +18,7 @@ from doctor.errors import DoctorError
 from doctor.model import Facts
 from doctor.sources.manifests.scripts.variables import is_read
 from doctor.sources.watch import Watch
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import contained, is_trusted, project_top, read_text, regular_bytes
 
 from .base import MAX_BYTES, DiscoveredFile, FileRole, Manifest, ManifestKind
 from .detect import kind_of
@@ -268,6 +268,7 @@ def _kind(path: Path, text: str) -> ManifestKind | None:
 
 def _candidates(folder: Path) -> Iterator[Path]:
     count = 0
+    top = project_top(folder) or folder
     for name in _FOLDERS:
         place = folder / name
         try:
@@ -278,6 +279,8 @@ def _candidates(folder: Path) -> Iterator[Path]:
             if count >= MOST_FILES:
                 return
             if _NAMED.fullmatch(path.name) and path.is_file():
+                if path.is_symlink() and not is_trusted() and not contained(path, top):
+                    continue
                 count += 1
                 yield path
 
@@ -285,8 +288,7 @@ def _candidates(folder: Path) -> Iterator[Path]:
 def _beginning(path: Path) -> str:
     """Return the beginning of a file as text, empty where it cannot be read: `read_manifests` reports that."""
     try:
-        with path.open("rb") as stream:
-            return stream.read(_MOST_BYTES).decode("utf-8", "replace")
+        return regular_bytes(path, _MOST_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.markers import InvalidMarker, Marker
 
 from doctor.errors import fault
 from doctor.model import ABSENT, Facts
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import admits
+from doctor.packages.requirements import admits, marker_holds, parse_marker
 
 from .base import DeclaredRequirement
 
@@ -59,15 +59,12 @@ def _holds(marker: str, platform: Platform) -> bool | None:
     parsed = _parsed(marker)
     if parsed is None:
         return None
-    try:
-        return bool(parsed.evaluate({**platform.markers, "extra": ""}))
-    except (UndefinedComparison, UndefinedEnvironmentName, KeyError):
-        return None
+    return marker_holds(parsed, {**platform.markers, "extra": ""})
 
 
 @functools.lru_cache(maxsize=4096)
 def _parsed(marker: str) -> Marker | None:
     try:
-        return Marker(marker)
+        return parse_marker(marker)
     except InvalidMarker:
         return None

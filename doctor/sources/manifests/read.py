@@ -12,12 +12,12 @@ from doctor.model import Facts
 from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.scripts.dockerfile import read_stage
 from doctor.sources.watch import Watch
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import read_text
 
 from .base import MAX_BYTES, DiscoveredFile, FileRole, Manifest, ManifestKind
 from .detect import kind_of
 from .discover import discover, notes_of
-from .readers import reader_of
+from .readers import bounded, reader_of
 from .resolve import Declaration, resolve
 
 
@@ -38,7 +38,7 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
         try:
             path, chosen = _split_extras(name)
             files = [(path, FileRole.ENVIRONMENT)]
-            if path.is_dir():
+            if _is_folder(path):
                 discovered = _discover(path, watch)
                 notes += notes_of(discovered)
                 files = [(item.path, item.role) for item in discovered if item.used]
@@ -47,7 +47,7 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
             continue
         included: set[str] = set()
         for path, role in files:
-            if str(path.resolve()) in included:
+            if included and str(path.resolve()) in included:
                 continue  # an image was read before, with the files it installs, in the order of its commands
             try:
                 manifest = _read(path, chosen, watch)
@@ -70,6 +70,13 @@ def _discover(folder: Path, watch: Watch) -> Sequence[DiscoveredFile]:
     return discovered
 
 
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that is too long; reading it reports that
+        return False
+
+
 def _split_extras(name: str) -> tuple[Path, tuple[str, ...]]:
     """Return the file, and the extras and groups of `pyproject.toml[train,gpu]`."""
     match = re.fullmatch(r"(.+)\[([^\[\]]*)\]", name)
@@ -82,13 +89,15 @@ def _split_extras(name: str) -> tuple[Path, tuple[str, ...]]:
 
 
 def _read(path: Path, chosen: tuple[str, ...], watch: Watch) -> Manifest:
-    text = read_text(path, "declared environment", MAX_BYTES)
+    text = read_text(path, "declared environment", MAX_BYTES, named=True)
     kind = kind_of(path, text)
     if chosen and kind == ManifestKind.DOCKERFILE and len(chosen) == 1:
-        return read_stage(path, text, chosen[0], watch)
+        with bounded(kind, path, text):
+            return read_stage(path, text, chosen[0], watch)
     if chosen:
         if kind != ManifestKind.PYPROJECT:
             hint = "only a pyproject.toml has extras and groups, and a Dockerfile stages (name one)"
             raise DoctorError(f"`{path}` has no extras", hint)
-        return read_project(path, text, watch, chosen)
+        with bounded(kind, path, text):
+            return read_project(path, text, watch, chosen)
     return reader_of(kind)(path, text, watch)

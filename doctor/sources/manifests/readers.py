@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
+from doctor.errors import DoctorError
 from doctor.sources.watch import Watch
 
 from .base import Manifest, ManifestKind
@@ -39,7 +42,32 @@ _READERS = {
 }
 
 
+#: Characters of one file, where its reader needs much memory per character; others have the limit of `read_text`.
+_MOST_CHARACTERS = dict.fromkeys((ManifestKind.DOCKERFILE, ManifestKind.JOBSCRIPT, ManifestKind.WORKFLOW), 1 << 20)
+
+
 def reader_of(kind: ManifestKind) -> Reader:
-    """Return the reader of one manifest kind."""
+    """Return the reader of one manifest kind; it raises DoctorError for any file, however malformed."""
     module, function = _READERS[kind]
-    return cast(Reader, getattr(import_module(f"doctor.sources.manifests.{module}"), function))
+    read = cast(Reader, getattr(import_module(f"doctor.sources.manifests.{module}"), function))
+
+    def read_bounded(path: Path, text: str, watch: Watch) -> Manifest:
+        with bounded(kind, path, text):
+            return read(path, text, watch)
+
+    return read_bounded
+
+
+@contextlib.contextmanager
+def bounded(kind: ManifestKind, path: Path, text: str) -> Iterator[None]:
+    """Raise DoctorError for a file that is too large for its kind, and for what its reader cannot represent."""
+    most = _MOST_CHARACTERS.get(kind)
+    if most is not None and len(text) > most:
+        raise DoctorError(f"`{path}` is larger than {most >> 20} MiB, too much for a {kind} file")
+    try:
+        yield
+    except RecursionError:
+        raise DoctorError(f"{path}: nested too deeply") from None
+    except (ArithmeticError, ValueError) as problem:  # a number, version or name beyond what its type holds
+        reason = " ".join(str(problem).split())[:120]
+        raise DoctorError(f"{path}: cannot be read as a {kind} file: {reason}") from None

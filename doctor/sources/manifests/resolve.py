@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from doctor.errors import DoctorError, fault
 from doctor.facts.vocabulary import fact as make_fact
+from doctor.facts.vocabulary import parse, parse_version
 from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.index import ReleaseIndex, load_index
 from doctor.packages.platform import Platform
-from doctor.packages.requirements import admits, needs_of
+from doctor.packages.requirements import admits, needs_of, specifier
 
-from .base import DeclaredRequirement, Manifest
+from .base import PLAIN_RANGE, DeclaredRequirement, Manifest
 from .markers import applies, platforms
 from .source_builds import LOOSE_FROM_SOURCE
 from .version_ranges import OpenRange, binding, fits, go_together
@@ -107,7 +108,7 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
 def _plain_facts(manifests: Iterable[Manifest]) -> dict[str, Fact]:
     """Return the facts of the files except packages; where two differ, the fact is unknown."""
     facts: dict[str, Fact] = {}
-    for fact in (fact for manifest in manifests for fact in manifest.facts):
+    for fact in (_checked(fact) for manifest in manifests for fact in manifest.facts):
         before = facts.get(fact.key)
         if before is not None and before.value != fact.value:
             problem = f"{before.source} says {before.value}, {fact.source} says {fact.value}"
@@ -117,9 +118,34 @@ def _plain_facts(manifests: Iterable[Manifest]) -> dict[str, Fact]:
     return facts
 
 
+def _checked(fact: Fact) -> Fact:
+    """Return a fact of a file, unknown where its text is no value of the key: `python = '0'`."""
+    if not isinstance(fact.value, str):
+        return fact
+    try:
+        parse(fact.key, fact.value)
+    except DoctorError as problem:
+        return Fact(fact.key, None, fact.source, fact.raw, problem.message)
+    return fact
+
+
+def _checked_entry(entry: DeclaredRequirement) -> DeclaredRequirement:
+    """Return a requirement; where its range or its version is none, the version is unknown."""
+    try:
+        if entry.range and not PLAIN_RANGE.fullmatch(entry.range):
+            specifier(entry.range)
+        if entry.version:
+            parse_version(entry.version)
+    except ValueError:  # InvalidSpecifier, InvalidVersion
+        shown = (entry.range or entry.version or "")[:60]
+        problem = f"{entry.place}: `{shown}` is not a range of versions"
+        return replace(entry, range="", version=None, problem=entry.problem or problem)
+    return entry
+
+
 def _groups(manifests: Iterable[Manifest]) -> dict[str, list[DeclaredRequirement]]:
     groups: dict[str, list[DeclaredRequirement]] = {}
-    for entry in (entry for manifest in manifests for entry in manifest.entries):
+    for entry in (_checked_entry(entry) for manifest in manifests for entry in manifest.entries):
         groups.setdefault(entry.name, []).append(entry)
     return groups
 

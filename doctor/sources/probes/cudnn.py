@@ -11,6 +11,7 @@ from pathlib import Path
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Fact
 from doctor.sources.watch import Watch
+from doctor.util.reading import open_regular
 
 from .elf import Dynamic, NotElf, read_dynamic, section
 from .library_search import DEFAULT_DIRS, library_path, loader_cache, resolve
@@ -124,7 +125,7 @@ def version_of(path: str) -> tuple[str | None, str]:
             return found
     for header in (header for folder in folders for header in _headers(folder)):
         try:
-            with open(header, "rb") as stream:  # noqa: PTH123
+            with open_regular(header) as stream:
                 numbers = dict(_DEFINED.findall(stream.read(1 << 16).decode("utf-8", "replace")))
         except OSError:
             continue
@@ -153,7 +154,7 @@ def _in_graph(folder: str, real: str) -> tuple[str, str] | None:
             found = section(path, name)
             if found is None or found[1] > _MAX_SECTION:
                 continue
-            with open(path, "rb") as stream:  # noqa: PTH123
+            with open_regular(path) as stream:
                 stream.seek(found[0])
                 if match := _IN_GRAPH.search(stream.read(found[1])):
                     return ".".join(part.decode() for part in match.groups()), f"text in {path}"

@@ -15,6 +15,7 @@ from doctor.errors import reason_of
 from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import Fact
 from doctor.sources.watch import Watch
+from doctor.util.reading import regular_bytes
 
 from .target import Target
 
@@ -222,7 +223,7 @@ def _requires_txt(path: str) -> list[str]:
         candidate = Path(path) / name
         if candidate.is_file():
             try:
-                text = candidate.read_text("utf-8", "replace")
+                text = regular_bytes(candidate, MAX_METADATA).decode("utf-8", "replace")
             except OSError:
                 return []
             plain = re.split(r"^\[", text, maxsplit=1, flags=re.MULTILINE)[0]

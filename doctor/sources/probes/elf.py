@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO
 
+from doctor.util.reading import open_regular
+
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_STRTAB, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 14, 15, 29
 _MAX_TABLE = 1 << 20
@@ -31,7 +33,7 @@ class Dynamic:
 @lru_cache(maxsize=256)
 def read_dynamic(path: str) -> Dynamic:
     """Return the dynamic section of `path`; raise NotElf or OSError where it cannot be read."""
-    with open(path, "rb") as stream:  # noqa: PTH123
+    with open_regular(path) as stream:
         head, order = _head(stream, path)
         (table,) = struct.unpack_from(order + "Q", head, 32)
         size, count = struct.unpack_from(order + "HH", head, 54)
@@ -76,7 +78,7 @@ def read_dynamic(path: str) -> Dynamic:
 
 def section(path: str, name: str) -> tuple[int, int] | None:
     """Return offset and size of a named section, or None; raise NotElf or OSError where it cannot be read."""
-    with open(path, "rb") as stream:  # noqa: PTH123
+    with open_regular(path) as stream:
         head, order = _head(stream, path)
         (table,) = struct.unpack_from(order + "Q", head, 40)
         size, count, names_index = struct.unpack_from(order + "HHH", head, 58)

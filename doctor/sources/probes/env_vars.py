@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from doctor.model import Fact
 from doctor.sources.watch import Watch
-from doctor.util.redact import is_secret, tilde
+from doctor.util.redact import NOT_READ, is_secret, tilde
 
 from .target import Target
 
@@ -28,7 +28,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
             continue
         value = os.environ[name]
         if is_secret(name, value):
-            yield Fact(f"env.{name}", None, "environment", problem="set, but looks like a secret: not read")
+            yield Fact(f"env.{name}", None, "environment", problem=NOT_READ)
         elif len(value) > MAX_VALUE:
             yield Fact(f"env.{name}", None, "environment", problem=f"set, but longer than {MAX_VALUE} characters")
         else:

@@ -1,8 +1,9 @@
-"""Query an interpreter for its version, prefix and import path, whatever else it prints and however it ends."""
+"""Query an interpreter for its version, prefix and import path; other output does not matter."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.runner.process_group import ParentDeathPipe
 
+LOGGER = logging.getLogger(__name__)
 TIMEOUT = 20.0
 MAX_OUTPUT = 4 << 20
 
@@ -75,9 +77,10 @@ class InterpreterQuery:
             reason = reason_of(problem)
             raise DoctorError(f"cannot start interpreter `{python}`: {reason}") from None
         self._death_pipe.attach(self._process.pid)
+        LOGGER.debug("%s started in process %d to describe itself", python, self._process.pid)
 
     def answer(self, timeout: float = TIMEOUT) -> InterpreterInfo:
-        """Return its answer; DoctorError where it is not Python, NoDiagnosis where it dies, hangs or prints nothing."""
+        """Return its answer; DoctorError where it is not Python, NoDiagnosis where it crashes, hangs or is silent."""
         try:
             stdout, stderr, late = _read(self._process, timeout)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -132,6 +133,8 @@ def _of_interpreter(query: InterpreterQuery) -> Target:
         answer, python = query.answer(), query.python
     finally:
         query.close()
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}", answer.version):
+        raise DoctorError(f"`{python}` says that it is Python `{answer.version[:40]}`, which is no release of Python")
     version = tuple(int(part) for part in answer.version.split("."))
     if version < OLDEST:
         raise DoctorError(f"`{python}` is Python {answer.version}: needs 3.8 or newer")

@@ -12,6 +12,7 @@ from typing import Protocol
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.model import Fact, TextEnum
 from doctor.sources.watch import Watch
+from doctor.util.reading import regular_bytes
 
 OLDEST = (3, 8)  # Python versions that can be examined
 _PLACES = (
@@ -130,8 +131,7 @@ def _pth_entries(site: Path) -> list[Path]:
         if not name.endswith(".pth"):
             continue
         try:
-            with (site / name).open("rb") as stream:
-                text = stream.read(MAX_PTH_BYTES).decode("utf-8", "replace")
+            text = regular_bytes(site / name, MAX_PTH_BYTES).decode("utf-8", "replace")
         except OSError:
             continue
         for line in text.splitlines():

@@ -12,6 +12,7 @@ from pathlib import Path
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Fact
 from doctor.sources.watch import Watch
+from doctor.util.reading import open_regular
 
 from .target import Target, TargetKind
 
@@ -66,15 +67,15 @@ def nvcc_release(home: Path) -> tuple[str | None, str]:
     """Return the toolkit's release and its source: version.json, cuda.h, else the folder's name."""
     note = home / "version.json"
     try:
-        with note.open("rb") as stream:
+        with open_regular(note) as stream:
             reported = json.loads(stream.read(_MAX_HEADER))
         text = str((reported["cuda_nvcc"] if "cuda_nvcc" in reported else reported["cuda"])["version"])
         return ".".join(text.split(".")[:2]), str(note)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     for header in (home / "include" / "cuda.h", home / "targets" / "x86_64-linux" / "include" / "cuda.h"):
         try:
-            with header.open("rb") as stream:
+            with open_regular(header) as stream:
                 number = _CUDA_VERSION.search(stream.read(_MAX_HEADER))
         except OSError:
             continue

@@ -10,6 +10,7 @@ from pathlib import Path
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Fact
 from doctor.sources.watch import Watch
+from doctor.util.reading import open_regular
 
 from .distributions import scan
 from .elf import NotElf, section
@@ -78,7 +79,7 @@ def version_file(folder: Path) -> tuple[dict[str, str], str]:
     """Return what torch/version.py assigns, with None as an empty text, and the path of the file."""
     path = folder / "version.py"
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             text = stream.read(1 << 16).decode("utf-8", "replace")
     except OSError:
         return {}, str(path)
@@ -93,7 +94,7 @@ def _abi(folder: Path) -> tuple[bool, str] | None:
     """Return the C++11 ABI by torch's CMake file or, in releases without that flag, by symbols of libc10.so."""
     config = folder / "share/cmake/Torch/TorchConfig.cmake"
     try:
-        with config.open("rb") as stream:
+        with open_regular(config) as stream:
             match = _ABI_FLAG.search(stream.read(1 << 16).decode("utf-8", "replace"))
         if match:
             return match[1] == "1", str(config)
@@ -128,7 +129,7 @@ def _section(path: Path, name: str) -> bytes:
         found = section(str(path), name)
         if found is None or found[1] > _MAX_SECTION:
             return b""
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             stream.seek(found[0])
             return stream.read(found[1])
     except (OSError, NotElf):

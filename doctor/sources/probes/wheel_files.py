@@ -8,6 +8,7 @@ from pathlib import Path
 
 from doctor.model import Fact
 from doctor.sources.watch import Watch
+from doctor.util.reading import open_regular
 
 from .distributions import scan
 from .target import Target
@@ -32,9 +33,9 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
 def _wheel_name(note: Path) -> str | None:
     """Return the last part of the address, if it is a wheel."""
     try:
-        with note.open("rb") as stream:
+        with open_regular(note) as stream:
             url = json.loads(stream.read(_MAX_NOTE))["url"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     name = str(url).partition("#")[0].rpartition("/")[2].replace("%2B", "+")
     return name if name.endswith(".whl") else None

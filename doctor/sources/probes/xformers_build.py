@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Fact
 from doctor.sources.watch import Watch
+from doctor.util.reading import open_regular
 
 from .distributions import installed_version
 from .target import Target
@@ -25,7 +26,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     for directory in target.site_dirs:
         path = directory / _BUILD_INFO
         if path.is_file():
-            with path.open("rb") as stream:
+            with open_regular(path) as stream:
                 yield _cuda_of(stream.read(_MAX_BYTES), str(path))
             return
     where = ", ".join(map(str, target.site_dirs))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest
 from doctor.model import SEVERITIES, Facts
 from doctor.sources.workload.files import workload_facts
+from doctor.util.reading import MAX_BYTES, TRUST_HINT, contained, is_trusted, project_top, regular_bytes
 from doctor.util.toml_text import parse_toml
 
 SECTION = "tool.attn-doctor"
@@ -59,6 +61,18 @@ class Defaults:
     ignored: Mapping[str, str] = field(default_factory=dict)  # rule id -> reason and expiry
     expired: tuple[Ignore, ...] = ()  # entries whose date has passed
     folder: Path | None = None  # of the pyproject.toml
+    places: Mapping[str, str] = field(default_factory=dict)  # file that the section names -> line that names it
+
+    @contextlib.contextmanager
+    def naming(self, names: Iterable[str]) -> Iterator[None]:
+        """Put the section's line in front of an error about one of these files, where the section names it."""
+        try:
+            yield
+        except DoctorError as problem:
+            place = next((self.places[name] for name in names if name in self.places), None)
+            if place is None:
+                raise
+            raise type(problem)(f"{place}: {problem.message}", problem.hint) from None
 
     @property
     def gpu(self) -> str | None:
@@ -85,13 +99,18 @@ def project_defaults(start: Path | None = None) -> Defaults:
     for parent in (folder, *folder.parents):
         path = parent / "pyproject.toml"
         try:
-            text = path.read_text("utf-8")
+            data = regular_bytes(path, MAX_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):
             if (parent / ".git").exists():
                 return Defaults()
             continue
-        except (OSError, UnicodeDecodeError):
+        except OSError:
             return Defaults()  # it may not be meant for us
+        text = data.decode("utf-8", "replace")
+        if len(data) > MAX_BYTES:
+            if _SECTION.search(text):
+                raise DoctorError(f"`{_relative(path)}` is larger than {MAX_BYTES // (1024 * 1024)} MiB")
+            return Defaults()
         return read_defaults(path, text) if _SECTION.search(text) else Defaults()
     return Defaults()
 
@@ -127,6 +146,7 @@ def read_defaults(path: Path, text: str) -> Defaults:
         ignored=ignored,
         expired=expired,
         folder=path.parent,
+        places=page.places,
     )
 
 
@@ -143,7 +163,11 @@ def _folders(page: _Section, section: Mapping[str, Any]) -> tuple[str, ...]:
     rules = section.get("rules") or []
     if not isinstance(rules, list) or not all(isinstance(item, str) for item in rules):
         raise page.fault("`rules` needs a list of folders", "rules")
-    return tuple(page.relative(item) for item in rules)
+    folders = tuple(page.relative(item, "rules") for item in rules)
+    for folder in folders:
+        if not os.path.isdir(folder):  # noqa: PTH112 - does not raise for what cannot be a name
+            raise page.fault(f"rules folder `{folder[:200]}` does not exist", "rules")
+    return folders
 
 
 def _environments(page: _Section, section: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -202,6 +226,7 @@ class _Section:
     def __init__(self, path: Path, text: str) -> None:
         self._path, self._text = path, text
         self.name = _relative(path)
+        self.places: dict[str, str] = {}
 
     def section(self) -> Mapping[str, Any]:
         """Return the table `[tool.attn-doctor]`."""
@@ -266,11 +291,19 @@ class _Section:
 
     def files(self, section: Mapping[str, Any], key: str, table: str = "") -> tuple[str, ...]:
         """Return the files named in the section, relative to its folder."""
-        return tuple(self.relative(name) for name in self.texts(section, key, table))
+        return tuple(self.relative(name, key, table) for name in self.texts(section, key, table))
 
-    def relative(self, name: str) -> str:
-        """Return one file named in the section."""
-        return _relative(self._path.parent / name)
+    def relative(self, name: str, key: str, table: str = "") -> str:
+        """Return one file or folder named in the section; DoctorError where it leads out of the project."""
+        path = self._path.parent / name
+        if not is_trusted():
+            bare = re.sub(r"\[[^\[\]]*\]$", "", name)
+            top = project_top(self._path.parent) or self._path.parent
+            if not all(contained(self._path.parent / text, top) for text in (name, bare)):
+                raise self.fault(f"`{name[:80]}` is outside the project", key, table, TRUST_HINT)
+        found = _relative(path)
+        self.places.setdefault(found, self.at(key, table))
+        return found
 
 
 def _relative(path: Path) -> str:

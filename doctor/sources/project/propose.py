@@ -14,6 +14,7 @@ from doctor.packages.gpus import gpu_facts
 from doctor.sources.manifests.base import FileRole, ManifestKind
 from doctor.sources.manifests.discover import discover
 from doctor.sources.watch import Watch
+from doctor.util.reading import read_bytes
 
 from .config import SECTION, read_defaults, section_of
 
@@ -22,9 +23,14 @@ _SKIPPED = {
     "node_modules", "site-packages", "__pycache__", "build", "dist", "venv", "env", "wandb", "outputs", "checkpoints",
 }  # fmt: skip
 _LARGEST = 1 << 20  # bytes of a model config
+#: How jobs request a kind of GPU: Slurm, PBS, Kubernetes (labels of the GPU operator, GKE and others).
 _REQUESTED_GPU = re.compile(
-    r"(?:gres|gpus(?:-per-\w+)?)[= ](?:gpu:)?([A-Za-z][\w-]*):\d+|(?:gres=)gpu:([A-Za-z][\w-]*)"
+    r"(?:--gres|--gpus(?:-per-\w+)?|-G)[= ]\s*(?:gres/)?(?:gpu:)?(?P<slurm>[A-Za-z][\w-]*)(?::\d+)?"
+    r"|#SBATCH\s+(?:-C|--constraint)[= ]\s*[\"']?(?P<constraint>[\w|&,-]+)"
+    r"|gpu_(?:type|model)=(?P<pbs>[\w-]+)"
+    r"|(?:gpu\.product|accelerator|gpu-type|gpu_type)[\"']?:\s*[\"']?(?P<label>[\w-]+)",
 )
+_SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm", ".pbs", ".job", ".srun", ".sub", ".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -45,12 +51,12 @@ def inspect_project(folder: Path, watch: Watch) -> ProjectFiles:
     """Return the declared files, the model configs, and the GPUs that job scripts request."""
     files = discover(folder, watch)
     setting = [item for item in files if item.role == FileRole.VARIABLES]
-    models = sorted(_models(folder))
+    models = sorted(path for path in _walk(folder, (".json",)) if _is_model(path))
     gpus: dict[str, str] = {}
-    for item in files:
-        if item.kind in (ManifestKind.JOBSCRIPT, ManifestKind.WORKFLOW) or item.role == FileRole.VARIABLES:
-            for name in _requested_gpus(item.path, watch):
-                gpus.setdefault(name, _inside(folder, item.path))
+    scripts = [item.path for item in files if item.kind in (ManifestKind.JOBSCRIPT, ManifestKind.WORKFLOW)]
+    for path in dict.fromkeys((*scripts, *_walk(folder, _SCRIPTS))):
+        for name in _requested_gpus(path, watch):
+            gpus.setdefault(name, _inside(folder, path))
     return ProjectFiles(
         folder,
         tuple((_inside(folder, item.path), item.why) for item in files if item.role == FileRole.ENVIRONMENT),
@@ -67,24 +73,23 @@ def _inside(folder: Path, path: Path) -> str:
     return Path(os.path.relpath(path, folder)).as_posix()
 
 
-def _models(folder: Path) -> Iterator[Path]:
-    """Yield Hugging Face model configs: JSON files with a `model_type`."""
+def _walk(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files of a project with one of these endings."""
     for seen, (place, folders, files) in enumerate(os.walk(folder)):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED and not name.startswith("."))
         if seen >= MOST_FOLDERS:
             return
         for name in sorted(files):
-            path = Path(place, name)
-            if name.endswith(".json") and _is_model(path):
-                yield path
+            if name.endswith(endings):
+                yield Path(place, name)
 
 
 def _is_model(path: Path) -> bool:
+    """Return whether a JSON file is a Hugging Face model config: it has a `model_type`."""
     try:
-        if not path.is_file() or path.stat().st_size > _LARGEST:
-            return False
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        data = read_bytes(path, "model config", _LARGEST)
+        content = json.loads(data)
+    except (DoctorError, ValueError, RecursionError):
         return False
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         return False
@@ -92,18 +97,18 @@ def _is_model(path: Path) -> bool:
 
 
 def _requested_gpus(path: Path, watch: Watch) -> Iterator[str]:
-    """Yield the GPUs that a job script requests from a scheduler by name."""
+    """Yield the GPUs that a job script or manifest requests from a scheduler by name."""
     try:
-        text = path.read_text("utf-8", "replace")[:_LARGEST]
-    except OSError:
+        text = read_bytes(path, "job script", _LARGEST).decode("utf-8", "replace")
+    except DoctorError:
         return
     for match in _REQUESTED_GPU.finditer(text):
-        name = (match[1] or match[2]).lower()
-        try:
-            gpu_facts(name, watch.gpus)
-        except DoctorError:
-            continue  # the name of a partition
-        yield name
+        for name in re.split(r"[|&,]", str(match[match.lastgroup or 0]).lower()):
+            try:
+                gpu_facts(name, watch.gpus)
+            except DoctorError:
+                continue  # the name of a partition or of another vendor
+            yield name
 
 
 def section(files: ProjectFiles) -> str:

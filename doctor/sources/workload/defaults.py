@@ -27,7 +27,7 @@ def lay_over(facts: Facts, more: Facts) -> Facts:
 def complete_workload(facts: Facts) -> Facts:
     """Return the facts with the usual layout, batch size and mask added, each flagged as assumed.
 
-    Raise DoctorError for a workload value that no attention can have, whatever its source.
+    Raise DoctorError for a workload value that no attention can have, from any source.
     """
     if not any(key.startswith("workload.") for key in facts):
         return facts

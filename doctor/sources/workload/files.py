@@ -11,20 +11,27 @@ from doctor.errors import DoctorError
 from doctor.facts.kinds import INTEGER, WINDOW
 from doctor.facts.vocabulary import TERMS, nearest, parse, term
 from doctor.model import ABSENT, Fact, Facts
-from doctor.util.yaml_text import parse_yaml, read_text
+from doctor.util.reading import read_text
+from doctor.util.yaml_text import parse_yaml
 
 PREFIX = "workload."
 LONG_FORM = ("value", "source", "raw", "problem")
 NULL = "given as null"  # the problem of a plain null
-#: Names of other tools, for hints; they are not accepted.
-SYNONYMS: Mapping[str, str] = {
-    "head_dim": "head_dim_qk", "heads": "num_heads", "kv_heads": "num_kv_heads", "num_attention_heads": "num_heads",
-    "num_key_value_heads": "num_kv_heads", "num_gqa_groups": "num_kv_heads", "attn_mask_type": "mask",
-    "window_size": "window", "seq_len": "seq_len_q", "seq_length": "seq_len_q",
-    "max_seqlen_q": "seq_len_q", "max_seqlen_kv": "seq_len_kv", "context_parallel_size": "cp_size",
-    "attention_dropout": "dropout", "is_training": "training", "torch_dtype": "dtype", "batch": "batch_size",
-    "is_causal": "mask", "causal": "mask", "qkv_format": "qkv_layout", "micro_batch_size": "batch_size",
+#: Names that other tools use, without `workload.` -> the keys they mean.
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "head_dim": ("head_dim_qk", "head_dim_v"), "head_size": ("head_dim_qk", "head_dim_v"),
+    "heads": ("num_heads",), "num_attention_heads": ("num_heads",), "kv_heads": ("num_kv_heads",),
+    "num_key_value_heads": ("num_kv_heads",), "num_gqa_groups": ("num_kv_heads",),
+    "num_query_groups": ("num_kv_heads",),
+    "seq_len": ("seq_len_q", "seq_len_kv"), "seq_length": ("seq_len_q", "seq_len_kv"),
+    "seqlen": ("seq_len_q", "seq_len_kv"), "sequence_length": ("seq_len_q", "seq_len_kv"),
+    "max_seq_len": ("seq_len_q", "seq_len_kv"), "max_seqlen_q": ("seq_len_q",), "max_seqlen_kv": ("seq_len_kv",),
+    "attn_mask_type": ("mask",), "window_size": ("window",), "context_parallel_size": ("cp_size",),
+    "attention_dropout": ("dropout",), "is_training": ("training",), "torch_dtype": ("dtype",),
+    "batch": ("batch_size",), "micro_batch_size": ("batch_size",),
 }  # fmt: skip
+#: Names of other tools whose values differ, for hints; they are not accepted.
+SYNONYMS: Mapping[str, str] = {"is_causal": "mask", "causal": "mask", "qkv_format": "qkv_layout"}
 _SECTIONS = ("workload", "facts", "schema", "tool")  # of a facts file, which may be used as a workload file too
 _OF_CONFIGS = ("architectures", "hidden_size", "num_hidden_layers", "_name_or_path")  # keys of a model config
 _FROM_ZERO = ("workload.num_splits",)  # 0 = the kernel decides
@@ -33,7 +40,7 @@ LARGEST = 1 << 40  # no tensor dimension is longer; keeps derived products print
 
 def read_workload(path: Path) -> Facts:
     """Return the workload of a YAML or JSON file; DoctorError names the file, the line and the nearest key."""
-    content, lines = _load(read_text(path, "workload file"), str(path))
+    content, lines = _load(read_text(path, "workload file", named=True), str(path))
     if content is None:
         raise DoctorError(f"{path}: the workload file is empty", "write keys such as `head_dim_qk: 128`")
     if not isinstance(content, dict):
@@ -62,14 +69,19 @@ def workload_facts(
 ) -> Facts:
     """Return the facts of a mapping, its keys with or without `workload.`; `where(key)` starts an error message."""
     facts: dict[str, Fact] = {}
+    named = {str(key).removeprefix(PREFIX) for key in content}
     for key, value in content.items():
-        try:
-            found = _fact(str(key), value, source(str(key)))
-        except DoctorError as error:
-            raise DoctorError(one_line(where(str(key)) + error.message), error.hint) from None
-        if found.key in facts:
-            raise DoctorError(one_line(f"{where(str(key))}`{found.key}` appears twice, with and without `{PREFIX}`"))
-        facts[found.key] = found
+        bare = str(key).removeprefix(PREFIX)
+        for full in ALIASES.get(bare, (str(key),)):
+            if full in named and full != bare and len(ALIASES.get(bare, ())) > 1:
+                continue  # `head_dim` means both, and the file names one of them
+            try:
+                found = _fact(full, value, source(str(key)))
+            except DoctorError as error:
+                raise DoctorError(one_line(where(str(key)) + error.message), error.hint) from None
+            if found.key in facts:
+                raise DoctorError(one_line(f"{where(str(key))}`{found.key}` is given twice"))
+            facts[found.key] = found
     return Facts(facts.values())
 
 
@@ -81,33 +93,35 @@ def parse_settings(settings: Iterable[str]) -> Facts:
         key, text = key.strip(), text.strip()
         if not equals or not key:
             raise DoctorError(one_line(f"`--set {setting}` needs KEY=VALUE"), "for example `--set gpu.sm=9.0`")
-        _check_setting_key(setting, key)
+        keys = _keys_of_setting(setting, key)
         if not text and not key.startswith("env."):
             raise DoctorError(
                 one_line(f"`--set {setting}` has no value"), f"`--set {key}={ABSENT}` means that it is not there"
             )
-        try:
-            facts[key] = _typed(key, None if _means_null(key, text) else text, f"--set {key}")
-        except DoctorError as error:
-            raise DoctorError(one_line(f"`--set {setting}`: {error.message}"), error.hint) from None
+        for full in keys:
+            try:
+                facts[full] = _typed(full, None if _means_null(full, text) else text, f"--set {key}")
+            except DoctorError as error:
+                raise DoctorError(one_line(f"`--set {setting}`: {error.message}"), error.hint) from None
     return Facts(facts.values())
 
 
-def _check_setting_key(setting: str, key: str) -> None:
-    hint = None
-    if key.startswith(PREFIX):
-        known = _givable(key)
-    else:
-        try:
-            known = bool(term(key))
-        except DoctorError as error:
-            known, hint = False, error.hint
-    if known:
-        return
+def _keys_of_setting(setting: str, key: str) -> tuple[str, ...]:
+    """Return the fact keys that `--set KEY=…` means; DoctorError with the nearest for an unknown one."""
     bare = key.removeprefix(PREFIX)
-    meant = bare if _givable(PREFIX + bare) else SYNONYMS.get(bare)
-    if meant:
-        hint = f"did you mean `{PREFIX}{meant}`?"
+    if bare in ALIASES:
+        return tuple(PREFIX + name for name in ALIASES[bare])
+    if _givable(PREFIX + bare):
+        return (PREFIX + bare,)
+    hint = None
+    if not key.startswith(PREFIX):
+        distribution, dot, rest = key.rpartition(".")
+        spelled = f"{distribution.replace('_', '-').lower()}.version" if dot and rest == "version" else key
+        try:
+            return (term(spelled).key,)
+        except DoctorError as error:
+            hint = error.hint
+    hint = f"did you mean `{PREFIX}{SYNONYMS[bare]}`?" if bare in SYNONYMS else hint
     hint = hint or nearest(key, filter(_givable, TERMS))
     raise DoctorError(one_line(f"`--set {setting}`: unknown fact key `{_short(key)}`"), hint)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,18 @@ def model_facts(content: Mapping[str, Any]) -> Facts:
 
 def workloads_of(path: Path) -> list[Facts]:
     """Return one workload per kind of attention layer of the model, the most demanding last."""
-    return _workloads_in(load_config(path))
+    return _workloads_in(load_config(_config_file(path)))
+
+
+def _config_file(path: Path) -> Path:
+    """Return the path; DoctorError says how to get the config where it is a name of the Hub."""
+    name = re.fullmatch(r"[\w.-]{1,96}/[\w.-]{1,96}", str(path))  # the longest that the Hub takes
+    if name and path.suffix != ".json" and not path.exists():
+        raise DoctorError(
+            f"`--model {path}` is no local file",
+            f"`hf download {path} config.json --local-dir .` gets the config of a model of the Hub",
+        )
+    return path
 
 
 def _workloads_in(config: Config) -> list[Facts]:

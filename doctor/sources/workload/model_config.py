@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from doctor.errors import DoctorError
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import read_text
 
 from .files import LARGEST, one_line
 
@@ -66,7 +66,7 @@ def load_config(path: Path) -> Config:
     with contextlib.suppress(OSError):  # read_text reports a folder without permission
         if path.is_dir():
             path = path / "config.json"
-    text = read_text(path, "model config")
+    text = read_text(path, "model config", named=True)
     if not text.strip():
         raise DoctorError(one_line(f"{path}: the model config is empty"))
     try:

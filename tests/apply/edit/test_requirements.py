@@ -149,7 +149,7 @@ def test_a_wheel_for_the_old_torch_becomes_the_one_for_the_new(rewrite: Rewrite)
     )  # fmt: skip
 
 
-def test_the_extra_that_brings_the_core_is_asked_for(rewrite: Rewrite):
+def test_the_extra_that_brings_the_core_is_requested(rewrite: Rewrite):
     moved = change("transformer-engine", "2.13.0", "2.3.0")
     known = {"torch": "2.8.0", "transformer_engine": "2.3.0"}
     assert (
@@ -244,14 +244,14 @@ def test_hashes_of_another_release_are_not_invented(rewrite: Rewrite):
          "#    pip-compile requirements.in\n#\n", "pip-compile requirements.in"),
     ],
 )  # fmt: skip
-def test_a_compiled_file_is_made_anew_from_its_source(rewrite: Rewrite, header: str, command: str):
+def test_a_compiled_file_is_made_again_from_its_source(rewrite: Rewrite, header: str, command: str):
     with pytest.raises(DoctorError, match="is made by") as caught:
         rewrite(header + "torch==2.6.0\n    # via -r requirements.in\n")
     assert command in caught.value.message and "--write" in (caught.value.hint or "")
     assert rewrite(header + "torch==2.7.1\n") == header + "torch==2.7.1\n"
 
 
-def test_a_version_out_of_a_variable_is_told(rewrite: Rewrite):
+def test_a_version_out_of_a_variable_is_reported(rewrite: Rewrite):
     with pytest.raises(DoctorError, match=r"requirements\.txt:2: `torch==\$\{TORCH\}` cannot be edited") as caught:
         rewrite("a\ntorch==${TORCH}\n")
     assert "torch==2.7.1" in (caught.value.hint or "")

@@ -72,7 +72,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(("answer", "goes_ahead"), [("y\n", True), ("yes\n", True), ("n\n", False), ("", False)])
-def test_it_asks(uv, old, fix, monkeypatch, capsys, answer, goes_ahead):
+def test_it_checks(uv, old, fix, monkeypatch, capsys, answer, goes_ahead):
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     code = run(fix("--apply", "--format", "json"))
     said = proof(capsys)
@@ -106,7 +106,7 @@ def test_an_installation_that_fails_midway_says_where_it_is(uv, old, fix, capsys
     assert run(fix("--rollback", "--yes")) == 0 and old.versions == BEFORE
 
 
-def test_a_lost_network_is_told_and_nothing_is_claimed(uv, old, fix, capsys):
+def test_a_lost_network_is_reported_and_nothing_is_claimed(uv, old, fix, capsys):
     lost = {"code": 2, "only": 0, "err": "error: Failed to fetch: x\n  cause: dns error\n"}
     uv.plan(compile=[lost], install=[lost])
     assert run(fix("--apply", "--yes", "--format", "json")) == 1
@@ -205,7 +205,7 @@ def test_the_mark_of_a_managed_python_is_found(tmp_path, old):
         (("--break-system-packages",), "goes with"),
     ],
 )
-def test_contradictions_are_told_in_one_line(uv, old, fix, capsys, more, words):
+def test_contradictions_are_reported_in_one_line(uv, old, fix, capsys, more, words):
     assert run(fix(*more)) == 2
     assert words in capsys.readouterr().err and old.versions == BEFORE
 

@@ -21,9 +21,9 @@ def ask(uv, question, timeout=30.0):
     return resolve(question, Installer("uv", (str(uv.program),)), load_index(), timeout=timeout)
 
 
-def test_everything_is_asked_at_once(uv):
+def test_everything_is_checked_at_once(uv):
     question = Question(
-        pins=("transformers==4.42.4",), held=("torch==2.4.0",), beside={"tokenizers": "0.19.1"}, needs=("numpy<2",),
+        pins=("transformers==4.42.4",), held=("torch==2.4.0",), others={"tokenizers": "0.19.1"}, needs=("numpy<2",),
         built=("flash-attn==2.6.3",), platform=LINUX, glibc="2.35",
     )  # fmt: skip
     answer = ask(uv, question)
@@ -37,9 +37,9 @@ def test_everything_is_asked_at_once(uv):
     assert 'name = "flash-attn"' in (uv.folder / "uv.toml").read_text()
 
 
-def test_what_stays_may_move_if_it_must_and_is_told(uv):
+def test_what_stays_may_move_if_it_must_and_is_reported(uv):
     uv.plan(compile=[refused("a needs tokenizers>=0.21"), {"resolved": "a==2\ntokenizers==0.21.0\nnumpy==1.26.4\n"}])
-    answer = ask(uv, Question(("a==2",), beside={"tokenizers": "0.19.1", "numpy": "1.26.4"}, platform=LINUX))
+    answer = ask(uv, Question(("a==2",), others={"tokenizers": "0.19.1", "numpy": "1.26.4"}, platform=LINUX))
     assert answer.outcome is True
     assert answer.reason == "also changes: tokenizers 0.19.1 → 0.21.0"
     assert "tokenizers" in (uv.folder / "asked.txt").read_text().splitlines()
@@ -47,7 +47,7 @@ def test_what_stays_may_move_if_it_must_and_is_told(uv):
 
 def test_what_no_registry_has_is_left_out_and_named(uv):
     uv.plan(compile=[refused("my-lib was not found in the package registry and you require my-lib==1.0"), {}])
-    answer = ask(uv, Question(("a==2",), beside={"my-lib": "1.0", "numpy": "1.26.4"}, platform=LINUX))
+    answer = ask(uv, Question(("a==2",), others={"my-lib": "1.0", "numpy": "1.26.4"}, platform=LINUX))
     assert answer.outcome is True and answer.left_out == ("my-lib",)
     assert (uv.folder / "asked.txt").read_text().splitlines() == ["a==2", "numpy==1.26.4"]
 
@@ -57,7 +57,7 @@ def test_where_an_index_did_not_answer_nothing_is_left_out(uv):
     silent = refused("my-lib was not found in the package registry and you require my-lib==1.0")
     silent["err"] += "\nhint: An index (https://registry.invalid/simple) returned a 403 Forbidden error.\n"
     uv.plan(compile=[silent, {}])
-    answer = ask(uv, Question(("a==2",), beside={"my-lib": "1.0"}, platform=LINUX))
+    answer = ask(uv, Question(("a==2",), others={"my-lib": "1.0"}, platform=LINUX))
     assert answer.outcome is None and answer.left_out == () and "could not be reached" in answer.reason
     assert len(uv.calls("compile")) == 1
 
@@ -68,11 +68,11 @@ def test_a_missing_pin_of_the_fix_itself_is_a_refusal(uv):
     assert answer.outcome is False and "no version of a==2" in answer.reason
 
 
-def test_what_only_its_source_could_tell_is_left_out_and_named(uv):
+def test_what_only_its_source_could_show_is_left_out_and_named(uv):
     """A system's own pygobject speaks neither for the fix nor against it."""
     built = "error: Failed to download and build `pygobject==3.42.2`\n  cause: Build backend failed\n"
     uv.plan(compile=[{"code": 1, "err": built}, {}])
-    answer = ask(uv, Question(("a==2",), beside={"pygobject": "3.42.2"}, platform=LINUX))
+    answer = ask(uv, Question(("a==2",), others={"pygobject": "3.42.2"}, platform=LINUX))
     assert answer.outcome is True and answer.left_out == ("pygobject",)
     uv.plan(compile=[{"code": 1, "err": built}])
     assert ask(uv, Question(("pygobject==3.42.2",), platform=LINUX)).outcome is None, "one of the fix itself is not"
@@ -140,7 +140,7 @@ def test_pip_says_that_it_cannot_answer_for_another_python(tmp_path):
     assert answer.outcome is None and "3.11" in answer.reason and "3.10.4" in answer.reason
 
 
-def test_uv_comes_before_pip_and_a_broken_one_is_told(uv, monkeypatch):
+def test_uv_comes_before_pip_and_a_broken_one_is_reported(uv, monkeypatch):
     found, _ = find_installer(None)
     assert found is not None and (found.kind, found.version) == ("uv", (0, 9, 9))
     uv.plan(version=[{"code": 1, "err": "cannot run\n"}])

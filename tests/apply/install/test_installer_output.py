@@ -104,7 +104,7 @@ PIP_OLD = "Usage:\n  pip install [options]\n\nno such option: --dry-run\n"
         (PIP, "", "OSError: [Errno 28] No space left on device", None, ["the disk is full"]),
     ],
 )
-def test_a_failure_is_told_apart(command, out, err, outcome, words):
+def test_a_failure_is_distinguished(command, out, err, outcome, words):
     found = verdict(Ran(command, 1, out, err, 1.0))
     assert found.outcome is outcome
     assert all(word in found.reason for word in words), found.reason
@@ -134,7 +134,7 @@ def test_pip_s_no_counts_only_if_every_index_said_what_it_has(err, package, why,
 
 
 @pytest.mark.parametrize(("status", "outcome"), [(404, False), (503, None), (None, None)])
-def test_the_real_pip_tells_it_in_its_log(tmp_path, status, outcome, monkeypatch):
+def test_the_real_pip_shows_it_in_its_log(tmp_path, status, outcome, monkeypatch):
     pytest.importorskip("pip")
 
     class Index(http.server.BaseHTTPRequestHandler):

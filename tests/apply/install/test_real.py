@@ -81,7 +81,7 @@ def test_tried_and_thrown_away(real, fix, capsys, installer, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("installer", INSTALLERS)
-def test_what_stays_is_asked_about(real, fix, capsys, installer):
+def test_what_stays_is_checked_about(real, fix, capsys, installer):
     """A release of its own that wants the old six: the fix is refused with the resolver's reason, and not applied."""
     site = next(real.glob("lib/python3*/site-packages"))
     place = site / "clinging-1.0.dist-info"

@@ -64,7 +64,7 @@ def test_the_last_one_that_was_not_taken_back_counts(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"packages": {"a": {}}}', '{"packages": 3}'])
-def test_a_spoilt_freeze_is_told(tmp_path, text):
+def test_a_spoilt_freeze_is_reported(tmp_path, text):
     path = tmp_path / "freeze-1.json"
     path.write_text(text)
     with pytest.raises(DoctorError, match="cannot be read"):
@@ -81,7 +81,7 @@ def test_only_what_the_change_touched_goes_back():
     assert set(broken_off.old) == {"a", "b", "gone"} and broken_off.added == ("new",)
 
 
-def test_what_was_built_anew_is_built_again():
+def test_what_was_built_again_is_built_again():
     before = {"torch": Kept("2.5.1"), "flash-attn": Kept("2.7.4.post1")}
     now = {"torch": Kept("2.6.0"), "flash-attn": Kept("2.7.4.post1")}
     undoing = undoing_of(Freeze("p", "w", before, frozen.DONE, ("torch",), ("flash-attn",)), now)

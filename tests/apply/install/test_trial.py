@@ -31,7 +31,7 @@ def steps(capsys) -> dict[str, dict[str, str]]:
     return {step["name"]: step for step in json.loads(capsys.readouterr().out)["proof"]["steps"]}
 
 
-def test_a_dry_run_asks_and_changes_nothing(uv, old, fix, capsys):
+def test_a_dry_run_checks_and_changes_nothing(uv, old, fix, capsys):
     before = old.versions
     assert run(fix("--dry-run", "--format", "json")) == 1  # the finding stands
     said = steps(capsys)
@@ -42,7 +42,7 @@ def test_a_dry_run_asks_and_changes_nothing(uv, old, fix, capsys):
     assert old.versions == before and not uv.calls("install") and not uv.calls("venv")
 
 
-def test_without_an_installer_the_fix_is_told_all_the_same(uv, old, fix, monkeypatch, capsys):
+def test_without_an_installer_the_fix_is_reported_all_the_same(uv, old, fix, monkeypatch, capsys):
     uv.plan(version=[{"code": 1}])
     monkeypatch.setattr("doctor.apply.install.installers.sys.executable", "/nowhere/bin/python")
     assert run(fix("--dry-run")) == 1
@@ -90,7 +90,7 @@ def test_a_trial_that_fails(uv, old, fix, capsys, tmpdir_of_its_own, plan, step,
     assert not list(tmpdir_of_its_own.iterdir())
 
 
-def test_too_little_room_is_told_before_anything_is_installed(uv, old, fix, capsys, monkeypatch):
+def test_too_little_room_is_reported_before_anything_is_installed(uv, old, fix, capsys, monkeypatch):
     from collections import namedtuple
 
     usage = namedtuple("usage", "total used free")
@@ -131,7 +131,7 @@ def test_pins_on_stdout_stay_pins(uv, old, fix, capsys):
     assert "six==1.16.0" in captured.out and "proof" not in captured.out and "yes: resolves" in captured.err
 
 
-def test_a_package_that_has_to_be_built_is_told_and_taken_as_installed(uv, tmp_path, capsys, monkeypatch):
+def test_a_package_that_has_to_be_built_is_reported_and_taken_as_installed(uv, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("doctor.apply.install.commands.nvcc", lambda: None)
     path = tmp_path / "facts.yaml"
     path.write_text(

@@ -98,7 +98,7 @@ def change(old, new):
         ("silent, p2p", "silent, FILL IN", 25, "still to be filled in"),
     ],
 )
-def test_a_fault_is_told_at_its_line(tmp_path, old, new, line, words):
+def test_a_fault_is_reported_at_its_line(tmp_path, old, new, line, words):
     found = faults(tmp_path, change(old, new))
     assert any(at == line and words in message for at, message, _ in found), found
 

@@ -131,7 +131,7 @@ def test_the_torch_of_vllms_image_is_the_one_it_requires(read):
     assert latest["torch.version"].value is None and "fixes no release" in latest["vllm.version"].problem
 
 
-def test_an_image_for_amd_is_told_apart():
+def test_an_image_for_amd_is_distinguished():
     found = image("rocm/pytorch:rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0", IMAGES, "Dockerfile", 3)
     assert "is for AMD GPUs" in found.notes[0] and found.entries[0].version is None
 
@@ -139,3 +139,8 @@ def test_an_image_for_amd_is_told_apart():
 def test_a_toolkit_is_no_torch():
     assert "CUDA 12.4 and a cuDNN to build with" in held("nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04")[1][0]
     assert held("nvidia/cuda:12.4.1-devel-ubuntu22.04")[0] == {}
+
+
+def test_an_image_of_nvidia_has_the_toolkit_that_its_torch_was_compiled_with():
+    found, _ = held("nvcr.io/nvidia/pytorch:25.06-py3")
+    assert found["toolkit.nvcc"] == found["torch.cuda"] == "12.9"

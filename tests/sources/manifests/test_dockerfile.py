@@ -24,7 +24,7 @@ def told(declaration, key):
     return fact.value, int(fact.source.rpartition(":")[2])
 
 
-def test_each_requirement_of_a_long_run_stands_at_its_own_line(docker):
+def test_each_requirement_of_a_long_run_is_at_its_own_line(docker):
     found = docker(
         "FROM python:3.11-slim\n"
         "RUN --mount=type=cache,target=/root/.cache \\\n"
@@ -73,7 +73,7 @@ def test_environment(text, value, docker):
     assert (fact.value if fact else None) == value
 
 
-def test_a_variable_that_no_rule_asks_for_and_a_secret_do_not_enter(docker):
+def test_a_variable_that_no_rule_requests_and_a_secret_do_not_enter(docker):
     facts = docker("FROM python:3.11\nENV HF_TOKEN=hf_abcdefghijklmnop NVTE_API_KEY=x\nRUN pip install torch\n").facts
     assert "env.HF_TOKEN" not in facts
     assert facts["env.NVTE_API_KEY"].value is None
@@ -196,7 +196,7 @@ def test_another_torch_takes_the_place_of_the_images(docker):
     assert "cudnn.version" not in found and "torch.cuda" not in found and "torch.cxx11_abi" not in found
 
 
-def test_an_image_that_nobody_knows_is_told(docker):
+def test_an_image_that_no_one_knows_is_reported(docker):
     found = docker("FROM registry.example.org/team/train:7\nRUN pip install torch==2.6.0\n")
     assert "unknown content" in found.notes[0]
     assert "distributions.complete" not in found.facts

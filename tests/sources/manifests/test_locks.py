@@ -1,5 +1,7 @@
 """uv.lock, poetry.lock, pylock.toml: what a resolver chose, with the line of each version."""
 
+# ruff: noqa: E501 - files to read, each on one line
+
 import time
 
 import pytest
@@ -265,3 +267,73 @@ def test_a_package_of_a_uv_lock_that_any_way_reaches_is_installed(read, values):
 def test_markers_of_conflicting_extras_in_a_uv_lock_hide_no_package(read, values):
     conflict = FORKS.replace("marker = \"sys_platform == 'win32'\"", "marker = \"extra == 'extra-5-train-cpu'\"")
     assert values(read({"uv.lock": conflict}))["pywin32.version"] == "310"
+
+
+CONFLICTS = """version = 1
+revision = 3
+requires-python = ">=3.12"
+conflicts = [[
+    { package = "train", extra = "cpu" },
+    { package = "train", extra = "cu128" },
+], [
+    { package = "train", group = "serve" },
+    { package = "train", group = "sglang" },
+]]
+
+[[package]]
+name = "train"
+version = "0.1.0"
+source = { virtual = "." }
+
+[package.optional-dependencies]
+cpu = [{ name = "torch", version = "2.7.0", marker = "extra == 'extra-5-train-cpu'" }]
+cu128 = [{ name = "torch", version = "2.7.0+cu128", marker = "extra == 'extra-5-train-cu128'" }]
+
+[package.dev-dependencies]
+serve = [{ name = "vllm" }]
+sglang = [{ name = "sglang" }, { name = "flash-attn-4" }]
+
+[[package]]
+name = "torch"
+version = "2.7.0"
+resolution-markers = ["extra == 'extra-5-train-cpu' and extra != 'extra-5-train-cu128'"]
+
+[[package]]
+name = "torch"
+version = "2.7.0+cu128"
+resolution-markers = ["extra != 'extra-5-train-cpu' and extra == 'extra-5-train-cu128'"]
+dependencies = [
+    { name = "triton", marker = "sys_platform == 'linux' or (extra == 'group-5-train-serve' and extra == 'group-5-train-sglang')" },
+    { name = "flash-attn-4", marker = "extra == 'group-5-train-sglang'" },
+]
+
+[[package]]
+name = "triton"
+version = "3.3.0"
+
+[[package]]
+name = "vllm"
+version = "0.9.0"
+
+[[package]]
+name = "sglang"
+version = "0.5.9"
+
+[[package]]
+name = "flash-attn-4"
+version = "4.0.0b8"
+"""
+
+
+def test_of_extras_that_conflict_in_a_uv_lock_one_counts(read, values):
+    declaration = read({"uv.lock": CONFLICTS})
+    found = values(declaration)
+    assert found["torch.version"] == "2.7.0+cu128"  # a build for CUDA before one without
+    assert found["triton.version"] == "3.3.0" and found["vllm.version"] == "0.9.0"
+    assert found["sglang.version"] == "absent" and found["flash-attn-4.version"] == "absent"
+    assert any("checked with `cu128`, `serve`; not checked: `cpu`, `sglang`" in note for note in declaration.notes)
+
+
+def test_a_marker_with_an_extra_that_the_lock_does_not_name_is_no_condition(read, values):
+    unknown = CONFLICTS.replace("extra == 'group-5-train-sglang'\" },\n]", "extra == 'extra-5-other-x'\" },\n]")
+    assert values(read({"uv.lock": unknown}))["flash-attn-4.version"] == "4.0.0b8"

@@ -79,7 +79,7 @@ def test_a_triton_that_torch_does_not_require_is_still_found(struck):
     assert "TRITON007" in struck("torch==2.7.0\ntriton==3.4.0\n")
 
 
-def test_a_cpu_build_of_torch_asks_for_no_triton(read):
+def test_a_cpu_build_of_torch_requests_no_triton(read):
     declaration = read({"requirements.txt": "torch==2.5.1+cpu\ntriton\n"})
     assert len(open_versions(declaration, "triton")) > 1
 
@@ -129,14 +129,14 @@ def test_the_core_of_a_transformer_engine_that_is_built_on_the_spot_is_not_guess
     assert "TE160" in struck(text + "transformer-engine-cu13==2.17.0\n")
 
 
-def test_pip_replaces_the_torch_of_an_image_where_a_package_asks_for_another(read):
+def test_pip_replaces_the_torch_of_an_image_where_a_package_requests_another(read):
     text = "FROM nvcr.io/nvidia/pytorch:24.07-py3\nRUN pip uninstall -y transformer_engine flash_attn\n"
     found = pins(read({"Dockerfile": text + "RUN pip install vllm==0.7.2\n"}))
     assert (found["torch"], found["xformers"]) == ("2.5.1", "0.0.28.post3")
     assert found.get("cudnn") is None  # that of the image went with its torch
 
 
-def test_pip_leaves_an_image_alone_where_nothing_asks_for_another_torch(read):
+def test_pip_leaves_an_image_alone_where_nothing_requests_another_torch(read):
     text = "FROM nvcr.io/nvidia/pytorch:24.07-py3\nRUN pip install transformers==4.48.2\n"
     assert pins(read({"Dockerfile": text}))["torch"].startswith("2.4.0a0")
     assert pins(read({"Dockerfile": text + "RUN pip install --no-deps vllm==0.7.2\n"}))["torch"].startswith("2.4.0a0")

@@ -47,7 +47,7 @@ def test_a_slurm_job(read):
         ("--gres=gpu:big:4", None),
     ],
 )  # fmt: skip
-def test_the_gpu_a_job_asks_for(line, sm, read):
+def test_the_gpu_a_job_requests(line, sm, read):
     found = read({"job.slurm": f"#!/bin/bash\n#SBATCH {line}\npip install torch==2.6.0\n"})
     assert found.facts.value("gpu.sm") == sm
     if "|" in line or "big" in line:

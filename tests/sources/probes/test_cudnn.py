@@ -152,7 +152,7 @@ def test_a_torch_library_that_cannot_be_read(site: Path, target: Target) -> None
     assert fact.value is None and "cannot read torch's" in (fact.problem or "")
 
 
-def test_a_tree_tells_only_what_travels_with_it(
+def test_a_tree_shows_only_what_travels_with_it(
     site: Path, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = Target(None, target.prefix, (site,), TargetKind.SITE_PACKAGES)
@@ -181,7 +181,7 @@ def test_version_by_header(tmp_path: Path) -> None:
     assert version_of(str(library)) == ("8.9.7", str(header))
 
 
-def test_two_wheels_over_one_another_the_library_tells(site: Path, target: Target) -> None:
+def test_two_wheels_over_one_another_the_library_shows(site: Path, target: Target) -> None:
     """cu12 and cu13 own the same files: the metadata of both stays, the files are those of the last one."""
     torch(site)
     cudnn_wheel(site, "9.1.0", 12)
@@ -301,7 +301,7 @@ class TestTransformerEngine:
         fact = read(target)["cudnn.te_version"]
         assert fact.value is None and "before 1.9" in (fact.problem or "")
 
-    def test_a_tree_does_not_tell_what_the_machine_holds(self, site: Path, target: Target) -> None:
+    def test_a_tree_does_not_show_what_the_machine_holds(self, site: Path, target: Target) -> None:
         install(site, "transformer_engine", "2.20.2")
         cudnn_wheel(site, "9.19.0")
         fact = read(Target(None, target.prefix, (site,), TargetKind.SITE_PACKAGES))["cudnn.te_version"]

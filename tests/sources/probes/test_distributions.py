@@ -115,7 +115,7 @@ def test_odd_folder_names_are_looked_up_in_the_file(site: Path, target: Target) 
     assert read(target).value("flash-attn.version") == "2.6.3"
 
 
-def test_first_on_path_wins_and_is_told(site: Path, target: Target, tmp_path: Path) -> None:
+def test_first_on_path_wins_and_is_reported(site: Path, target: Target, tmp_path: Path) -> None:
     other = tmp_path / "override"
     install(other, "transformers", "4.44.2")
     install(site, "transformers", "4.42.4")
@@ -125,7 +125,7 @@ def test_first_on_path_wins_and_is_told(site: Path, target: Target, tmp_path: Pa
     assert told.startswith("transformers: 4.44.2") and "4.42.4" in told
 
 
-def test_two_versions_in_one_folder_cannot_be_told_apart(site: Path, target: Target) -> None:
+def test_two_versions_in_one_folder_cannot_be_distinguished(site: Path, target: Target) -> None:
     install(site, "transformers", "4.42.4")
     install(site, "transformers", "4.44.2")
     fact = read(target)["transformers.version"]
@@ -177,7 +177,7 @@ def test_one_version(site: Path, target: Target) -> None:
     assert installed_version(target, "torch") is None
 
 
-def test_one_version_where_the_name_of_the_folder_does_not_tell(site: Path, target: Target) -> None:
+def test_one_version_where_the_name_of_the_folder_does_not_show(site: Path, target: Target) -> None:
     """A folder that is plainly another's is not looked into; one that looks odd is, and says whose it is."""
     install(site, "torch", "2.6.0")
     (site / "torch-2.6.0.dist-info" / "METADATA").write_text("Name: transformer-engine\nVersion: 9.9\n")

@@ -240,7 +240,7 @@ def test_the_kernel_module_speaks_where_the_library_is_missing(
         ("NVIDIA H100 80GB HBM3", "9.0"), ("h200", "9.0"), ("h20", "9.0"), ("gh200", "9.0"), ("b200", "10.0"),
         ("gb200", "10.0"), ("b300", "10.3"), ("l40s", "8.9"), ("rtx4090", "8.9"), ("NVIDIA GeForce RTX 4090", "8.9"),
         ("RTX 2080 Ti", "7.5"), ("rtx-3090", "8.6"), ("rtx5090", "12.0"), ("Tesla V100-SXM2-32GB", "7.0"),
-        ("t4", "7.5"),
+        ("t4", "7.5"), ("4090", "8.9"), ("5090", "12.0"), ("3090ti", "8.6"), ("h100-80gb", "9.0"), ("dgx-h100", "9.0"),
         ("a10g", "8.6"), ("NVIDIA RTX 6000 Ada Generation", "8.9"), ("sm90", "9.0"), ("SM_80", "8.0"), ("sm90a", "9.0"),
         ("sm100", "10.0"), ("8.6", "8.6"), ("12.0", "12.0"),
     ],
@@ -251,7 +251,7 @@ def test_gpus_by_name(name: str, sm: str) -> None:
     assert set(facts) == set(GPU_KEYS)  # so that nothing of another GPU is left
 
 
-def test_memory_where_the_name_tells_it() -> None:
+def test_memory_where_the_name_has_it() -> None:
     assert Facts(gpu_facts("A100-SXM4-40GB", GPUS)).value("gpu.memory_bytes") == 40 << 30
     unknown = Facts(gpu_facts("a100", GPUS))["gpu.memory_bytes"]
     assert unknown.value is None and unknown.problem
@@ -266,6 +266,24 @@ def test_unknown_gpus(name: str, hint: str) -> None:
         gpu_facts(name, GPUS)
     assert hint in (caught.value.hint or "")
     assert len(caught.value.message) < 120
+
+
+@pytest.mark.parametrize(
+    ("name", "vendor"),
+    [
+        ("mi300x", "AMD"), ("AMD Instinct MI300X", "AMD"), ("rx7900xtx", "AMD"), ("gfx942", "AMD"), ("gaudi2", "Intel"),
+        ("m3", "Apple"), ("apple m2 ultra", "Apple"), ("tpu-v5e", "TPU"), ("trn1", "TPU"),
+    ],
+)  # fmt: skip
+def test_accelerators_of_other_vendors_are_named_as_such(name: str, vendor: str) -> None:
+    with pytest.raises(DoctorError, match=f"{vendor}.* not supported"):
+        gpu_facts(name, GPUS)
+
+
+def test_no_gpu_of_the_table_counts_as_another_vendor() -> None:
+    for official, entry in GPUS.items():
+        for name in (official, *entry.get("aliases", ())):
+            assert Facts(gpu_facts(name, GPUS)).value("gpu.sm") == entry["sm"]
 
 
 def test_the_table_is_sound() -> None:

@@ -16,13 +16,13 @@ from doctor.sources.project.config import Defaults, project_defaults, read_defau
         ("[tool.attn-doctor]\nignore = ['TE103']", "`ignore` needs tables"),
         ("[tool.attn-doctor]\nignore = [{rule = 'A', until = '2999-01-01'}]", "lacks `reason`"),
         ("[tool.attn-doctor]\nignore = [{rule = 'A', reason = 'b', until = 'soon'}]", "found `soon`"),
-        ("[tool.attn-doctor]\nworkload = {head_dim = 64}", "head_dim"),
+        ("[tool.attn-doctor]\nworkload = {head_dims = 64}", "head_dims"),
         ("[tool.attn-doctor]\nworkload = 5", "`workload` needs a file name, a list of them or a table"),
         ("[tool.attn-doctor\n", "not TOML"),
         ("tool = {attn-doctor = 3}\n", "needs to be a table"),
     ],
 )
-def test_faulty_defaults_are_told_with_the_file(text, message, tmp_path):
+def test_faulty_defaults_are_reported_with_the_file(text, message, tmp_path):
     with pytest.raises(DoctorError) as caught:
         read_defaults(tmp_path / "pyproject.toml", text)
     assert message in caught.value.message
@@ -42,7 +42,7 @@ def test_faulty_defaults_are_told_with_the_file(text, message, tmp_path):
         ),
         ("[tool.attn-doctor]\nignore = [\n {rule = 'A', reason = 'b', until = 'soon'}]", 3, "needs a date", None),
         ("[[tool.attn-doctor.ignore]]\nrule = ['A']\nreason = 'b'\nuntil = 2999-01-01", 1, "`rule` needs a text", None),
-        ("[tool.attn-doctor.workload]\nhead_dim = 64", 2, "head_dim", "did you mean `head_dim_qk`?"),
+        ("[tool.attn-doctor.workload]\nhead_dim_k = 64", 2, "head_dim_k", "did you mean `head_dim_qk`?"),
         ("[tool.attn-doctor]\ngpu = 'a100\n", 2, "not TOML", None),
         ("[tool.attn-doctor.environments]\ntrain = []", 2, "names no file", None),
         (
@@ -51,7 +51,7 @@ def test_faulty_defaults_are_told_with_the_file(text, message, tmp_path):
         ),
     ],
 )  # fmt: skip
-def test_a_fault_is_told_with_its_line_and_the_nearest_key(text, line, message, hint, tmp_path):
+def test_a_fault_is_reported_with_its_line_and_the_nearest_key(text, line, message, hint, tmp_path):
     path = tmp_path / "pyproject.toml"
     with pytest.raises(DoctorError) as caught:
         read_defaults(path, text)
@@ -84,18 +84,18 @@ def test_several_environments_have_names(tmp_path):
     }
 
 
-def test_who_answers_for_an_ignored_rule_is_told(tmp_path):
+def test_who_answers_for_an_ignored_rule_is_reported(tmp_path):
     text = "[[tool.attn-doctor.ignore]]\nrule='A'\nreason='b'\nowner='@infra'\nuntil=2999-01-01\n"
     assert read_defaults(tmp_path / "pyproject.toml", text).ignored == {"A": "b (@infra, until 2999-01-01)"}
 
 
-def test_an_entry_that_ran_out_does_not_count_beside_one_that_did_not(tmp_path):
+def test_an_entry_that_ran_out_does_not_count_next_to_one_that_did_not(tmp_path):
     entry = "[[tool.attn-doctor.ignore]]\nrule='A'\nreason='b'\nuntil={}\n"
     found = read_defaults(tmp_path / "pyproject.toml", entry.format("2001-01-01") + entry.format("2999-01-01"))
     assert (set(found.ignored), found.expired) == ({"A"}, ())
 
 
-def test_names_are_split_at_commas_and_told_once():
+def test_names_are_split_at_commas_and_reported_once():
     assert split_names(["a100", "h100,b200", " ", "A100"]) == ("a100", "h100", "b200")
 
 

@@ -110,7 +110,7 @@ def test_dry_run_and_dash_write_nothing(project, capsys):
     tomllib.loads(said.out)  # `-` gives the section and nothing else
 
 
-def test_a_faulty_pyproject_is_told_and_kept(project, capsys):
+def test_a_faulty_pyproject_is_reported_and_kept(project, capsys):
     path = project / "pyproject.toml"
     path.write_text("[project\n")
     code, said = init(capsys)
@@ -148,3 +148,28 @@ def test_many_models_are_counted_and_the_rest_named_by_number(project):
 def test_what_cannot_be_read_back_is_not_written(tmp_path):
     with pytest.raises(DoctorError, match="no key `gpus`"):
         insert_section(tmp_path / "pyproject.toml", "", "[tool.attn-doctor]\ngpus = 'a'\n", force=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "gpus"),
+    [
+        ("train.sbatch", "#!/bin/bash\n#SBATCH --gres=gpu:h100:8\nsrun python train.py\n", ("h100",)),
+        ("train.sh", "srun --gpus-per-node=a100:4 python train.py\n", ("a100",)),
+        ("train.sh", "sbatch -G l40s:2 job\n", ("l40s",)),
+        ("train.slurm", '#SBATCH --constraint="h100|h200"\n', ("h100", "h200")),
+        ("train.pbs", "#PBS -l select=1:ngpus=4:gpu_type=A100\n", ("a100",)),
+        (
+            "k8s/job.yaml",
+            "nodeSelector:\n  nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB\n",
+            ("nvidia-a100-sxm4-80gb",),
+        ),
+        ("gke.yml", "  cloud.google.com/gke-accelerator: nvidia-l4\n", ("nvidia-l4",)),
+        ("train.sbatch", "#SBATCH --gres=gpu:8\n#SBATCH --gres=gpu:mi300x:8\n#SBATCH --partition=h100\n", ()),
+    ],
+)
+def test_the_gpus_of_job_scripts_and_manifests_are_found(tmp_path, name, text, gpus):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    found = inspect_project(tmp_path, watch_of(builtin_rulebook()))
+    assert found.gpus == tuple((gpu, name) for gpu in gpus)

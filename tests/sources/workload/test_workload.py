@@ -14,7 +14,7 @@ from doctor.facts.vocabulary import TERMS
 from doctor.model import ABSENT, Fact, Facts
 from doctor.rulebook.resolver import FactResolver
 from doctor.sources.workload.defaults import complete_workload, lay_over
-from doctor.sources.workload.files import SYNONYMS, parse_settings, read_workload, workload_facts
+from doctor.sources.workload.files import ALIASES, SYNONYMS, parse_settings, read_workload, workload_facts
 from doctor.sources.workload.huggingface import read_model_config, workloads_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -188,7 +188,7 @@ def test_latent_attention_without_value_width_leaves_it_unknown(tmp_path: Path) 
     assert "v_head_dim" in str(facts["workload.head_dim_v"].problem)
 
 
-def test_a_model_folder_stands_for_its_config(tmp_path: Path) -> None:
+def test_a_model_folder_is_for_its_config(tmp_path: Path) -> None:
     config(tmp_path, **LLAMA)
     assert read_model_config(tmp_path).value("workload.head_dim_qk") == 128
 
@@ -220,7 +220,7 @@ def test_a_model_folder_stands_for_its_config(tmp_path: Path) -> None:
         ('{"text_config": {"head_dim": "x\\ny"}}', "`text_config.head_dim`: needs an integer"),
     ],
 )
-def test_bad_model_configs_are_told_in_one_line(tmp_path: Path, text: str, fragment: str) -> None:
+def test_bad_model_configs_are_reported_in_one_line(tmp_path: Path, text: str, fragment: str) -> None:
     with pytest.raises(DoctorError) as error:
         read_model_config(file(tmp_path, text, "config.json"))
     assert fragment in error.value.message
@@ -270,12 +270,14 @@ def test_null_is_none_for_a_window_and_unknown_elsewhere(tmp_path: Path) -> None
     [
         ("", "is empty", "head_dim_qk"),
         ("- 1\n", ":1: a workload needs a mapping of keys, found a list", None),
-        ("dtype: float16\nhead_dim: 128\n", ":2: unknown workload key `head_dim`", "did you mean `head_dim_qk`?"),
+        ("dtype: float16\nhead_dim_k: 128\n", ":2: unknown workload key `head_dim_k`", "did you mean `head_dim_qk`?"),
+        ("num_heads: 8\nheads: 8\n", ":2: `workload.num_heads` is given twice", None),
+        ("seq_len: two\n", ":1: `workload.seq_len_q`: needs a value of kind integer", None),
         ("workload:\n  head_dim_kq: 128\n", ":2: unknown workload key `head_dim_kq`", "did you mean `head_dim_qk`?"),
         ("workload: {}\ndtype: float16\n", ":2: `dtype` is outside `workload:`", "under"),
         ("workload: 3\n", ":1: `workload:` needs a mapping", None),
         ("causal: true\n", ":1: unknown workload key `causal`", "did you mean `mask`?"),  # follows from the mask
-        ("dtype: fp16\n", ":1: `workload.dtype`: needs one of", None),
+        ("dtype: fp17\n", ":1: `workload.dtype`: needs one of", None),
         ("head_dim_qk: wide\n", ":1: `workload.head_dim_qk`: needs a value of kind integer", None),
         ("head_dim_qk: -1\n", "needs an integer from 1", None),
         ("head_dim_qk: absent\n", "found `absent`", None),
@@ -287,19 +289,31 @@ def test_null_is_none_for_a_window_and_unknown_elsewhere(tmp_path: Path) -> None
         ("dropout: .nan\n", "`workload.dropout`", None),
         ("softcap: -1\n", "from 0 (none) up", None),
         ("mask: {a: 1}\n", "or a mapping with `value`", None),
-        ("dtype: float16\nworkload.dtype: float16\n", ":2: `workload.dtype` appears twice", None),
+        ("dtype: float16\nworkload.dtype: float16\n", ":2: `workload.dtype` is given twice", None),
         ("mask: [\n", "workload.yaml:", None),
         ("mask: !!python/object:os.system x\n", "workload.yaml:1:", None),
         ("[" * 100_000, "nested deeper", None),
         ('"a\\nb": 1\n', "unknown workload key `a b`", None),
     ],
 )
-def test_bad_workload_files_are_told_in_one_line(tmp_path: Path, text: str, fragment: str, hint: str | None) -> None:
+def test_bad_workload_files_are_reported_in_one_line(
+    tmp_path: Path, text: str, fragment: str, hint: str | None
+) -> None:
     with pytest.raises(DoctorError) as error:
         read_workload(file(tmp_path, text))
     assert fragment in error.value.message
     assert "\n" not in error.value.message
     assert hint is None or hint in str(error.value.hint)
+
+
+def test_a_name_of_the_hub_says_how_to_get_its_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DoctorError) as error:
+        read_model_config(Path("meta-llama/Meta-Llama-3-8B"))
+    assert "is no local file" in error.value.message
+    assert "hf download meta-llama/Meta-Llama-3-8B config.json" in str(error.value.hint)
+    with pytest.raises(DoctorError, match="no such file"):
+        read_model_config(Path("configs/missing.json"))
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------
@@ -328,10 +342,11 @@ def test_settings_take_any_fact_key() -> None:
     [
         ("gpu.sm", "needs KEY=VALUE", "gpu.sm=9.0"),
         ("=3", "needs KEY=VALUE", None),
-        ("head_dim_qk=128", "unknown fact key", "did you mean `workload.head_dim_qk`?"),
-        ("workload.head_dim=128", "unknown fact key", "did you mean `workload.head_dim_qk`?"),
+        ("workload.head_dim_k=128", "unknown fact key", "did you mean `workload.head_dim_qk`?"),
+        ("is_causal=true", "unknown fact key", "did you mean `workload.mask`?"),
+        ("flash_attn.versio=2.8", "unknown fact key", "did you mean `flash-attn.version`?"),
+        ("head_dim=wide", "`workload.head_dim_qk`: needs a value of kind integer", None),
         ("workload.gqa=true", "unknown fact key `workload.gqa`", None),
-        ("attn_mask_type=causal", "unknown fact key", "did you mean `workload.mask`?"),
         ("gpu.smm=9.0", "unknown fact key", "did you mean `gpu.sm`?"),
         ("torch.version=", "has no value", "absent"),
         ("torch.version=two", "needs a version", None),
@@ -339,7 +354,7 @@ def test_settings_take_any_fact_key() -> None:
         ("workload.mask=diagonal\nly", "needs one of", None),
     ],
 )
-def test_bad_settings_are_told_in_one_line(setting: str, fragment: str, hint: str | None) -> None:
+def test_bad_settings_are_reported_in_one_line(setting: str, fragment: str, hint: str | None) -> None:
     with pytest.raises(DoctorError) as error:
         parse_settings([setting])
     assert fragment in error.value.message
@@ -347,10 +362,45 @@ def test_bad_settings_are_told_in_one_line(setting: str, fragment: str, hint: st
     assert hint is None or hint in str(error.value.hint)
 
 
-def test_synonyms_lead_from_unknown_keys_to_known_ones() -> None:
-    for key, meant in SYNONYMS.items():
+@pytest.mark.parametrize("names", [SYNONYMS, ALIASES], ids=["hints", "accepted"])
+def test_other_names_are_for_known_keys(names: dict[str, str | tuple[str, ...]]) -> None:
+    for key, meant in names.items():
         assert f"workload.{key}" not in TERMS or TERMS[f"workload.{key}"].derived
-        assert not TERMS[f"workload.{meant}"].derived
+        for full in (meant,) if isinstance(meant, str) else meant:
+            assert not TERMS[f"workload.{full}"].derived
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("workload.dtype=bf16", {"workload.dtype": "bfloat16"}),
+        ("dtype=FP16", {"workload.dtype": "float16"}),
+        ("dtype=fp8", {"workload.dtype": "float8"}),
+        ("dtype=BFloat16", {"workload.dtype": "bfloat16"}),
+        ("framework=huggingface", {"workload.framework": "transformers"}),
+        ("mask=none", {"workload.mask": "no_mask"}),
+        ("attn_implementation=fa2", {"workload.attn_implementation": "flash_attention_2"}),
+        ("head_dim_qk=64", {"workload.head_dim_qk": 64}),
+        ("workload.head_dim=64", {"workload.head_dim_qk": 64, "workload.head_dim_v": 64}),
+        ("seq_len=8192", {"workload.seq_len_q": 8192, "workload.seq_len_kv": 8192}),
+        ("num_key_value_heads=8", {"workload.num_kv_heads": 8}),
+        ("attn_mask_type=causal", {"workload.mask": "causal"}),
+        ("flash_attn.version=2.8.3", {"flash-attn.version": "2.8.3"}),
+        ("Transformer_Engine.version=2.3.0", {"transformer-engine.version": "2.3.0"}),
+    ],
+)
+def test_settings_take_the_names_that_people_type(setting: str, expected: dict[str, object]) -> None:
+    assert {key: fact.value for key, fact in parse_settings([setting]).items()} == expected
+
+
+def test_a_file_takes_the_names_of_other_tools(tmp_path: Path) -> None:
+    text = "framework: hf\ndtype: bf16\nhead_dim: 192\nhead_dim_v: 128\nseq_len: 4096\nheads: 16\n"
+    (tmp_path / "job.yaml").write_text(text)
+    found = read_workload(tmp_path / "job.yaml")
+    assert {key.removeprefix("workload."): fact.value for key, fact in found.items()} == {
+        "framework": "transformers", "dtype": "bfloat16", "head_dim_qk": 192, "head_dim_v": 128,
+        "seq_len_q": 4096, "seq_len_kv": 4096, "num_heads": 16,
+    }  # fmt: skip
 
 
 # -- assumptions ------------------------------------------------------------------------------------------------------
@@ -392,14 +442,14 @@ def test_assumptions_never_hide_an_unknown() -> None:
     assert kept.value("workload.batch_size") is None
 
 
-def test_a_bare_null_is_none_whoever_read_it() -> None:
+def test_a_bare_null_is_none_who_read_it() -> None:
     for problem in (None, "not known", "not known when the file was written"):
         null = Facts([Fact("workload.window", None, "facts file", None, problem)])
         assert complete_workload(null).value("workload.window") == ABSENT
 
 
 @pytest.mark.parametrize(("key", "value"), [("num_heads", 0), ("head_dim_qk", ABSENT), ("dropout", -0.1)])
-def test_impossible_values_are_refused_whoever_read_them(key: str, value: object) -> None:
+def test_impossible_values_are_refused_who_read_them(key: str, value: object) -> None:
     with pytest.raises(DoctorError, match=f"facts file: `workload.{key}`: needs"):
         complete_workload(Facts([Fact(f"workload.{key}", value, "facts file")]))
 

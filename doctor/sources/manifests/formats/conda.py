@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import InvalidSpecifier
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
 from doctor.model import ABSENT, Fact
+from doctor.packages.requirements import specifier
 from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, Manifest, pin_of
 from doctor.sources.watch import Watch
 from doctor.util.yaml_text import parse_yaml
@@ -137,7 +138,7 @@ def _is_range(ranges: str) -> bool:
         return True
 
     try:
-        SpecifierSet(ranges)
+        specifier(ranges)
     except InvalidSpecifier:
         return False
     return True
@@ -154,7 +155,7 @@ def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
     _, line, build = found[torch]
     at = f"{path}:{line}"
     cuda = next(((_fixed(found, name), found[name][1]) for name in _CUDA if _fixed(found, name)), None)
-    built = re.search(r"cuda_?(\d+)\.?(\d)", build)
+    built = re.search(r"cuda_?([0-9]+)\.?([0-9])", build)
     if built:
         facts.append(Fact("torch.cuda", f"{built[1]}.{built[2]}", at))
     elif build.startswith("cpu") or torch == "pytorch-cpu":
@@ -164,7 +165,7 @@ def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
     else:
         problem = "the file does not determine the CUDA of conda's torch"
         facts.append(Fact("torch.cuda", None, at, problem=problem))
-    own, bundled = _fixed(found, "cudnn"), re.search(r"cudnn(\d+\.\d+(?:\.\d+)?)", build)
+    own, bundled = _fixed(found, "cudnn"), re.search(r"cudnn([0-9]+\.[0-9]+(?:\.[0-9]+)?)", build)
     if own and own.count(".") > 1:
         facts.append(Fact("cudnn.version", own, f"{path}:{found['cudnn'][1]}"))
     elif bundled:
@@ -179,5 +180,5 @@ def _facts(path: Path, found: dict[str, tuple[str, int, str]]) -> list[Fact]:
 
 def _fixed(found: dict[str, tuple[str, int, str]], name: str) -> str | None:
     """Return the version that a specification fixes, as far as it goes: `=3.11` is 3.11."""
-    match = re.fullmatch(r"==(\d+(?:\.\d+)*)(\.\*)?", found[name][0]) if name in found else None
+    match = re.fullmatch(r"==([0-9]+(?:\.[0-9]+)*)(\.\*)?", found[name][0]) if name in found else None
     return match[1] if match else None

@@ -108,11 +108,11 @@ def _indexes(meta: dict[str, Any]) -> dict[str, str]:
 def _python(meta: dict[str, Any]) -> str:
     requires = meta.get("requires")
     found = requires.get("python_full_version") or requires.get("python_version") if isinstance(requires, dict) else ""
-    return f"=={found}.*" if isinstance(found, str) and re.fullmatch(r"\d+(\.\d+)*", found) else ""
+    return f"=={found}.*" if isinstance(found, str) and re.fullmatch(r"[0-9]+(\.[0-9]+)*", found) else ""
 
 
 class _Lines:
-    """The line of each package's version, which `json` does not tell."""
+    """The line of each package's version, which `json` does not give."""
 
     def __init__(self, text: str) -> None:
         self.rows = text.split("\n")

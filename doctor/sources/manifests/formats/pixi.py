@@ -19,7 +19,7 @@ from .conda_lock import ADDRESS
 from .yaml_lock import machine_of, read_lock_yaml
 
 _KEYS = ("conda", "pypi", "kind", "name", "version", "build", "url", "path")
-_WHEEL = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.]+)-(?P<version>\d[^-/]*)-[^/]*\.whl")
+_WHEEL = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.]+)-(?P<version>[0-9][^-/]*)-[^/]*\.whl")
 
 
 def read(path: Path, text: str, watch: Watch) -> Manifest:

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import InvalidSpecifier
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
 from doctor.model import Fact
+from doctor.packages.requirements import specifier
 from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, cuda_of_index, pin_of
 from doctor.sources.manifests.version_ranges import any_of
 from doctor.util.toml_text import Places
@@ -19,7 +20,7 @@ from doctor.util.toml_text import Places
 from .requirements import Reader
 
 Table = dict[str, Any]
-_CLAUSE = re.compile(r"(===|==|>=|<=|!=|~=|\^|~|>|<|=)?\s*(v?\d[\w.!+*-]*|\*)")
+_CLAUSE = re.compile(r"(===|==|>=|<=|!=|~=|\^|~|>|<|=)?\s*(v?[0-9][\w.!+*-]*|\*)")
 
 
 def dependencies(path: Path, given: Any, table: str, places: Places, notes: list[str]) -> Iterator[DeclaredRequirement]:
@@ -85,7 +86,7 @@ def _marker(table: Table) -> str | None:
     if isinstance(table.get("sys_platform"), str):
         markers.append(f"sys_platform {table['sys_platform']}")
     python = pep440(table["python"]) if isinstance(table.get("python"), str) else None
-    if python and all(re.fullmatch(r"[<>=!]=?[\d.]+", clause) for clause in python.split(",")):
+    if python and all(re.fullmatch(r"[<>=!]=?[0-9.]+", clause) for clause in python.split(",")):
         markers += [re.sub(r"([<>=!]+)(.*)", r"python_version \1 '\2'", clause) for clause in python.split(",")]
     return " and ".join(f"({marker})" for marker in markers) or None if len(markers) > 1 else (markers or [None])[0]
 
@@ -117,7 +118,7 @@ def pep440(text: str) -> str | None:
         if bound == "*":
             continue
         if operator in ("^", "~"):
-            numbers = re.match(r"\d+(?:\.\d+)*", bound)
+            numbers = re.match(r"[0-9]+(?:\.[0-9]+)*", bound)
             assert numbers is not None
             clauses += [f">={bound}", f"<{_next([int(number) for number in numbers[0].split('.')], operator)}"]
         else:
@@ -126,7 +127,7 @@ def pep440(text: str) -> str | None:
         return clauses[0]
 
     try:
-        SpecifierSet(",".join(clauses))
+        specifier(",".join(clauses))
     except InvalidSpecifier:
         return None
     return ",".join(clauses)

@@ -19,8 +19,8 @@ from doctor.errors import DoctorError, fault
 from doctor.model import Fact
 from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, without_conflicts
 from doctor.sources.watch import Watch
+from doctor.util.reading import read_text
 from doctor.util.toml_text import Places, load_toml
-from doctor.util.yaml_text import read_text
 
 from . import pixi_project, poetry_project, uv_project
 from .requirements import Reader, project_top

@@ -14,24 +14,27 @@ from packaging.version import InvalidVersion
 from doctor.errors import DoctorError, fault
 from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact
+from doctor.packages.requirements import parse_requirement
 from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, cuda_of_index, pin_of
 from doctor.sources.watch import Watch
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import read_text
 
 MAX_FILES = 200
 _OPTION = re.compile(r"(--?[A-Za-z][A-Za-z-]*)(?:\s*=\s*|\s+|(?<=^-[a-z]))?(.*)", re.DOTALL)
 _TRAILING = re.compile(r"\s(--?[A-Za-z][\w-]*(?:[\s=].*)?)$", re.DOTALL)  # pip's requirement ends with the first option
 _IGNORED = re.compile(r"(?<!\S)(-i|-f|--(?:extra-)?index-url|--find-links)(?=[\s=])")  # they need a line of their own
 _COMMENT = re.compile(r"(^|\s)#.*$")
-_WHEEL = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.]+)-(?P<version>\d[^-/]*)(-\d[^-/]*)?-[^-/]+-[^-/]+-[^-/]+\.whl")
-_SDIST = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.-]+?)-(?P<version>\d[^-/]*)\.(?:tar\.gz|zip)")
-_TAG = re.compile(r"@v?(\d+(?:\.\d+)+(?:\.?(?:post|rc|a|b|dev)\d+)?)(?:[#?].*)?$")
+_WHEEL = re.compile(
+    r"(?:.*/)?(?P<name>[A-Za-z0-9_.]+)-(?P<version>[0-9][^-/]*)(-[0-9][^-/]*)?-[^-/]+-[^-/]+-[^-/]+\.whl"
+)
+_SDIST = re.compile(r"(?:.*/)?(?P<name>[A-Za-z0-9_.-]+?)-(?P<version>[0-9][^-/]*)\.(?:tar\.gz|zip)")
+_TAG = re.compile(r"@v?([0-9]+(?:\.[0-9]+)+(?:\.?(?:post|rc|a|b|dev)[0-9]+)?)(?:[#?].*)?$")
 _NAMED = r"[A-Za-z0-9._-]+\s*(?:\[[^\]]*\])?\s*@"
 _ADDRESS = re.compile(rf"(?!{_NAMED})(?:[a-z+]+://|git\+|\.{{0,2}}/|file:|.*\.(?:whl|tar\.gz|zip)(?:#.*)?$)")
 #: A project folder, as pip accepts it: `.`, `./server[gpu]`, `libs/kernels`.
 _FOLDER = re.compile(r"(?:\.{1,2}|(?:file:)?[\w.~+-]*/[\w./~+-]*)(?:\[[\w,. -]*\])?(?:\s*;.*)?")
 _FILE = re.compile(r"\.(?:whl|tar\.gz|zip|txt)\b")
-_PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(\d{1,9}(?:\.\d{1,9}){0,6})")
+_PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([0-9]{1,9}(?:\.[0-9]{1,9}){0,6})")
 #: Repository -> distribution, where the names differ.
 _REPOSITORIES = {
     "flash-attention": "flash-attn", "transformerengine": "transformer-engine", "megatron-lm": "megatron-core",
@@ -183,11 +186,11 @@ def _entry(text: str, file: str, number: int, raw: str, constraint: bool) -> Dec
 def _parsed(text: str, file: str, number: int) -> tuple[Requirement, str | None]:
     """Return a requirement and its marker; an invalid marker stays as written, for `markers` to report."""
     try:
-        found = Requirement(text)
+        found = parse_requirement(text)
     except InvalidRequirement:
         before, _, marker = text.partition(";")
         try:
-            return Requirement(before), marker.strip()
+            return parse_requirement(before), marker.strip()
         except InvalidRequirement:
             raise fault(file, number, f"`{_safe(text)}` is not a requirement") from None
     return found, str(found.marker) if found.marker else None

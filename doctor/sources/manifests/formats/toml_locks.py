@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from doctor.errors import fault
 from doctor.model import Fact
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest, checked_version, cuda_of_index
+from doctor.sources.manifests.formats.uv_conflicts import ChosenExtras, chosen_extras
 from doctor.sources.watch import Watch
 from doctor.util.toml_text import Tables, load_toml, tables, text_at
 
@@ -66,12 +67,14 @@ def read_pylock(path: Path, text: str, watch: Watch) -> Manifest:
 def read_uv(path: Path, text: str, watch: Watch) -> Manifest:
     """Return the packages, except the project itself, each with the markers under which it is installed."""
     content = load_toml(path, text)
-    conditions = _uv_conditions([table for _, table in tables(path, content, "package")])
+    chosen = chosen_extras(content)
+    conditions = _uv_conditions([table for _, table in tables(path, content, "package")], chosen)
     spelling = _Format(
         "package", lambda table: _table(table, "source").get("registry"),
-        lambda table, number: _both(_uv_fork(table), conditions[number]), _is_uv_project,
+        lambda table, number: _both(_uv_fork(table, chosen), conditions[number]), _is_uv_project,
     )  # fmt: skip
-    return _read_lock(path, text, content, spelling, _text(content.get("requires-python")) or "")
+    manifest = _read_lock(path, text, content, spelling, _text(content.get("requires-python")) or "")
+    return manifest if chosen.note is None else replace(manifest, notes=(*manifest.notes, f"{path}: {chosen.note}"))
 
 
 def _read_lock(path: Path, text: str, content: Table, spelling: _Format, requires_python: str) -> Manifest:
@@ -137,12 +140,12 @@ def _is_uv_project(table: Table) -> bool:
     return bool({"virtual", "editable", "directory"} & set(_table(table, "source")))
 
 
-def _uv_fork(table: Table) -> str | None:
+def _uv_fork(table: Table, chosen: ChosenExtras) -> str | None:
     """Return the markers of the forks of the resolution that chose this release; any of them is enough."""
     markers = table.get("resolution-markers")
     if not isinstance(markers, list) or not markers:
         return None
-    return " or ".join(f"({marker})" for marker in markers)
+    return " or ".join(f"({chosen.marker(str(marker)) or marker})" for marker in markers)
 
 
 def _both(first: str | None, second: str | None) -> str | None:
@@ -152,11 +155,11 @@ def _both(first: str | None, second: str | None) -> str | None:
 # --- under which markers the projects of a uv.lock reach a package ----------------------------------------------------
 
 
-def _uv_conditions(packages: list[Table]) -> list[str | None]:
+def _uv_conditions(packages: list[Table], chosen: ChosenExtras) -> list[str | None]:
     """Return for each package the marker under which a project of the lock requires it, None where it always does.
 
     uv resolves for all platforms at once. The wheels for another platform are in the lock, reached only over
-    dependencies whose markers do not hold here.
+    dependencies whose markers do not hold here, or over an extra that conflicts with a chosen one.
     """
     numbers: dict[str, list[int]] = {}
     for number, table in enumerate(packages):
@@ -179,18 +182,19 @@ def _uv_conditions(packages: list[Table]) -> list[str | None]:
     for number, table in enumerate(packages):
         if _is_uv_project(table):
             for extra in ("", *_table(table, "optional-dependencies"), *_table(table, "dev-dependencies")):
-                reach(number, extra, always)
+                if (str(table.get("name")), extra) not in chosen.left_out:
+                    reach(number, extra, always)
     while queue:
         number, extra, markers = queue.popleft()
         for edge in _uv_edges(packages[number], extra):
-            marker = _text(edge.get("marker"))
-            # uv writes conflicting extras into markers of its own; which extra is chosen, the lock does not say.
-            way = markers if marker is None or "extra" in marker else markers | {marker}
+            marker = chosen.marker(_text(edge.get("marker")) or "")
+            way = markers | {marker} if marker else markers
             for target in numbers.get(str(edge.get("name")), ()):
                 if edge.get("version") in (None, packages[target].get("version")):
                     for wanted in ("", *_texts(edge.get("extra"))):
                         reach(target, wanted, way)
-    return [_any_of(reached.get((number, ""), {always})) for number in range(len(packages))]
+    unreached = chosen.never() if chosen.left_out else None
+    return [_any_of(reached[number, ""]) if (number, "") in reached else unreached for number in range(len(packages))]
 
 
 def _uv_edges(table: Table, extra: str) -> Iterator[Table]:

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.markers import InvalidMarker
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
 from doctor.model import Fact
 from doctor.packages.platform import Platform
+from doctor.packages.requirements import marker_holds, parse_marker
 from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index
 from doctor.util.toml_text import Places
 
@@ -112,8 +113,8 @@ def _counts(table: Table, taken: tuple[str, ...]) -> bool:
         return True
 
     try:
-        return bool(Marker(marker).evaluate({**Platform().markers, "extra": ""}))
-    except (InvalidMarker, UndefinedComparison, UndefinedEnvironmentName, KeyError):
+        return marker_holds(parse_marker(marker), {**Platform().markers, "extra": ""}) is not False
+    except InvalidMarker:
         return True
 
 

@@ -8,22 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from doctor.facts.vocabulary import fact as make_fact
-from doctor.model import Fact
+from doctor.model import ABSENT, Fact
 from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.sources.watch import Images
 
 #: `nvcr.io/nvidia/pytorch:24.10-py3`, also as enroot writes it: `nvcr.io#nvidia/pytorch:24.10-py3`.
 _REFERENCE = re.compile(
-    r"(?:docker://)?(?P<name>(?:[\w.-]+(?::\d+)?[/#])?(?:[\w.-]+/)*[\w.-]+)(?::(?P<tag>[\w.-]+))?(?:@sha256:[0-9a-f]+)?"
+    r"(?:docker://)?(?P<name>(?:[\w.-]+(?::[0-9]+)?[/#])?(?:[\w.-]+/)*[\w.-]+)(?::(?P<tag>[\w.-]+))?(?:@sha256:[0-9a-f]+)?"
 )
 #: `24.10-py3`, and `25.09.00` as NeMo's images are tagged.
-_NGC = re.compile(r"(?P<release>\d\d\.\d\d)(?:\.0\d)?(?:-.*)?")
-_TORCH = re.compile(r"(?P<version>\d+\.\d+\.\d+)-cuda(?P<cuda>\d+\.\d+)-cudnn(?P<cudnn>\d+)-(?:devel|runtime)")
+_NGC = re.compile(r"(?P<release>[0-9][0-9]\.[0-9][0-9])(?:\.0[0-9])?(?:-.*)?")
+_TORCH = re.compile(
+    r"(?P<version>[0-9]+\.[0-9]+\.[0-9]+)-cuda(?P<cuda>[0-9]+\.[0-9]+)-cudnn(?P<cudnn>[0-9]+)-(?:devel|runtime)"
+)
 #: pytorch/pytorch is made from wheels since this release, before that from conda's packages (pytorch/pytorch#134274).
 _FIRST_OF_WHEELS = (2, 5)
-_CUDA = re.compile(r"(?P<cuda>\d+\.\d+)(?:\.\d+)?(?P<cudnn>-cudnn\d*)?-")
-_VLLM = re.compile(r"v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?:-.*)?")
-_PYTHON = re.compile(r"(?P<version>3\.\d+(?:\.\d+)?)(?:-.*)?")
+_CUDA = re.compile(r"(?P<cuda>[0-9]+\.[0-9]+)(?:\.[0-9]+)?(?P<cudnn>-cudnn[0-9]*)?-")
+_VLLM = re.compile(r"v(?P<version>[0-9]+\.[0-9]+\.[0-9]+(?:\.post[0-9]+)?)(?:-.*)?")
+_PYTHON = re.compile(r"(?P<version>3\.[0-9]+(?:\.[0-9]+)?)(?:-.*)?")
 #: What NVIDIA's images with torch may hold; where the table lacks a value, it is unknown and not absent.
 _OF_NGC = ("torch.version", "transformer-engine.version", "flash-attn.version", "cudnn.version", "torch.cuda",
            "triton.version")  # fmt: skip
@@ -144,6 +146,8 @@ def _from_table(shown: str, row: Mapping[str, Any] | None, line: _Line) -> Image
             entries.append(line.entry(package, version, None if version else why, source=True))
         else:
             facts.append(make_fact(key, held.get(key), line.place, problem=None if key in held else why))
+    if held.get("torch.cuda") not in (None, ABSENT) and "toolkit.nvcc" not in held:
+        facts.append(make_fact("toolkit.nvcc", held["torch.cuda"], line.place))  # its torch was compiled there
     return Image(tuple(entries), tuple(facts), tuple(_reported(row or {}, line.place)))
 
 

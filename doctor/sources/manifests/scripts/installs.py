@@ -114,7 +114,7 @@ class Installs:
             urls = (variables.get(name) or "" for name in _INDEX_VARIABLES)
             indexes = [*((0, url) for url in urls if url), *indexes]
             built = [(line, cuda) for line, url in indexes if (cuda := cuda_of_index(url))]
-            match = re.fullmatch(r"cu(\d+)(\d)", torch_backend or variables.get("UV_TORCH_BACKEND") or "")
+            match = re.fullmatch(r"cu([0-9]+)([0-9])", torch_backend or variables.get("UV_TORCH_BACKEND") or "")
             if match:
                 built.append((at, f"{match[1]}.{match[2]}"))
             if built and certain:

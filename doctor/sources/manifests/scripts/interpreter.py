@@ -14,7 +14,7 @@ from doctor.sources.manifests.formats.conda import read, specified
 from doctor.sources.manifests.formats.requirements import project_top
 from doctor.sources.manifests.readers import reader_of
 from doctor.sources.watch import Watch
-from doctor.util.yaml_text import read_text
+from doctor.util.reading import read_text
 
 from .base_images import image
 from .installs import Installs, LineWord
@@ -22,13 +22,13 @@ from .shell import UNKNOWN, Command, commands
 from .variables import is_read, variable
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
-_PIP = re.compile(r"pip(?:3(?:\.\d+)?)?")
+_PIP = re.compile(r"pip(?:3(?:\.[0-9]+)?)?")
 _CONDA = ("conda", "mamba", "micromamba")
 _QUIET = ("echo", "printf", "#", "cat", "grep", "sed", "true", ":", "which", "command", "type")
 _BUILDERS = ("pip", "pip3", "uv", "conda", "mamba", "micromamba", "make", "cmake", "python setup.py", "apt-get", "apt")
 _STARTS = ("srun", "docker", "podman", "singularity", "apptainer", "enroot", "torchrun", "sbatch", "mpirun")
 _IMAGE = re.compile(r"(?:--container-image=)?((?:docker://)?(?:nvcr\.io[/#]nvidia|pytorch)/pytorch:\S+)")
-_MODULE = re.compile(r"(?i)(?:^|/)(cudatoolkit|cuda|cudnn|nccl|pytorch|torch)[/-]v?(\d[\w.]*)")
+_MODULE = re.compile(r"(?i)(?:^|/)(cudatoolkit|cuda|cudnn|nccl|pytorch|torch)[/-]v?([0-9][\w.]*)")
 #: A command that installs what a lock file of the project lists -> that file and its format.
 _SYNCS = {
     ("uv", "sync"): ("uv.lock", ManifestKind.UV), ("poetry", "install"): ("poetry.lock", ManifestKind.POETRY),

@@ -16,7 +16,7 @@ from .interpreter import Script
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:SBATCH|PBS|BSUB|\$)[ \t]+(?P<rest>[^\n]*)", re.MULTILINE)
 _GRES = re.compile(
     r"(?:--gres(?:=|\s+)(?:gres/)?gpu|--gpus(?:-per-(?:node|task|socket))?(?:=|\s+))[:=]?(?P<name>[A-Za-z][\w.-]*)?"
-    r"(?::(?P<count>\d+))?"
+    r"(?::(?P<count>[0-9]+))?"
 )
 _CONSTRAINT = re.compile(r"(?:-C|--constraint)(?:=|\s+)[\"']?(?P<what>[^\s\"']+)")
 _IMAGE = re.compile(r"--container-image(?:=|\s+)[\"']?(?P<image>[^\s\"']+)")

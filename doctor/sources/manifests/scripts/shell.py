@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 Part = tuple[str, str]  # (literal | quoted | plain, text)
+LONGEST_VALUE = 1 << 16  # characters: a variable that doubles in each line counts as unknown
 UNKNOWN = "\ufffd"  # in place of a value that is known only at run time
 
 _TOKEN = re.compile(
@@ -21,7 +22,7 @@ _TOKEN = re.compile(
     | (?P<braced>\$\{[^{}]*\}|\$\{[^{}]*\{[^{}]*\}[^{}]*\})
     | (?P<variable>\$(?:[A-Za-z_]\w*|[0-9@*\#?!$-]))
     | (?P<heredoc><<-?\s*(?P<q>['"\\]?)(?P<tag>\w+)(?P=q)?)
-    | (?P<redirect>\d*(?:&>>?|>>|>\||<<<|[<>])(?:&[\d-])?)
+    | (?P<redirect>[0-9]*(?:&>>?|>>|>\||<<<|[<>])(?:&[0-9-])?)
     | (?P<operator>&&|\|\||;;|[;|&()])
     | (?P<newline>\r?\n)
     | (?P<space>[ \t\f\v\r]+)
@@ -49,9 +50,12 @@ class Word(NamedTuple):
         """Return what the shell expands it to: several words, or none, where an unquoted variable holds blanks."""
         if len(self.parts) == 1 and self.parts[0][0] == "plain" and not re.search(r"[$`]", self.parts[0][1]):
             return [self.parts[0][1]]
-        words, fresh = [""], True
+        words, fresh, length = [""], True, 0
         for kind, text in self.parts:
             value = text if kind == "literal" else substituted(text, variables)
+            length += len(value) if value is not text else 0
+            if length > LONGEST_VALUE:
+                return [UNKNOWN]
             if kind == "quoted" or kind == "literal" or "$" not in text:
                 words[-1] += value
                 fresh = fresh and kind == "plain" and not value
@@ -77,7 +81,15 @@ class Command(NamedTuple):
 def substituted(text: str, variables: Mapping[str, str | None]) -> str:
     """Return the text with `$NAME` and `${NAME:-default}` replaced; UNKNOWN for what only a running shell knows."""
 
+    length = len(text)
+
     def value(match: re.Match[str]) -> str:
+        nonlocal length
+        found = looked_up(match) if length <= LONGEST_VALUE else ""
+        length += len(found)
+        return found
+
+    def looked_up(match: re.Match[str]) -> str:
         name = match["plain"] or match["name"]
         if name is None:
             return UNKNOWN
@@ -96,7 +108,8 @@ def substituted(text: str, variables: Mapping[str, str | None]) -> str:
 
     if "$" not in text and "`" not in text:
         return text
-    return _NAME.sub(value, _RUN.sub(UNKNOWN, text))
+    replaced = _NAME.sub(value, _RUN.sub(UNKNOWN, text))
+    return replaced if length <= LONGEST_VALUE else UNKNOWN
 
 
 def commands(text: str, first_line: int = 1) -> Iterator[Command]:
@@ -156,7 +169,7 @@ class _Reader:
                     target = None
                 parts = []
             if kind == "redirect":
-                target = None if re.search(r"&[\d-]$", whole) else []
+                target = None if re.search(r"&[0-9-]$", whole) else []
             elif kind == "heredoc" and match is not None:
                 line_end = self.text.find("\n", position)
                 below = self._below(match["tag"], below[1] if below else end if line_end < 0 else line_end + 1)

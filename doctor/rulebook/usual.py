@@ -1,0 +1,112 @@
+"""Judge rules that lean on an assumed or a missing value by every value that is usual for it.
+
+A missing value: where a rule fires for every usual one, it is a finding that says so; where it fires for none, it is
+silent; where the answers differ, the report names the values for which it fires. An assumed value: where another usual
+one would make the rule silent, an error becomes a warning that names the assumption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from doctor.facts.vocabulary import fact as make_fact
+from doctor.model import Facts, Finding, Severity, Undetermined
+
+from .evaluate import Assessment, all_alternatives, finding_of, know, rule_holds
+from .messages import interpolate
+from .resolver import FactResolver
+from .rule import Rule
+from .rulebook import Rulebook
+
+#: What jobs have; a rule that answers alike for all of these is judged without the value. No GPU: there may be none.
+USUAL: Mapping[str, tuple[Any, ...]] = {
+    "workload.batch_size": (1, 2, 16, 64),
+    "workload.dtype": ("bfloat16", "float16"),
+    "workload.head_dim_qk": (32, 40, 64, 72, 80, 96, 112, 128, 160, 192, 224, 256),
+    "workload.mask": ("no_mask", "causal", "padding_causal", "arbitrary"),
+    "workload.num_heads": (8, 12, 16, 32, 64),
+    "workload.seq_len_q": (128, 512, 2048, 4096, 8192, 32768, 131072),
+}
+#: Of these an assumption may be wrong; the others follow from what the framework does.
+_DOUBTED = ("workload.batch_size", "workload.dtype", "workload.mask", "workload.seq_len_q")
+_SOURCE = "a usual value"
+
+Judged = Callable[[str, Any], FactResolver]
+
+
+def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessment:
+    """Return the assessment with rules judged by usual values, where a value is missing or assumed."""
+    resolvers: dict[tuple[str, Any], FactResolver] = {}
+
+    def with_value(key: str, value: Any) -> FactResolver:
+        found = resolvers.get((key, value))
+        if found is None:
+            found = resolvers[key, value] = know(rulebook, facts.with_(make_fact(key, value, _SOURCE)))[0]
+        return found
+
+    doubted = [key for key in _DOUBTED if key in facts and facts[key].assumed and facts[key].known]
+    findings = [_doubted(rulebook, item, facts, doubted, with_value) for item in assessment.findings]
+    added: list[Finding] = []
+    open_: list[Undetermined] = []
+    for group in assessment.undetermined:
+        key = group.missing[0] if len(group.missing) == 1 else ""
+        if key not in USUAL or not assessment.known.has_workload:
+            open_.append(group)
+            continue
+        rules = [rulebook.rules[name] for name in group.rules]
+        found, left = _by_usual_values(rulebook, rules, key, with_value)
+        added += found
+        open_ += [replace(group, rules=names, problem=f"{group.problem}{said}") for names, said in left]
+    if not added and open_ == list(assessment.undetermined) and findings == list(assessment.findings):
+        return assessment
+    order = sorted((*findings, *added), key=lambda item: item.severity.rank)
+    return replace(assessment, findings=tuple(order), undetermined=tuple(open_))
+
+
+def _doubted(rulebook: Rulebook, finding: Finding, facts: Facts, doubted: Sequence[str], with_value: Judged) -> Finding:
+    """Return a finding that another usual value of an assumed fact would silence as a warning that says so."""
+    if finding.severity == Severity.NOTE:
+        return finding
+    rule = rulebook.rules[finding.rule]
+    for key in doubted:
+        assumed = facts[key]
+        others = (value for value in USUAL[key] if value != assumed.value)
+        if any(rule_holds(rulebook, rule, with_value(key, value)) is False for value in others):
+            said = (
+                f"assumed {key.removeprefix('workload.')} {assumed.value}: {assumed.source.removeprefix('assumed: ')}"
+            )
+            return replace(finding, severity=Severity.WARNING, message=f"{finding.message} ({said})", assumption=said)
+    return finding
+
+
+def _by_usual_values(
+    rulebook: Rulebook, rules: Sequence[Rule], key: str, with_value: Judged
+) -> tuple[list[Finding], list[tuple[tuple[str, ...], str]]]:
+    """Return findings that hold for every usual value, and (rules, the values for which they fire) of the others."""
+    found: list[Finding] = []
+    left: dict[str, list[str]] = {}
+    for rule in rules:
+        verdicts = {value: rule_holds(rulebook, rule, with_value(key, value)) for value in USUAL[key]}
+        if all(verdict is True for verdict in verdicts.values()):
+            found.append(_for_all(rulebook, rule, key, with_value(key, USUAL[key][-1])))
+        elif None in verdicts.values():
+            left.setdefault("", []).append(rule.id)
+        elif any(verdicts.values()):
+            named = ", ".join(str(value) for value, verdict in verdicts.items() if verdict)
+            left.setdefault(f"; it applies to {key.removeprefix('workload.')} {named}", []).append(rule.id)
+    return found, [(tuple(names), said) for said, names in left.items()]
+
+
+def _for_all(rulebook: Rulebook, rule: Rule, key: str, known: FactResolver) -> Finding:
+    """Return the finding of a rule that fires for every usual value; of an error a warning, since others exist."""
+    values = USUAL[key]
+    span = f"{values[0]} to {values[-1]}" if len(values) > 4 else ", ".join(map(str, values))
+    said = f"for every usual {key.removeprefix('workload.')}: {span}"
+    severity = Severity.WARNING if rule.severity == Severity.ERROR else rule.severity or Severity.NOTE
+    finding = finding_of(rule, known, severity, f"{interpolate(rule.message, known)} ({said})")
+    evidence = tuple(item for item in finding.evidence if item.fact.source != _SOURCE)
+    return replace(
+        finding, evidence=evidence, assumption=said, alternatives=all_alternatives(rulebook, rule, known, ())
+    )

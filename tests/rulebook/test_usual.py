@@ -1,0 +1,100 @@
+"""Rules judged by usual values: where a fact is missing, and where it is assumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from doctor.facts.vocabulary import fact
+from doctor.model import Facts, Severity
+from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
+from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.rulebook.usual import USUAL, weigh
+from doctor.sources.workload.assumed import assumed_fact
+
+RULE = """id: {id}
+name: own-rule
+severity: {severity}
+summary: A rule of this test
+references: [docs/rule-format.md]
+when: {when}
+message: "found {{torch.version}}"
+no_pin: it is a test
+"""
+
+
+@pytest.fixture
+def rulebook(tmp_path: Path):
+    def make(when: str, severity: str = "error") -> Rulebook:
+        folder = tmp_path / "own"
+        folder.mkdir()
+        (folder / "library.yaml").write_text("name: own\ndistributions: [own]\nreferences: [docs/rule-format.md]\n")
+        (folder / "OWN001.yaml").write_text(RULE.format(id="OWN001", severity=severity, when=when))
+        return load_rulebook((str(tmp_path),))
+
+    return make
+
+
+def judged(rules: Rulebook, given: dict[str, Any], **assumed: Any) -> Assessment:
+    facts = Facts(
+        [
+            fact("torch.version", "2.6.0", "test"),
+            fact("workload.framework", "flash_attn", "test"),
+            *(fact(key, value, "test") for key, value in given.items()),
+            *(assumed_fact(f"workload.{key}", value, "the longest of the model") for key, value in assumed.items()),
+        ]
+    )
+    return weigh(rules, facts, evaluate(rules, facts))
+
+
+def own(assessment: Assessment) -> list[Any]:
+    return [finding for finding in assessment.findings if finding.rule == "OWN001"]
+
+
+def test_a_rule_that_fires_for_every_usual_value_is_a_warning_that_says_so(rulebook):
+    (finding,) = own(judged(rulebook('{torch.version: "2.6.0", workload.head_dim_qk: "<=256"}'), {}))
+    assert finding.severity == Severity.WARNING
+    assert finding.message == "found 2.6.0 (for every usual head_dim_qk: 32 to 256)"
+    assert [item.key for item in finding.evidence] == ["torch.version"]
+
+
+def test_a_rule_that_fires_for_no_usual_value_is_silent_and_not_skipped(rulebook):
+    assessment = judged(rulebook('{torch.version: "2.6.0", workload.head_dim_qk: ">256"}'), {})
+    assert not own(assessment)
+    assert not any("OWN001" in group.rules for group in assessment.undetermined)
+
+
+def test_where_the_answers_differ_the_values_are_named(rulebook):
+    assessment = judged(rulebook('{torch.version: "2.6.0", workload.head_dim_qk: ">192"}'), {})
+    (group,) = (group for group in assessment.undetermined if "OWN001" in group.rules)
+    assert "applies to head_dim_qk 224, 256" in group.problem and not own(assessment)
+
+
+def test_a_rule_that_lacks_another_fact_too_stays_skipped(rulebook):
+    assessment = judged(rulebook('{torchvision.version: "<1", workload.head_dim_qk: "<=256"}'), {})
+    assert any("OWN001" in group.rules for group in assessment.undetermined) and not own(assessment)
+
+
+def test_an_error_that_rests_on_an_assumed_length_is_a_warning_that_names_it(rulebook):
+    rules = rulebook('{torch.version: "2.6.0", workload.seq_len_q: ">65536"}')
+    assessment = judged(rules, {}, seq_len_q=131072)
+    (finding,) = own(assessment)
+    assert finding.severity == Severity.WARNING
+    assert finding.message == "found 2.6.0 (assumed seq_len_q 131072: the longest of the model)"
+    assert not any(item.severity == Severity.ERROR for item in with_backend_findings(rules, assessment))
+
+
+def test_an_error_that_every_usual_length_gives_stays_an_error(rulebook):
+    rules = rulebook('{torch.version: "2.6.0", workload.seq_len_q: ">1"}')
+    assert own(judged(rules, {}, seq_len_q=131072))[0].severity == Severity.ERROR
+
+
+def test_a_stated_length_is_not_doubted(rulebook):
+    rules = rulebook('{torch.version: "2.6.0", workload.seq_len_q: ">65536"}')
+    assert own(judged(rules, {"workload.seq_len_q": 131072}))[0].severity == Severity.ERROR
+
+
+def test_every_usual_value_is_one_of_the_vocabulary():
+    assert all(fact(key, value, "test").value is not None for key, values in USUAL.items() for value in values)

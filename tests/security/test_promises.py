@@ -1,0 +1,298 @@
+"""One test per promise of SECURITY.md, named after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from doctor.cli.main import run
+from doctor.rulebook import cache
+from doctor.runner.batch import environment_of
+from doctor.util.reading import WRITER_WAIT
+
+from .conftest import FACTS, ROOT, SECRET, WORKLOAD, Doctor, rule, rules_folder
+
+PROMISES = sorted(set(re.findall(r"`(test_\w+)`", (ROOT / "SECURITY.md").read_text())))
+
+
+@pytest.mark.parametrize("name", PROMISES)
+def test_every_promise_has_its_test(name: str) -> None:
+    found = [path for path in (ROOT / "tests").rglob("test_*.py") if f"def {name}(" in path.read_text()]
+    assert found
+
+
+def test_code_of_the_project_is_never_run(project: Path, doctor: Doctor) -> None:
+    marker = project / "RAN"
+    code = f"open({str(marker)!r}, 'w').write('x')\n"
+    for name in ("setup.py", "conftest.py", "sitecustomize.py", "usercustomize.py", "yaml.py", "json.py", "torch.py"):
+        (project / name).write_text(code)
+    (project / "doctor").mkdir()
+    (project / "doctor" / "__init__.py").write_text(code)
+    (project / "requirements.txt").write_text("torch==2.6.0\nflash-attn==2.7.4.post1 $(touch RAN)\n-e .\n")
+    (project / "job.sh").write_text("#!/bin/sh\ntouch RAN\npip install torch==2.6.0 `touch RAN`\n")
+    (project / "Dockerfile").write_text("FROM python:3.11\nRUN touch RAN && pip install torch==2.6.0\n")
+    for target in (".", "requirements.txt", "job.sh", "Dockerfile"):
+        doctor("check", "--requirements", target, "--gpu", "h100")
+    doctor("init", "--dry-run")
+    assert not marker.exists()
+
+
+def test_installed_packages_are_not_imported(project: Path, doctor: Doctor) -> None:
+    site = project / "site"
+    (site / "torch-2.6.0.dist-info").mkdir(parents=True)
+    (site / "torch-2.6.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.6.0\n\n")
+    (site / "torch").mkdir()
+    (site / "torch" / "__init__.py").write_text("open('RAN', 'w')")
+    (site / "evil.pth").write_text("import os; open('RAN', 'w')\n")
+    assert doctor("check", "--no-run", "--site-packages", site).code == 0
+    assert not (project / "RAN").exists()
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PYTHONPATH": "evil"}, {"LD_PRELOAD": "./evil.so"}, {"NVTE_CUDA_INCLUDE_PATH": "evil"}, {"NVTE_X": "/tmp/evil"},
+        {"TORCH_EXTENSIONS_DIR": "x"}, {"BASH_ENV": "x"}, {"PATH": "."}, {"TRITON_CACHE_DIR": "x"}, {"A=B": "1"},
+    ],
+)  # fmt: skip
+def test_a_rule_sets_no_variable_that_runs_code(project: Path, doctor: Doctor, variables: dict[str, str]) -> None:
+    folder = rules_folder(project, rule(confirm={"kernel": "sdpa", "request": {"env": variables}}))
+    ran = doctor("check", "--no-run", "--facts", FACTS, "--rules", folder)
+    assert ran.code == 2 and "X001.yaml" in ran.err and next(iter(variables)) in ran.err
+    assert environment_of({"env": variables}) == ()  # also of a request that came another way
+    assert environment_of({"env": {"NVTE_FLASH_ATTN": "0"}}) == (("NVTE_FLASH_ATTN", "0"),)
+
+
+def test_a_script_runs_no_text_of_a_foreign_rule(project: Path, doctor: Doctor) -> None:
+    calls = ["export X=$(touch PWNED)", "pip install $(touch PWNED) ; touch PWNED", "python x.py\ntouch PWNED"]
+    for call in calls:
+        folder = rules_folder(project, rule(fix=[{"call": call, "set_env": {"NVTE_X": "1"}}]))
+        for form in ("shell", "docker"):
+            ran = doctor("fix", "--facts", FACTS, "--rules", folder, "--format", form)
+            lines = [line for line in ran.out.splitlines() if "PWNED" in line or "NVTE_X" in line]
+            assert lines and all(line.startswith("#") for line in lines), ran.out
+
+
+def test_names_of_variables_are_validated(project: Path, doctor: Doctor) -> None:
+    for fix in ({"set_env": {"FOO; touch PWNED; X": "1"}}, {"unset_env": ["A$(id)"]}, {"set_env": {"1A": "x"}}):
+        ran = doctor("check", "--no-run", "--facts", FACTS, "--rules", rules_folder(project, rule(fix=[fix])))
+        assert ran.code == 2 and "is not the name of an environment variable" in ran.err
+
+
+@pytest.mark.parametrize("key", ["requirements", "model", "workload", "rules"])
+@pytest.mark.parametrize("way", ["path", "link"])
+def test_paths_of_the_project_stay_inside_it(project: Path, doctor: Doctor, key: str, way: str) -> None:
+    name = "../home/.netrc" if key != "rules" else "../home"
+    if way == "link":
+        (project / "inside.txt").symlink_to(project / name)
+        name = "inside.txt"
+    (project / "pyproject.toml").write_text(f'[tool.attn-doctor]\ngpu = "h100"\n{key} = ["{name}"]\n')
+    for more in ((), ("--format", "github"), ("--requirements", ".")):
+        ran = doctor("check", "--no-run", *more)
+        assert ran.code == 2 and "outside the project" in ran.err and "pyproject.toml:3" in ran.err
+        assert SECRET not in ran.out + ran.err
+    assert "outside the project" not in doctor("check", "--no-run", "--trust-project").err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "--requirements", "link.txt"), ("fix", "--requirements", "link.txt", "--write"),
+        ("check", "--facts", "link.txt"), ("check", "--facts", str(FACTS), "--model", "link.txt"),
+        ("check", "--facts", str(FACTS), "--workload", "link.txt"), ("check", "--facts", str(FACTS), "--baseline", "link.txt"),
+        ("fix", "--facts", str(FACTS), "--constraint", "link.txt", "--pin"),
+    ],
+)  # fmt: skip
+def test_links_of_the_project_stay_inside_it(project: Path, doctor: Doctor, arguments: tuple[str, ...]) -> None:
+    (project / "link.txt").symlink_to(project / "../home/.netrc")
+    ran = doctor(*arguments)
+    assert ran.code == 2 and "leads out of the project" in ran.err and "--trust-project" in ran.err
+    assert SECRET not in ran.out + ran.err
+
+
+def test_included_files_stay_inside_the_project(project: Path, doctor: Doctor) -> None:
+    (project / "constraints.txt").write_text("-c ../home/.netrc\n")
+    ran = doctor("fix", "--facts", FACTS, "--constraint", "constraints.txt", "--pin")
+    assert ran.code == 2 and "outside the project" in ran.err and SECRET not in ran.out + ran.err
+    (project / "requirements.txt").write_text("torch==2.6.0\n-r ../home/.netrc\n")
+    ran = doctor("check", "--requirements", "requirements.txt", "--gpu", "h100")
+    assert "outside the project" in ran.err and SECRET not in ran.out + ran.err
+
+
+CREDENTIALS = (
+    f"flash-attn @ https://bob:{SECRET}@example.org/flash_attn-2.7.4-cp311-cp311-linux_x86_64.whl",
+    f"xformers @ git+https://{SECRET}@github.com/x/y@v0.0.29", f"--extra-index-url https://u:{SECRET}@h.example/simple",
+    "vllm @ https://h.example/vllm-0.8.0-cp311-cp311-linux_x86_64.whl?X-Amz-Signature=" + SECRET,
+    f"apex @ git+https://ghp_{SECRET}0123456789abcdef@github.com/x/apex",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["text", "json", "sarif", "junit", "github", "gitlab", "markdown", "html", "snapshot"])
+def test_credentials_leave_in_no_output(project: Path, doctor: Doctor, form: str) -> None:
+    (project / "requirements.txt").write_text("torch==2.6.0\n" + "\n".join(CREDENTIALS) + "\n")
+    command = (
+        ("snapshot", "--output", "-") if form == "snapshot" else ("check", "--no-run", "--verbose", "--format", form)
+    )
+    ran = doctor(*command, "--requirements", "requirements.txt")
+    assert ran.out and SECRET not in ran.out + ran.err
+    ran = doctor("fix", "--requirements", "requirements.txt", "--gpu", "h100", "--diff")
+    assert SECRET not in ran.out + ran.err
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NVTE_DB_PASS", SECRET), ("NVTE_PASSPHRASE", SECRET), ("NVTE_URL", f"https://{SECRET}@h"), ("NVTE_KEY", SECRET),
+        ("VLLM_HOST", f"user:{SECRET}@h"), ("VLLM_CACHE", f"s3://b?token={SECRET}"), ("NVTE_X", f"ghp_{SECRET}123456789"),
+    ],
+)  # fmt: skip
+def test_secret_variables_are_not_read(
+    project: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    ran = doctor("snapshot", "--output", "-")
+    assert ran.json["facts"][f"env.{name}"]["value"] is None and SECRET not in ran.out
+    (project / "facts.json").write_text(json.dumps({"torch.version": "2.6.0", f"env.{name}": value}))
+    (project / "job.sh").write_text(f"#!/bin/sh\nexport {name}='{value}'\npip install torch==2.6.0\n")
+    (project / "Dockerfile").write_text(
+        f"FROM python:3.11\nENV {name}={value}\nRUN {name}={value} pip install torch==2.6.0\n"
+    )
+    for more in (("--facts", "facts.json"), ("--requirements", "job.sh"), ("--requirements", "Dockerfile")):
+        assert SECRET not in doctor("snapshot", "--output", "-", *more).out
+
+
+def test_the_cache_is_data_and_ours(
+    tmp_path: Path, project: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    truth = doctor("check", "--no-run", "--facts", FACTS, "--workload", WORKLOAD)
+    (file,) = (tmp_path / "cache" / "attn-doctor").glob("rules-*")
+    good = file.read_bytes()
+    head, _, body = good.partition(b"\n")
+    emptied = json.dumps({**json.loads(head), "digest": cache._digest(b"[]")}).encode() + b"\n[]"
+    poisons = (b"", b"\0" * 100, good[:-7], head + b"\n[]", body, b"[" * 100_000, good.replace(b"TE103", b"TE999"))
+    for poison in poisons:
+        file.write_bytes(poison)
+        assert doctor("check", "--no-run", "--facts", FACTS, "--workload", WORKLOAD).out == truth.out
+    file.write_bytes(emptied)
+    file.chmod(0o666)  # others may have written it
+    assert doctor("check", "--no-run", "--facts", FACTS, "--workload", WORKLOAD).out == truth.out
+    for special in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir):
+        file.unlink()
+        special(file)
+        assert doctor("check", "--no-run", "--facts", FACTS, "--workload", WORKLOAD).out == truth.out
+        file.rmdir() if file.is_dir() and not file.is_symlink() else None
+        file.touch(exist_ok=True)
+
+
+ESCAPE = "\x1b[31m\x9b2J\u202eX"
+
+
+def _is_clean(text: str) -> bool:
+    return not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u202e]", text)
+
+
+def test_control_characters_are_spelled_out(project: Path, doctor: Doctor) -> None:
+    evil = rule(
+        summary=f"Made up {ESCAPE}", message=f"{ESCAPE} message {{gpu.name}}", why=f"why {ESCAPE}",
+        references=[f"https://example.org/{ESCAPE}\"><script>alert(1)</script>"], fix=[{"call": f"x = '{ESCAPE}'"}],
+        tests={f"name {ESCAPE}": {"given": {"torch.version": "0.1"}, "expect": "fires"}},
+    )  # fmt: skip
+    folder = rules_folder(project, evil)
+    facts = {"facts": {"torch.version": "2.6.0", "gpu.name": f"A100 {ESCAPE}", "gpu.sm": "8.0"}}
+    (project / "facts.json").write_text(json.dumps(facts))
+    commands = [
+        ("rules", "list", "--rules", folder), ("rules", "list", "--format", "json", "--rules", folder),
+        *(("rules", "show", "X001", "--format", form, "--rules", folder) for form in ("text", "markdown", "json")),
+        ("rules", "test", folder), ("fix", "--facts", "facts.json", "--rules", folder, "--pin"),
+        *(("fix", "--facts", "facts.json", "--rules", folder, "--format", form) for form in ("text", "shell", "docker")),
+        *(("check", "--facts", "facts.json", "--rules", folder, "--format", form)
+          for form in ("text", "json", "sarif", "junit", "github", "gitlab", "markdown", "html")),
+        ("snapshot", "--facts", "facts.json", "--output", "-"),
+    ]  # fmt: skip
+    for command in commands:
+        ran = doctor(*command)
+        assert ran.out and _is_clean(ran.out + ran.err), command
+        if "json" in command or "snapshot" in command:
+            json.loads(ran.out)
+        if "markdown" in command:
+            assert not re.search(r"(?<!\\)<script", ran.out)
+
+
+def test_no_workflow_command_of_the_project_reaches_the_log(
+    project: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    folder = project / "e\x1b[31m\n::error::q"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "x"\nversion = "1"\ndependencies = ["torch==2.6.0", "xformers==0.0.35"]\n'
+        'description = """\n::error::context\n##[error]x\n"""\n'
+    )
+    for way in ("--diff", "--write"):
+        ran = doctor("fix", "--requirements", folder / "pyproject.toml", "--gpu", "h100", way)
+        assert "context" in ran.out and "+++" in ran.out, ran.out + ran.err
+        assert _is_clean(ran.out + ran.err) and not re.search(r"(?m)^\s*::|##\[", ran.out + ran.err)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "loop", "folder", "socket"])
+@pytest.mark.parametrize(
+    "option", ["--facts", "--requirements", "--model", "--workload", "--baseline", "--constraint", "--batch"]
+)
+def test_only_regular_files_are_read(project: Path, doctor: Doctor, kind: str, option: str) -> None:
+    path = project / "input.txt"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "loop":
+        path.symlink_to(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+    command = {"--constraint": ("fix", "--facts", FACTS), "--batch": ("backends",)}.get(option, ("check", "--no-run"))
+    more = ("--facts", FACTS) if option in ("--model", "--workload", "--baseline") else ()
+    ran = doctor(*command, *more, option, path)
+    assert ran.code == 2 and ("input.txt" in ran.err or "/dev/zero" in ran.err or "batch" in ran.err), ran.err
+
+
+def test_a_pipe_that_the_command_line_names_is_read(project: Path, doctor: Doctor) -> None:
+    (project / "facts.yaml").write_text("torch.version: 2.6.0\n")
+    with os.fdopen(os.popen("sleep 0.3; cat facts.yaml").fileno(), closefd=False) as pipe:
+        assert doctor("check", "--no-run", "--facts", f"/dev/fd/{pipe.fileno()}").code == 0
+    assert WRITER_WAIT <= 5
+
+
+@pytest.mark.parametrize(
+    "name", ["inc.txt", "site/torch/version.py", "pyproject.toml", "site/torch-2.6.0.dist-info/METADATA"]
+)
+def test_pipes_inside_the_project_are_not_read(project: Path, doctor: Doctor, name: str) -> None:
+    path = project / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    (project / "requirements.txt").write_text("torch==2.6.0\n-r inc.txt\n")
+    (project / "site" / "torch-2.6.0.dist-info").mkdir(parents=True, exist_ok=True)
+    target = ("--site-packages", "site") if name.startswith("site") else ("--requirements", "requirements.txt")
+    assert doctor("check", "--no-run", *target).code in (0, 2)
+
+
+def test_an_answer_that_cannot_be_written_is_one_line(project: Path) -> None:
+    (project / "requirements.txt").write_text("torch==2.6.0\nflash-attn==2.7.4.post1\nxformers==0.0.29\n")
+    script = "import sys; from doctor.cli.main import main; main(sys.argv[1:])"
+    for command in (
+        "--help", "--version", "check --help", "rules", "keys", "rules list", f"fix --facts {FACTS} --pin",
+        f"rules test {ROOT / 'rules' / 'triton'}", "fix --requirements requirements.txt --gpu h100 --write",
+        f"check --no-run --facts {FACTS}", f"backends --facts {FACTS}",
+    ):  # fmt: skip
+        code = os.system(f"{sys.executable} -c '{script}' {command} > /dev/full 2> err.txt")
+        err = Path("err.txt").read_text()
+        assert os.waitstatus_to_exitcode(code) == 3, (command, err)
+        assert "cannot write the answer: no space left on device" in err and "fault of" not in err, (command, err)
+    assert run(["--help"]) == 0
