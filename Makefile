@@ -23,6 +23,7 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/attn-doctor rules format --check rules
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench/startup.py

@@ -290,6 +290,27 @@ class Infeasible:
 
 
 @dataclass(frozen=True)
+class ApiUse:
+    """One use of another package that its installed release does not answer, as the sources of both show."""
+
+    file: str  # of the caller, relative to site-packages; a file of the user's own code as named
+    line: int
+    scope: str  # the function around it
+    message: str
+    severity: str
+    reach: str  # import, construction, common, on_demand, context_parallel
+    own_code: bool  # the caller is the user's own code
+    symbol: str
+    definition: str | None  # file:line of the callee
+    signature: str | None
+    conditions: tuple[str, ...] = ()  # on the path, as the caller writes them
+    broken_since: str | None = None  # releases of the callee, as far as the API history has them
+    last_compatible: str | None = None
+    works_again_in: str | None = None
+    fixed_in: str | None = None  # release of the caller
+
+
+@dataclass(frozen=True)
 class Finding:
     """One rule that fires, with the evidence for it."""
 
@@ -311,6 +332,7 @@ class Finding:
     backends: tuple[str, ...] = ()
     assumption: str = ""  # what it rests on beyond the facts: an assumed value, or every usual one
     cases: tuple[int, ...] = ()  # where several were judged: numbers of those it is found in, the evidence the first's
+    uses: tuple[ApiUse, ...] = ()  # of API drift: every place that breaks
 
 
 @dataclass(frozen=True)
@@ -437,6 +459,7 @@ class Report:
     timing: Mapping[str, float]
     target: str = ""  # what was examined: an interpreter, files
     kernels_run: bool = False
+    expected: tuple[str, ...] = ()  # notes that follow from what was examined: one screen leaves them out
     runs: tuple[Confirmation, ...] = ()  # the job's own attention, run on this machine
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()  # declared files that could not be read, each with line and reason

@@ -38,6 +38,7 @@ DOORS = {
     "runner": ("doctor.runner", "doctor.diagnosis"),
     "rulebook": ("doctor.rulebook",),
     "installer": ("doctor.apply",),
+    "binaries": ("doctor.sources.binaries",),
 }
 #: Libraries outside the package: optional, of one platform only, or slow to import.
 OPTIONAL = {"tomlkit", "jinja2", "rich", "pynvml", "fcntl", "re", "sre_parse", "importlib", "tomllib", "tomli"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import typer
 
@@ -15,7 +16,9 @@ from doctor.util.printable import printable
 from .options import (
     KERNEL_TIMEOUT,
     Baseline,
+    Code,
     Color,
+    Drift,
     FailOn,
     Formats,
     Output,
@@ -34,6 +37,8 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 @examines()
 def check(
     target: TargetOptions,
+    code: Code = None,
+    drift: Drift = True,
     run: RunKernels = True,
     timeout: Timeout = KERNEL_TIMEOUT,
     formats: Formats = None,
@@ -48,6 +53,7 @@ def check(
     screen = Screen(verbose, quiet, color)
     outputs = [(renderer(item.format, "diagnosis"), item) for item in destinations(formats, output)]
     request = matrix_request_of(target, run=run, timeout=timeout, baseline=baseline)
+    request = replace(request, drift=drift, code=tuple(code or ()))
     try:
         with screen.working("checking") as progress:
             report = diagnose(request, progress.step)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
 import click
 import typer
 
+from doctor.drift.cache import cache_folder
+from doctor.drift.download import fetch_all, parse_pin
 from doctor.drift.findings import DriftReport
 from doctor.drift.pipeline import DriftRequest, analyze
 from doctor.errors import DoctorError, NoDiagnosis
@@ -19,7 +20,7 @@ from doctor.sources.probes.locate import find_target
 from .options import FailOn, Output, Quiet
 from .output import Screen, write
 
-MOST_JOBS = 16
+JOBS, MOST_JOBS = 2, 16
 TARGET = "Target"
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
@@ -66,7 +67,7 @@ def drift(
             help="Whether the workload uses context parallelism (default: unknown).",
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(metavar="N", help="Processes; each needs up to 600 MB.")] = 1,
+    jobs: Annotated[int, typer.Option(metavar="N", help="Processes; each needs up to 600 MB.")] = JOBS,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Read all sources again.")] = False,
     formats: Annotated[
         str, typer.Option("--format", metavar="FORMAT", click_type=click.Choice(["text", "json"]), help="text or json.")
@@ -85,29 +86,22 @@ def drift(
     config = Path(model) if model else None
     if config is not None and not config.exists():
         raise DoctorError(f"`{model}` does not exist")
-    request = DriftRequest(
-        tuple(Path(item) for item in target.site_dirs),
-        tuple(Path(item) for item in code or ()),
-        config,
-        tuple(against or ()),
-        None if context_parallel is None else context_parallel == "yes",
-        tuple(caller or ()),
-        tuple(callee or ()),
-        None if no_cache else _cache_folder(),
-        jobs,
-    )
+    pins = [parse_pin(item) for item in against or ()]
     with Screen(quiet=quiet).working("reading packages") as progress:
+        request = DriftRequest(
+            tuple(Path(item) for item in target.site_dirs),
+            tuple(Path(item) for item in code or ()),
+            () if config is None else (config,),
+            fetch_all(pins, progress.step),
+            None if context_parallel is None else context_parallel == "yes",
+            tuple(caller or ()),
+            tuple(callee or ()),
+            None if no_cache else cache_folder("drift"),
+            jobs,
+        )
         report = analyze(request, progress.step)
     write(json.dumps(as_json(report), indent=2) + "\n" if formats == "json" else as_text(report, every), output)
     return _exit_code(report, fail_on or "error")
-
-
-def _cache_folder() -> Path | None:
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "attn-doctor" / "drift"
-    except RuntimeError:  # no home folder
-        return None
 
 
 def _exit_code(report: DriftReport, fail_on: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import click
@@ -13,8 +14,10 @@ from doctor.report.formats import renderer
 from doctor.report.requirements import render_pins
 
 from .options import (
+    Code,
     Color,
     Command,
+    Drift,
     Formats,
     Output,
     Quiet,
@@ -41,6 +44,8 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 @examines()
 def fix(
     target: TargetOptions,
+    code: Code = None,
+    drift: Drift = True,
     pin: Annotated[
         str | None,
         typer.Option(
@@ -130,6 +135,7 @@ def fix(
     _check(pin, force, write, diff, rollback, (*(hold or ()), *(allow or ()), *(constraint or ())), outputs)
     renders = [(renderer(item.format, "fixes"), item) for item in outputs]
     request = request_of(target, fixes=True, hold=hold or (), allow=allow or (), constraints=constraint or ())
+    request = replace(request, drift=drift, code=tuple(code or ()))
     if not (dry_run or verify or apply or rollback or yes or installer or break_system_packages):
         with screen.working("checking") as progress:
             report = diagnose(request, progress.step)
@@ -144,10 +150,10 @@ def fix(
         install.check_options(options, target)
         if rollback:
             with screen.working() as progress:
-                report, code = install.taken_back(options, request, progress)
+                report, ended = install.taken_back(options, request, progress)
             for render, item in renders:
                 deliver(render, report, item.file, screen)
-            return code
+            return ended
         with screen.working("checking") as progress:
             report = diagnose(request, progress.step)
             report, decided = install.proven(report, options, request, progress)

@@ -25,6 +25,7 @@ _EXAMPLES = {
     "version": "12.4", "sm": "9.0", "integer": "128", "number": "0.1", "boolean": "true", "window": "[1024, 0]",
     "list": "8.0 9.0", "text": "TEXT",
 }  # fmt: skip
+_EXAMPLE_OF_KEY = {"python.version": "3.11.7"}
 
 
 @app.command("keys")
@@ -51,7 +52,7 @@ def keys(
 
 
 def _row(term: Term) -> dict[str, Any]:
-    example = term.values[0] if term.values else _EXAMPLES[term.kind]
+    example = term.values[0] if term.values else _EXAMPLE_OF_KEY.get(term.key, _EXAMPLES[term.kind])
     also = [alias for alias, keys in ALIASES.items() if term.key.removeprefix("workload.") in keys]
     row: dict[str, Any] = {"key": term.key, "kind": term.kind, "meaning": term.meaning}
     if term.values:

@@ -109,6 +109,20 @@ Model = Annotated[
         help="A Hugging Face config.json. `check` takes several.",
     ),
 ]  # fmt: skip
+Code = Annotated[
+    list[str] | None,
+    _option(
+        "--code", panel=TARGET, metavar="DIR",
+        help="A folder of your own code, checked against the installed packages. Repeatable.",
+    ),
+]  # fmt: skip
+Drift = Annotated[
+    bool,
+    typer.Option(
+        "--drift/--no-drift", rich_help_panel=TARGET, show_default=False,
+        help="Read the installed sources for uses that the installed releases do not answer (default).",
+    ),
+]  # fmt: skip
 WorkloadFile = Annotated[
     list[str] | None,
     _option(

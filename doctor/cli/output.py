@@ -98,7 +98,7 @@ def deliver(
 
 
 def write(text: str, file: str | None, *, colored: bool = False, commands: bool = False, force: bool = True) -> None:
-    """Write an answer to stdout, or to a file as a whole or not at all.
+    """Write an answer to stdout, or to a file atomically.
 
     Every answer of every command goes through here: control characters are spelled out, credentials become `…`, and in
     the log of GitHub Actions no line is a workflow command unless `commands` says that they are ours.

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from doctor.errors import DoctorError
+from doctor.facts.sglang_options import read_options
 from doctor.facts.vocabulary import parse, term
 from doctor.model import ABSENT, Fact, Facts, Prediction, Reason
 from doctor.packages.gpus import with_capability
@@ -15,7 +16,6 @@ from doctor.rulebook.backends import predict
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.rule import Library
 from doctor.rulebook.rulebook import Rulebook
-from doctor.sources.workload.sglang_options import read_options
 
 
 def answer(rulebook: Rulebook, line: str) -> tuple[dict[str, Any], bool]:

@@ -14,6 +14,7 @@ from doctor.report.fingerprint import fingerprint
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import SharedEvaluations, same
 
+from .api_rules import ApiRules, api_rules
 from .baseline import read_baseline
 from .examine import DiagnosisInput, InputCache, environment_of, names_no_job, takes_project_gpus, with_job
 from .input_files import input_files
@@ -38,12 +39,15 @@ def case_matrices(request: Request, rulebook: Rulebook) -> tuple[CaseMatrix, ...
     return tuple(CaseMatrix(name, examined, tuple(_cases(own, examined))) for name, own, examined in read)
 
 
-def judge_environment(plan: CaseMatrix, rulebook: Rulebook, inputs: InputCache) -> EnvironmentCases:
-    """The cases of one environment, judged; what they share is judged once."""
-    return EnvironmentCases(plan.name, plan.examined, tuple(_cells(plan, rulebook, inputs)))
+def judge_environment(
+    plan: CaseMatrix, rulebook: Rulebook, inputs: InputCache, api: ApiRules | None = None
+) -> EnvironmentCases:
+    """The cases of one environment, judged; what they share is judged once. `api` is what its sources add."""
+    return EnvironmentCases(plan.name, plan.examined, tuple(_cells(plan, api or ApiRules(rulebook), inputs)))
 
 
-def _cells(plan: CaseMatrix, rulebook: Rulebook, inputs: InputCache) -> Iterator[CaseResult]:
+def _cells(plan: CaseMatrix, api: ApiRules, inputs: InputCache) -> Iterator[CaseResult]:
+    rulebook = api.rulebook
     grounds = SharedEvaluations(rulebook)
     name, cases = plan.name, plan.cases
     ranges, whole_in = _ranges(rulebook, plan.examined, cases)
@@ -54,7 +58,8 @@ def _cells(plan: CaseMatrix, rulebook: Rulebook, inputs: InputCache) -> Iterator
         if own is not ranges:
             verdict = replace(verdict, notes=(*verdict.notes, _NOT_ALL.format(len(whole_in), len(cases), name)))
         base = verdict.assessment
-        case = Case(name, gpu, workload, whole.facts, verdict.found, base.predictions, base.undetermined)
+        found = api.findings(verdict.found)
+        case = Case(name, gpu, workload, whole.facts, found, base.predictions, base.undetermined)
         yield CaseResult(case, whole, verdict)
 
 
@@ -104,7 +109,7 @@ def _cases(request: Request, examined: DiagnosisInput) -> Iterator[tuple[str | N
     one_case = replace(request, gpus=(), models=(), workloads=(), project=False)
     if models or jobs:
         made = [(model, job, replace(one_case, model=model, workload=job)) for model, job in _pairs(models, jobs)]
-    elif request.project and names_no_job(request, examined.facts):
+    elif request.project and names_no_job(request, examined.job_facts):
         made = [
             (model, job, replace(one_case, defaults=replace(of_project, models=_one(model), workloads=_one(job))))
             for model, job in _pairs(of_project.models, of_project.workloads)
@@ -191,12 +196,16 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, on_step: Ca
 
     if request.baseline is not None:
         read_baseline(Path(request.baseline))  # a bad one is reported before all the work
-    one_case, inputs = case_matrices(request, rulebook), InputCache(rulebook, request.held)
+    planned, inputs = case_matrices(request, rulebook), InputCache(rulebook, request.held)
     clock.lap("facts")
-    if sum(len(plan.cases) for plan in one_case) == 1:  # the project's matrix shrinks where there is a GPU
-        (_, _, one), examined = one_case[0].cases[0], one_case[0].examined
+    if sum(len(plan.cases) for plan in planned) == 1:  # the project's matrix shrinks where there is a GPU
+        (_, _, one), examined = planned[0].cases[0], planned[0].examined
         return diagnose_one(one, on_step, with_job(examined, one, inputs), Clock(), None)
-    environments = tuple(judge_environment(plan, rulebook, inputs) for plan in one_case)
+    apis = [api_rules(rulebook, request, plan.examined, on_step) for plan in planned]
+    clock.lap("api drift")
+    environments = tuple(
+        judge_environment(plan, rulebook, inputs, api) for plan, api in zip(planned, apis, strict=True)
+    )
     for environment in environments:
         require_subject(rulebook, environment.examined, *(cell.verdict.assessment for cell in environment.cells))
     clock.lap("evaluate")
@@ -206,13 +215,14 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, on_step: Ca
     kept = tuple(_without(case, set(request.defaults.ignored)) for case in cases)
     fixes: list[Fix] = []
     if request.fixes:
-        for environment in environments:
+        for environment, api in zip(environments, apis, strict=True):
             limits = limits_of_request(request, environment.cells[0].verdict.assessment, environment.examined)
-            made = fixes_for(rulebook, environment, limits)
+            made = api.fixes(fixes_for(api.rulebook, environment, limits))
             named = len(environments) > 1
             fixes += [replace(fix, title=f"in {environment.name}: {fix.title}") if named else fix for fix in made]
         clock.lap("fixes")
     notes = dict.fromkeys(note for environment in environments for note in _notes(environment))
+    notes |= dict.fromkeys(note for api in apis for note in api.notes)
     if request.run and any(finding.confirm for finding in found):
         notes["no kernel was run: several cases were checked at once; check one case alone to run kernels"] = None
     return Report(

@@ -39,11 +39,17 @@ class DiagnosisInput:
     declaration: Declaration | None = None  # where files declare the environment
     target: str = ""  # what was examined, for the report
     variables: Mapping[str, str | None] = field(default_factory=dict)  # of kernels, over our own; None removes one
+    site_dirs: tuple[Path, ...] = ()  # folders of installed packages whose sources can be read
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the reader of the report should know of the declared files."""
         return () if self.declaration is None else self.declaration.notes
+
+    @property
+    def job_facts(self) -> Facts:
+        """The facts that may describe the job; what commands in declared files state gives way to a stated job."""
+        return self.facts if self.declaration is None else Facts()
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -97,7 +103,7 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
 
     facts = examined.facts
     model, workload = request.model, request.workload
-    if names_no_job(request, facts):
+    if names_no_job(request, examined.job_facts):
         model, workload = request.defaults.model, request.defaults.workload
         facts = facts.with_(*request.defaults.workload_facts.values())
     with request.defaults.naming(filter(None, (model, workload))):
@@ -111,10 +117,13 @@ def with_job(examined: DiagnosisInput, request: Request, inputs: InputCache) -> 
         said = inputs.gpu(gpu).with_(*said.values())
     facts = complete_workload(facts.with_(*said.values()))
     other = next((fact for key, fact in said.items() if not key.startswith("workload.")), None)
+    same = not any(key.endswith(".version") for key in said)  # else the sources are of other releases
+    site_dirs = examined.site_dirs if same else ()
     if examined.python and other:
         why_not = f"{other.source} describes another machine than this one"
-        return DiagnosisInput(facts, None, why_not, _but(examined.requirements, said), target=examined.target)
-    return replace(examined, facts=facts, requirements=_but(examined.requirements, said))
+        required = _but(examined.requirements, said)
+        return DiagnosisInput(facts, None, why_not, required, target=examined.target, site_dirs=site_dirs)
+    return replace(examined, facts=facts, requirements=_but(examined.requirements, said), site_dirs=site_dirs)
 
 
 def names_no_job(request: Request, facts: Facts) -> bool:
@@ -171,6 +180,7 @@ def environment_of(request: Request, rulebook: Rulebook, query: InterpreterQuery
         "" if target.python else "a bare tree has no interpreter to run in",
         requirements,
         target=tilde(target.describe()),
+        site_dirs=target.site_dirs,
     )
 
 

@@ -65,9 +65,12 @@ def require_subject(rulebook: Rulebook, examined: DiagnosisInput, *assessments: 
     watched = (f"{name}.version" for name in rulebook.watched_distributions)
     if not any(item.findings for item in assessments) and not any(key in examined.facts for key in watched):
         if examined.declaration is not None:
-            raise NoDiagnosis("nothing of the attention stack is declared there", "name the files that pin torch")
+            raise NoDiagnosis(
+                f"no attention libraries (torch, flash-attn, …) are {examined.target or 'declared'}",
+                "name the files that pin torch",
+            )
         raise NoDiagnosis(
-            "nothing of the attention stack is installed there",
+            f"no attention libraries (torch, flash-attn, …) found in {examined.target or 'the facts'}",
             "name the training environment with `--python PATH`, `--site-packages DIR` or `--facts FILE`",
         )
 

@@ -30,6 +30,8 @@ class Request:
     fixes: bool = True
     thorough: bool = True  # of fixes: whether fewer packages would do, and what each way loses
     run: bool = True
+    drift: bool = True  # analyze the installed sources for uses that the installed releases do not answer
+    code: tuple[str, ...] = ()  # folders of the user's own code, analyzed with them
     timeout: float = 120.0
     gpus: tuple[str, ...] = ()  # several of these, or of the next two: each combination is a case of its own (`gate`)
     models: tuple[str, ...] = ()

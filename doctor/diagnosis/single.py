@@ -15,6 +15,7 @@ from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.sources.probes.locate import named_interpreter
 from doctor.util.resources import programs_dir
 
+from .api_rules import api_rules
 from .examine import DiagnosisInput, examine, query_ahead
 from .input_files import input_files
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
@@ -39,14 +40,16 @@ def diagnose_one(
 ) -> Report:
     """Diagnose one environment and workload; `examined` is its input where it was examined already."""
     rulebook, examined = _read(request, examined, clock)
-    verdict = apply_rules(rulebook, examined)
+    api = api_rules(rulebook, request, examined, on_step)
+    clock.lap("api drift")
+    verdict = apply_rules(api.rulebook, examined)
     assessment, to_fix = verdict.assessment, verdict.to_fix
     require_subject(rulebook, examined, assessment)
     clock.lap("evaluate")
-    confirmed = _confirm(verdict.found, assessment, rulebook, examined, request, on_step, ahead)
+    confirmed = _confirm(verdict.found, assessment, api.rulebook, examined, request, on_step, ahead)
     findings, runs, notes, predictions, laps = confirmed
     clock.lap("kernels")
-    shown = apply_suppressions(request, rulebook, findings, assessment.undetermined)
+    shown = apply_suppressions(request, rulebook, api.findings(findings), assessment.undetermined)
     fixes: tuple[Fix, ...] = ()
     hopeless: tuple[Infeasible, ...] = ()
     limits = limits_of_request(request, assessment, examined)
@@ -55,8 +58,10 @@ def diagnose_one(
 
         on_step("searching for a fix")
         given, requires = to_fix.known.given, examined.requirements
-        fixes = solve(rulebook, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
-        hopeless = no_fix(rulebook, given, to_fix, fixes, limits=limits, installed=requires)
+        book = api.rulebook
+        fixes = solve(book, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
+        hopeless = api.infeasible(no_fix(book, given, to_fix, fixes, limits=limits, installed=requires))
+        fixes = api.fixes(fixes)
         clock.lap("fixes")
     return Report(
         tool=TOOL,
@@ -71,7 +76,8 @@ def diagnose_one(
         target=examined.target,
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
-        notes=(*examined.notes, *verdict.notes, *notes, *shown.notes),
+        notes=(*examined.notes, *verdict.notes, *api.notes, *notes, *shown.notes),
+        expected=notes if examined.why_not else (),
         unread=examined.unread,
         known=shown.known,
         ignored=shown.ignored,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from .request import Request
 
 EXPIRED = "IGNORE_EXPIRED"
 _OWN = (EXPIRED, "NO_BACKEND", "UNPREDICTED")  # findings that no rule file states
+_API = re.compile(r"API\d{3}")  # likewise: what the installed sources show
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,6 @@ def _expired(entry: Ignore, fires: bool) -> Finding:
 
 def _strangers(defaults: Defaults, rulebook: Rulebook) -> Iterator[str]:
     for rule in defaults.ignored:
-        if rule not in rulebook.rules and rule not in _OWN:
+        if rule not in rulebook.rules and rule not in _OWN and not _API.fullmatch(rule):
             hint = nearest(rule, rulebook.rules)
             yield f"the project ignores {rule}, but there is no such rule" + (f": {hint}" if hint else "")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from .classes import lineage
 from .collector import Collector
 from .dispatch import typed_functions
-from .findings import Finding, Notice, Pair
+from .findings import CallerResult, Notice
 from .machine import Machine
 from .overrides import check_overrides
 from .program import Program, Record
-from .sources import FILE_LIMIT, Environment, Package, normalized
+from .sources import FILE_LIMIT, Environment, Package, is_readable, normalized
 from .state import BudgetExceeded, Raised, State
 from .trees import walk
 from .values import (
@@ -30,83 +31,11 @@ from .values import (
     alternatives,
 )
 
-#: Steps for one function with all its paths, and for one package; about a microsecond each.
+#: Steps for one function with all its paths, and for one package; about seven microseconds each.
 FUNCTION_STEPS = 60_000
-PACKAGE_STEPS = 1_000_000
+PACKAGE_STEPS = 500_000
 #: A module that more files seem to import is taken for live.
 IMPORTERS = 60
-#: Distributions of the attention stack: who calls, and who is called.
-STACK = frozenset(
-    [
-        "accelerate",
-        "apex",
-        "axolotl",
-        "colossalai",
-        "deepspeed",
-        "diffusers",
-        "flash-attn",
-        "flash-attn-3",
-        "flash-attn-4",
-        "flash-linear-attention",
-        "flashinfer-python",
-        "fla-core",
-        "kernels",
-        "liger-kernel",
-        "llamafactory",
-        "llmtuner",
-        "lmdeploy",
-        "mbridge",
-        "megatron-bridge",
-        "megatron-core",
-        "megatron-fsdp",
-        "ms-swift",
-        "nanotron",
-        "nemo-toolkit",
-        "optimum",
-        "peft",
-        "ring-flash-attn",
-        "sageattention",
-        "sglang",
-        "torchtitan",
-        "transformer-engine",
-        "transformer-engine-torch",
-        "transformer-engine-cu12",
-        "transformers",
-        "trl",
-        "unsloth",
-        "unsloth-zoo",
-        "verl",
-        "vllm",
-        "vllm-flash-attn",
-        "xformers",
-        "xtuner",
-        "yunchang",
-        "openrlhf",
-        "swift",
-        "nvidia-modelopt",
-        "mamba-ssm",
-        "causal-conv1d",
-        "sentence-transformers",
-        "open-clip-torch",
-        "timm",
-    ]
-)
-
-
-@dataclass(frozen=True)
-class CallerResult:
-    """What the analysis of one caller found."""
-
-    findings: tuple[Finding, ...]
-    pairs: tuple[Pair, ...]
-    notices: tuple[Notice, ...]
-    files: tuple[str, ...]
-    """Absolute paths of the sources that the result depends on."""
-
-
-def is_readable(package: Package) -> bool:
-    """Tell whether a package is part of the stack, or the user's own code."""
-    return package.is_code or package.release.name in STACK
 
 
 def mentions(names: Iterable[str]) -> re.Pattern[bytes]:
@@ -127,12 +56,15 @@ def imports(tops: Iterable[str], distributions: Iterable[str]) -> re.Pattern[byt
     return re.compile(b"|".join((statement, by_text, custom_op)), re.M)
 
 
-def analyze_caller(environment: Environment, caller: Package, callees: Sequence[Package]) -> CallerResult:
-    """Return the findings of one package against the others."""
+def analyze_caller(
+    environment: Environment, caller: Package, callees: Sequence[Package], seconds: float = math.inf
+) -> CallerResult:
+    """Return the findings of one package against the others; after `seconds` only imports are checked."""
     before = len(environment.notices)
     program = Program(environment, is_readable)
     collector = Collector(program, caller)
-    machine = Machine(program, collector, 0)
+    machine = Machine(program, collector)
+    machine.budget.deadline = time.process_time() + seconds
     run = _Run(machine, caller, callees)
     run.modules()
     run.functions()
@@ -161,7 +93,9 @@ class _Run:
         self.distributions = frozenset(item.release.name for item in self.callees)
         self.notices: list[Notice] = []
         self.records: list[Record] = []
-        self.lines: dict[str, list[bytes]] = {}
+        self.limit = 0
+        self.capped = ""
+        """Why not all functions were run."""
 
     def modules(self) -> None:
         """Run every module of the caller that mentions a callee."""
@@ -184,45 +118,59 @@ class _Run:
             chosen.append(self.environment.module_name(self.caller, path))
         self.mentioning = frozenset(chosen)
         for name in chosen:
-            self.machine.budget = self.machine.steps + FUNCTION_STEPS
+            self.machine.budget.allow(FUNCTION_STEPS)
             record = self.program.record(name)
             if record is not None and record.package is self.caller:
                 self.records.append(record)
 
     def functions(self) -> None:
-        """Run every function that uses another package, then those that become methods of its classes."""
-        start = self.machine.steps
-        capped = False
+        """Run the functions that use another package, those that become methods of its classes, then their siblings."""
+        self.limit = self.machine.budget.steps + PACKAGE_STEPS
         self._patches()
+        naming, others = self._chosen()
+        self._run_all(naming)
+        where = "functions" if self.capped else "methods that name no other package"
+        for function, info in typed_functions(self.machine, self.records, self.callees):
+            self._run(function, Instance(info), {})
+        self._run_all(others)
+        if not self.capped:
+            check_overrides(self.machine, self.records)
+        else:
+            reason = f"{self.capped}: in some {where} only imports were checked"
+            self.notices.append(Notice(self.caller.name, reason))
+
+    def _run_all(self, functions: list[tuple[Record, Function]]) -> None:
+        """Run functions until steps or seconds of the package are used up; then check their imports only."""
+        budget = self.machine.budget
+        seeds: dict[int, State] = {}
+        for record, function in functions:
+            if not self.capped and (budget.steps > self.limit or budget.is_late):
+                self.capped = "out of time" if budget.is_late else "too large"
+                budget.deadline = math.inf
+            if self.capped:
+                self._imports_only(record, function)
+            else:
+                self._run(function, None, seeds)
+
+    def _chosen(self) -> tuple[list[tuple[Record, Function]], list[tuple[Record, Function]]]:
+        """Return the functions that name another package, and the other methods of their classes."""
+        naming: list[tuple[Record, Function]] = []
+        others: list[tuple[Record, Function]] = []
         for record in self.records:
             if record.tree is None:
                 continue
             interesting = mentions(self._interesting(record))
             functions = self.machine.functions.get(record.name, [])
-            relevant_classes = {
-                id(item.owner)
-                for item in functions
-                if item.owner is not None and self._uses(record, item.node, interesting)
-            }
-            seeds: dict[int, State] = {}
+            names = {id(item): self._uses(record, item.node, interesting) for item in functions}
+            classes = {id(item.owner) for item in functions if item.owner is not None and names[id(item)]}
             for function in sorted(functions, key=_forward_first):
                 owner = function.owner
-                if not (
-                    self._uses(record, function.node, interesting)
-                    or (owner is not None and (id(owner) in relevant_classes or self._derived(owner)))
-                ):
-                    continue
-                if self.machine.steps - start > PACKAGE_STEPS:
-                    capped = True
-                    self._imports_only(record, function)
-                    continue
-                self._run(function, None, seeds)
-        if not capped:
-            for function, info in typed_functions(self.machine, self.records, self.callees):
-                self._run(function, Instance(info), {})
-            check_overrides(self.machine, self.records)
-        if capped:
-            self.notices.append(Notice(self.caller.name, "too large: calls in some functions were not checked"))
+                if names[id(function)]:
+                    naming.append((record, function))
+                elif owner is not None and (id(owner) in classes or self._derived(owner)):
+                    first = function.qualname.endswith(".__init__")
+                    (naming if first else others).append((record, function))
+        return naming, others
 
     def _patches(self) -> None:
         """Note what the caller assigns to the modules and classes of others: that is not checked as they wrote it."""
@@ -255,33 +203,27 @@ class _Run:
 
     def _run(self, function: Function, receiver: Value | None, seeds: dict[int, State]) -> None:
         machine = self.machine
-        machine.budget = machine.steps + FUNCTION_STEPS
+        machine.budget.allow(FUNCTION_STEPS)
         machine.nested = []
-        machine.handlers = []
         seed = None
         owner = function.owner
         if owner is not None and function.qualname.endswith(".backward"):
             seed = seeds.get(id(owner))
         try:
-            ends = machine.run_function(function, receiver, None, "", seed)
+            ends = machine.calls.run_function(function, receiver, None, "", seed)
         except (BudgetExceeded, Raised, RecursionError):
             ends = []
-            if machine.steps >= machine.budget:
+            if machine.budget.is_spent:
                 self.notices.append(Notice(f"{function.module}.{function.qualname}", "too many paths: checked in part"))
-        machine.running = []
         if owner is not None and function.qualname.endswith(".forward") and ends:
             seeds[id(owner)] = _kept([state for state, _ in ends])
         for inner in list(machine.nested):
-            machine.budget = machine.steps + FUNCTION_STEPS // 4
-            try:
-                machine.run_function(inner, None, None)
-            except (BudgetExceeded, Raised, RecursionError):
-                machine.running = []
+            machine.calls.run_alone(inner, FUNCTION_STEPS // 4)
 
     def _imports_only(self, record: Record, function: Function) -> None:
         """Check the imports inside a function that is not run any more."""
         machine = self.machine
-        machine.budget = machine.steps + FUNCTION_STEPS
+        machine.budget.allow(FUNCTION_STEPS)
         for node in walk(function.node):
             if isinstance(node, ast.Try):
                 return
@@ -320,11 +262,7 @@ class _Run:
 
     def _uses(self, record: Record, node: ast.AST, interesting: re.Pattern[bytes]) -> bool:
         """Tell whether the text of a function has one of these words."""
-        lines = self.lines.get(record.name)
-        if lines is None:
-            lines = self.lines[record.name] = (self.program.text(record.name) or b"").split(b"\n")
-        first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1)
-        return interesting.search(b"\n".join(lines[first - 1 : last])) is not None
+        return interesting.search(self.program.lines(record.name, node)) is not None
 
     def _derived(self, info: ClassInfo) -> bool:
         """Tell whether a class inherits from one of another package."""
@@ -381,7 +319,7 @@ class _Run:
             return [True]
         found: list[bool] = []
         for name in candidates:
-            self.machine.budget = self.machine.steps + FUNCTION_STEPS
+            self.machine.budget.allow(FUNCTION_STEPS)
             record = self.program.record(name)
             if record is None or record.tree is None:
                 continue
@@ -395,7 +333,8 @@ class _Run:
         for node in walk(record.tree):
             if not isinstance(node, (ast.Import, ast.ImportFrom)) or module not in _imported(record, node):
                 continue
-            if id(node) not in at_module_level or isinstance(node, ast.Import):
+            # A lazy module imports for type checkers what it gives on demand.
+            if record.lazy or id(node) not in at_module_level or isinstance(node, ast.Import):
                 found.append(True)
             else:
                 ran = self.machine.imports.get(module, [])

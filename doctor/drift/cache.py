@@ -8,16 +8,23 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from .analysis import CallerResult, is_readable
-from .findings import Certainty, Finding, History, Kind, Location, Notice, Pair, PairVerdict, Reach, Release, Severity
-from .sources import Environment, Package
+from .findings import CallerResult
+from .serialize import as_data, result_from
+from .sources import Environment, Package, is_readable
 
 SCHEMA = 1
+
+
+def cache_folder(name: str) -> Path | None:
+    """Return a folder below the user's cache folder; None where there is no home folder."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "attn-doctor" / name
+    except RuntimeError:
+        return None
 
 
 class ResultCache:
@@ -43,7 +50,7 @@ class ResultCache:
                 return None
             if any(self._hash(path) != content for path, content in stored["files"].items()):
                 return None
-            return _result(stored["result"], tuple(stored["files"]))
+            return result_from(stored["result"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -53,7 +60,7 @@ class ResultCache:
             "stack": self._stack(callees),
             "listing": self._listing(caller, callees),
             "files": {path: self._hash(path) for path in result.files},
-            "result": _plain(result),
+            "result": as_data(result),
         }
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -108,40 +115,3 @@ def _own_code() -> str:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    """Return JSON data of nested dataclasses, enums and tuples."""
-    if isinstance(value, Enum):
-        return value.name
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__ if name != "files"}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
-
-
-def _location(data: Any) -> Location | None:
-    return None if data is None else Location(data["path"], data["line"])
-
-
-def finding_from(data: dict[str, Any]) -> Finding:
-    """Return the finding that `_plain` wrote."""
-    site = _location(data["site"])
-    assert site is not None
-    return Finding(
-        Kind[data["kind"]], Severity[data["severity"]], Certainty[data["certainty"]], Reach[data["reach"]],
-        Release(**data["caller"]), Release(**data["callee"]), data["symbol"], data["name"], site, data["scope"],
-        _location(data["definition"]), data["signature"], data["message"], tuple(data["conditions"]), data["unknown"],
-        History(**data["history"]),
-    )  # fmt: skip
-
-
-def _result(data: dict[str, Any], files: tuple[str, ...]) -> CallerResult:
-    pairs = [
-        Pair(Release(**item["caller"]), Release(**item["callee"]), PairVerdict[item["verdict"]], item["uses"],
-             item["unknown_uses"])
-        for item in data["pairs"]
-    ]  # fmt: skip
-    notices = tuple(Notice(item["subject"], item["reason"]) for item in data["notices"])
-    return CallerResult(tuple(map(finding_from, data["findings"])), tuple(pairs), notices, files)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from .classes import (
     call_method,
     class_attribute,
     constructor,
-    dotted,
     function_signature,
     is_class_method,
     is_property,
@@ -24,7 +24,6 @@ from .frames import Call, Frame, Sink, Violation
 from .program import Program
 from .signatures import Signature, misfits
 from .state import State
-from .trees import walk
 from .values import (
     NONE,
     UNKNOWN,
@@ -48,6 +47,10 @@ from .values import (
     choice,
 )
 
+#: Where a class of the caller gets an attribute: defined, assigned, or named as text.
+_OWN_NAME = r"def\s+NAME\b|\.NAME\s*[:=][^=]|[\"']NAME[\"']|^\s+NAME\s*[:=]"
+#: Where an object of another package gets an attribute from the caller, or the caller looks whether it has one.
+_GIVEN_NAME = r"(?<!\bself)(?<!\bcls)\.NAME\s*=[^=]|(?:has|get|set)attr\([^,]+,\s*[\"']NAME[\"']"
 Inline = Callable[[Function, "Value | None", Call, State], Value]
 Fail = Callable[[Frame, ast.AST, State, Violation], None]
 
@@ -65,6 +68,8 @@ class Checker:
         self.lengths: dict[tuple[str, str, int], frozenset[int]] = {}
         self.reading: set[int] = set()
         self.patches: list[tuple[ClassInfo, str, Function]] = []
+        self.dispatched: list[tuple[Function, str]] = []
+        """Functions that become methods of objects whose class the code tests by name, with that name."""
 
     def foreign(self, frame: Frame, module: str) -> bool:
         """Tell whether a module belongs to another package than the code that is run."""
@@ -116,7 +121,7 @@ class Checker:
             return found if found is not None else UNKNOWN
         if isinstance(base, Instance):
             return self._instance_attribute(frame, base, name, node, state, checked)
-        if isinstance(base, (Function, Bound)) and name in ("_init_fn", "__wrapped__", "__func__"):
+        if isinstance(base, (Function, Bound)) and name in ("_init_fn", "__wrapped__", "__func__", "default"):
             return base
         return UNKNOWN
 
@@ -148,11 +153,13 @@ class Checker:
         self, frame: Frame, base: Instance, name: str, node: ast.AST, state: State, checked: bool
     ) -> Value:
         found = self._class_attribute(base.info, name)
+        stored = None if found is not None and found != NONE else self._stored(base, name)
+        if checked and (found is not None or stored is not None) and self.foreign(frame, base.info.module):
+            self.sink.fits(frame, node, f"{base.info.symbol}.{name}")
         if isinstance(found, Function) and not is_static(found):
             return Bound(found, base)
         if found is not None and found != NONE:
             return found
-        stored = self._stored(base, name)
         if stored is not None:
             return stored
         if found is not None or may_have_attribute(self.program, base.info, name, instance=True):
@@ -161,20 +168,34 @@ class Checker:
         if not foreign:
             return UNKNOWN
         own = not self.foreign(frame, base.info.module)
-        if own and self._spelled_by(frame, name):
+        if self._spelled_by(frame, own, name):
             return UNKNOWN
         return self._missing(frame, base.info, foreign[0], name, node, state, checked)
 
-    def _spelled_by(self, frame: Frame, name: str) -> bool:
-        """Tell whether the caller's own code defines or assigns an attribute of this name anywhere."""
-        pattern = re.compile(rf"(?:def\s+{name}\b|\.{name}\s*[:=][^=]|[\"']{name}[\"']|^\s+{name}\s*[:=])", re.M)
+    def _spelled_by(self, frame: Frame, own: bool, name: str) -> bool:
+        """Tell whether the caller's code gives an attribute of this name to a class of its own, or to another's."""
+        pattern = re.compile((_OWN_NAME if own else _GIVEN_NAME).replace("NAME", name), re.M)
+        through_self = re.compile(rf"\bself\.{name}\s*=[^=]")
         for path in self.program.environment.files(frame.record.package):
-            try:
-                text = path.read_bytes()
-            except OSError:
+            data = self.program.environment.peek(path)
+            if name.encode() not in data:
                 continue
-            if name.encode() in text and pattern.search(text.decode("utf-8", "replace")):
+            text = data.decode("utf-8", "replace")
+            if pattern.search(text) or (through_self.search(text) and self._given_by_function(frame, path, name)):
                 return True
+        return False
+
+    def _given_by_function(self, frame: Frame, path: Path, name: str) -> bool:
+        """Tell whether a function outside any class assigns `self.name`: its `self` is an object of another package."""
+        record = self.program.records.get(self.program.environment.module_name(frame.record.package, path))
+        parsed = self.program.environment.parse(path, str(path)) if record is None or record.tree is None else None
+        tree = record.tree if record is not None and record.tree is not None else parsed.tree if parsed else None
+        waiting: list[ast.AST] = [tree] if tree is not None else []
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store):
+                return True
+            waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.ClassDef)]
         return False
 
     def _missing(
@@ -250,6 +271,8 @@ class Checker:
                 values.append(value)
         elif isinstance(base, Instance) and base.exact is False:
             base.info.patched.add(name)
+        elif isinstance(base, Unknown) and isinstance(value, Bound) and not state.unknown:
+            self.dispatched += [(value.function, tested) for tested in _tested_names(state)]
 
     # Calls
 
@@ -347,7 +370,13 @@ class Checker:
         returned = " or ".join(map(str, sorted(value.lengths)))
         message = f"`{function.qualname}` returns {returned} values, {count} are unpacked"
         violation = Violation(
-            Kind.UNPACK_LENGTH, function.symbol, "", message, function.module, function.line, self._text(function)
+            Kind.UNPACK_LENGTH,
+            function.symbol,
+            str(count),
+            message,
+            function.module,
+            function.line,
+            self._text(function),
         )
         self.fail(frame, node, state, violation)
 
@@ -361,7 +390,7 @@ class Checker:
         returned = " or ".join(map(str, sorted(value.lengths)))
         message = f"`{function.qualname}` returns {returned} values, index {index} is read"
         violation = Violation(
-            Kind.INDEX_RANGE, function.symbol, "", message, function.module, function.line, self._text(function)
+            Kind.INDEX_RANGE, function.symbol, str(index), message, function.module, function.line, self._text(function)
         )
         self.fail(frame, node, state, violation)
 
@@ -421,6 +450,16 @@ class Checker:
         return None
 
 
+_TESTED = re.compile(r" (?:==|in) (.+)")
+_CLASS_NAME = re.compile(r"'([A-Z][A-Za-z0-9]+)'")
+
+
+def _tested_names(state: State) -> list[str]:
+    """Return the class names of which a condition on the path says that the object has one."""
+    tests = [_TESTED.search(text) for text, holds in state.facts.items() if holds]
+    return [name for match in tests if match is not None for name in _CLASS_NAME.findall(match.group(1))]
+
+
 def _target(function: Value) -> tuple[Function | None, Value | None]:
     if isinstance(function, Function):
         return function, None
@@ -434,13 +473,3 @@ def _module_of(function: Value) -> str:
     if target is not None:
         return target.module
     return function.info.module if isinstance(function, (ClassValue, Instance)) else ""
-
-
-def names_in(node: ast.AST) -> frozenset[str]:
-    """Return the identifiers that a piece of code reads."""
-    return frozenset(child.id for child in walk(node) if isinstance(child, ast.Name))
-
-
-def root_of(node: ast.AST) -> str:
-    """Return the first name of a dotted chain."""
-    return (dotted(node) or "").partition(".")[0]

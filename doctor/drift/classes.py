@@ -4,87 +4,32 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import cast
 
 from .program import Program
 from .signatures import Signature, from_fields, signature_of
 from .trees import walk
 from .values import UNKNOWN, Bound, ClassInfo, ClassValue, External, Function, Value, alternatives
 
-#: `dir(torch.nn.Module())`, the names that have no leading underscore and those that subclasses use.
-TORCH_MODULE = frozenset(
-    [
-        "T_destination",
-        "add_module",
-        "apply",
-        "bfloat16",
-        "buffers",
-        "call_super_init",
-        "children",
-        "compile",
-        "cpu",
-        "cuda",
-        "double",
-        "dump_patches",
-        "eval",
-        "extra_repr",
-        "float",
-        "forward",
-        "get_buffer",
-        "get_extra_state",
-        "get_parameter",
-        "get_submodule",
-        "half",
-        "ipu",
-        "load_state_dict",
-        "modules",
-        "mtia",
-        "named_buffers",
-        "named_children",
-        "named_modules",
-        "named_parameters",
-        "parameters",
-        "register_backward_hook",
-        "register_buffer",
-        "register_forward_hook",
-        "register_forward_pre_hook",
-        "register_full_backward_hook",
-        "register_full_backward_pre_hook",
-        "register_load_state_dict_post_hook",
-        "register_load_state_dict_pre_hook",
-        "register_module",
-        "register_parameter",
-        "register_state_dict_post_hook",
-        "register_state_dict_pre_hook",
-        "requires_grad_",
-        "set_extra_state",
-        "set_submodule",
-        "share_memory",
-        "state_dict",
-        "to",
-        "to_empty",
-        "train",
-        "training",
-        "type",
-        "xpu",
-        "zero_grad",
-        "_apply",
-        "_backward_hooks",
-        "_buffers",
-        "_call_impl",
-        "_forward_hooks",
-        "_forward_pre_hooks",
-        "_get_name",
-        "_load_from_state_dict",
-        "_modules",
-        "_named_members",
-        "_non_persistent_buffers_set",
-        "_parameters",
-        "_register_load_state_dict_pre_hook",
-        "_register_state_dict_hook",
-        "_save_to_state_dict",
-        "_version",
-    ]
-)
+#: `dir(torch.nn.Module())` of torch 2.x without special methods.
+TORCH_MODULE = frozenset({
+    "T_destination", "_apply", "_backward_hooks", "_backward_pre_hooks", "_buffers", "_call_impl",
+    "_compiled_call_impl", "_forward_hooks", "_forward_hooks_always_called", "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_get_backward_hooks", "_get_backward_pre_hooks",
+    "_get_name", "_is_full_backward_hook", "_load_from_state_dict", "_load_state_dict_post_hooks",
+    "_load_state_dict_pre_hooks", "_maybe_warn_non_full_backward_hook", "_modules", "_named_members",
+    "_non_persistent_buffers_set", "_parameters", "_register_load_state_dict_pre_hook", "_register_state_dict_hook",
+    "_replicate_for_data_parallel", "_save_to_state_dict", "_slow_forward", "_state_dict_hooks",
+    "_state_dict_pre_hooks", "_version", "_wrapped_call_impl", "add_module", "apply", "bfloat16", "buffers",
+    "call_super_init", "children", "compile", "cpu", "cuda", "double", "dump_patches", "eval", "extra_repr",
+    "float", "forward", "get_buffer", "get_extra_state", "get_parameter", "get_submodule", "half", "ipu",
+    "load_state_dict", "modules", "mtia", "named_buffers", "named_children", "named_modules", "named_parameters",
+    "parameters", "register_backward_hook", "register_buffer", "register_forward_hook", "register_forward_pre_hook",
+    "register_full_backward_hook", "register_full_backward_pre_hook", "register_load_state_dict_post_hook",
+    "register_load_state_dict_pre_hook", "register_module", "register_parameter", "register_state_dict_post_hook",
+    "register_state_dict_pre_hook", "requires_grad_", "set_extra_state", "set_submodule", "share_memory",
+    "state_dict", "to", "to_empty", "train", "training", "type", "xpu", "zero_grad",
+})  # fmt: skip
 CLOSED_EXTERNALS = {"torch.nn.Module", "torch.nn.modules.module.Module", "builtins.object", "abc.ABC", "typing.Generic"}
 #: Decorators that keep the signature.
 PRESERVING = frozenset(
@@ -162,7 +107,7 @@ def class_attribute(program: Program, info: ClassInfo, name: str, after: ClassIn
 
 
 def may_have_attribute(program: Program, info: ClassInfo, name: str, instance: bool) -> bool:
-    """Tell whether a class or its instances may have an attribute that no class body defines."""
+    """Return whether a class or its instances may have an attribute that no class body defines."""
     order, closed, torch_module = lineage(program, info)
     if not closed or (name.startswith("__") and name.endswith("__")):
         return True
@@ -200,7 +145,7 @@ def _mentioned(node: ast.ClassDef, instance: bool) -> frozenset[str]:
 
 
 def is_property(function: Function) -> bool:
-    """Tell whether reading the attribute calls the function."""
+    """Return whether reading the attribute calls the function."""
     for decorator in function.decorators:
         text = dotted(decorator) or ""
         if text.rpartition(".")[2] in PROPERTIES or text.endswith((".setter", ".getter", ".deleter")):
@@ -209,13 +154,13 @@ def is_property(function: Function) -> bool:
 
 
 def is_static(function: Function) -> bool:
-    """Tell whether the method takes neither instance nor class."""
+    """Return whether the method takes neither instance nor class."""
     names = {(dotted(item) or "").rpartition(".")[2] for item in function.decorators}
     return "staticmethod" in names or function.qualname.endswith("__new__")
 
 
 def is_class_method(function: Function) -> bool:
-    """Tell whether the method takes the class first."""
+    """Return whether the method takes the class first."""
     return any((dotted(item) or "").rpartition(".")[2] == "classmethod" for item in function.decorators)
 
 
@@ -234,61 +179,87 @@ def dotted(node: ast.AST) -> str | None:
 
 def function_signature(program: Program, function: Function) -> Signature | None:
     """Return the signature that callers see; None where a decorator may have changed it."""
-    base = signature_of(function.node)
-    also: set[str] = set()
-    for decorator in function.decorators:
+    signature = signature_of(function.node)
+    also: frozenset[str] = frozenset()
+    for decorator in reversed(function.decorators):
         text = dotted(decorator)
         if text is None:
             return None
         last = text.rpartition(".")[2]
         if last in PRESERVING or last in PROPERTIES or last in ("setter", "getter"):
             continue
-        taken = _wrapper(program, function, decorator, text)
-        if taken is None:
+        wrappers = _wrappers(program, function, decorator, text)
+        if wrappers is None:
             return None
-        also |= taken
-    return Signature(base.parameters, base.var_positional, base.var_keyword, frozenset(also), base.text)
+        if any(isinstance(item, Signature) for item in wrappers):
+            if len(wrappers) > 1:
+                return None
+            signature, also = cast("Signature", wrappers[0]), frozenset()
+        else:
+            also = also.union(*cast("list[frozenset[str]]", wrappers))
+    return Signature(signature.parameters, signature.var_positional, signature.var_keyword, also, signature.text)
 
 
-def _wrapper(program: Program, function: Function, decorator: ast.expr, text: str) -> set[str] | None:
-    """Return the keywords that a decorator may take for itself; None where it is not understood."""
+def _wrappers(
+    program: Program, function: Function, decorator: ast.expr, text: str
+) -> list[Signature | frozenset[str]] | None:
+    """Return what each possible value of a decorator does: see `_wrapper`; None where one is not understood."""
     record = program.record(function.module)
     head, _, rest = text.partition(".")
     value: Value | None = record.namespace.get(head) if record is not None else None
     if value is None:
         return None
-    taken: set[str] = set()
+    found: list[Signature | frozenset[str]] = []
     for item in alternatives(program.force(value)):
-        more = _taken_by(item, decorator, rest)
-        if more is None:
+        wrapper = _wrapper(item, decorator, rest)
+        if wrapper is None:
             return None
-        taken |= more
-    return taken
+        found.append(wrapper)
+    return found
 
 
-def _taken_by(value: Value, decorator: ast.expr, rest: str) -> set[str] | None:
+def _wrapper(value: Value, decorator: ast.expr, rest: str) -> Signature | frozenset[str] | None:
+    """Return the signature of the function that a decorator puts in place of the decorated one.
+
+    For a wrapper that passes `*args, **kwargs` on, these are the keywords that it may take for itself. None where the
+    decorator is not understood.
+    """
     if isinstance(value, External):
-        return set() if value.name.startswith(("torch.", "functools.", "contextlib.", "abc.", "typing")) else None
+        known = value.name.startswith(("torch.", "functools.", "contextlib.", "abc.", "typing"))
+        return frozenset() if known else None
     if not isinstance(value, Function) or rest or isinstance(value.node, ast.Lambda):
         return None
-    mentioned = _strings(value.node) | _strings(decorator)
+    factory = isinstance(decorator, ast.Call)
+    explicit = _returned_function(value.node)
+    if factory and explicit is not None:
+        explicit = _returned_function(explicit)
+    if explicit is not None and explicit.args.vararg is None and explicit.args.kwarg is None and explicit.args.args:
+        return signature_of(explicit)
     for inner in walk(value.node):
         if not isinstance(inner, ast.FunctionDef) or inner is value.node:
             continue
         if inner.args.vararg is not None and inner.args.kwarg is not None:
             named = {item.arg for item in [*inner.args.args, *inner.args.kwonlyargs]}
-            return mentioned | (named - {"self", "func", "fn", "function", "cls"})
+            taken = named - {"self", "func", "fn", "function", "cls"}
+            return frozenset(_strings(value.node) | _strings(decorator) | taken)
     returned = {
         node.value.id for node in walk(value.node) if isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
     }
     first = value.node.args.args[0].arg if value.node.args.args else ""
-    if first in returned or _returns_identity(value.node):
-        return set()
-    return None
+    return frozenset() if first in returned or _returns_identity(value.node) else None
+
+
+def _returned_function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.FunctionDef | None:
+    """Return the only inner function that a function returns; None where it may return something else."""
+    names = [item.value for item in _own_nodes(node) if isinstance(item, ast.Return)]
+    inner = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+    if len(names) != 1 or not isinstance(names[0], ast.Name):
+        return None
+    return inner.get(names[0].id)
 
 
 def _returns_identity(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Tell whether a decorator factory has an inner function that returns its only argument."""
+    """Return whether a decorator factory has an inner function that returns its only argument."""
     for inner in walk(node):
         if isinstance(inner, ast.FunctionDef) and inner is not node and len(inner.args.args) == 1:
             name = inner.args.args[0].arg

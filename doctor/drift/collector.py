@@ -17,6 +17,8 @@ CONTEXT_PARALLEL = re.compile(
     r"(?<![a-z])cp(?![a-z])|with_?cp|context_?parallel|ring_?(?:flash|attn|attention)|sequence_?parallel|ulysses|zigzag"
     r"|(?:^|_)fpdt|distributed_?attention|stripe", re.I
 )  # fmt: skip
+#: A condition by which the workload chooses an option by its name.
+_NAMED_OPTION = re.compile(r"[\w.]+ == (['\"]).*\1")
 CONDITIONS = 6
 OF_CALLS = frozenset(
     {Kind.MISSING_ARGUMENT, Kind.UNEXPECTED_KEYWORD, Kind.TOO_MANY_POSITIONALS, Kind.DUPLICATE_ARGUMENT}
@@ -48,6 +50,8 @@ class Collector:
     caller: Package
     seen: dict[tuple[str, int, str, str, str], Seen] = field(default_factory=dict)
     fitting: set[tuple[str, str, int, str]] = field(default_factory=set)
+    fitting_members: set[tuple[str, int, str]] = field(default_factory=set)
+    """Lines at which a member of some class is used as it should be: a function may serve several classes."""
     uses: dict[str, set[tuple[str, int, int]]] = field(default_factory=dict)
     unknown_uses: dict[str, set[tuple[str, int, int]]] = field(default_factory=dict)
 
@@ -77,7 +81,9 @@ class Collector:
         """Note a path on which a call fits, so that one on which it does not depends on the workload."""
         if frame.record.package is self.caller:
             path = self.program.environment.display(self.caller, frame.record.source.path)
-            self.fitting.add((frame.context, path, getattr(node, "lineno", 0), symbol))
+            line = getattr(node, "lineno", 0)
+            self.fitting.add((frame.context, path, line, symbol))
+            self.fitting_members.add((path, line, symbol.rpartition(".")[2]))
 
     def use(self, frame: Frame, node: ast.AST, module: str, known: bool) -> None:
         """Count a use of something of another package."""
@@ -94,7 +100,7 @@ class Collector:
     def findings(self, reached: frozenset[str], live: dict[str, bool]) -> list[Finding]:
         """Return the findings.
 
-        `reached` holds the modules that importing the caller imports. `live` tells for a module whether any import of
+        `reached` holds the modules that importing the caller imports. `live` says for a module whether any import of
         it is on a live path and unguarded; findings in modules that no live import reaches are left out.
         """
         found = []
@@ -114,6 +120,8 @@ class Collector:
         certainty, unknown = Certainty.DEFINITE if item.definite else Certainty.UNKNOWN, item.unknown
         if item.definite and violation.kind in OF_CALLS and item.contexts <= self.fitting:
             certainty, unknown = Certainty.POSSIBLE, "the same call fits on other paths: the workload decides"
+        elif item.definite and self._fits_other_class(item):
+            certainty, unknown = Certainty.POSSIBLE, "the same use fits another class that the function serves"
         record = self.program.records.get(violation.module)
         definition = None
         if record is not None and violation.line:
@@ -124,6 +132,11 @@ class Collector:
             violation.signature, violation.message, item.conditions, unknown,
         )  # fmt: skip
 
+    def _fits_other_class(self, item: Seen) -> bool:
+        owner, _, member = item.violation.symbol.rpartition(".")
+        is_member = owner.rpartition(".")[2][:1].isupper()
+        return is_member and (item.path, item.line, member) in self.fitting_members
+
     def _reach(self, item: Seen, reached: bool) -> Reach:
         violation = item.violation
         if violation.kind is Kind.MISSING_MODULE and self.program.is_family_member(violation.symbol):
@@ -132,6 +145,8 @@ class Collector:
             violation.module, violation.name
         ):
             return Reach.FEATURE
+        if violation.kind is Kind.MISSING_MODULE and any(map(_NAMED_OPTION.fullmatch, item.conditions)):
+            return Reach.FEATURE  # `if implementation == "flash_attention_4": from flash_attn.cute import …`
         imported = violation.kind in (Kind.MISSING_MODULE, Kind.MISSING_NAME)
         if imported and not item.at_import and self.program.in_family(violation.module):
             return Reach.FEATURE
@@ -140,6 +155,8 @@ class Collector:
             return Reach.CONTEXT_PARALLEL
         if item.at_import:
             return Reach.IMPORT if reached else Reach.ON_DEMAND
+        if imported and item.conditions:
+            return Reach.ON_DEMAND  # the author defers the import, and the workload decides whether it runs
         if item.scope.endswith("__init__"):
             return Reach.CONSTRUCTION
         return Reach.COMMON
@@ -167,7 +184,7 @@ _RANK = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
 def breaks(finding: Finding) -> bool:
-    """Tell whether a finding makes its pair broken: it surely fails, and on more than a missing model."""
+    """Return whether a finding makes its pair broken: it surely fails, and on more than a missing model."""
     return (
         finding.certainty is Certainty.DEFINITE
         and finding.reach is not Reach.FEATURE

@@ -75,7 +75,7 @@ def truth(value: Value) -> bool | None:
 
 
 def is_none(value: Value) -> bool | None:
-    """Tell whether a value is None."""
+    """Return whether a value is None."""
     if isinstance(value, Const):
         return value.value is None
     return None if isinstance(value, (Unknown, Result)) or (truth(value) is None and not _object(value)) else False
@@ -157,7 +157,7 @@ def _identical(left: Value, right: Value) -> bool | None:
 
 
 def constant_contains(container: Value, item: Value, signature_of: SignatureOf) -> bool | None:
-    """Tell whether `item in container`; None when unknown."""
+    """Return whether `item in container`; None when unknown."""
     if not isinstance(item, Const):
         return None
     if isinstance(container, Parameters):
@@ -294,4 +294,21 @@ def arithmetic(operator: ast.operator, left: Const, right: Const) -> Value:
             return Const(one % other)
     except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         return UNKNOWN
+    return UNKNOWN
+
+
+def parameters_attribute(base: Parameters, name: str, signature_of: SignatureOf) -> Value:
+    """Return an attribute of `inspect.signature(f)` or `inspect.getfullargspec(f)`."""
+    signature = signature_of(base.target)
+    if name == "parameters":
+        return Parameters(base.target, "parameters")
+    if signature is None or base.view != "spec":
+        return Unknown("signature", True)
+    if name == "args":
+        return Sequence(tuple(Const(item.name) for item in signature.parameters if not item.keyword_only), True)
+    if name == "kwonlyargs":
+        return Sequence(tuple(Const(item.name) for item in signature.parameters if item.keyword_only), True)
+    if name == "defaults":
+        count = sum(1 for item in signature.parameters if not item.keyword_only and not item.required)
+        return Sequence((UNKNOWN,) * count) if count else NONE
     return UNKNOWN

@@ -7,8 +7,6 @@ import re
 
 from packaging.version import InvalidVersion, Version
 
-from .checks import names_in
-from .classes import dotted
 from .containers import truth
 from .machine import Machine
 from .program import Record
@@ -17,13 +15,14 @@ from .trees import walk
 from .values import ClassInfo, ClassValue, Function, Imported, Mapping, VersionValue
 
 CLASS_NAME = re.compile(r"[A-Z][A-Za-z0-9]+")
+DISPATCH_STEPS = 30_000
 _STEM = re.compile(r"([A-Z]\w*?)(?:For[A-Z]\w*|Model)$")
 
 
 def typed_functions(
     machine: Machine, records: list[Record], callees: list[Package]
 ) -> list[tuple[Function, ClassInfo]]:
-    """Return functions with the classes that they become methods of, as tables and tests by class name tell.
+    """Return functions with the classes that they become methods of, from tables and tests by class name.
 
     Three forms are understood: a dict from class names to functions; `if type(m).__name__ == "X": m.forward =
     MethodType(f, m)`; and `X.forward = f`, which the interpreter has noted already.
@@ -133,34 +132,12 @@ def _tested_table(test: ast.expr, tables: set[str]) -> str | None:
 
 
 def _from_tests(machine: Machine, record: Record) -> list[tuple[Function, str]]:
-    """Read `if type(m).__name__ in ("A", "B"): m.forward = types.MethodType(f, m)`."""
-    found: list[tuple[Function, str]] = []
-    assert record.tree is not None
-    for node in walk(record.tree):
-        if not isinstance(node, ast.If) or "__name__" not in ast.unparse(node.test):
-            continue
-        names = [
-            item.value for item in walk(node.test)
-            if isinstance(item, ast.Constant) and isinstance(item.value, str) and CLASS_NAME.fullmatch(item.value)
-        ]  # fmt: skip
-        dead = isinstance(node.test, ast.BoolOp) and any(
-            truth(machine.evaluate_in(record, item)) is False for item in node.test.values
-            if names_in(item) <= set(record.namespace)
-        )  # fmt: skip
-        if not names or dead:
-            continue
-        for statement in node.body:
-            for call in walk(statement):
-                if (
-                    not isinstance(call, ast.Call)
-                    or not (dotted(call.func) or "").endswith("MethodType")
-                    or not call.args
-                ):
-                    continue
-                value = machine.evaluate_in(record, call.args[0])
-                if isinstance(value, Function):
-                    found += [(value, name) for name in names]
-    return found
+    """Run the functions that bind methods to objects of unknown classes, and return what each class name gets."""
+    machine.checker.dispatched.clear()
+    for function in list(machine.functions.get(record.name, ())):
+        if b"MethodType" in machine.program.lines(record.name, function.node):
+            machine.calls.run_alone(function, DISPATCH_STEPS)
+    return list(dict.fromkeys(machine.checker.dispatched))
 
 
 class Minimum:
@@ -182,7 +159,7 @@ class Minimum:
                 self.versions |= versions
 
     def refuses(self, name: str) -> bool:
-        """Tell whether a class belongs to a model whose minimum version is not met by the only callee."""
+        """Return whether a class belongs to a model whose minimum version is not met by the only callee."""
         stems = {match.group(1): text for key, text in self.versions.items() if (match := _STEM.match(key))}
         fitting = [stem for stem in stems if name.startswith(stem)]
         if not fitting or not self.installed:
@@ -209,10 +186,7 @@ class ClassIndex:
         environment = machine.program.environment
         for callee in callees:
             for path in environment.files(callee):
-                try:
-                    data = path.read_bytes()
-                except OSError:
-                    continue
+                data = environment.peek(path)
                 for match in pattern.finditer(data):
                     module = environment.module_name(callee, path)
                     self.modules.setdefault(match.group(1).decode(), []).append(module)

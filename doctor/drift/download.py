@@ -9,12 +9,15 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from doctor.errors import DoctorError
+
+from .cache import cache_folder
 
 TIMEOUT = 600.0
 #: Text files that the analyzer reads. Compiled modules are kept as empty files, so that their names are known.
@@ -39,6 +42,22 @@ def parse_pin(text: str) -> tuple[str, str]:
     if len(specifiers) != 1 or specifiers[0].operator not in ("==", "===") or "*" in specifiers[0].version:
         raise DoctorError(f"`{text}` names no single release", "write `flash-attn==2.8.3`")
     return canonicalize_name(requirement.name), specifiers[0].version
+
+
+def fetch_all(pins: Sequence[tuple[str, str]], tell: Callable[[str], None]) -> tuple[Path, ...]:
+    """Return the folder of each release, kept in the cache folder of the user."""
+    places = []
+    for name, version in pins:
+        tell(f"fetching the sources of {name} {version}")
+        places.append(fetch_release(name, version, _downloads()))
+    return tuple(places)
+
+
+def _downloads() -> Path:
+    found = cache_folder("sources")
+    if found is None:
+        raise DoctorError("there is no folder for downloads", "set `XDG_CACHE_HOME`")
+    return found
 
 
 def fetch_release(name: str, version: str, into: Path, python: str = sys.executable) -> Path:

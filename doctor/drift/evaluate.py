@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from .checks import Checker
 from .classes import dotted
-from .containers import CONTAINER, arithmetic, compare, constant_method, mutated, truth, version_attribute
+from .containers import (
+    CONTAINER,
+    arithmetic,
+    compare,
+    constant_method,
+    mutated,
+    parameters_attribute,
+    truth,
+    version_attribute,
+)
+from .custom_ops import OPS, CustomOps
 from .frames import Call, Frame, function_value
-from .intrinsics import Context, builtin_call, external_value
+from .handlers import Handlers
+from .intrinsics import builtin_call, external_value
 from .program import Program
-from .state import BudgetExceeded, State, merge
+from .signatures import Signature
+from .state import Budget, State, merge, written
 from .values import (
     FALSE,
+    NONE,
     TRUE,
     UNKNOWN,
     Choice,
     ClassValue,
     Const,
     External,
-    Function,
     Imported,
     Mapping,
     Parameters,
@@ -38,22 +51,58 @@ MUTATORS = frozenset(["append", "extend", "insert", "update", "pop", "setdefault
 
 
 class Evaluator:
-    """Evaluates expressions in a state; statements are run by a subclass."""
+    """Evaluates expressions in a state."""
 
-    def __init__(self, program: Program, checker: Checker, budget: int) -> None:
-        """Check uses through `checker`, and stop after `budget` steps."""
+    def __init__(self, program: Program, checker: Checker, handlers: Handlers, budget: Budget) -> None:
+        """Check uses through `checker`, within `budget`."""
         self.program = program
         self.checker = checker
+        self.handlers = handlers
         self.budget = budget
-        self.steps = 0
-        self.frame: Frame
-        self.context: Context
+        self.custom_ops = CustomOps(program)
+        self.frame = Frame.nowhere()
 
-    def tick(self, steps: int = 1) -> None:
-        """Count steps; raise BudgetExceeded when they are used up."""
-        self.steps += steps
-        if self.steps > self.budget:
-            raise BudgetExceeded
+    @contextmanager
+    def within(self, frame: Frame) -> Iterator[None]:
+        """Evaluate in a frame for a while."""
+        outer, self.frame = self.frame, frame
+        try:
+            yield
+        finally:
+            self.frame = outer
+
+    # What the intrinsics need
+
+    def has_attribute(self, base: Value, name: str, state: State, node: ast.AST) -> bool | None:
+        """Tell whether a value has an attribute."""
+        return self.checker.has_attribute(self.frame, base, name)
+
+    def set_attribute(self, base: Value, name: str, value: Value, state: State) -> None:
+        """Assign an attribute, as `setattr` does."""
+        self.checker.store(self.frame, base, name, value, state)
+
+    def signature_of(self, value: Value) -> Signature | None:
+        """Return the signature of a callable."""
+        return self.checker.signature(value)
+
+    def raise_if_caught(self, exception: str) -> None:
+        """Raise an exception of the examined code if a handler catches it."""
+        self.handlers.raise_if_caught(exception)
+
+    def open_namespace(self) -> None:
+        """Note that the running module binds names in ways that are not followed."""
+        if self.frame.is_module:
+            self.frame.record.open = True
+
+    def import_module(self, module: str, node: ast.AST, state: State) -> Value:
+        """Return a module by name."""
+        if self.program.package(module) is None:
+            if self.program.is_absent(module):
+                self.handlers.raise_if_caught("ModuleNotFoundError")
+            return External(module)
+        if self.program.package(module) is self.frame.record.package:
+            return self.program.module_value(module)
+        return self.checker.import_module(self.frame, module, node, state)
 
     # Names
 
@@ -78,8 +127,10 @@ class Evaluator:
     def eval(self, node: ast.expr | None, state: State) -> Value:
         """Return the value of an expression."""
         if node is None:
-            return Const(None)
-        self.tick()
+            return NONE
+        if node.__class__ is ast.Constant:
+            return Const(node.value)
+        self.budget.tick()
         method = _DISPATCH.get(type(node))
         if method is None:
             for child in ast.iter_child_nodes(node):
@@ -87,9 +138,6 @@ class Evaluator:
                     self.eval(child, state)
             return UNKNOWN
         return method(self, node, state)
-
-    def _constant(self, node: ast.Constant, state: State) -> Value:
-        return Const(node.value)
 
     def _name(self, node: ast.Name, state: State) -> Value:
         return self.look_up(node.id, state)
@@ -115,31 +163,18 @@ class Evaluator:
     def attribute(self, base: Value, name: str, node: ast.AST, state: State, checked: bool = True) -> Value:
         """Return an attribute of a value; a surely missing one is reported where `checked`."""
         if isinstance(base, External):
-            return external_value(f"{base.name}.{name}", self.program.environment)
+            path = f"{base.name}.{name}"
+            custom = self.custom_ops.find(path) if path.startswith(OPS) else None
+            return custom if custom is not None else external_value(path, self.program.environment)
         if isinstance(base, (Unknown, Const)):
             return Unknown(environment=isinstance(base, Unknown) and base.environment)
         if isinstance(base, VersionValue):
             return version_attribute(base, name)
         if isinstance(base, Parameters):
-            return self._parameters_attribute(base, name)
+            return parameters_attribute(base, name, self.checker.signature)
         if isinstance(base, Choice):
             return choice([self.attribute(item, name, node, state, False) for item in base.values])
         return self.checker.attribute(self.frame, base, name, node, state, checked)
-
-    def _parameters_attribute(self, base: Parameters, name: str) -> Value:
-        signature = self.checker.signature(base.target)
-        if name == "parameters":
-            return Parameters(base.target, "parameters")
-        if signature is None or base.view != "spec":
-            return Unknown("signature", True)
-        if name == "args":
-            return Sequence(tuple(Const(item.name) for item in signature.parameters if not item.keyword_only), True)
-        if name == "kwonlyargs":
-            return Sequence(tuple(Const(item.name) for item in signature.parameters if item.keyword_only), True)
-        if name == "defaults":
-            count = sum(1 for item in signature.parameters if not item.keyword_only and not item.required)
-            return Sequence((UNKNOWN,) * count) if count else Const(None)
-        return UNKNOWN
 
     def _tuple(self, node: ast.Tuple | ast.List | ast.Set, state: State) -> Value:
         items: list[Value] = []
@@ -436,7 +471,7 @@ class Evaluator:
         known = truth(value)
         if known is not None:
             return ([state], []) if known else ([], [state])
-        text, positive = _condition(test)
+        text, positive = written(test)
         if text in state.facts:
             return ([state], []) if state.facts[text] is positive else ([], [state])
         holds, fails = state.fork(), state.fork()
@@ -505,7 +540,7 @@ class Evaluator:
             joined.star, joined.keywords = call.star, function.keywords.updated(call.keywords)
             return self.call(function.target, joined, node, state)
         if isinstance(function, External):
-            return builtin_call(self.context, function.name, call, node, state)
+            return builtin_call(self, function.name, call, node, state)
         if isinstance(function, Unknown):
             owner = self._method_of_known(node, call, state)
             return owner if owner is not None else Unknown(environment=function.environment)
@@ -529,10 +564,6 @@ class Evaluator:
         state.bind(path, changed)
         return result
 
-    def call_function(self, function: Function, receiver: Value | None, call: Call, state: State) -> Value:
-        """Run a function of the examined code with known arguments; a subclass does."""
-        raise NotImplementedError
-
 
 class _Slice(Value):
     """A slice with constant bounds."""
@@ -541,17 +572,7 @@ class _Slice(Value):
         self.start, self.stop = start, stop
 
 
-def _condition(test: ast.expr) -> tuple[str, bool]:
-    """Write a condition so that one and its opposite read the same; the second value tells which it was."""
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        opposite = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}.get(type(test.ops[0]))
-        if opposite is not None:
-            return ast.unparse(ast.Compare(test.left, [opposite()], test.comparators)), False
-    return ast.unparse(test), True
-
-
 _DISPATCH: dict[type[ast.expr], Callable[..., Value]] = {
-    ast.Constant: Evaluator._constant,
     ast.Name: Evaluator._name,
     ast.JoinedStr: Evaluator._joined,
     ast.Attribute: Evaluator._attribute,

@@ -86,11 +86,12 @@ class Release:
 
 @dataclass(frozen=True)
 class History:
-    """Releases that an embedded history names: `broken_since` of the callee, `fixed_in` of the caller."""
+    """Releases that an embedded history names: of the callee, but `fixed_in` of the caller."""
 
     broken_since: str = ""
     last_compatible: str = ""
     works_again_in: str = ""
+    fixed_in: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Finding:
     symbol: str
     """Dotted name of the callee's module, function, class or attribute."""
     name: str
-    """The parameter, keyword or name that is missing or not accepted; empty for lengths."""
+    """The parameter, keyword or name that is missing or not accepted; for lengths the number unpacked or the index."""
     site: Location
     scope: str
     """Qualified name of the function that contains the use; empty at module level."""
@@ -142,6 +143,19 @@ class Pair:
     verdict: PairVerdict
     uses: int
     unknown_uses: int
+
+
+@dataclass(frozen=True)
+class CallerResult:
+    """What the analysis of one caller found."""
+
+    findings: tuple[Finding, ...]
+    pairs: tuple[Pair, ...]
+    notices: tuple[Notice, ...]
+    files: tuple[str, ...]
+    """Absolute paths of the sources that the result depends on."""
+    failed: bool = False
+    """The analysis ended without a result."""
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping as MappingType
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
-from .findings import Kind
+from .findings import Kind, Release
 from .program import Record
 from .signatures import Arguments
+from .sources import Package, SourceFile
 from .state import State
 from .values import ClassInfo, Function, Mapping, Value
 
@@ -38,6 +40,12 @@ class Frame:
     """The functions that led here, outermost first."""
     declared_global: set[str] = field(default_factory=set)
 
+    @staticmethod
+    def nowhere() -> Frame:
+        """Return the frame before anything is run."""
+        nothing = Package("", Path(), Path(), Release(""))
+        return Frame(Record("", SourceFile("", Path(), False), nothing))
+
 
 @dataclass(frozen=True)
 class Violation:
@@ -48,22 +56,22 @@ class Violation:
     name: str
     message: str
     module: str
-    """Module of the target, which tells the callee."""
+    """Module of the target, which names the callee."""
     line: int = 0
     signature: str = ""
 
 
 class Sink(Protocol):
-    """What is told of uses and violations."""
+    """What is reported of uses and violations."""
 
     def violation(self, frame: Frame, node: ast.AST, state: State, violation: Violation) -> None:
         """Record a use that fails."""
 
     def fits(self, frame: Frame, node: ast.AST, symbol: str) -> None:
-        """Note a path on which a call fits its target."""
+        """Note a path on which a call fits its target, or an attribute is there."""
 
     def use(self, frame: Frame, node: ast.AST, module: str, known: bool) -> None:
-        """Count a use of something of `module`; `known` tells whether it could be checked."""
+        """Count a use of something of `module`; `known` says whether it could be checked."""
 
 
 class Call:
@@ -81,7 +89,7 @@ class Call:
 
 
 def catches(handler: frozenset[str], exception: str) -> bool:
-    """Tell whether an `except` clause with these names catches an exception."""
+    """Return whether an `except` clause with these names catches an exception."""
     for name in handler:
         if name in ("", "Exception", "BaseException", exception) or exception in _CATCHES.get(name, ()):
             return True
@@ -116,4 +124,5 @@ def function_value(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef | 
     closure = frame.closure
     if not frame.is_module and not frame.is_class_body:
         closure = dict(frame.closure or {}) | state.variables
-    return Function(frame.record.name, qualified(frame, name), node.lineno, node, frame.owner, closure)
+    method = frame.is_class_body
+    return Function(frame.record.name, qualified(frame, name), node.lineno, node, frame.owner, closure, method)

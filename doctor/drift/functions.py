@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .checks import Checker
 from .classes import is_class_method, is_static
 from .evaluate import Evaluator
-from .frames import Call, Frame, Sink, Violation, catches, exception_of
-from .program import Program, Record
-from .signatures import Signature
-from .state import Raised, State
+from .frames import Call, Frame
+from .program import Record
+from .state import BudgetExceeded, Raised, State
 from .trees import walk
 from .values import (
     NONE,
@@ -19,7 +18,6 @@ from .values import (
     Bound,
     ClassValue,
     Const,
-    External,
     Function,
     Instance,
     Mapping,
@@ -54,90 +52,20 @@ class Flow:
         self.left += other.left
 
 
-@dataclass(frozen=True)
-class OwnImport:
-    """An import of one module of a package by another, on a path that is run."""
-
-    importer: str
-    at_module_level: bool
-    guarded: bool
+RunBlock = Callable[[list[ast.stmt], list[State]], Flow]
 
 
-class Caught(Raised):
-    """A violation that a handler catches; it counts again if the handler raises."""
+class FunctionRunner:
+    """Runs functions of the examined code with known arguments."""
 
-    def __init__(self, exception: str, frame: Frame, node: ast.AST, state: State, violation: Violation) -> None:
-        super().__init__(exception)
-        self.frame, self.node, self.state, self.violation = frame, node, state, violation
-
-
-class FunctionRunner(Evaluator):
-    """Evaluates expressions and the functions that they call; statements are run by a subclass."""
-
-    def __init__(self, program: Program, sink: Sink, budget: int) -> None:
-        """Run the modules of `program` on demand, and report to `sink`."""
-        checker = Checker(program, sink, self.call_function, self.fail)
-        super().__init__(program, checker, budget)
-        self.sink = sink
-        self.context = self
-        self.handlers: list[list[frozenset[str]]] = []
+    def __init__(self, values: Evaluator, run_block: RunBlock) -> None:
+        """Evaluate with `values`, and run statements with `run_block`."""
+        self.values = values
+        self.program = values.program
+        self.handlers = values.handlers
+        self.run_block = run_block
         self.running: list[Function] = []
         self.memo: dict[object, Value] = {}
-        self.functions: dict[str, list[Function]] = {}
-        self.nested: list[Function] = []
-        self.imports: dict[str, list[OwnImport]] = {}
-
-    # Reports
-
-    def fail(self, frame: Frame, node: ast.AST, state: State, violation: Violation) -> None:
-        """Report a violation, or raise it where a handler of the examined code catches it."""
-        exception = exception_of(violation.kind)
-        for handler in (names for group in self.handlers for names in group):
-            if catches(handler, exception):
-                raise Caught(exception, frame, node, state, violation)
-        self.sink.violation(frame, node, state, violation)
-
-    def raise_if_caught(self, exception: str) -> None:
-        """Raise an exception of the examined code if a handler catches it."""
-        if any(catches(names, exception) for group in self.handlers for names in group):
-            raise Raised(exception)
-
-    # The interface of the intrinsics
-
-    def has_attribute(self, base: Value, name: str, state: State, node: ast.AST) -> bool | None:
-        """Tell whether a value has an attribute."""
-        return self.checker.has_attribute(self.frame, base, name)
-
-    def set_attribute(self, base: Value, name: str, value: Value, state: State) -> None:
-        """Assign an attribute, as `setattr` does."""
-        self.checker.store(self.frame, base, name, value, state)
-
-    def signature_of(self, value: Value) -> Signature | None:
-        """Return the signature of a callable."""
-        return self.checker.signature(value)
-
-    def open_namespace(self) -> None:
-        """Note that the running module binds names in ways that are not followed."""
-        if self.frame.is_module:
-            self.frame.record.open = True
-
-    def import_module(self, module: str, node: ast.AST, state: State) -> Value:
-        """Return a module by name."""
-        if self.program.package(module) is None:
-            if self.program.is_absent(module):
-                self.raise_if_caught("ModuleNotFoundError")
-            return External(module)
-        if self.program.package(module) is self.frame.record.package:
-            return self.program.module_value(module)
-        return self.checker.import_module(self.frame, module, node, state)
-
-    def run_block(self, body: list[ast.stmt], states: list[State]) -> Flow:
-        """Run statements on every path; a subclass does."""
-        raise NotImplementedError
-
-    def run_statement(self, node: ast.stmt, state: State) -> Flow:
-        """Run one statement on one path; a subclass does."""
-        raise NotImplementedError
 
     # Functions
 
@@ -155,7 +83,7 @@ class FunctionRunner(Evaluator):
             return UNKNOWN
         key: object = None
         if function.closure is None:
-            key = (function, receiver, tuple(call.positional), call.keywords, call.star, bool(self.handlers))
+            key = (function, receiver, tuple(call.positional), call.keywords, call.star, self.handlers.are_open)
             if key in self.memo:
                 return self.memo[key]
         results = self.run_function(function, receiver, call, state.unknown)
@@ -177,39 +105,36 @@ class FunctionRunner(Evaluator):
         record = self.program.record(function.module)
         if record is None:
             return []
-        outer = getattr(self, "frame", None)
         state = State(unknown=unknown)
         self._bind_parameters(function, receiver, call, state, record)
         if seed is not None:
             state.variables |= seed.variables
             state.facts |= seed.facts
-        context = f"{outer.context} {function.qualname}" if outer is not None and self.running else function.qualname
-        self.frame = Frame(record, function.qualname, function.owner, function.closure, context=context)
-        self.frame.local_names = local_names(function.node)
+        context = f"{self.values.frame.context} {function.qualname}" if self.running else function.qualname
+        frame = Frame(record, function.qualname, function.owner, function.closure, context=context)
+        frame.local_names = local_names(function.node)
         self.running.append(function)
         try:
-            if isinstance(function.node, ast.Lambda):
-                return [(state, self.eval(function.node.body, state))]
-            flow = self.run_block(function.node.body, [state])
+            with self.values.within(frame):
+                if isinstance(function.node, ast.Lambda):
+                    return [(state, self.values.eval(function.node.body, state))]
+                flow = self.run_block(function.node.body, [state])
         finally:
             self.running.pop()
-            if outer is not None:
-                self.frame = outer
         ends = flow.returned + [(item, NONE) for item in flow.normal]
         if not ends and flow.raised:
-            if call is not None and any(catches(n, flow.raised[0][1].exception) for g in self.handlers for n in g):
+            if call is not None and self.handlers.catches(flow.raised[0][1].exception):
                 raise flow.raised[0][1]
             return []
         return ends
 
-    def run_imports(self, record: Record, function: Function, nodes: list[ast.Import | ast.ImportFrom]) -> None:
-        """Check imports inside a function without running the rest of it."""
-        outer = getattr(self, "frame", None)
-        self.frame = Frame(record, function.qualname, function.owner)
-        for node in nodes:
-            self.run_statement(node, State())
-        if outer is not None:
-            self.frame = outer
+    def run_alone(self, function: Function, steps: int) -> None:
+        """Run a function with any arguments, within some steps; what it returns is of no interest."""
+        self.values.budget.allow(steps)
+        try:
+            self.run_function(function, None, None)
+        except (BudgetExceeded, Raised, RecursionError):
+            self.running = []
 
     def _bind_parameters(
         self, function: Function, receiver: Value | None, call: Call | None, state: State, record: Record
@@ -223,7 +148,7 @@ class FunctionRunner(Evaluator):
                 state.variables[arguments.vararg.arg] = UNKNOWN
             if arguments.kwarg is not None:
                 state.variables[arguments.kwarg.arg] = Mapping(open=True)
-            if names and function.owner is not None and not is_static(function):
+            if names and function.owner is not None and function.is_method and not is_static(function):
                 state.variables[names[0]] = (
                     ClassValue(function.owner) if is_class_method(function)
                     else receiver or Instance(function.owner, exact=False)
@@ -267,7 +192,7 @@ class FunctionRunner(Evaluator):
         if isinstance(default, ast.Constant):
             return Const(default.value)
         if isinstance(default, (ast.Tuple, ast.UnaryOp)):
-            return self.eval(default, scratch)
+            return self.values.eval(default, scratch)
         return UNKNOWN
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import sys
-from typing import Protocol
+from typing import Protocol, cast
 
 from packaging.version import InvalidVersion, Version
 
 from .classes import lineage
-from .containers import CONTAINER, pairs, plain, truth
+from .containers import CONTAINER, compare, pairs, truth
 from .frames import Call
 from .program import Program
 from .signatures import Signature
@@ -58,6 +58,11 @@ DEVICE_CALLS: dict[str, Value] = {
 }
 PARSERS = frozenset({"parse", "Version", "PkgVersion", "LooseVersion", "StrictVersion", "digit_version",
                      "parse_version", "LegacyVersion", "TorchVersion"})  # fmt: skip
+OPERATORS: dict[str, ast.cmpop] = {
+    "operator.lt": ast.Lt(), "operator.le": ast.LtE(), "operator.eq": ast.Eq(), "operator.ne": ast.NotEq(),
+    "operator.ge": ast.GtE(), "operator.gt": ast.Gt(),
+}  # fmt: skip
+_TYPES = {f"builtins.{kind.__name__}": kind for kind in (str, int, float, bool, bytes, tuple)}
 _METADATA = ("importlib.metadata.", "importlib_metadata.", "pkg_resources.")
 
 
@@ -70,7 +75,7 @@ class Context(Protocol):
         """Return an attribute, reported when missing."""
 
     def has_attribute(self, base: Value, name: str, state: State, node: ast.AST) -> bool | None:
-        """Tell whether a value has an attribute; None when unknown."""
+        """Return whether a value has an attribute; None when unknown."""
 
     def set_attribute(self, base: Value, name: str, value: Value, state: State) -> None:
         """Assign an attribute."""
@@ -145,6 +150,8 @@ def builtin_call(context: Context, name: str, call: Call, node: ast.Call, state:
         return _metadata_call(context, last, call)
     if name.startswith("builtins."):
         return _builtin(context, last, call, node, state)
+    if name in OPERATORS and len(call.positional) == 2:
+        return compare(OPERATORS[name], call.positional[0], call.positional[1], context.signature_of)
     if name == "functools.partial" and first is not None:
         return Partial(first, tuple(call.positional[1:]), call.keywords)
     if name in ("inspect.signature", "inspect.getfullargspec", "inspect.getargspec") and first is not None:
@@ -206,7 +213,22 @@ def _metadata_call(context: Context, last: str, call: Call) -> Value:
     return Unknown("metadata", True)
 
 
+#: Builtins whose result is as unknown as their arguments.
+_PURE = frozenset({"int", "float", "str", "bool", "max", "min", "any", "all", "len", "sum", "abs", "tuple", "list"})
+
+
 def _builtin(context: Context, name: str, call: Call, node: ast.Call, state: State) -> Value:
+    value = _builtin_result(context, name, call, node, state)
+    if isinstance(value, Unknown) and name in _PURE and any(_of_environment(item) for item in call.positional):
+        return Unknown(value.reason, True)
+    return value
+
+
+def _of_environment(value: Value) -> bool:
+    return isinstance(value, Unknown) and value.environment
+
+
+def _builtin_result(context: Context, name: str, call: Call, node: ast.Call, state: State) -> Value:
     args = call.positional
     first = args[0] if args else None
     if name in ("hasattr", "getattr") and len(args) >= 2 and first is not None and isinstance(args[1], Const):
@@ -255,23 +277,30 @@ def _builtin(context: Context, name: str, call: Call, node: ast.Call, state: Sta
         return ClassValue(first.info)
     if name == "callable" and isinstance(first, (Function, ClassValue, Bound, Partial)):
         return TRUE
-    if name in ("max", "min") and len(args) == 2:
-        known_one, one, of_one = plain(args[0])
-        known_other, other, of_other = plain(args[1])
-        if known_one and known_other and isinstance(one, (int, float)) and isinstance(other, (int, float)):
-            return Const((max if name == "max" else min)(one, other), of_one or of_other)
+    if name in ("max", "min") and len(args) > 1:
+        numbers = [item for item in args if isinstance(item, Const) and isinstance(item.value, (int, float))]
+        if len(numbers) == len(args):
+            return (max if name == "max" else min)(numbers, key=lambda item: cast("float", item.value))
     return UNKNOWN
 
 
 def _is_instance(context: Context, value: Value, kind: Value) -> Value:
     """Return whether an object is of a class; known for objects of classes with source."""
     kinds = kind.items if isinstance(kind, Sequence) else (kind,)
+    names = [item.name for item in kinds if isinstance(item, External)]
+    if isinstance(value, (Const, VersionValue)) and len(names) == len(kinds) and set(names) <= {*_TYPES, *_PARSED}:
+        plain_types = tuple(_TYPES[name] for name in names if name in _TYPES)
+        known = isinstance(value, Const) and isinstance(value.value, plain_types)
+        return Const(known or (isinstance(value, VersionValue) and not _PARSED.isdisjoint(names)))
     if not isinstance(value, Instance) or not all(isinstance(item, ClassValue) for item in kinds):
         return UNKNOWN
     order, closed, _ = lineage(context.program, value.info)
     if any(isinstance(item, ClassValue) and item.info in order for item in kinds):
         return TRUE
     return FALSE if closed and value.exact else UNKNOWN
+
+
+_PARSED = frozenset({"packaging.version.Version", "packaging.version._BaseVersion"})
 
 
 def _dict(call: Call) -> Value:

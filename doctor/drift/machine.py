@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from .checks import Checker
 from .classes import dotted
 from .containers import truth
+from .evaluate import Evaluator
 from .findings import Kind
-from .frames import Frame, Sink, Violation, catches, function_value, qualified
-from .functions import Caught, Flow, FunctionRunner, OwnImport
+from .frames import Call, Frame, Sink, Violation, catches, function_value, qualified
+from .functions import Flow, FunctionRunner
+from .handlers import Caught, Handlers
 from .program import Program, Record
-from .state import BudgetExceeded, Raised, State, join_all, merge
+from .state import Budget, BudgetExceeded, Raised, State, join_all, merge
 from .trees import walk
 from .values import (
     FALSE,
@@ -31,59 +35,84 @@ from .values import (
 )  # fmt: skip
 
 UNROLLED = 6
+#: Steps of one module, which count for nothing that imports it.
+MODULE_STEPS = 60_000
 ACCEPTED_CLASS_DECORATORS = frozenset({"dataclass", "auto_docstring", "add_start_docstrings", "final", "requires",
                                        "total_ordering", "runtime_checkable", "unique", "no_type_check"})  # fmt: skip
 
 
-class Machine(FunctionRunner):
-    """Runs the code of the examined packages."""
+@dataclass(frozen=True)
+class OwnImport:
+    """An import of one module of a package by another, on a path that is run."""
 
-    def __init__(self, program: Program, sink: Sink, budget: int) -> None:
+    importer: str
+    at_module_level: bool
+    guarded: bool
+
+
+class Machine:
+    """Runs the code of the examined packages: modules, statements, and through its parts functions and expressions."""
+
+    def __init__(self, program: Program, sink: Sink) -> None:
         """Run the modules of `program` on demand, and report to `sink`."""
-        super().__init__(program, sink, budget)
+        self.program = program
+        self.sink = sink
+        self.budget = Budget()
+        self.handlers = Handlers(sink)
+        self.checker = Checker(program, sink, self._call_function, self.handlers.fail)
+        self.values = Evaluator(program, self.checker, self.handlers, self.budget)
+        self.calls = FunctionRunner(self.values, self.run_block)
+        self.functions: dict[str, list[Function]] = {}
+        self.nested: list[Function] = []
+        self.imports: dict[str, list[OwnImport]] = {}
         program.execute = self.run_module
+
+    def _call_function(self, function: Function, receiver: Value | None, call: Call, state: State) -> Value:
+        return self.calls.call_function(function, receiver, call, state)
 
     # Modules
 
     def run_module(self, record: Record) -> None:
         """Run the body of a module, and keep its namespace."""
         assert record.tree is not None
-        outer = getattr(self, "frame", None)
-        handlers, self.handlers = self.handlers, []
-        running, self.running = self.running, []
-        self.frame = Frame(record, is_module=True)
+        running, self.calls.running = self.calls.running, []
         states = [State({"__name__": Const(record.name), "__file__": UNKNOWN})]
         try:
-            for statement in record.tree.body:
-                record.namespace = states[0].variables
-                flow = Flow()
-                for state in states:
-                    flow_of = self.run_statement(statement, state)
-                    flow.normal += flow_of.normal
-                    flow.take_ends(flow_of)
-                if not flow.normal:
-                    record.open = record.open or not isinstance(statement, ast.Raise)
-                    break
-                states = merge(flow.normal, "")
+            with (
+                self.handlers.none(),
+                self.values.within(Frame(record, is_module=True)),
+                self.budget.apart(MODULE_STEPS),
+            ):
+                for statement in record.tree.body:
+                    record.namespace = states[0].variables
+                    flow = Flow()
+                    for state in states:
+                        flow_of = self.run_statement(statement, state)
+                        flow.normal += flow_of.normal
+                        flow.take_ends(flow_of)
+                    if not flow.normal:
+                        record.open = record.open or not isinstance(statement, ast.Raise)
+                        break
+                    states = merge(flow.normal, "")
         except (BudgetExceeded, RecursionError):
             record.open = True
         finally:
             record.namespace = _namespace(states)
-            self.handlers, self.running = handlers, running
-            if outer is not None:
-                self.frame = outer
+            self.calls.running = running
 
     def evaluate_in(self, record: Record, node: ast.expr) -> Value:
         """Return the value of an expression at the end of a module."""
-        outer = getattr(self, "frame", None)
-        self.frame = Frame(record, "evaluate")
-        try:
-            return self.eval(node, State())
-        except Raised:
-            return UNKNOWN
-        finally:
-            if outer is not None:
-                self.frame = outer
+        with self.values.within(Frame(record, "evaluate")):
+            try:
+                return self.values.eval(node, State())
+            except Raised:
+                return UNKNOWN
+
+    def run_imports(self, record: Record, function: Function, nodes: list[ast.Import | ast.ImportFrom]) -> None:
+        """Check imports inside a function without running the rest of it."""
+        with self.values.within(Frame(record, function.qualname, function.owner)):
+            for node in nodes:
+                self.run_statement(node, State())
 
     # Statements
 
@@ -105,9 +134,9 @@ class Machine(FunctionRunner):
 
     def run_statement(self, node: ast.stmt, state: State) -> Flow:
         """Run one statement on one path."""
-        self.tick()
-        if self.frame.is_module and not self.frame.is_class_body:
-            self.frame.record.namespace = state.variables
+        self.budget.tick()
+        if self.values.frame.is_module and not self.values.frame.is_class_body:
+            self.values.frame.record.namespace = state.variables
         method = _STATEMENTS.get(type(node))
         try:
             if method is None:
@@ -123,19 +152,19 @@ class Machine(FunctionRunner):
         return Flow([state])
 
     def _value(self, node: ast.expr, state: State) -> Value:
-        return self.eval(node, state)
+        return self.values.eval(node, state)
 
     def _split_value(self, node: ast.expr | None, state: State) -> list[tuple[State, Value]]:
         """Evaluate an expression, one path for each side of a conditional expression."""
         if isinstance(node, ast.IfExp):
-            yes, no = self.branch(state, node.test)
+            yes, no = self.values.branch(state, node.test)
             found: list[tuple[State, Value]] = []
             for item in yes:
                 found += self._split_value(node.body, item)
             for item in no:
                 found += self._split_value(node.orelse, item)
             return found
-        return [(state, self.eval(node, state))]
+        return [(state, self.values.eval(node, state))]
 
     def _assign(self, node: ast.Assign, state: State) -> Flow:
         flow = Flow()
@@ -146,17 +175,21 @@ class Machine(FunctionRunner):
         return flow
 
     def _set(self, target: ast.expr, value: Value, state: State, source: ast.expr | None) -> None:
-        self.assign(target, value, state, source)
-        if isinstance(target, ast.Name) and target.id in self.frame.declared_global and not self.frame.is_module:
-            self.frame.record.namespace[target.id] = value
+        self.values.assign(target, value, state, source)
+        if (
+            isinstance(target, ast.Name)
+            and target.id in self.values.frame.declared_global
+            and not self.values.frame.is_module
+        ):
+            self.values.frame.record.namespace[target.id] = value
 
     def _annotated(self, node: ast.AnnAssign, state: State) -> Flow:
         if node.value is not None:
-            self._set(node.target, self.eval(node.value, state), state, node.value)
+            self._set(node.target, self.values.eval(node.value, state), state, node.value)
         return Flow([state])
 
     def _augmented(self, node: ast.AugAssign, state: State) -> Flow:
-        value = self.eval(ast.BinOp(_loaded(node.target), node.op, node.value), state)
+        value = self.values.eval(ast.BinOp(_loaded(node.target), node.op, node.value), state)
         self._set(node.target, value, state, None)
         return Flow([state])
 
@@ -164,7 +197,7 @@ class Machine(FunctionRunner):
         for target in node.targets:
             if isinstance(target, ast.Subscript):
                 path = dotted(target.value)
-                base, key = self.eval(target.value, state), self.eval(target.slice, state)
+                base, key = self.values.eval(target.value, state), self.values.eval(target.slice, state)
                 if path is not None and isinstance(base, Mapping):
                     known = isinstance(key, Const) and isinstance(key.value, str)
                     state.bind(
@@ -179,7 +212,7 @@ class Machine(FunctionRunner):
 
     def _raise(self, node: ast.Raise, state: State) -> Flow:
         if node.exc is not None:
-            self.eval(node.exc, state)
+            self.values.eval(node.exc, state)
         name = (dotted(node.exc) or "Exception").rpartition(".")[2] if node.exc is not None else ""
         return Flow(raised=[(state, Raised(name))])
 
@@ -187,15 +220,15 @@ class Machine(FunctionRunner):
         return Flow(left=[state])
 
     def _global(self, node: ast.Global, state: State) -> Flow:
-        self.frame.declared_global.update(node.names)
+        self.values.frame.declared_global.update(node.names)
         return Flow([state])
 
     def _assert(self, node: ast.Assert, state: State) -> Flow:
-        value = self.eval(node.test, state)
+        value = self.values.eval(node.test, state)
         if truth(value) is False and isinstance(value, Const) and value.of_version:
             self._refuse(node, node.test, value.of_version, state)
         known = set(state.facts)
-        yes, _ = self.branch(state, node.test)
+        yes, _ = self.values.branch(state, node.test)
         for item in yes:
             item.asserted |= frozenset(item.facts.keys() - known)
         return Flow(yes) if yes else Flow(raised=[(state, Raised("AssertionError"))])
@@ -208,20 +241,22 @@ class Machine(FunctionRunner):
             (item for item in environment.packages.values() if environment.release_of(distribution) == item.release),
             None,
         )
-        construction = self.frame.scope.endswith("__init__") or self.frame.is_module
+        construction = self.values.frame.scope.endswith("__init__") or self.values.frame.is_module
         if package is None or not construction or state.conditions() or state.unknown:
             return
         text = ast.unparse(test)
         message = f"the caller refuses `{package.release}`: `{text}` does not hold"
-        self.fail(self.frame, node, state, Violation(Kind.VERSION_REFUSED, text, text, message, package.name))
+        self.handlers.fail(
+            self.values.frame, node, state, Violation(Kind.VERSION_REFUSED, text, text, message, package.name)
+        )
 
     def _if(self, node: ast.If, state: State) -> Flow:
         before = state.unknown
-        value = self.eval(node.test, state) if node.body and isinstance(node.body[-1], ast.Raise) else UNKNOWN
+        value = self.values.eval(node.test, state) if node.body and isinstance(node.body[-1], ast.Raise) else UNKNOWN
         if truth(value) is True and isinstance(value, Const) and value.of_version:
             opposite = ast.UnaryOp(ast.Not(), node.test)
             self._refuse(node, opposite, value.of_version, state)
-        yes, no = self.branch(state, node.test)
+        yes, no = self.values.branch(state, node.test)
         result = self.run_block(node.body, yes)
         other = self.run_block(node.orelse, no)
         result.take_ends(other)
@@ -229,7 +264,7 @@ class Machine(FunctionRunner):
         return result
 
     def _while(self, node: ast.While, state: State) -> Flow:
-        yes, no = self.branch(state, node.test)
+        yes, no = self.values.branch(state, node.test)
         always = isinstance(node.test, ast.Constant) and bool(node.test.value)
         body = self.run_block(node.body, yes)
         after = [*body.normal, *body.left, *([] if always else no)]
@@ -242,7 +277,7 @@ class Machine(FunctionRunner):
         return body
 
     def _for(self, node: ast.For | ast.AsyncFor, state: State) -> Flow:
-        source = self.eval(node.iter, state)
+        source = self.values.eval(node.iter, state)
         if isinstance(source, Sequence) and len(source.items) <= UNROLLED:
             rounds: list[Value] = list(source.items)
         else:
@@ -252,7 +287,7 @@ class Machine(FunctionRunner):
         skipped = [state.fork()] if not isinstance(source, Sequence) else []
         for item in rounds:
             for current in states:
-                self.assign(node.target, item, current)
+                self.values.assign(node.target, item, current)
             flow = self.run_block(node.body, states)
             states = merge([*flow.normal, *flow.left], state.unknown)
             flow.left = []
@@ -269,9 +304,9 @@ class Machine(FunctionRunner):
     def _with(self, node: ast.With | ast.AsyncWith, state: State) -> Flow:
         suppressed: list[str] = []
         for item in node.items:
-            value = self.eval(item.context_expr, state)
+            value = self.values.eval(item.context_expr, state)
             if item.optional_vars is not None:
-                self.assign(item.optional_vars, value if not isinstance(value, Instance) else UNKNOWN, state)
+                self.values.assign(item.optional_vars, value if not isinstance(value, Instance) else UNKNOWN, state)
             if isinstance(item.context_expr, ast.Call) and (dotted(item.context_expr) or "").endswith("suppress"):
                 suppressed += [(dotted(name) or "").rpartition(".")[2] for name in item.context_expr.args]
         if not suppressed:
@@ -284,11 +319,8 @@ class Machine(FunctionRunner):
         self, body: list[ast.stmt], state: State, handlers: list[frozenset[str]]
     ) -> tuple[Flow, list[tuple[State, Raised, int]]]:
         """Run a block under handlers; return its flow, and what each handler caught."""
-        self.handlers.append(handlers)
-        try:
+        with self.handlers.guarding(handlers):
             flow = self.run_block(body, [state])
-        finally:
-            self.handlers.pop()
         caught: list[tuple[State, Raised, int]] = []
         escaped: list[tuple[State, Raised]] = []
         for item, raised in flow.raised:
@@ -314,7 +346,7 @@ class Machine(FunctionRunner):
             flow = self.run_block(handler.body, [item])
             if isinstance(raised, Caught) and not flow.normal and not flow.returned and not flow.left and flow.raised:
                 try:
-                    self.fail(raised.frame, raised.node, raised.state, raised.violation)
+                    self.handlers.fail(raised.frame, raised.node, raised.state, raised.violation)
                 except Raised as again:
                     flow.raised = [(item, again)]
             result.normal += flow.normal
@@ -327,7 +359,7 @@ class Machine(FunctionRunner):
         return result
 
     def _match(self, node: ast.Match, state: State) -> Flow:
-        self.eval(node.subject, state)
+        self.values.eval(node.subject, state)
         result = Flow()
         for case in node.cases:
             branch = state.fork()
@@ -345,7 +377,7 @@ class Machine(FunctionRunner):
 
     def _import(self, node: ast.Import, state: State) -> Flow:
         for alias in node.names:
-            value = self.import_module(alias.name, node, state)
+            value = self.values.import_module(alias.name, node, state)
             if alias.asname:
                 state.bind(alias.asname, value)
                 continue
@@ -354,7 +386,7 @@ class Machine(FunctionRunner):
         return Flow([state])
 
     def _import_from(self, node: ast.ImportFrom, state: State) -> Flow:
-        record = self.frame.record
+        record = self.values.frame.record
         module = record.absolute(node.module, node.level)
         if module == "__future__":
             return Flow([state])
@@ -366,31 +398,31 @@ class Machine(FunctionRunner):
             name = alias.asname or alias.name
             if package is None:
                 if self.program.is_absent(module):
-                    self.raise_if_caught("ModuleNotFoundError")
+                    self.handlers.raise_if_caught("ModuleNotFoundError")
                 value: Value = FALSE if alias.name == "TYPE_CHECKING" else External(f"{module}.{alias.name}")
             elif package is record.package:
                 value = Imported(module, alias.name)
                 self.imports.setdefault(module, []).append(self._own_import())
                 self.imports.setdefault(f"{module}.{alias.name}", []).append(self._own_import())
             else:
-                found = self.checker.import_name(self.frame, module, alias.name, node, state)
+                found = self.checker.import_name(self.values.frame, module, alias.name, node, state)
                 value = found if found is not None else UNKNOWN
             self._set(ast.Name(name, ast.Store()), value, state, None)
         return Flow([state])
 
     def _own_import(self) -> OwnImport:
-        guarded = any(catches(names, "ImportError") for group in self.handlers for names in group)
-        return OwnImport(self.frame.record.name, self.frame.is_module, guarded)
+        guarded = self.handlers.catches("ImportError")
+        return OwnImport(self.values.frame.record.name, self.values.frame.is_module, guarded)
 
     def _star(self, module: str, state: State) -> None:
         record = self.program.record(module)
         if record is None or record.status == "running":
             if (
-                (self.frame.is_module and self.program.package(module) is not None)
+                (self.values.frame.is_module and self.program.package(module) is not None)
                 or not module
-                or (self.frame.is_module and not module.startswith(("typing", "collections", "abc", "types")))
+                or (self.values.frame.is_module and not module.startswith(("typing", "collections", "abc", "types")))
             ):
-                self.frame.record.open = True
+                self.values.frame.record.open = True
             return
         listed = record.namespace.get("__all__")
         names = (
@@ -400,16 +432,16 @@ class Machine(FunctionRunner):
         for name in names:
             state.bind(name, Imported(module, name))
         if record.open or record.lazy:
-            self.frame.record.open = True
+            self.values.frame.record.open = True
 
     # Definitions
 
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, state: State) -> Flow:
         for default in [*node.args.defaults, *(item for item in node.args.kw_defaults if item is not None)]:
-            self.eval(default, state)
-        function = function_value(self.frame, node, state)
-        if self.frame.is_module or self.frame.is_class_body:
-            self.functions.setdefault(self.frame.record.name, []).append(function)
+            self.values.eval(default, state)
+        function = function_value(self.values.frame, node, state)
+        if self.values.frame.is_module or self.values.frame.is_class_body:
+            self.functions.setdefault(self.values.frame.record.name, []).append(function)
         else:
             self.nested.append(function)
         value: Value = function
@@ -423,9 +455,9 @@ class Machine(FunctionRunner):
         return Flow([state])
 
     def _class(self, node: ast.ClassDef, state: State) -> Flow:
-        record = self.frame.record
-        bases = tuple(self.eval(item, state) for item in node.bases)
-        name = qualified(self.frame, node.name)
+        record = self.values.frame.record
+        bases = tuple(self.values.eval(item, state) for item in node.bases)
+        name = qualified(self.values.frame, node.name)
         info = record.classes.get((name, node.lineno))
         if info is None:
             info = ClassInfo(record.name, name, node.lineno, node, bases)
@@ -433,13 +465,10 @@ class Machine(FunctionRunner):
         for decorator in node.decorator_list:
             if (dotted(decorator) or "").rpartition(".")[2] not in ACCEPTED_CLASS_DECORATORS:
                 info.dynamic = True
-        outer = self.frame
+        outer = self.values.frame
         closure = outer.closure if outer.is_module else dict(outer.closure or {}) | state.variables
-        self.frame = Frame(record, name, info, closure, outer.is_module, True)
-        try:
+        with self.values.within(Frame(record, name, info, closure, outer.is_module, True)):
             flow = self.run_block(node.body, [State()])
-        finally:
-            self.frame = outer
         if flow.normal:
             info.attributes = dict(join_all(flow.normal, "").variables)
         else:

@@ -24,6 +24,9 @@ ASSUMED_PRESENT = frozenset(
      "accelerate", "datasets", "pydantic", "psutil", "sentencepiece", "torchvision", "scipy", "pandas", "PIL"}
 )  # fmt: skip
 
+#: In a part of an environment these count as present too: callers switch whole code paths off without them.
+OFTEN_PRESENT = frozenset({"flash_attn"})
+
 
 @dataclass
 class Record:
@@ -71,6 +74,8 @@ class Program:
         self.readable = readable
         self.records: dict[str, Record | None] = {}
         self.texts: dict[str, bytes | None] = {}
+        self.split: dict[str, list[bytes]] = {}
+        self.listed: dict[str, dict[str, list[str]]] = {}
         self.families: dict[str, bool] = {}
         self.execute: Callable[[Record], None] = _not_connected
 
@@ -79,10 +84,17 @@ class Program:
         package = self.environment.package_of(module)
         return package if package is not None and self.readable(package) else None
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether this is the whole environment of a job: without torch it is a part of one, and more may be there."""
+        return "torch" in self.environment.packages or "torch" in self.environment.releases
+
     def is_absent(self, module: str) -> bool:
         """Tell whether a top-level package is surely not installed."""
         top = module.partition(".")[0]
         if top in self.environment.packages or top in ASSUMED_PRESENT or top in STANDARD_LIBRARY:
+            return False
+        if top in OFTEN_PRESENT and not self.is_complete:
             return False
         # A compiled part of an installed package: `flash_attn_2_cuda` of `flash_attn`, absent from a source archive.
         return _COMPILED_PART.search(top) is None or not any(
@@ -91,7 +103,10 @@ class Program:
 
     def is_distribution_absent(self, name: str) -> bool:
         """Tell whether a distribution is surely not installed."""
-        return self.environment.release_of(name) is None and normalized(name).replace("-", "_") not in ASSUMED_PRESENT
+        top = normalized(name).replace("-", "_")
+        if top in OFTEN_PRESENT and not self.is_complete:
+            return False
+        return self.environment.release_of(name) is None and top not in ASSUMED_PRESENT
 
     def record(self, module: str) -> Record | None:
         """Return a module of a readable package, run; None where there is no such file."""
@@ -128,6 +143,8 @@ class Program:
         names: set[str] = set()
         for function in walk(record.tree):
             if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            if b"global " not in self.lines(record.name, function):
                 continue
             declared = {name for node in walk(function) if isinstance(node, ast.Global) for name in node.names}
             if not declared:
@@ -208,6 +225,13 @@ class Program:
             readable = source is not None and not source.compiled and source.path.is_file()
             self.texts[module] = self.environment.read(source.path, module) if source is not None and readable else None
         return self.texts[module]
+
+    def lines(self, module: str, node: ast.AST) -> bytes:
+        """Return the lines of a definition in a module."""
+        if module not in self.split:
+            self.split[module] = (self.text(module) or b"").split(b"\n")
+        first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 1
+        return b"\n".join(self.split[module][first - 1 : last])
 
     def force(self, value: Value, hops: int = 0) -> Value:
         """Resolve an imported name to what it is; unknown where it cannot be."""
@@ -343,22 +367,28 @@ class Program:
             return record.listed
         assert record.tree is not None
         found = {text: "" for text in self._spelled(record) if text.isidentifier()}
-        folder = record.source.path.parent
-        for path in self.environment.files(record.package):
-            if folder not in path.parents:
-                continue
-            try:
-                text = path.read_bytes()
-            except OSError:
-                continue
-            module = self.environment.module_name(record.package, path)
-            for match in _ALL.finditer(text):
-                for name in _QUOTED.findall(match.group(1)):
-                    found.setdefault(name.decode("ascii", "replace"), module)
-            for match in _EXPORT.finditer(text):
-                found.setdefault(match.group(1).decode("ascii", "replace"), module)
+        prefix = f"{record.name}."
+        for module, names in self._listed(record.package).items():
+            if module == record.name or module.startswith(prefix):
+                for name in names:
+                    found.setdefault(name, module)
         record.listed = found
         return found
+
+    def _listed(self, package: Package) -> dict[str, list[str]]:
+        """Return the names that each module of a package lists in `__all__` or exports by a decorator."""
+        if package.name not in self.listed:
+            modules: dict[str, list[str]] = {}
+            for path in self.environment.files(package):
+                text = self.environment.peek(path)
+                names = [name for match in _ALL.finditer(text) for name in _QUOTED.findall(match.group(1))]
+                if b"@export" in text or b"@requires" in text:
+                    names += [match.group(1) for match in _EXPORT.finditer(text)]
+                if names:
+                    module = self.environment.module_name(package, path)
+                    modules[module] = [name.decode("ascii", "replace") for name in names]
+            self.listed[package.name] = modules
+        return self.listed[package.name]
 
 
 _ALL = re.compile(rb"^__all__\s*(?::[^=\n]*)?\+?=\s*[\[(](.*?)[\])]", re.S | re.M)

@@ -43,7 +43,7 @@ class Signature:
         return Signature(rest, self.var_positional, self.var_keyword, self.also_accepted, self.text)
 
     def accepts(self, keyword: str) -> bool:
-        """Tell whether a keyword may be passed."""
+        """Return whether a keyword may be passed."""
         if self.var_keyword or keyword in self.also_accepted:
             return True
         return any(item.name == keyword and not item.positional_only for item in self.parameters)

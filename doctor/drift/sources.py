@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .findings import Notice, Release
+from .stack import STACK
 
 #: A larger file is generated code, and takes seconds and hundreds of megabytes to parse.
 FILE_LIMIT = 3 * 2**20
@@ -60,25 +61,38 @@ class Package:
     release: Release
     is_code: bool = False
     """A folder of the user's own code rather than an installed package."""
+    is_flat: bool = False
+    """Files in folders below do not belong to it."""
     files_cache: list[Path] | None = field(default=None, repr=False)
 
 
 class Environment:
     """The importable packages of some search paths."""
 
-    def __init__(self, paths: Sequence[Path], *, code: Sequence[Path] = (), overlay: Sequence[Path] = ()) -> None:
-        """Index `paths` (site-packages folders), with `overlay` folders in front of them and `code` folders beside.
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        *,
+        code: Sequence[Path] = (),
+        models: Sequence[Path] = (),
+        overlay: Sequence[Path] = (),
+    ) -> None:
+        """Index `paths` (site-packages folders), with `overlay` folders in front of them.
 
+        `code` are folders of the user's own code, `models` folders of which only the files in them count.
         A package in an overlay hides the installed one of the same name, and so does its distribution.
         """
         self.notices: list[Notice] = []
         self.packages: dict[str, Package] = {}
         self.releases: dict[str, Release] = {}
-        self.paths = [*overlay, *paths]
-        for path in self.paths:
+        self.installed, self.overlay = tuple(paths), tuple(overlay)
+        self.code, self.models = tuple(code), tuple(models)
+        for path in (*overlay, *paths):
             self._index(path)
         for folder in code:
-            self._index_code(folder)
+            self._index_code(folder, False)
+        for folder in models:
+            self._index_code(folder, True)
 
     def _index(self, path: Path) -> None:
         try:
@@ -110,7 +124,7 @@ class Environment:
         name = normalized(top)
         return self.releases.get(name) or self.releases.get(f"{name}-core") or Release(name)
 
-    def _index_code(self, folder: Path) -> None:
+    def _index_code(self, folder: Path, is_flat: bool) -> None:
         root = folder.resolve()
         if not root.is_dir():
             self.notices.append(Notice(str(folder), "is no folder"))
@@ -118,7 +132,7 @@ class Environment:
         name = re.sub(r"\W", "_", root.name) or "code"
         while name in self.packages:
             name += "_"
-        self.packages[name] = Package(name, root, root.parent, Release(str(folder)), is_code=True)
+        self.packages[name] = Package(name, root, root.parent, Release(str(folder)), True, is_flat)
 
     def release_of(self, distribution: str) -> Release | None:
         """Return the installed release of a distribution, by any spelling of its name."""
@@ -182,6 +196,8 @@ class Environment:
                 if entry.name in NOT_FOLLOWED or (package.is_code and entry.name.startswith(".")):
                     continue
                 if entry.is_dir(follow_symlinks=False):
+                    if package.is_flat:
+                        continue
                     virtual = package.is_code and (Path(entry.path) / "pyvenv.cfg").is_file()
                     if depth < FOLDER_DEPTH and not virtual:
                         waiting.append((Path(entry.path), depth + 1))
@@ -223,6 +239,13 @@ class Environment:
             self.notices.append(Notice(subject, f"skipped: {error.strerror or error}"))
             return None
 
+    def peek(self, path: Path) -> bytes:
+        """Return the bytes of a file to search in; nothing, without a notice, where it cannot be read."""
+        try:
+            return path.read_bytes() if path.stat().st_size <= FILE_LIMIT else b""
+        except OSError:
+            return b""
+
     def parse(self, path: Path, subject: str) -> Parsed | None:
         """Return the syntax tree of a file; None, with a notice, where there is none."""
         data = self.read(path, subject)
@@ -244,6 +267,11 @@ class Environment:
             self.notices.append(Notice(subject, "skipped: nested too deeply"))
             return None
         return Parsed(tree, b"global " in data)
+
+
+def is_readable(package: Package) -> bool:
+    """Tell whether a package is part of the stack, or the user's own code."""
+    return package.is_code or package.release.name in STACK
 
 
 def _name_of(entry: os.DirEntry[str]) -> str:

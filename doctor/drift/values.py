@@ -26,6 +26,8 @@ class Unknown(Value):
 
 
 UNKNOWN = Unknown()
+#: Unknown, and the same for every workload.
+UNKNOWN_HERE = Unknown(environment=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,8 @@ class Function(Value):
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda = field(compare=False, repr=False)
     owner: ClassInfo | None = field(default=None, compare=False, repr=False)
     closure: MappingType[str, Value] | None = field(default=None, compare=False, repr=False)
+    is_method: bool = field(default=False, compare=False)
+    """Defined in the body of a class, whose instance it takes first; functions inside it are not."""
 
     @property
     def symbol(self) -> str:
@@ -249,7 +253,8 @@ def alternatives(value: Value) -> tuple[Value, ...]:
 
 def carries(value: Value, depth: int = 3) -> bool:
     """Tell whether a value is worth keeping apart: functions, classes, modules, versions and what contains them."""
-    if isinstance(value, (Unknown, Const)):
+    kind = value.__class__
+    if kind is Unknown or kind is Const:
         return False
     if isinstance(value, Sequence):
         return depth > 0 and any(carries(item, depth - 1) for item in value.items)

@@ -10,6 +10,7 @@ _CALLS = {
     "torch_sdpa": "torch.nn.functional.scaled_dot_product_attention",
     "flash_attn": "flash_attn.flash_attn_func",
     "xformers": "xformers.ops.memory_efficient_attention",
+    "flex_attention": "torch.nn.attention.flex_attention.flex_attention",
     "transformer_engine": "transformer_engine.pytorch.DotProductAttention",
 }
 

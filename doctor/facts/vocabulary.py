@@ -46,7 +46,7 @@ MASKS = (
 )  # fmt: skip
 FRAMEWORKS = (
     "transformer_engine", "torch_sdpa", "transformers", "flash_attn", "xformers", "sageattention", "megatron", "xtuner",
-    "vllm", "sglang",
+    "vllm", "sglang", "flex_attention",
 )  # fmt: skip
 
 TERMS: dict[str, Term] = _terms(
@@ -58,6 +58,7 @@ TERMS: dict[str, Term] = _terms(
     ("torch.cuda", VERSION, "CUDA the torch build was made for; absent for a CPU build"),
     ("torch.cxx11_abi", BOOLEAN, "torch was built with the C++11 ABI"),
     ("torch.arch_list", LIST, "SM architectures that torch has code for: 8.0, 9.0 …"),
+    ("torch.exports_on_record", TEXT, "the build of this torch release whose exports are on record, as 2.8.0+cu128"),
     ("torch.git_version", TEXT, "commit of the torch build"),
     ("xformers.cuda", VERSION, "CUDA the xFormers build was made for; absent for a build without"),
     ("toolkit.nvcc", VERSION, "the CUDA compiler that a build will find; absent where there is none"),
@@ -69,6 +70,13 @@ TERMS: dict[str, Term] = _terms(
     ("cudnn.copies", LIST, "every cuDNN present, as `version path`"),
     ("cudnn.te_version", VERSION, "the cuDNN that TransformerEngine will load by its own search"),
     ("cudnn.te_path", TEXT, "the file of the cuDNN that TransformerEngine will load"),
+    ("binaries.unloadable", LIST, "compiled files that do not load, of packages without a rule of their own"),
+    ("binaries.torch_problem", TEXT, "why torch's own libraries do not load, by their files"),
+    ("files.owned_twice", LIST, "files that two installed distributions list with different content"),
+    ("files.changed", LIST, "installed files whose size or content is not what their distribution lists"),
+    ("loader.torch_cudnn_folders", LIST, "folders from which torch's process loads cuDNN's libraries"),
+    ("loader.te_cudnn_folders", LIST, "those folders once TransformerEngine is imported after torch"),
+    ("loader.one_cudnn", TEXT, "the change of variables after which torch and TransformerEngine load one cuDNN"),
     ("driver.version", VERSION, "the NVIDIA kernel driver"),
     ("driver.cuda", VERSION, "the newest CUDA that the driver supports"),
     ("gpu.sm", SM, "compute capability, as 8.0, 9.0 …"),
@@ -175,6 +183,11 @@ _FAMILIES: tuple[tuple[re.Pattern[str], FactKind, str, bool], ...] = tuple(
         (r"env\.[A-Za-z_][A-Za-z0-9_]*", TEXT, "an environment variable; absent = unset", False),
         (r"[a-z0-9]+(-[a-z0-9]+)*\.version", VERSION, "installed version of that distribution", False),
         (r"[a-z0-9]+([-.][a-z0-9_]+)*\.given", BOOLEAN, "that fact or distribution was read, not inferred", True),
+        (r"[a-z0-9]+(-[a-z0-9]+)*\.loads", BOOLEAN, "its compiled files load next to the installed torch", False),
+        (r"[a-z0-9]+(-[a-z0-9]+)*\.load_problem", TEXT, "why its compiled files do not load, by the files", False),
+        (r"[a-z0-9]+(-[a-z0-9]+)*\.gpu_code", LIST, "SM architectures its files have code for: 8.0, 9.0a …", False),
+        (r"[a-z0-9]+(-[a-z0-9]+)*\.fitting_torch", LIST,
+         "torch builds on record that export what its files need, as 2.8.0+cu128", False),
         (r"[a-z0-9]+(-[a-z0-9]+)*\.wheel", TEXT, "the wheel file it was installed from, by its direct_url.json", False),
         (r"[a-z][a-z0-9]*\.selected(_by_default)?", TEXT, "the backend that library will select; absent = none", True),
         (r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*\.(variant|step_variant|step_refusal)", TEXT, "its part that serves", True),

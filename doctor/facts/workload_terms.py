@@ -9,7 +9,7 @@ from typing import Any
 
 from doctor.model import ABSENT
 
-from .kinds import BOOLEAN, TEXT
+from .kinds import BOOLEAN, LIST, TEXT
 
 JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.seq_len_assumed", BOOLEAN, "seq_len_q is the longest the model takes, not what the job runs", (), False),
@@ -21,6 +21,8 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.left_padding", BOOLEAN, "the batch has rows that begin with padding", (), False),
     ("workload.torch_compile", BOOLEAN, "the model runs under torch.compile", (), False),
     ("workload.dynamic_shapes", BOOLEAN, "torch.compile sees lengths that change"),
+    ("workload.kernel_options", LIST, "flex_attention: kernel_options as NAME=VALUE: fwd_num_stages=2, BLOCK_M=64 …",
+     (), ABSENT),
     ("workload.sdpa_backend", TEXT, "the SDPA backend that the job pins with sdpa_kernel",
      ("flash", "efficient", "cudnn", "math"), ABSENT),
     ("workload.attention_backend", TEXT, "Megatron: --attention-backend",

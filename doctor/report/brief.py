@@ -62,7 +62,8 @@ def brief(report: Report, style: Style) -> str:
         numbered_fixes(page, report.fixes)
     else:
         _no_fix(page, report)
-    for note in report.notes[:_MOST_NOTES]:
+    unexpected = [note for note in report.notes if note not in report.expected]
+    for note in unexpected[:_MOST_NOTES]:
         page.say(note, lead="note:", look="note")
     closing_line(page, report)
     return page.text()
@@ -255,8 +256,8 @@ def closing_line(page: Page, report: Report) -> None:
     if skipped:
         why = _why_skipped(report)
         parts.append(f"{count(skipped)} skipped" + (f" ({why})" if why else ""))
-    errors = [finding.rule for finding in report.findings]
-    more = f"`attn-doctor rules show {errors[0]}`, " if errors else ""
+    first = report.findings[0] if report.findings else None
+    more = f"`attn-doctor rules show {first.rule}`, " if first is not None and not first.uses else ""
     page.say(f"{'; '.join(parts)}. More: {more}`-v`", look="dim")
 
 

@@ -81,8 +81,10 @@ def _lines(item: Finding) -> list[str]:
         lines.append(f"  defined at {item.definition}{signature}")
     if item.reach.value == "context_parallel":
         lines.append("  runs only with context parallelism")
-    elif item.reach.value in ("import", "on_demand"):
-        lines.append("  runs when the module is imported")
+    elif item.reach.value == "import":
+        lines.append("  runs when the package is imported")
+    elif item.reach.value == "on_demand":
+        lines.append("  runs on demand only")
     if item.conditions:
         lines.append(f"  when {' and '.join(f'`{_short(text)}`' for text in item.conditions[:4])}")
     history = item.history

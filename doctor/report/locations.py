@@ -62,9 +62,13 @@ def place_of_fact(fact: Fact) -> SourceLocation | None:
 def home_of(report: Report, finding: Finding) -> SourceLocation:
     """Return a file for every finding: where its cause is declared, else the file that states most of it.
 
-    In this order: the line of a pin; the model, workload or facts file that the evidence names; the first declared
-    line or file; the project's file; the facts file. Without any of them it is `pyproject.toml`, which need not exist.
+    In this order: a line of the user's own code; the line of a pin; the model, workload or facts file that the evidence
+    names; the first declared line or file; the project's file; the facts file. Without any of them it is
+    `pyproject.toml`, which need not exist.
     """
+    own = next((use for use in finding.uses if use.own_code), None)
+    if own is not None:
+        return SourceLocation(own.file, own.line, Fact("", None, ""))
     place = place_of(report, finding)
     if place is not None:
         return place

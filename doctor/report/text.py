@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from doctor.model import ChangeKind, Evidence, Finding, Fix, Report, Severity
+from doctor.model import ApiUse, ChangeKind, Evidence, Finding, Fix, Report, Severity
 
 from .brief import brief, closing_line, headline, numbered_fixes
 from .cases import MOST_MESSAGES, messages, readings, where
@@ -17,6 +17,7 @@ from .undetermined import count, lines, relevant
 
 #: Sources that read as half a sentence already.
 _SENTENCES = ("derived ", "assumed", "predicted ", "default")
+_MOST_USES = 6  # of one finding
 _MOST_GAPS = 12  # combinations of facts that rules lack
 _NO_WAY = "no release, variable or setting on record clears it without breaking something else"
 
@@ -150,6 +151,10 @@ def _details(page: Page, finding: Finding, report: Report | None) -> None:
             values = ", ".join(shown(fact.value, fact.key) for fact, _ in found)
             needs = f", needs {wanted}" if (wanted := needed(evidence)) else ""
             page.say(f"{evidence.key}: found {values}{needs}, different per case", indent=4, hang=6)
+    for use in finding.uses[:_MOST_USES]:
+        page.say(use_text(use), lead="at:", look="label", indent=2, hang=6)
+    if len(finding.uses) > _MOST_USES:
+        page.say(f"and {len(finding.uses) - _MOST_USES} more uses (`--format json` lists them all)", indent=2, hang=6)
     if finding.why:
         page.say(finding.why, lead="why:", look="label", indent=2, hang=7)
     confirmation_lines(page, finding)
@@ -161,6 +166,21 @@ def _details(page: Page, finding: Finding, report: Report | None) -> None:
     for number, source in enumerate(finding.references):
         lead = "sources:" if number == 0 else "        "
         page.line(f"  {lead} {source}", "dim")
+
+
+def use_text(use: ApiUse) -> str:
+    """Say where a use of another package breaks, and what is defined there."""
+    scope = f" in `{use.scope}`" if use.scope else ""
+    parts = [f"{use.file}:{use.line}{scope}: {use.message}"]
+    if use.definition is not None:
+        parts.append(f"defined at {use.definition}" + (f" as `{use.signature}`" if use.signature else ""))
+    if use.broken_since:
+        parts.append(f"broken since {use.broken_since}")
+    if use.works_again_in:
+        parts.append(f"works again in {use.works_again_in}")
+    if use.fixed_in:
+        parts.append(f"fixed in {use.fixed_in} of the caller")
+    return "; ".join(parts)
 
 
 def _evidence(evidence: Evidence) -> str:

@@ -16,7 +16,6 @@ import logging
 import os
 import stat
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +25,7 @@ from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
 from doctor.facts import vocabulary
 from doctor.model import ABSENT
+from doctor.util.cache_file import cache_folder, read_cache, write_cache
 from doctor.util.resources import rules_dir
 
 from . import schema
@@ -34,7 +34,6 @@ from .schema import read_file
 LOGGER = logging.getLogger(__name__)
 
 FORMAT = 6  # of the cache file
-MAX_BYTES = 64 * 1024 * 1024
 _RACY = 50_000_000  # ns: a file written this shortly before may be written again within one tick of its clock
 
 Body = tuple[str, str, str, dict[str, Any]]  # kind (library | rule), library name, path, content
@@ -172,65 +171,33 @@ def _key(files: list[Stamp]) -> str:
 
 
 def _cache_file(folders: tuple[Path, ...]) -> Path | None:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache")).expanduser()
-    if not base.is_absolute():
+    base = cache_folder()
+    if base is None:
         return None
     # Folders that share a name cost a rebuild and no more: the key covers every file.
     name = hashlib.sha256("\0".join(map(str, folders)).encode(errors="surrogateescape")).hexdigest()[:16]
-    return base / "attn-doctor" / f"rules-{name}.json"
+    return base / f"rules-{name}.json"
 
 
 def _read(cache: Path, key: str) -> CompiledRules | None:
     """Return what the cache holds for exactly this key; None for a stale, damaged, foreign or missing one."""
-    try:
-        descriptor = os.open(cache, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    except (OSError, ValueError):
+    found = read_cache(cache, key)
+    if found is None:
         return None
     try:
-        with os.fdopen(descriptor, "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if not _trusted(status) or status.st_size > MAX_BYTES:
-                return None
-            head, _, content = stream.read(MAX_BYTES).partition(b"\n")
-        header = json.loads(head)
-        if header["key"] != key or header["digest"] != _digest(content):
-            return None
-        index, libraries, *texts = content.decode("ascii").split("\n")
+        index, libraries, *texts = found[1].decode("ascii").split("\n")
         sections = [
             Section(str(library), version_key, tuple(ids), text)
             for (library, version_key, ids), text in zip(json.loads(index), texts, strict=True)
         ]
         described = tuple((str(name), dict(body)) for name, body in json.loads(libraries))
-        return CompiledRules(str(header["version"]), described, tuple(sections))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
+        return CompiledRules(str(found[0]["version"]), described, tuple(sections))
+    except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
         return None
 
 
-def _trusted(status: os.stat_result) -> bool:
-    """Return whether a file is regular, ours, and not writable by others."""
-    if not stat.S_ISREG(status.st_mode):
-        return False
-    return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def _store(cache: Path, key: str, compiled: CompiledRules) -> None:
-    """Write the cache so that a reader sees all of it or none, also while another process writes it."""
     index = json.dumps([(item.library, item.version_key, item.ids) for item in compiled.sections])
     libraries = json.dumps(compiled.libraries, separators=(",", ":"))
     content = "\n".join((index, libraries, *(item.text for item in compiled.sections))).encode("ascii")
-    header = json.dumps({"key": key, "version": compiled.version, "digest": _digest(content)}).encode("ascii")
-    temporary = cache.with_name(f"{cache.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(header + b"\n" + content)
-        temporary.replace(cache)
-    except (OSError, ValueError) as problem:  # a read-only home or a full disk costs time, not the diagnosis
-        LOGGER.debug("cannot write the cache of the rules: %s", problem)
-        with suppress(OSError, ValueError):
-            temporary.unlink(missing_ok=True)
+    write_cache(cache, key, content, version=compiled.version)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from doctor.facts.vocabulary import term
 from doctor.model import (
     ABSENT,
     SEVERITIES,
@@ -21,7 +22,7 @@ from doctor.model import (
 )
 
 from .backends import Predictor, order_that_counts
-from .conditions import parse_conditions
+from .conditions import Condition, parse_conditions
 from .messages import PLACEHOLDER, interpolate, missing_keys
 from .resolver import FactResolver
 from .rule import Rule, as_tuple
@@ -146,6 +147,8 @@ def all_alternatives(
 ) -> tuple[Remedy, ...]:
     """Return the rule's fixes, after those of the rules against the backends of the library `fix_reasons` names."""
     library = rule.body.get("fix_reasons")
+    index = rulebook.support.get(library) if library else None  # of all rules, also where few are evaluated
+    by_id = {item.id: item for item in index or ()}
     reasons = (
         reason.rule
         for prediction in predictions
@@ -154,7 +157,7 @@ def all_alternatives(
         if candidate.available is False
         for reason in candidate.reasons
     )
-    named = [rulebook.rules[name] for name in dict.fromkeys(reasons) if name in rulebook.rules]
+    named = [by_id[name] for name in dict.fromkeys(reasons) if name in by_id]
     found = [
         remedy
         for item in named
@@ -166,9 +169,14 @@ def all_alternatives(
 
 
 def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
-    """Return the rule's fixes with each `{fact.key}` of a range filled in; one that lacks a fact is left out."""
+    """Return the rule's fixes that apply here, with each `{fact.key}` of a range filled in.
+
+    One that lacks a fact is left out, and one whose conditions no change of it can meet.
+    """
     ways = []
     for way in rule.alternatives:
+        if way.when and _never_holds(parse_conditions(way.when), way, known):
+            continue
         keys = {key for text in way.require.values() for key in PLACEHOLDER.findall(text)}
         if any(known.value(key) in (None, ABSENT) for key in keys):
             continue
@@ -176,6 +184,17 @@ def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
             way = replace(way, require={name: interpolate(text, known) for name, text in way.require.items()})
         ways.append(way)
     return tuple(ways)
+
+
+def _never_holds(condition: Condition, way: Remedy, known: FactResolver) -> bool:
+    """Whether a condition is false on facts of the job that the fix leaves as they are: the model, not its backend."""
+    keys = {leaf.key for leaf in condition.leaves()}
+    changed = {key.removeprefix("workload.") for key in way.config}
+    fixed = all(
+        key.startswith("workload.") and not term(key).derived and key.removeprefix("workload.") not in changed
+        for key in keys
+    )
+    return fixed and condition.holds(known) is False
 
 
 def with_needs(evidence: tuple[Evidence, ...], needs: Mapping[str, str]) -> tuple[Evidence, ...]:

@@ -24,6 +24,9 @@ def unknown(key: str, source: str, lacks: Iterable[str]) -> Fact:
     return Fact(key, None, source, None, f"needs {', '.join(keys)}" if keys else "unknown", lacks=keys)
 
 
+_MOST_NAMED = 3  # sources of a derived fact that a problem names
+
+
 class FactResolver:
     """Facts plus all that follows from them; every look-up is answered once and remembered."""
 
@@ -94,7 +97,9 @@ class FactResolver:
                 value = derivation.compute(*(need.value for need in needs), *uses)
                 if value is not None:
                     return Fact(key, value, "derived from " + ", ".join(derivation.needs or derivation.uses))
-                problem = f"does not follow from {', '.join(derivation.needs + derivation.uses)}"
+                sources = derivation.needs + derivation.uses
+                more = " …" if len(sources) > _MOST_NAMED else ""
+                problem = f"not determined by {', '.join(sources[:_MOST_NAMED])}{more}"
             else:
                 problem = f"`{unknown.key}` is not known"
         if self._is_not_installed(key):
@@ -115,7 +120,7 @@ class FactResolver:
         return Fact(key, None, "nowhere", None, problem or "not given")
 
     def _is_given(self, name: str) -> bool:
-        """Whether a fact, or the version of a distribution, was read and does not follow from another one."""
+        """Whether a fact, or the version of a distribution, was read and is not derived from another one."""
         key = name if name in TERMS else f"{name}.version"
         self.look_up(key)  # where it is held back, so is this
         return self._given.value(key) not in (None, ABSENT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,7 +111,19 @@ class Rulebook:
     def only(self, ids: Iterable[str]) -> Rulebook:
         """The same with these rules alone to be judged; what backends are predicted by stays, and is shared."""
         kept = set(ids)
-        made = Rulebook({name: rule for name, rule in self.rules.items() if name in kept}, self.libraries, self.version)
+        return self.with_findings({name: rule for name, rule in self.rules.items() if name in kept})
+
+    def with_more(self, library: str, rules: Mapping[str, Rule]) -> Rulebook:
+        """The same with more rules, none of which predicts a backend."""
+        if not isinstance(self.rules, RuleTable):
+            return self.with_findings({**self.rules, **rules})
+        text = json.dumps([(rule.path, rule.body) for rule in rules.values()])
+        section = Section(library, None, tuple(rules), text)
+        return self.with_findings(RuleTable((*self.rules.sections, section)))
+
+    def with_findings(self, rules: Mapping[str, Rule]) -> Rulebook:
+        """The same with these rules, which differ from ours in findings alone: no backend is predicted by them."""
+        made = Rulebook(rules, self.libraries, self.version)
         tables = (  # expensive to make, and the same
             "implications", "support", "runtime", "refusals", "by_prefix", "decisions",
         )  # fmt: skip

@@ -85,7 +85,9 @@ class Causes:
         reads = set(reads)
         found = {"torch"} if any(_OF_TORCH.match(key) for key in reads) else set()
         for key in reads:
-            if key.endswith(".version"):
+            if key.endswith(".loads"):  # compiled files next to torch: either can change
+                found |= {key.removesuffix(".loads"), "torch"}
+            elif key.endswith(".version"):
                 name = key.removesuffix(".version")
                 owner = owner_of(name)
                 found |= {name} if owner is None else {owner, "torch"}  # for whose CUDA another owner's parts are

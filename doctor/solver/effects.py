@@ -18,6 +18,9 @@ from .cost import series
 from .environment import PackageSet
 
 SOURCE = "the proposed fix"
+#: Facts read from the compiled files of a package, and those that other packages change.
+_OF_LOADING = (".loads", ".load_problem")
+_OF_FILES = (*_OF_LOADING, ".gpu_code", ".fitting_torch")
 _CUDNN_WHEEL = re.compile(r"nvidia-cudnn-cu(\d\d)")
 
 
@@ -66,6 +69,9 @@ def _of_wheel(facts: Facts, known: FactResolver, stack: PackageSet, version: str
 
 def _outdated_facts(facts: Facts, known: FactResolver, stack: PackageSet, chosen: Mapping[str, str]) -> set[str]:
     stale = {key for key in facts if key.endswith((".selected", ".available"))}  # predictions of the old stack
+    stale |= {key for key in facts if key.endswith(_OF_FILES) and key.rpartition(".")[0] in chosen}
+    if any(name == "torch" or name.startswith("nvidia-") for name in chosen):  # other libraries to load next to
+        stale |= {key for key in facts if key.endswith(_OF_LOADING) or key.startswith("binaries.")}
     wheels = {name for name in chosen if _CUDNN_WHEEL.fullmatch(name)}
     torch = "torch" in chosen
     if torch:

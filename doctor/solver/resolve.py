@@ -176,7 +176,7 @@ def repairs_of(stack: PackageSet, clash: Clash, versions: Versions, chosen: Vers
 
 
 def _installer_moves(stack: PackageSet, clash: Clash, chosen: Versions) -> bool:
-    """A plain dependency that is not on record (numpy, tokenizers …) moves along by itself, unless it is pinned."""
+    """A plain dependency that is not on record (numpy, tokenizers …) follows by itself, unless it is pinned."""
     if clash.needs in stack.index or clash.needs in chosen or owner_of(clash.needs) or not stack.free(clash.needs):
         return False
     return re.fullmatch(r"==[^,*]+", clash.range) is None

@@ -262,7 +262,7 @@ def _oddness(case: Mapping[str, Any]) -> int:
 
 
 def _require_verdict(result: SweepResult) -> None:
-    """Raise NoDiagnosis if no case was judged: an empty sweep is no good news."""
+    """Raise NoDiagnosis if no case was judged: an empty sweep proves nothing."""
     totals = result.totals
     if totals.get(CaseVerdict.RIGHT) or any(totals.get(name) for name in BAD) or result.vanished:
         return

@@ -185,7 +185,7 @@ class _Pipe(io.RawIOBase):
                 self._last = time.monotonic()
                 buffer[: len(chunk)] = chunk
                 return len(chunk)
-            self._wait(WRITER_WAIT, "it is a pipe that nobody writes to")  # no byte, and poll reports no end either
+            self._wait(WRITER_WAIT, "it is a pipe without a writer")  # no byte, and poll reports no end either
 
     def _wait(self, patience: float | None, why: str) -> None:
         if patience is not None and time.monotonic() - self._last > patience:

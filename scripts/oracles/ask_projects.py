@@ -112,7 +112,7 @@ def answer(asked: Asked) -> dict[str, Any]:
         report = json.loads(done.stdout) if done.stdout else {}
     except ValueError:
         crash = "the answer is no JSON"
-    nothing = done.returncode == NO_DIAGNOSIS and "nothing of the attention stack" in done.stderr
+    nothing = done.returncode == NO_DIAGNOSIS and "no attention libraries" in done.stderr
     if "Traceback" in done.stderr or (done.returncode not in (0, 1, 2) and not nothing):
         crash = done.stderr[-2000:]
     elif done.returncode == 2 and not unread:

@@ -22,10 +22,10 @@ sys.path.insert(0, str(ROOT))
 from packaging.requirements import InvalidRequirement, Requirement  # noqa: E402
 from packaging.version import Version  # noqa: E402
 
-from doctor.drift.analysis import analyze_caller, is_readable  # noqa: E402
+from doctor.drift.analysis import analyze_caller  # noqa: E402
 from doctor.drift.collector import breaks  # noqa: E402
 from doctor.drift.download import fetch_release  # noqa: E402
-from doctor.drift.sources import Environment, normalized  # noqa: E402
+from doctor.drift.sources import Environment, is_readable, normalized  # noqa: E402
 from doctor.errors import DoctorError  # noqa: E402
 
 PAIRS = [

@@ -19,11 +19,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from doctor.drift.analysis import analyze_caller, is_readable
+from doctor.drift.analysis import analyze_caller
 from doctor.drift.collector import breaks
 from doctor.drift.download import fetch_release
 from doctor.drift.findings import Finding, PairVerdict
-from doctor.drift.sources import Environment, normalized
+from doctor.drift.sources import Environment, is_readable, normalized
 from doctor.errors import DoctorError
 
 KINDS = {

@@ -40,6 +40,7 @@ def main() -> int:
         path = PAGES / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    shutil.copytree(ROOT / "docs" / "assets", PAGES / "assets")
     print(
         f"{sum(1 for _ in PAGES.rglob('*.md'))} pages in {PAGES.relative_to(ROOT)}, {len(rulebook.rules)} of them rules"
     )
@@ -77,6 +78,8 @@ def _relinked(text: str, name: str) -> str:
         inside = target.resolve().relative_to(ROOT).as_posix()
         if re.fullmatch(r"rules/\w+/[A-Z]+\d+\.yaml", inside):
             return f"[{words}]({'../' * _page_name(name).count('/')}rules/{Path(inside).stem}.md)"
+        if inside.startswith("docs/assets/"):
+            return f"[{words}]({'../' * _page_name(name).count('/')}{inside.removeprefix('docs/')})"
         if inside not in MOVED and not (inside.startswith("docs/") and inside.endswith(".md")):
             return words if words.startswith("`") else f"{words} (`{inside}`)"
         depth = _page_name(name).count("/")

@@ -1,9 +1,12 @@
-"""Rebuild rules/index/api_history.json.gz: the interfaces of some callees over their releases.
+"""Rebuild rules/index/api_history.json.gz: interfaces of callees over their releases, and which callers break.
 
-    python scripts/release/refresh_api_history.py [--cache DIR] [--only NAME] [--releases N]
+    python scripts/release/refresh_api_history.py [--cache DIR] [--only NAME | --callers]
 
 The sources of each release come from pip (`pip download --no-deps`, never installed or built). Releases that are in the
 cache are not fetched again. Only what changes is written: a symbol has one entry for each release that changes it.
+
+`--callers` analyzes releases of some callers that are in the cache against some releases of their callee, and writes
+for each broken use the caller's release that fixes it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ import json
 import re
 import subprocess
 import sys
+from itertools import groupby
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +28,11 @@ sys.path.insert(0, str(ROOT))
 
 from packaging.version import Version  # noqa: E402
 
+from doctor.drift.analysis import analyze_caller  # noqa: E402
 from doctor.drift.classes import return_lengths  # noqa: E402
+from doctor.drift.collector import breaks  # noqa: E402
 from doctor.drift.download import fetch_release  # noqa: E402
+from doctor.drift.history import use_key  # noqa: E402
 from doctor.drift.signatures import signature_of  # noqa: E402
 from doctor.drift.sources import Environment  # noqa: E402
 from doctor.drift.values import Function  # noqa: E402
@@ -43,13 +51,64 @@ CALLEES: dict[str, tuple[str, re.Pattern[str]]] = {
 }  # fmt: skip
 
 
+#: Of these only the first and the last release of each minor version are read.
+BY_MINOR = {"transformers"}
+#: Caller, callee, and releases of the callee between which its interface changes.
+CALLERS = (
+    ("transformer-engine", "flash-attn", ("2.4.2", "2.5.8", "2.6.1", "2.6.3", "2.7.4.post1", "2.8.3")),
+    ("ring-flash-attn", "flash-attn", ("2.5.8", "2.6.3", "2.7.4.post1")),
+    ("yunchang", "flash-attn", ("2.5.8", "2.6.3", "2.7.4.post1")),
+    ("xtuner", "transformers", ("4.41.2", "4.43.4", "4.45.2", "4.47.1", "4.48.3")),
+)
+
+
 def releases_of(name: str, first: str) -> list[str]:
     """Return the final releases of a distribution, oldest first, from pip."""
     command = [sys.executable, "-m", "pip", "index", "versions", name, "--disable-pip-version-check"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     line = next(item for item in ended.stdout.splitlines() if item.startswith("Available versions:"))
     found = [Version(item.strip()) for item in line.partition(":")[2].split(",")]
-    return [str(item) for item in sorted(found) if item >= Version(first) and not item.is_prerelease]
+    kept = [item for item in sorted(found) if item >= Version(first) and not item.is_prerelease]
+    if name in BY_MINOR:
+        minors = [list(group) for _, group in groupby(kept, key=lambda item: item.release[:2])]
+        kept = [item for group in minors for item in dict.fromkeys((group[0], group[-1]))]
+    return [str(item) for item in kept]
+
+
+def breaks_of(job: tuple[str, str, str, str, str]) -> tuple[str, set[str]]:
+    """Return the release of a caller and the keys of its uses that one release of the callee breaks."""
+    caller, version, callee, release, cache = job
+    places = [fetch_release(caller, version, Path(cache)), fetch_release(callee, release, Path(cache))]
+    environment = Environment(places)
+    callees = [item for item in environment.packages.values() if item.release.name == callee]
+    mine = [item for item in environment.packages.values() if item.release.name == caller]
+    found = (item for package in mine for item in analyze_caller(environment, package, callees).findings)
+    return version, {use_key(item) for item in found if breaks(item)}
+
+
+def spans_of(caller: str, callee: str, against: tuple[str, ...], cache: Path) -> dict[str, list[list[str | None]]]:
+    """Return for each use the caller's releases that break, as (first broken, release that fixes it)."""
+    folders = (item.name.removeprefix(f"{caller}-") for item in cache.glob(f"{caller}-*"))
+    releases = sorted((item for item in folders if re.fullmatch(r"\d[\w.]*", item)), key=Version)
+    broken: dict[str, set[str]] = {}
+    with get_context("fork").Pool(1) as pool:
+        jobs = [(caller, version, callee, release, str(cache)) for version in releases for release in against]
+        for version, keys in pool.imap(breaks_of, jobs):
+            for key in keys:
+                broken.setdefault(key, set()).add(version)
+    spans: dict[str, list[list[str | None]]] = {}
+    for key, versions in sorted(broken.items()):
+        for index, version in enumerate(releases):
+            following = releases[index + 1] if index + 1 < len(releases) else None
+            if version in versions and (index == 0 or releases[index - 1] not in versions):
+                spans.setdefault(key, []).append([version, None])
+            if version in versions and following not in versions:
+                spans[key][-1][1] = following
+    return {key: found for key, found in spans.items() if any(fixed for _, fixed in found)}
+
+
+#: The shape of a module, class or variable.
+NAME: list[Any] = [None, None, 1, []]
 
 
 def symbols_of(place: Path, wanted: re.Pattern[str]) -> dict[str, Any]:
@@ -62,6 +121,7 @@ def symbols_of(place: Path, wanted: re.Pattern[str]) -> dict[str, Any]:
             if not wanted.fullmatch(module):
                 continue
             parsed = environment.parse(path, module)
+            found[module] = NAME
             for node in parsed.tree.body if parsed is not None else ():
                 _add(found, module, node, None)
     return found
@@ -78,7 +138,7 @@ def _add(found: dict[str, Any], prefix: str, node: ast.stmt, owner: str | None) 
         lengths = sorted(return_lengths(Function(prefix, node.name, node.lineno, node)))
         found[f"{prefix}.{node.name}"] = [required, accepted, int(signature.var_keyword), lengths]
     elif isinstance(node, ast.ClassDef):
-        found[f"{prefix}.{node.name}"] = [None, None, 1, []]
+        found[f"{prefix}.{node.name}"] = NAME
         for inner in node.body:
             _add(found, f"{prefix}.{node.name}", inner, node.name)
     elif isinstance(node, (ast.If, ast.Try)):
@@ -87,10 +147,10 @@ def _add(found: dict[str, Any], prefix: str, node: ast.stmt, owner: str | None) 
     elif isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Name):
-                found.setdefault(f"{prefix}.{target.id}", [None, None, 1, []])
+                found.setdefault(f"{prefix}.{target.id}", NAME)
     elif isinstance(node, ast.ImportFrom):
         for alias in node.names:
-            found.setdefault(f"{prefix}.{alias.asname or alias.name}", [None, None, 1, []])
+            found.setdefault(f"{prefix}.{alias.asname or alias.name}", NAME)
 
 
 def timelines(history: list[tuple[str, dict[str, Any]]]) -> dict[str, list[list[Any]]]:
@@ -113,15 +173,21 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--cache", type=Path, default=Path("/tmp/drift/src"))
     options.add_argument("--only", choices=sorted(CALLEES))
+    options.add_argument("--callers", action="store_true", help="only which releases of callers break")
     options.add_argument("--output", type=Path, default=ROOT / "rules" / "index" / "api_history.json.gz")
     chosen = options.parse_args()
     data: dict[str, Any] = {}
-    if chosen.only and chosen.output.is_file():
+    if chosen.output.is_file():
         with gzip.open(chosen.output, "rt", encoding="utf-8") as stream:
             data = json.load(stream)
     failed = 0
+    if chosen.callers:
+        for caller, callee, against in CALLERS:
+            spans = spans_of(caller, callee, against, chosen.cache)
+            data.setdefault("callers", {}).setdefault(caller, {})[callee] = spans
+            print(f"{caller} with {callee}: {len(spans)} uses are fixed by a later release")
     for name, (first, wanted) in CALLEES.items():
-        if chosen.only not in (None, name):
+        if chosen.callers or chosen.only not in (None, name):
             continue
         history: list[tuple[str, dict[str, Any]]] = []
         for release in releases_of(name, first):

@@ -156,7 +156,7 @@ class TestFiles:
 
     def test_a_file_that_declares_nothing_is_no_clean_bill(self, refused, tmp_path):
         (tmp_path / "requirements.txt").write_text("numpy\n")
-        assert "attention stack is declared" in refused("check", "--requirements", "requirements.txt", code=3)
+        assert "no attention libraries" in refused("check", "--requirements", "requirements.txt", code=3)
 
     @pytest.mark.parametrize("option", ["--facts", "--workload"])
     def test_a_folder_is_no_file(self, option, refused, tmp_path):

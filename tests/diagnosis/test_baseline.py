@@ -42,7 +42,7 @@ class TestOneCase:
         (project / "requirements.txt").write_text("# a line more\n# and another\n" + text)  # every line moves
         code, said = check(capsys, "--gpu", "h100", *JOB, "--baseline", "base.json")
         assert code == 0
-        assert said.out.startswith("OK: no new findings (2 known findings in the baseline; ")
+        assert said.out.startswith("OK: no new findings (2 known findings in the baseline); ")
         assert "2 baseline findings suppressed (`base.json`): TE103, FA054" in " ".join(said.out.split())
         assert "error TE103" not in said.out and "FAIL" not in said.out
 

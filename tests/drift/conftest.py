@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from doctor.drift.analysis import CallerResult, analyze_caller, is_readable
+from doctor.drift.analysis import analyze_caller
 from doctor.drift.collector import breaks
-from doctor.drift.findings import Finding
-from doctor.drift.sources import Environment
+from doctor.drift.findings import CallerResult, Finding
+from doctor.drift.sources import Environment, is_readable
 
 Files = dict[str, str]
 

@@ -355,3 +355,144 @@ def test_a_name_that_a_function_binds_is_not_the_one_of_the_module(pair):
             return {CALL_NEW}
     """)
     assert [item[2] for item in pair(text).labels()] == [8]
+
+
+def test_a_function_inside_a_method_takes_no_instance(pair):
+    text = """
+        from flash_attn import Kernel
+        class Mine(Kernel):
+            def prepare(self, rows):
+                def tokenize(example, size):
+                    return example.gone(size)
+                return rows.map(tokenize)
+    """
+    assert pair(text).labels() == []
+
+
+def test_methods_bound_by_class_name_in_a_function_get_that_class(pair):
+    text = """
+        import types
+        import flash_attn
+        def dispatch(model):
+            from .methods import run
+            for module in model.modules():
+                if type(module).__name__ in ("Kernel", "Other"):
+                    module.run = types.MethodType(run, module)
+    """
+    method = "import flash_attn\ndef run(self, q):\n    return self.gone(q)\n"
+    found = pair(text, more={"peft/methods.py": method}).definite()
+    assert [(item.name, str(item.site)) for item in found] == [("gone", "peft/methods.py:3")]
+
+
+def test_an_attribute_that_one_of_several_served_classes_has_depends_on_the_workload(pair):
+    callee = {
+        "flash_attn/__init__.py": "",
+        "flash_attn/interface.py": "class Old:\n    def run(self): pass\nclass New:\n    def run(self): pass\n    def scale(self): pass\n",
+    }
+    text = """
+        from flash_attn.interface import Old, New
+        def run(self):
+            return self.scale()
+        Old.run = run
+        New.run = run
+    """
+    (finding,) = pair(text, callee=callee).result().findings
+    assert finding.certainty.value == "possible" and "another class" in finding.unknown
+
+
+def test_attributes_that_the_caller_gives_to_objects_are_there(pair):
+    text = """
+        from flash_attn import Kernel
+        def patch(model):
+            model.kernel.extra = 1
+            setattr(model.kernel, "more", 2)
+        def run(self, q):
+            return self.extra, self.more, hasattr(self, "maybe") and self.maybe
+        Kernel.run = run
+    """
+    assert pair(text).labels() == []
+
+
+def test_a_decorator_with_its_own_parameters_replaces_the_signature(pair):
+    callee = {
+        "flash_attn/__init__.py": "",
+        "flash_attn/interface.py": """
+            import functools
+            def update(function):
+                @functools.wraps(function)
+                def wrapper(x, position_ids):
+                    return function(x, position_ids)
+                return wrapper
+            @update
+            def rotate(x, position_ids, **kwargs): return x
+        """,
+    }
+    text = "from flash_attn.interface import rotate\ndef f(a):\n    rotate(a, a)\n    rotate(a, seq_len=a)\n"
+    assert pair(text, callee=callee).labels() == [
+        ("MISSING_ARGUMENT", "position_ids", 4),
+        ("UNEXPECTED_KEYWORD", "seq_len", 4),
+    ]
+
+
+def test_a_module_behind_an_option_that_names_it_is_a_feature(pair):
+    text = 'def f(kind):\n    if kind == "cute":\n        from flash_attn.cute import attention\n    else:\n        import flash_attn\n'
+    (finding,) = pair(text).result().findings
+    assert finding.reach.value == "feature" and finding.severity.value == "note"
+
+
+def test_part_of_an_environment_may_have_flash_attn(site):
+    files = {
+        "peft/__init__.py": "",
+        "peft/use.py": """
+            import transformers
+            try:
+                import flash_attn
+                HAS = True
+            except ImportError:
+                HAS = False
+            def f(a):
+                if HAS:
+                    transformers.gone(a)
+        """,
+    }
+    site.install("transformers", "4.50.0", {"transformers/__init__.py": "x = 1\n"})
+    site.install("peft", "0.1.0", files)
+    assert [item.name for item in site.definite()] == ["gone"]
+    site.install("torch", "2.6.0", {"torch/__init__.py": ""})
+    assert site.definite() == []
+
+
+def test_a_comparison_chosen_by_name_is_evaluated(pair):
+    text = """
+        import importlib.metadata
+        import operator as op
+        from packaging.version import Version, parse
+        OPERATIONS = {">": op.gt, "<": op.lt}
+        def compare_versions(library, operation, wanted):
+            if operation not in OPERATIONS.keys():
+                raise ValueError(operation)
+            operation = OPERATIONS[operation]
+            if isinstance(library, str):
+                library = parse(importlib.metadata.version(library))
+            return operation(library, parse(wanted))
+        def f():
+            if compare_versions("flash-attn", "<", "2.0"):
+                from flash_attn import gone
+            elif compare_versions("flash-attn", ">", "2.0"):
+                from flash_attn import lost
+    """
+    assert [(kind, name) for kind, name, _ in pair(text).labels()] == [("MISSING_NAME", "lost")]
+
+
+def test_a_lazy_package_reaches_what_it_imports_for_type_checkers(pair):
+    lazy = """
+        import sys
+        from typing import TYPE_CHECKING
+        if TYPE_CHECKING:
+            from .use import f
+        else:
+            from .lazy import LazyModule
+            sys.modules[__name__] = LazyModule(__name__, {"use": ["f"]})
+    """
+    text = "from flash_attn import gone\ndef f(): pass\n"
+    assert [name for _, name, _ in pair(text, more={"peft/__init__.py": lazy}).labels()] == ["gone"]

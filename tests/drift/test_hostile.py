@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from doctor.drift.analysis import analyze_caller, is_readable
-from doctor.drift.sources import FILE_LIMIT, Environment
+from doctor.drift.analysis import analyze_caller
+from doctor.drift.sources import FILE_LIMIT, Environment, is_readable
 
 BROKEN_USE = "from flash_attn.interface import gone\n"
 

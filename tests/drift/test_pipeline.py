@@ -12,6 +12,7 @@ from doctor.drift.download import layout_sources, parse_pin, unpack_wheel
 from doctor.drift.findings import PairVerdict, Severity
 from doctor.drift.history import ApiHistory
 from doctor.drift.pipeline import DriftRequest, analyze
+from doctor.drift.worker import analyze_here
 from doctor.errors import DoctorError
 
 BROKEN = "from flash_attn.interface import backward\ndef f(a):\n    backward(a, a, a, a)\n"
@@ -32,7 +33,7 @@ def test_the_cache_answers_while_nothing_changes(pair, tmp_path, monkeypatch):
     stored = list((tmp_path / "cache").glob("*.json"))
     assert len(stored) == 2 and all(json.loads(path.read_text())["result"] is not None for path in stored)
     with monkeypatch.context() as patch:
-        patch.setattr("doctor.drift.pipeline.analyze_caller", _never)
+        patch.setattr("doctor.drift.pipeline.analyze_in_processes", _never)
         assert analyze(request) == first
 
 
@@ -66,15 +67,14 @@ def test_several_processes_come_to_the_same_result(pair):
     assert analyze(DriftRequest((root,), jobs=2)) == analyze(DriftRequest((root,)))
 
 
-def test_a_release_in_front_replaces_the_installed_one(pair, tmp_path, monkeypatch):
+def test_a_release_in_front_replaces_the_installed_one(pair, tmp_path):
     site = pair(BROKEN)
     other = type(site)(tmp_path / "other")
     other.root.mkdir()
     other.install("flash-attn", "2.5.8", {
         "flash_attn/__init__.py": "", "flash_attn/interface.py": "def backward(a, b, c, d): return a\n",
     })  # fmt: skip
-    monkeypatch.setattr("doctor.drift.pipeline.fetch_release", lambda *given: other.root)
-    report = analyze(DriftRequest((site.root,), against=("flash-attn==2.5.8",)))
+    report = analyze(DriftRequest((site.root,), overlay=(other.root,)))
     assert not report.findings and report.pairs[0].callee.version == "2.5.8"
 
 
@@ -93,7 +93,7 @@ def test_code_and_remote_code_are_callers(pair, tmp_path):
     (project / "train.py").write_text(BROKEN)
     (model / "config.json").write_text("{}")
     (model / "modeling_mine.py").write_text(BROKEN)
-    report = analyze(DriftRequest((site.root,), code=(project,), model=model / "config.json"))
+    report = analyze(DriftRequest((site.root,), code=(project,), models=(model / "config.json",)))
     assert sorted(Path(item.site.path).name for item in report.errors) == ["modeling_mine.py", "train.py"]
 
 
@@ -185,3 +185,38 @@ def test_a_wheel_cannot_write_outside_its_folder(tmp_path):
 
 def _never(*given):
     raise AssertionError("the cache should have answered")
+
+
+def test_out_of_time_only_imports_are_checked_and_the_report_says_so(pair):
+    text = """
+        from flash_attn.interface import backward
+        def f(a):
+            from flash_attn.interface import gone
+            backward(a)
+    """
+    report = analyze(DriftRequest((pair(text).root,), seconds=0.0), run=analyze_here)
+    assert [item.name for item in report.findings] == ["gone"]
+    assert [item.reason for item in report.notices] == ["out of time: in some functions only imports were checked"]
+
+
+def test_a_worker_that_does_not_answer_costs_its_caller_only(pair, monkeypatch, tmp_path):
+    monkeypatch.setattr("doctor.drift.processes.PATIENCE", 0.0)
+    request = DriftRequest((pair(BROKEN).root,), cache=tmp_path / "cache")
+    report = analyze(request)
+    assert {item.reason for item in report.notices} == {"not analyzed: took longer than 0 s"}
+    assert not list((tmp_path / "cache").glob("*.json"))
+
+
+def test_ranges_name_the_releases_next_to_the_break(pair):
+    finding = HISTORY.explain(pair(BROKEN).definite()[0])
+    ranges = HISTORY.ranges([finding])
+    assert ranges.broken == (">=2.6.0,<2.8.0",) and ranges.working == (">=2.8.0", ">=2.5.8,<2.6.0")
+
+
+def test_the_history_names_the_release_of_the_caller_that_fixes_a_use(pair):
+    finding = pair(BROKEN).definite()[0]
+    spans = {"API004 flash_attn.interface.backward softcap": [["0.0.9", "0.2.0"]]}
+    history = ApiHistory({"callers": {"peft": {"flash-attn": spans}}})
+    assert history.explain(finding).history.fixed_in == "0.2.0"
+    assert history.ranges([finding]).fixed_in == "0.2.0"
+    assert ApiHistory({"callers": {"peft": {"flash-attn": {}}}}).fixed_in(finding) == ""

@@ -38,8 +38,8 @@ BROKEN = {
     "argument given twice": (
         "from flash_attn import attention\ndef f(a):\n    attention(a, a, a, q=a)\n", ("DUPLICATE_ARGUMENT", "q", 3)),
     "unpacked length": (
-        "from flash_attn.interface import pair\ndef f(a):\n    x, y, z = pair(a)\n", ("UNPACK_LENGTH", "", 3)),
-    "index": ("from flash_attn.interface import pair\ndef f(a):\n    r = pair(a)\n    return r[2]\n", ("INDEX_RANGE", "", 4)),
+        "from flash_attn.interface import pair\ndef f(a):\n    x, y, z = pair(a)\n", ("UNPACK_LENGTH", "3", 3)),
+    "index": ("from flash_attn.interface import pair\ndef f(a):\n    r = pair(a)\n    return r[2]\n", ("INDEX_RANGE", "2", 4)),
     "functools.partial": (
         "import functools\nfrom flash_attn import attention\ng = functools.partial(attention, dropout=1)\n"
         "def f(a):\n    attention\n    return g(a, a, a)\n", ("UNEXPECTED_KEYWORD", "dropout", 6)),
@@ -124,3 +124,41 @@ def test_custom_op_wrappers_keep_the_signature(pair):
     }
     text = "from flash_attn.interface import op\ndef f(a):\n    x, y, z = op(a)\n"
     assert {item[0] for item in pair(text, callee=callee).labels()} == {"MISSING_ARGUMENT", "UNPACK_LENGTH"}
+
+
+OPERATORS = {
+    "flash_attn/__init__.py": "",
+    "flash_attn/interface.py": """
+        import torch
+        @torch.library.custom_op(
+            "flash_attn::_forward", mutates_args=(), device_types="cuda"
+        )
+        def _flash_attn_forward(q, k, v, softcap):
+            return q
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    "call", ["torch.ops.flash_attn._forward(a, a, a)", "op = torch.ops.flash_attn._forward.default; op(a, a, a)"]
+)
+def test_a_custom_operator_is_checked_by_its_python_function(pair, call):
+    text = f"import torch\ndef f(a):\n    {call}\n"
+    assert pair(text, callee=OPERATORS).labels() == [("MISSING_ARGUMENT", "softcap", 3)]
+
+
+def test_an_operator_that_no_source_registers_is_unknown(pair):
+    text = "import torch\ndef f(a):\n    torch.ops.flash_attn.compiled(a)\n    torch.ops.flash_attn._forward(a, a, a, 0.0)\n"
+    assert pair(text, callee=OPERATORS).labels() == []
+
+
+def test_a_deferred_import_under_a_condition_is_a_warning(pair):
+    text = """
+        def always():
+            from flash_attn import gone
+        def sometimes(sharded):
+            if sharded:
+                from flash_attn import lost
+    """
+    found = {item.name: item.severity.value for item in pair(text).definite()}
+    assert found == {"gone": "error", "lost": "warning"}

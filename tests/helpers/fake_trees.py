@@ -28,8 +28,11 @@ def elf(
     rpath: str | None = None,
     runpath: str | None = None,
     sections: dict[str, bytes] | None = None,
+    undefined: tuple[str, ...] = (),
+    defined: tuple[str, ...] = (),
+    machine: int = 62,
 ) -> Path:
-    """A 64-bit little-endian ELF file with a dynamic section and the named sections."""
+    """A 64-bit little-endian ELF file with a dynamic section, symbols and the named sections."""
     strings = b"\0"
 
     def put(text: str) -> int:
@@ -42,12 +45,24 @@ def elf(
     entries += [(14, put(path.name))]
     entries += [(15, put(rpath))] if rpath is not None else []
     entries += [(29, put(runpath))] if runpath is not None else []
+    symbols = struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)
+    for section, names in ((0, undefined), (1, defined)):
+        for name in names:
+            symbols += struct.pack("<IBBHQQ", put(name), 0x12, 0, section, 0, 0)
+    count = len(symbols) // 24
+    strings += bytes(-len(strings) % 8)
     base = 0x400000  # addresses differ from offsets, as in a linked library
     headers_end = 64 + 2 * 56
-    dynamic_size = (len(entries) + 2) * 16
+    dynamic_size = (len(entries) + 5) * 16
     strings_at = headers_end + dynamic_size
-    dynamic = b"".join(struct.pack("<QQ", *entry) for entry in [*entries, (5, base + strings_at), (0, 0)])
-    body = dynamic + strings
+    symbols_at = strings_at + len(strings)
+    hash_at = symbols_at + len(symbols)
+    # DT_HASH with one bucket: a chain through all symbols
+    hash_table = struct.pack("<4I", 1, count, min(1, count - 1), 0)
+    hash_table += b"".join(struct.pack("<I", (n + 1) % count) for n in range(1, count))
+    tags = [(5, base + strings_at), (10, len(strings)), (6, base + symbols_at), (4, base + hash_at), (0, 0)]
+    dynamic = b"".join(struct.pack("<QQ", *entry) for entry in [*entries, *tags])
+    body = dynamic + strings + symbols + hash_table
     names, table, offset = b"\0", [struct.pack("<IIQQQQIIQQ", *[0] * 10)], headers_end + len(body)
     for name, data in {**(sections or {}), ".shstrtab": b""}.items():
         label = len(names)
@@ -58,7 +73,7 @@ def elf(
         body += data
         offset += len(data)
     head = b"\x7fELF\x02\x01\x01" + bytes(9)
-    head += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, offset, 0, 64, 56, 2, 64, len(table), len(table) - 1)
+    head += struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, offset, 0, 64, 56, 2, 64, len(table), len(table) - 1)
     loads = struct.pack("<IIQQQQQQ", 1, 5, 0, base, base, offset, offset, 4096)
     loads += struct.pack("<IIQQQQQQ", 2, 6, headers_end, base + headers_end, 0, dynamic_size, dynamic_size, 8)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ WIDTH = 80
 
 @cache
 def incident(letter: str) -> Report:
-    return diagnose(facts=INCIDENTS / letter / "facts.yaml", workload=INCIDENTS / letter / "workload.yaml", run=False)
+    return diagnose(facts=INCIDENTS / letter / "facts.yaml", workload=INCIDENTS / letter / "workload.yaml", run=True)
 
 
 def show(report: Report, **style: object) -> str:

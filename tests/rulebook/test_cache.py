@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -245,7 +246,7 @@ def test_a_cache_of_another_user_is_not_read(rules, tmp_path):
     (cache,) = cache_files(tmp_path)
     head, content = cache.read_bytes().replace(b"first", b"other").split(b"\n", 1)
     header = json.loads(head)
-    header["digest"] = compiled._digest(content)
+    header["digest"] = hashlib.sha256(content).hexdigest()
     cache.write_bytes(json.dumps(header).encode() + b"\n" + content)
     assert summaries() == {"T001": "other"}, "the forgery is good enough to be read if it is ours"
     os.chown(cache, 65534, 65534)

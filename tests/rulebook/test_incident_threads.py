@@ -15,12 +15,15 @@ from tests.helpers.rulebook import builtin_rulebook
 
 HERE = Path(__file__).parents[1]
 THREADS = [json.loads(line) for line in (HERE / "data" / "incident_threads.jsonl").read_text().splitlines()]
-LISTED = (HERE.parent / "docs" / "incidents.md").read_text()
+LISTED = "".join(
+    (HERE.parent / "docs" / f"incidents{part}.md").read_text() for part in ("", "-attention", "-frameworks")
+)
 
 
 @pytest.mark.parametrize("thread", THREADS, ids=lambda thread: thread["url"].removeprefix("https://github.com/"))
 def test_the_rule_of_a_thread_fires_on_its_facts(thread: dict[str, Any]) -> None:
-    facts = parse_facts(json.dumps({"facts": thread["facts"]}), "the thread")
+    workload = {"workload": thread["workload"]} if "workload" in thread else {}
+    facts = parse_facts(json.dumps({"facts": thread["facts"], **workload}), "the thread")
     found = {item.rule for item in evaluate(builtin_rulebook(), complete_workload(facts)).findings}
     assert thread["rule"] in found, found
 

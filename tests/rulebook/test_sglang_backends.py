@@ -9,11 +9,11 @@ import pytest
 
 from doctor.diagnosis.batch import answer, read_case
 from doctor.errors import DoctorError
+from doctor.facts.sglang_options import read_options
 from doctor.model import ABSENT, Fact, Facts
 from doctor.rulebook.decisions import DecisionList
 from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.resolver import FactResolver
-from doctor.sources.workload.sglang_options import read_options
 from tests.helpers.rulebook import builtin_rulebook
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "sglang-attention.jsonl"

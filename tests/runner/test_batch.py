@@ -121,7 +121,7 @@ def test_a_broken_program_costs_itself(bench: KernelRunner) -> None:
     assert got["dispatch"][0].reason == "there is no kernel `dispatch`"
 
 
-def test_a_program_shadows_no_library_of_the_patient(
+def test_a_program_shadows_no_library_of_the_target(
     bench: KernelRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lib").mkdir()

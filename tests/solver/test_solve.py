@@ -334,7 +334,7 @@ def test_code_is_believed_and_said_to_be_unchecked(own_rules):
     assert "re-run `attn-doctor check`" in (fix.note or "")
 
 
-def test_no_index_is_read_for_a_patient_without_ways_out(own_rules, monkeypatch):
+def test_no_index_is_read_where_rules_name_no_fixes(own_rules, monkeypatch):
     rules = own_rules(OWN001={"when": {"torch.version": "2.6.0"}, "no_pin": "No release does it better."})
     monkeypatch.setattr("doctor.solver.solve.load_index", lambda: pytest.fail("the index was read"))
     assert fixes(facts_of({"torch.version": "2.6.0"}), rules) == ()

@@ -1,8 +1,10 @@
 """Derived facts: one module per subject; importing the package registers every derivation."""
 
 from . import (
+    compiled,
     context_parallel,
     environment,
+    flex_attention,
     install,
     lockstep,
     masks,
@@ -19,8 +21,10 @@ from . import (
 )
 
 __all__ = [
+    "compiled",
     "context_parallel",
     "environment",
+    "flex_attention",
     "install",
     "lockstep",
     "masks",

@@ -33,7 +33,7 @@ _ONE_A_LINE = ("when", "references", "signatures", "fix", "tests")
 _MERGE = "tag:yaml.org,2002:merge"
 _NULL = "tag:yaml.org,2002:null"
 _PLAIN = re.compile(r"[A-Za-z0-9_./(][^#:\[\]{},&*!|'\"%@`<>=\n\t\\]*")
-_PROSE = re.compile(r"\S+(?: \S+)*")
+_PROSE = re.compile(r"\S+(?: \S+)+")
 
 
 def rule_files(paths: list[Path]) -> list[Path]:
@@ -313,7 +313,7 @@ def _scalar(node: Any, *, flow: bool) -> str:
 
 
 def _is_plain(value: str, *, flow: bool) -> bool:
-    """Whether a text may stand without quotes, here and for any reader of YAML that resolves nothing but null."""
+    """Whether a text may be written without quotes, here and for any reader of YAML that resolves nothing but null."""
     if not value or value != value.strip() or value.lower() in ("null", "~") or not value.isprintable():
         return False
     if _PLAIN.fullmatch(value):

@@ -24,6 +24,7 @@ class ManifestKind(TextEnum):
 
     CONDA = "conda"
     CONDA_LOCK = "conda_lock"
+    CONTAINERS = "containers"
     DOCKERFILE = "dockerfile"
     JOBSCRIPT = "jobscript"
     PDM = "pdm"

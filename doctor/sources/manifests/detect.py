@@ -32,11 +32,15 @@ _FORMATS = (
 _NOT_READ = re.compile(r".*\.(lock|json|toml|cfg|py|whl|gz|zip|ipynb|md|rst)")
 _SUPPORTED = (
     "supported: requirements.txt, pylock.toml, uv.lock, poetry.lock, pdm.lock, Pipfile(.lock), pixi.lock, pixi.toml, "
-    "pyproject.toml, environment.yml, conda-lock.yml, Dockerfile, GitHub workflows and job scripts"
+    "pyproject.toml, environment.yml, conda-lock.yml, Dockerfile, compose files, Kubernetes manifests, GitHub "
+    "workflows and job scripts"
 )
 #: Top-level keys of a GitHub workflow or action.
 _WORKFLOW = re.compile(r"^(jobs|runs):", re.MULTILINE)
 _CONDA_LOCK = re.compile(r"^package:", re.MULTILINE)
+#: Top-level keys of a compose file, and those of a Kubernetes manifest.
+_COMPOSE = re.compile(r"^services:", re.MULTILINE)
+_KUBERNETES = (re.compile(r"^apiVersion:", re.MULTILINE), re.compile(r"^kind:", re.MULTILINE))
 _EXPLICIT = re.compile(r"^@EXPLICIT\s*$", re.MULTILINE)
 _CONDA = re.compile(r"^dependencies:", re.MULTILINE)
 _SHEBANG = re.compile(r"#!.*\b(ba|z|k|da)?sh\b|#SBATCH\b", re.ASCII)
@@ -53,6 +57,9 @@ def kind_of(path: Path, text: str) -> ManifestKind:
     if kind == ManifestKind.CONDA:  # any YAML: the content decides, or the folder where the file has only comments
         if _WORKFLOW.search(text) or path.resolve().parts[-3:-1] == (".github", "workflows"):
             return ManifestKind.WORKFLOW
+        kubernetes = all(pattern.search(text) for pattern in _KUBERNETES)
+        if (_COMPOSE.search(text) or kubernetes) and not _CONDA.search(text):
+            return ManifestKind.CONTAINERS
         if _CONDA_LOCK.search(text) and not _CONDA.search(text):
             return ManifestKind.CONDA_LOCK
     if kind is not None:

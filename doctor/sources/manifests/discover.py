@@ -48,6 +48,9 @@ _STACK = re.compile(
     r"|megatron[-_]core|(?<![\w-])transformers\b|nvcr\.io/nvidia|nvidia/cuda|nvidia-cudnn",
     re.IGNORECASE,
 )
+_SERVES = re.compile(
+    r"\bvllm\s+serve\b|\bsglang\.launch_server\b|\bvllm\.entrypoints\b|vllm/vllm-openai|lmsysorg/sglang"
+)
 _PROJECT = re.compile(r"^\s*\[(project|dependency-groups|tool\.(poetry|pixi|pdm))\b", re.MULTILINE)
 _DYNAMIC = re.compile(r"""^dynamic\s*=[^\]]*['"]dependencies['"]""", re.MULTILINE)
 _FROM_FILE = re.compile(r"^dependencies\s*=\s*\{\s*file\b", re.MULTILINE)
@@ -62,7 +65,7 @@ _OTHER = {
     "test": "tools for tests", "tests": "tools for tests", "ci": "tools for tests", "doc": "tools for documentation",
     "docs": "tools for documentation", "build": "tools for the build", "rtd": "tools for documentation",
 }  # fmt: skip
-_JOBS = (ManifestKind.WORKFLOW, ManifestKind.JOBSCRIPT)
+_JOBS = (ManifestKind.WORKFLOW, ManifestKind.JOBSCRIPT, ManifestKind.CONTAINERS)
 _PROJECTS = (ManifestKind.PYPROJECT, ManifestKind.PIXI_PROJECT, ManifestKind.PIPFILE)
 _FIRST = ("train", "training", "gpu", "cuda", "base", "common", "main", "core", "requirements")
 
@@ -80,8 +83,10 @@ def discover(folder: Path, watch: Watch) -> tuple[DiscoveredFile, ...]:
             sets = any(is_read(name, watch) for name in set(_SET.findall(texts[path])))
             if kind == ManifestKind.WORKFLOW and path.parent.name != "workflows":
                 continue
-            if sets:
-                files.append(DiscoveredFile(path, kind, FileRole.VARIABLES, "it sets variables"))
+            serves = kind != ManifestKind.WORKFLOW and _SERVES.search(texts[path])
+            if sets or serves:
+                why = "it sets variables" if sets else "it starts a server"
+                files.append(DiscoveredFile(path, kind, FileRole.VARIABLES, why))
             elif _STACK.search(texts[path]) and "install" in texts[path]:
                 why = "the packages of a job are not the project's environment"
                 files.append(DiscoveredFile(path, kind, FileRole.LEFT_OUT, why))

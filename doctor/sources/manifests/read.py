@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +33,7 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
     manifests: list[Manifest] = []
     faults: list[DoctorError] = []
     notes: list[str] = []
+    found: list[int] = []  # files of a folder that are no environments
     for name in dict.fromkeys(names):
         chosen: tuple[str, ...] = ()
         try:
@@ -55,11 +56,24 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
                 faults.append(problem)
             else:
                 manifests.append(replace(manifest, entries=()) if role == FileRole.VARIABLES else manifest)
+                if role == FileRole.VARIABLES:
+                    found.append(len(manifests) - 1)
                 included |= set(manifest.included)
     if not manifests:
         raise faults[0]
+    packages = {entry.name for manifest in manifests for entry in manifest.entries}
+    for place in found:
+        manifests[place] = _of_project(manifests[place], packages)
     declaration = resolve(manifests, stated, faults)
     return replace(declaration, notes=(*notes, *declaration.notes))
+
+
+def _of_project(manifest: Manifest, packages: Collection[str]) -> Manifest:
+    """Return a script without the workload of a server that the project's environment does not contain."""
+    framework = next((fact.value for fact in manifest.facts if fact.key == "workload.framework"), None)
+    if framework in packages:
+        return manifest
+    return replace(manifest, facts=tuple(fact for fact in manifest.facts if not fact.key.startswith("workload.")))
 
 
 def _discover(folder: Path, watch: Watch) -> Sequence[DiscoveredFile]:

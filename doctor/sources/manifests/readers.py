@@ -26,6 +26,7 @@ class Reader(Protocol):
 _READERS = {
     ManifestKind.CONDA: ("formats.conda", "read"),
     ManifestKind.CONDA_LOCK: ("formats.conda_lock", "read"),
+    ManifestKind.CONTAINERS: ("scripts.containers", "read"),
     ManifestKind.DOCKERFILE: ("scripts.dockerfile", "read"),
     ManifestKind.JOBSCRIPT: ("scripts.jobscript", "read"),
     ManifestKind.PDM: ("formats.toml_locks", "read_pdm"),

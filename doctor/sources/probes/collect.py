@@ -8,6 +8,7 @@ from doctor.model import Fact, Facts
 from doctor.sources.watch import Watch
 
 from . import (
+    compiled,
     cudnn,
     distributions,
     env_vars,
@@ -28,6 +29,7 @@ PROBES: Mapping[str, Probe] = {
     "torch_build": torch_build,
     "xformers_build": xformers_build,
     "wheel_files": wheel_files,
+    "compiled": compiled,
     "cudnn": cudnn,
     "te_cudnn": te_cudnn,
     "gpu": gpu,

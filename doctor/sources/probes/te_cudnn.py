@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import Fact
 from doctor.sources.watch import Watch
+from doctor.util.deep_search import SearchTooLarge, deep_search
 
 from .cudnn import executable, version_of
 from .distributions import installed_version
@@ -22,7 +22,6 @@ from .target import Target, TargetKind
 PROMISES = ("cudnn.te_version", "cudnn.te_path")
 
 OLDEST = (1, 9)  # before it, TransformerEngine left the search to the loader
-_MAX_FOLDERS = 20_000
 _LIBRARY = "libcudnn.so"
 DEFAULT_CUDA = "/usr/local/cuda"
 
@@ -100,43 +99,11 @@ def _home_folders(target: Target, release: tuple[int, ...]) -> list[tuple[str, s
 
 
 def _deep(folder: str) -> list[str]:
-    """Return every libcudnn.so* below a folder as `glob` with `**` finds it, without stubs."""
-    found: list[str] = []
-    waiting = [folder]
-    seen = 0
-    while waiting:  # not `os.walk`, which queries each folder again for links
-        root = waiting.pop()
-        seen += 1
-        if seen > _MAX_FOLDERS:
-            raise _Unknown(f"`{folder}` holds more than {_MAX_FOLDERS} folders, so the search stopped")
-        folders: list[str] = []
-        linked: list[str] = []
-        for entry in _entries(root):
-            # `**` follows links to folders, not hidden ones. Links are searched one level deep, as they may be cyclic.
-            if _is_folder(entry):
-                if not entry.name.startswith("."):
-                    (linked if entry.is_symlink() else folders).append(entry.path)
-            elif entry.name.startswith(_LIBRARY) and "stub" not in root:
-                found.append(f"{root}/{entry.name}")
-        for path in linked:
-            found += [str(inner) for inner in Path(path).glob(f"{_LIBRARY}*") if "stub" not in str(inner)]
-        waiting += reversed(folders)
-    return found
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """Return every libcudnn.so* below a folder."""
     try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError:
-        return []
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
+        return deep_search(folder, _LIBRARY)
+    except SearchTooLarge as problem:
+        raise _Unknown(str(problem)) from None
 
 
 def _loader(target: Target, release: tuple[int, ...]) -> tuple[str, str] | None:

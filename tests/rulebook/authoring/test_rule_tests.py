@@ -89,7 +89,7 @@ def test_a_run_time_rule_is_judged_by_its_condition_unless_the_backend_is_given(
     ]:
         assert outcome(tmp_path, f"{{given: {{{BOTH}{selected}}}, expect: {expect}}}", effect).passed, selected
     found = outcome(tmp_path, f"{{given: {{{BOTH}, te.selected: te.unfused}}, expect: fires}}", effect)
-    assert "`te.selected` is te.unfused, the rule speaks of te.fused" in found.problem
+    assert "`te.selected` is te.unfused, the rule is about te.fused" in found.problem
 
 
 def test_a_release_implies_and_a_given_value_wins(tmp_path):

@@ -13,6 +13,7 @@ from doctor.sources.probes.cudnn import version_of
 from doctor.sources.probes.elf import read_dynamic
 from doctor.sources.probes.target import Target, TargetKind
 from doctor.sources.watch import Watch
+from doctor.util import deep_search
 from tests.helpers.fake_trees import cudnn_at, cudnn_wheel, elf, install, torch
 
 Cache = Callable[[dict[str, str]], None]
@@ -292,7 +293,7 @@ class TestTransformerEngine:
                   "linked/libcudnn.so.7", "up/libcudnn.so.5"]  # fmt: skip
         assert sorted(te_cudnn._deep(str(home))) == [str(home / name) for name in wanted]
         assert te_cudnn._deep(str(tmp_path / "none")) == []
-        monkeypatch.setattr(te_cudnn, "_MAX_FOLDERS", 2)
+        monkeypatch.setattr(deep_search, "MAX_FOLDERS", 2)
         with pytest.raises(te_cudnn._Unknown, match="more than 2 folders"):
             te_cudnn._deep(str(home))
 

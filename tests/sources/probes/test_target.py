@@ -88,7 +88,7 @@ def test_nothing_active_means_our_own() -> None:
         assert facts.value(key) == same.value(key), key
 
 
-def test_pythonpath_is_part_of_the_patient(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pythonpath_is_part_of_the_target(venv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "extra", "flash_attn", "2.5.6")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "extra"))
     monkeypatch.setenv("PYTHONSAFEPATH", "1")

@@ -24,8 +24,10 @@ _TORCH = re.compile(
 #: pytorch/pytorch is made from wheels since this release, before that from conda's packages (pytorch/pytorch#134274).
 _FIRST_OF_WHEELS = (2, 5)
 _CUDA = re.compile(r"(?P<cuda>[0-9]+\.[0-9]+)(?:\.[0-9]+)?(?P<cudnn>-cudnn[0-9]*)?-")
-_VLLM = re.compile(r"v(?P<version>[0-9]+\.[0-9]+\.[0-9]+(?:\.post[0-9]+)?)(?:-.*)?")
+_RELEASE = re.compile(r"v(?P<version>[0-9]+\.[0-9]+\.[0-9]+(?:\.post[0-9]+)?)(?:-.*)?")
 _PYTHON = re.compile(r"(?P<version>3\.[0-9]+(?:\.[0-9]+)?)(?:-.*)?")
+#: image of a server -> its package, and how the project writes its name
+_SERVERS = {"vllm/vllm-openai": ("vllm", "vLLM"), "lmsysorg/sglang": ("sglang", "SGLang")}
 #: What NVIDIA's images with torch may hold; where the table lacks a value, it is unknown and not absent.
 _OF_NGC = ("torch.version", "transformer-engine.version", "flash-attn.version", "cudnn.version", "torch.cuda",
            "triton.version")  # fmt: skip
@@ -95,8 +97,8 @@ def image(reference: str, images: Images, file: str, number: int, raw: str = "")
         return Image(facts=(make_fact("python.version", found["version"], line.place),) if found else ())
     if name in _WITHOUT_PACKAGES:
         return Image()
-    if name == "vllm/vllm-openai":
-        return _vllm(tag, line)
+    if name in _SERVERS:
+        return _server(name, tag, line)
     if rows:
         return _from_table(f"{name}:{tag or 'latest'}", None, line)
     if name.startswith("rocm/"):
@@ -120,14 +122,15 @@ def _pytorch(tag: str, line: _Line) -> Image:
     return Image((line.entry("torch", version),), (Fact("torch.cuda", found["cuda"], line.place),), (note,))
 
 
-def _vllm(tag: str, line: _Line) -> Image:
-    """Return vLLM's own image: the tag is its release, and torch is the one that this release requires."""
-    found = _VLLM.fullmatch(tag)
+def _server(image: str, tag: str, line: _Line) -> Image:
+    """Return a server's own image: the tag is its release, and torch is the one that this release requires."""
+    package, title = _SERVERS[image]
+    found = _RELEASE.fullmatch(tag)
     if found is None:
-        problem = f"the tag `{tag or 'latest'}` of vllm/vllm-openai fixes no release"
-        return Image(tuple(line.entry(name, problem=problem) for name in ("vllm", "torch")))
-    note = f"{line.place}: its torch is assumed to be the one that vLLM {found['version']} requires"
-    return Image((line.entry("vllm", found["version"]),), (), (note,))
+        problem = f"the tag `{tag or 'latest'}` of {image} fixes no release"
+        return Image(tuple(line.entry(name, problem=problem) for name in (package, "torch")))
+    note = f"{line.place}: its torch is assumed to be the one that {title} {found['version']} requires"
+    return Image((line.entry(package, found["version"]),), (), (note,))
 
 
 def _from_table(shown: str, row: Mapping[str, Any] | None, line: _Line) -> Image:

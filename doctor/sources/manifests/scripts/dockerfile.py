@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from doctor.errors import fault
+from doctor.model import Fact
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest
 from doctor.sources.watch import Watch
 
 from .instructions import HEREDOC, Instruction, arguments, exec_form, flat, instructions, pairs
 from .interpreter import Script
-from .shell import UNKNOWN, substituted
+from .serving import add_served, default_command, serving_facts
+from .shell import UNKNOWN, commands, substituted
 
 _FLAG = re.compile(r"\s*--[a-z][a-z-]*(?:=\S*)?(?=\s)")
 #: Folders that hold installed packages: copied from another stage, they bring its packages.
@@ -46,7 +48,8 @@ def read_stage(path: Path, text: str, name: str, watch: Watch) -> Manifest:
     script = file.built(file.number(name))
     installs = script.installs
     entries: list[DeclaredRequirement] = [entry for found in installs.entries.values() for entry in found]
-    facts = (*installs.facts.values(), *script.environment.values())
+    served = file.served(file.number(name), script)
+    facts = (*installs.facts.values(), *script.environment.values(), *served)
     notes = tuple(dict.fromkeys(installs.notes))
     return Manifest(tuple(entries), facts, False, "", notes, tuple(sorted(installs.included)))
 
@@ -116,6 +119,30 @@ class _Stages:
             if here not in self._built:
                 self._built[here] = self._build(here)
         return self._built[number]
+
+    def served(self, number: int, script: Script) -> tuple[Fact, ...]:
+        """Return what the command of the image states, by the last ENTRYPOINT and CMD of the stage and its bases."""
+        command: dict[str, list[tuple[int, str]]] = {}
+        base, here = self.stages[number].base, number
+        while True:
+            for instruction in reversed(self.stages[here].instructions):
+                if instruction.name in ("CMD", "ENTRYPOINT") and instruction.name not in command:
+                    command[instruction.name] = self._words(instruction, script)
+            base = self.stages[here].base
+            before = self._earlier(base, here)
+            if before is None:
+                break
+            here = before
+        start = command.get("ENTRYPOINT", [(self.stages[here].line, word) for word in default_command(base)])
+        outcome: dict[str, Fact] = {}
+        add_served(outcome, serving_facts([*start, *command.get("CMD", [])], self.path))
+        return tuple(outcome.values())
+
+    def _words(self, instruction: Instruction, script: Script) -> list[tuple[int, str]]:
+        text = exec_form(instruction.rest) if instruction.rest.lstrip().startswith("[") else instruction.rest
+        found = next(iter(commands(text, instruction.line)), None)
+        words = [] if found is None else found.words
+        return [(word.line, part) for word in words for part in word.expanded(script.variables)]
 
     def _build(self, number: int) -> Script:
         stage = self.stages[number]

@@ -18,6 +18,7 @@ from doctor.util.reading import read_text
 
 from .base_images import image
 from .installs import Installs, LineWord
+from .serving import add_served, default_command, serving_facts
 from .shell import UNKNOWN, Command, commands
 from .variables import is_read, variable
 
@@ -27,7 +28,9 @@ _CONDA = ("conda", "mamba", "micromamba")
 _QUIET = ("echo", "printf", "#", "cat", "grep", "sed", "true", ":", "which", "command", "type")
 _BUILDERS = ("pip", "pip3", "uv", "conda", "mamba", "micromamba", "make", "cmake", "python setup.py", "apt-get", "apt")
 _STARTS = ("srun", "docker", "podman", "singularity", "apptainer", "enroot", "torchrun", "sbatch", "mpirun")
-_IMAGE = re.compile(r"(?:--container-image=)?((?:docker://)?(?:nvcr\.io[/#]nvidia|pytorch)/pytorch:\S+)")
+_IMAGE = re.compile(
+    r"(?:--container-image=)?((?:docker://)?(?:(?:nvcr\.io[/#]nvidia|pytorch)/pytorch|vllm/vllm-openai|lmsysorg/sglang):\S+)"
+)
 _MODULE = re.compile(r"(?i)(?:^|/)(cudatoolkit|cuda|cudnn|nccl|pytorch|torch)[/-]v?([0-9][\w.]*)")
 #: A command that installs what a lock file of the project lists -> that file and its format.
 _SYNCS = {
@@ -49,6 +52,7 @@ class Script:
         self.variables: MutableMapping[str, str | None] = {}
         self.exported: MutableMapping[str, bool] = {}
         self.environment: MutableMapping[str, Fact] = {}
+        self.served: dict[str, Fact] = {}  # what the command of a server states of its workload
         self.copied: dict[str, str] = {}  # name in the image -> path in the project
         self.written: dict[
             str, str
@@ -61,7 +65,7 @@ class Script:
         other.rows = self.rows
         other.variables, other.exported = dict(self.variables), dict(self.exported)
         other.environment, other.copied = dict(self.environment), dict(self.copied)
-        other.written = dict(self.written)
+        other.written, other.served = dict(self.written), dict(self.served)
         other.installs = self.installs.copy()
         other.installs.find = other.find
         return other
@@ -153,6 +157,7 @@ class Script:
             return
         if name in _STARTS:
             self._start(words)
+        self.serve(words, certain=command.certain)
         for line, key, value in own:
             if is_read(key, self.watch) and name not in _BUILDERS:
                 fact = variable(key, value, f"{self.path}:{line}", certain=command.certain)
@@ -268,6 +273,14 @@ class Script:
         except DoctorError as problem:
             self.installs.notes.append(f"{problem.message}: skipped")
         return True
+
+    def serve(self, words: Sequence[LineWord], *, certain: bool = True) -> None:
+        """Take the options of a server that a command starts, also by the image that contains it."""
+        for at, (line, text) in enumerate(words):
+            if default := default_command(text):
+                words = [*((line, word) for word in default), *words[at + 1 :]]
+                break
+        add_served(self.served, serving_facts(words, self.path), certain=certain)
 
     def _start(self, words: Sequence[LineWord]) -> None:
         """Take the images and variables from the arguments of a launcher."""

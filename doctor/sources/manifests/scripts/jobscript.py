@@ -33,7 +33,7 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
     script.run(text, 1)
     installs = script.installs
     entries = tuple(entry for found in installs.entries.values() for entry in found)
-    facts = (*installs.facts.values(), *script.environment.values(), *gpus)
+    facts = (*installs.facts.values(), *script.environment.values(), *script.served.values(), *gpus)
     return Manifest(entries, facts, False, "", tuple(dict.fromkeys(installs.notes)))
 
 

@@ -1,0 +1,116 @@
+"""Analyze several callers at once, each in a process that can be ended when it takes too long."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock, Timer
+
+from .findings import CallerResult, Notice
+from .serialize import result_from
+from .sources import Environment, Package
+
+#: A process is ended after this many times the seconds in which it should fall back by itself.
+PATIENCE = 4
+
+
+def analyze_in_processes(
+    jobs: int,
+    environment: Environment,
+    callers: Sequence[Package],
+    callees: Sequence[Package],
+    seconds: float,
+    tell: Callable[[str], None],
+) -> list[tuple[Package, CallerResult]]:
+    """Return the result of each caller; the largest are started first, in at most `jobs` processes."""
+    waiting = sorted(callers, key=lambda item: len(environment.files(item)))
+    found: dict[str, CallerResult] = {}
+    lock = Lock()
+
+    def serve() -> None:
+        worker = _Worker(environment, callees, seconds)
+        try:
+            while True:
+                with lock:
+                    if not waiting:
+                        return
+                    caller = waiting.pop()
+                tell(f"reading {caller.release}")
+                found[caller.name] = worker.analyze(caller)
+        finally:
+            worker.close()
+
+    count = max(1, min(jobs, len(callers)))
+    with ThreadPoolExecutor(count) as pool:
+        for future in [pool.submit(serve) for _ in range(count)]:
+            future.result()
+    return [(item, found[item.name]) for item in callers]
+
+
+class _Worker:
+    """One process; it is started with the first caller, and again after it was ended."""
+
+    def __init__(self, environment: Environment, callees: Sequence[Package], seconds: float) -> None:
+        self._seconds = seconds
+        self._request = {
+            "paths": [str(item) for item in environment.installed],
+            "code": [str(item) for item in environment.code],
+            "models": [str(item) for item in environment.models],
+            "overlay": [str(item) for item in environment.overlay],
+            "callees": [item.name for item in callees],
+            "seconds": seconds,
+        }
+        self._process: subprocess.Popen[str] | None = None
+
+    def analyze(self, caller: Package) -> CallerResult:
+        """Return the result for one caller; one with a notice where the process ended without any."""
+        limit = self._seconds * PATIENCE
+        process = self._process = self._process or self._start()
+        timer = Timer(limit, process.kill)
+        timer.start()
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(json.dumps(caller.name) + "\n")
+            process.stdin.flush()
+            return result_from(json.loads(process.stdout.readline()))
+        except (OSError, ValueError, KeyError, TypeError):
+            late = timer.finished.is_set()
+            self.close()
+            reason = f"took longer than {limit:.0f} s" if late else "the analysis ended without a result"
+            return CallerResult((), (), (Notice(caller.name, f"not analyzed: {reason}"),), (), True)
+        finally:
+            timer.cancel()
+
+    def _start(self) -> subprocess.Popen[str]:
+        source = str(Path(__file__).resolve().parents[2])
+        given = os.environ.get("PYTHONPATH")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "doctor.drift.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+            errors="surrogateescape",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([source, *([given] if given else [])])},
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(self._request) + "\n")
+        return process
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+        process.wait()

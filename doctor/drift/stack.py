@@ -1,0 +1,21 @@
+"""The distributions of the attention stack: who calls, and who is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+STACK = frozenset({
+    "accelerate", "apex", "axolotl", "causal-conv1d", "colossalai", "deepspeed", "diffusers", "fla-core",
+    "flash-attn", "flash-attn-3", "flash-attn-4", "flash-linear-attention", "flashinfer-python", "kernels",
+    "liger-kernel", "llamafactory", "llmtuner", "lmdeploy", "mamba-ssm", "mbridge", "megatron-bridge",
+    "megatron-core", "megatron-fsdp", "ms-swift", "nanotron", "nemo-toolkit", "nvidia-modelopt", "open-clip-torch",
+    "openrlhf", "optimum", "peft", "ring-flash-attn", "sageattention", "sentence-transformers", "sglang", "swift",
+    "timm", "torchtitan", "transformer-engine", "transformer-engine-cu12", "transformer-engine-torch",
+    "transformers", "trl", "unsloth", "unsloth-zoo", "verl", "vllm", "vllm-flash-attn", "xformers", "xtuner",
+    "yunchang",
+})  # fmt: skip
+
+
+def may_have_pairs(distributions: Iterable[str], has_code: bool = False) -> bool:
+    """Tell whether installed distributions, or the user's own code and one of them, can call each other."""
+    return len(STACK.intersection(distributions)) + has_code >= 2

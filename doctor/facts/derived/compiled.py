@@ -1,0 +1,181 @@
+"""Derived facts of compiled files: whether a package loads next to another torch, and whether a GPU has code in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from doctor.facts.kinds import BOOLEAN, LIST, TEXT
+from doctor.model import ABSENT
+
+from .registry import derived
+
+#: Packages with compiled files that a rule judges.
+PACKAGES = (
+    "flash-attn", "flash-attn-3", "fa3-fwd", "vllm-flash-attn", "transformer-engine-torch", "transformer-engine-cu12",
+    "transformer-engine-cu13", "xformers", "vllm", "sgl-kernel", "sglang-kernel", "sageattention", "bitsandbytes",
+    "torchvision", "torchaudio", "torchao", "causal-conv1d", "mamba-ssm", "autoawq-kernels", "xgrammar", "torchcodec",
+)  # fmt: skip
+Builds = tuple[str, ...]
+
+
+def runs_on(archs: tuple[str, ...], sm: str) -> str | None:
+    """Return how a GPU runs code for these architectures: `machine code`, `PTX`, or None where it cannot.
+
+    Machine code runs on its own major release from its minor on; with an `a` on exactly its own GPU, with an `f` on
+    its family. PTX with a letter is bound in the same way; without one, any later GPU compiles it.
+    """
+    major, minor = (int(part) for part in sm.split("."))
+    by_ptx = False
+    for arch in archs:
+        plain = arch.removesuffix("+PTX")
+        own = tuple(int(part) for part in plain.rstrip("af").split("."))
+        if plain.endswith("a"):
+            fits = own == (major, minor)
+        elif arch.endswith("+PTX") and not plain.endswith("f"):
+            fits = own <= (major, minor)
+        else:
+            fits = own[0] == major and own[1] <= minor
+        if fits and not arch.endswith("+PTX"):
+            return "machine code"
+        by_ptx |= fits
+    return "PTX" if by_ptx else None
+
+
+def _loads(version: str, fitting: Builds | str, cuda: str | None, on_record: str | None) -> bool | None:
+    """Return whether a file fits a torch release, by the builds on record that export its symbols."""
+    if not isinstance(fitting, tuple) or version == ABSENT:
+        return None
+    public, _, label = version.partition("+")
+    if not label and cuda is not None:
+        label = "cpu" if cuda == ABSENT else "cu" + cuda.replace(".", "")
+    build = f"{public}+{label}" if label else on_record
+    return True if build in fitting else False if build is not None and build == on_record else None
+
+
+def _problem(loads: bool, version: str, fitting: Builds | str | None) -> str:
+    if loads:
+        return ABSENT
+    known = ", ".join(fitting) if fitting and isinstance(fitting, tuple) else "none of those on record"
+    return f"torch {version} does not export all symbols that its compiled files need; torch builds that do: {known}"
+
+
+def _how_it_runs(archs: Builds | str | None, sm: str | None) -> str | None:
+    """Return how a GPU runs the code: `machine code`, `PTX`, `not at all`; None where that is not known."""
+    if archs is None or isinstance(archs, str) or sm in (None, ABSENT):
+        return None
+    return runs_on(archs, str(sm)) or "not at all"
+
+
+def _without_code(archs: Builds | None, sm: str | None) -> bool:
+    return _how_it_runs(archs, sm) == "not at all"
+
+
+def _declare(package: str) -> None:
+    fitting = f"{package}.fitting_torch"
+
+    def register(name: str, meaning: str, compute: Callable[..., bool | None], *uses: str) -> None:
+        derived(f"{package}.{name}", BOOLEAN, meaning, uses=uses)(compute)
+
+    derived(
+        f"{package}.loads", BOOLEAN, f"the compiled files of {package} load next to torch",
+        needs=("torch.version", fitting), uses=("torch.cuda", "torch.exports_on_record"),
+    )(_loads)  # fmt: skip
+    derived(
+        f"{package}.load_problem", TEXT, f"why the compiled files of {package} do not load",
+        needs=(f"{package}.loads", "torch.version"), uses=(fitting,),
+    )(_problem)  # fmt: skip
+    loads, archs = f"{package}.loads", f"{package}.gpu_code"
+    register(
+        "known_unloadable", f"{package} does not load, by its files; false where that is not known",
+        lambda value: value is False, loads,
+    )  # fmt: skip
+    register(
+        "binary_judged",
+        f"the installed files of {package} were read, and show whether it loads",
+        bool,
+        f"{loads}.given",
+    )
+    register(
+        "known_without_gpu_code", f"{package} has no code for this GPU; false where that is not known",
+        _without_code, archs, "gpu.sm",
+    )  # fmt: skip
+
+
+for _package in PACKAGES:
+    _declare(_package)
+
+
+@derived(
+    "binaries.known_unloadable", BOOLEAN, "compiled files of other packages do not load; false where not known",
+    uses=("binaries.unloadable",),
+)  # fmt: skip
+def _others(unloadable: Builds | str | None) -> bool:
+    return isinstance(unloadable, tuple) and bool(unloadable)
+
+
+@derived(
+    "binaries.torch_known_unloadable", BOOLEAN, "torch's own libraries do not load; false where not known",
+    uses=("binaries.torch_problem",),
+)  # fmt: skip
+def _torch_itself(problem: str | None) -> bool:
+    return problem not in (None, ABSENT)
+
+
+@derived(
+    "loader.torch_mixes_cudnn", BOOLEAN, "torch loads cuDNN's libraries from several folders; false where not known",
+    uses=("loader.torch_cudnn_folders",),
+)  # fmt: skip
+def _torch_mixes(folders: Builds | str | None) -> bool:
+    return isinstance(folders, tuple) and len(folders) > 1
+
+
+@derived(
+    "loader.te_mixes_cudnn", BOOLEAN,
+    "TransformerEngine brings cuDNN libraries of another folder than torch; false where not known",
+    uses=("loader.te_cudnn_folders", "loader.torch_cudnn_folders"),
+)  # fmt: skip
+def _te_mixes(folders: Builds | str | None, before: Builds | str | None) -> bool:
+    return isinstance(folders, tuple) and len(folders) > 1 and folders != before
+
+
+@derived(
+    "loader.one_cudnn_known", BOOLEAN, "a change of variables gives torch and TransformerEngine one cuDNN",
+    uses=("loader.one_cudnn",),
+)  # fmt: skip
+def _change_known(change: str | None) -> bool:
+    return change not in (None, ABSENT)
+
+
+@derived("files.some_owned_twice", BOOLEAN, "two distributions overwrite each other's files; false where not known",
+         uses=("files.owned_twice",))  # fmt: skip
+def _owned_twice(found: Builds | str | None) -> bool:
+    return isinstance(found, tuple) and bool(found)
+
+
+@derived("files.some_changed", BOOLEAN, "installed files are not what was installed; false where not known",
+         uses=("files.changed",))  # fmt: skip
+def _some_changed(found: Builds | str | None) -> bool:
+    return isinstance(found, tuple) and bool(found)
+
+
+@derived(
+    "binaries.only_ptx", LIST, "packages whose files have only PTX for this GPU, which the driver compiles",
+    uses=("gpu.sm", *(f"{package}.gpu_code" for package in PACKAGES)),
+)  # fmt: skip
+def _by_ptx(sm: str | None, *archs: Builds | str | None) -> Builds | str:
+    found = tuple(package for package, code in zip(PACKAGES, archs, strict=True) if _how_it_runs(code, sm) == "PTX")
+    return found or ABSENT
+
+
+_SMALL = ("fa3-fwd", "vllm-flash-attn", "causal-conv1d", "mamba-ssm", "torchaudio")
+
+
+@derived(
+    "binaries.without_gpu_code", LIST, "packages without a rule of their own whose files have no code for this GPU",
+    uses=("gpu.sm", *(f"{package}.gpu_code" for package in _SMALL)),
+)  # fmt: skip
+def _without_any(sm: str | None, *archs: Builds | str | None) -> Builds | str:
+    found = tuple(
+        package for package, code in zip(_SMALL, archs, strict=True) if _how_it_runs(code, sm) == "not at all"
+    )
+    return found or ABSENT

@@ -1,0 +1,114 @@
+"""Whether the compiled files of installed packages load next to torch, and on which GPUs: read from the files.
+
+This module finds the packages that have such files. The reader of ELF files is imported only where there are some.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from doctor.facts.vocabulary import fact
+from doctor.model import Fact
+from doctor.sources.watch import Watch
+
+from .distributions import scan
+from .elf import NotElf, read_dynamic
+from .target import Target, TargetKind
+from .torch_build import torch_folder, version_file
+
+PROMISES: tuple[str, ...] = ()
+
+_SHARED = re.compile(rb"^\"?([^,\"\n]+\.so(?:\.[\d.]+)?)\"?,", re.MULTILINE)
+_MAX_RECORD = 64 << 20
+#: Beginnings of NEEDED entries that make a file one of ours.
+_LIBRARIES = ("libtorch", "libc10", "libcudart", "libcublas", "libcudnn", "libnccl", "libnvrtc", "libcuda.so")
+#: Distributions whose files are known to overwrite each other.
+_OWNED = re.compile(r"nvidia-(cudnn|cublas|cuda-|nccl|cusparselt)|flash-attn|fa3-fwd|transformer-engine|xformers|apex$")
+#: Large packages with many compiled files and none for torch.
+_UNRELATED = frozenset((
+    "aiohttp", "cmake", "cryptography", "cuda-bindings", "cupy-cuda12x", "cupy-cuda13x", "cython", "debugpy",
+    "frozenlist", "grpcio", "h5py", "jax", "jaxlib", "llvmlite", "lxml", "matplotlib", "multidict", "mypy",
+    "networkx", "ninja", "numba", "numpy", "onnxruntime", "opencv-python", "opencv-python-headless", "pandas",
+    "pillow", "protobuf", "psutil", "pyarrow", "pydantic-core", "pyyaml", "ray", "regex", "ruff", "safetensors",
+    "scikit-image", "scikit-learn", "scipy", "sentencepiece", "shapely", "statsmodels", "tensorflow", "tiktoken",
+    "tokenizers", "torch", "triton", "uvloop", "yarl",
+))  # fmt: skip
+
+#: name, version, folder, compiled files below it
+Package = tuple[str, str | None, str, tuple[str, ...]]
+
+
+def collect(target: Target, watch: Watch) -> Iterator[Fact]:
+    """Yield the facts of every package with compiled files for torch or CUDA; none where there is none."""
+    if target.system not in (None, "Linux") or (target.kind == TargetKind.INTERPRETER and not target.glibc):
+        return
+    folder = torch_folder(target)
+    if folder is None and target.kind == TargetKind.INTERPRETER:
+        return  # nothing here can be imported
+    assigned = version_file(folder)[0] if folder else {}
+    packages = list(_packages(target))
+    if not packages and (folder is None or assigned.get("cuda") in (None, "")):
+        return  # nothing that could fail to load, and no CUDA library that could be mixed
+    from doctor.sources.binaries.judge import PackageFacts, judge  # door: binaries
+    from doctor.sources.binaries.ownership import Owner
+    from doctor.sources.binaries.survey import Installed, Place
+
+    place = Place(
+        site_dirs=tuple(str(path) for path in target.site_dirs),
+        machine=target.machine or "x86_64",
+        environ=target.environ,
+        program=os.path.realpath(target.python) if target.kind == TargetKind.INTERPRETER and target.python else None,
+        python=target.version,
+        torch_folder=str(folder) if folder else None,
+        torch_version=assigned.get("__version__"),
+        torch_cuda=assigned.get("cuda"),
+    )
+    owners = [Owner(found.name, found.version, os.path.dirname(found.path), f"{found.path}/RECORD")  # noqa: PTH120
+              for found in scan(target.site_dirs) if _OWNED.match(found.name)]  # fmt: skip
+    found: PackageFacts = judge(place, [Installed(*package) for package in packages], owners)
+    for key, value, source in found:
+        yield fact(key, value, source)
+
+
+def _packages(target: Target) -> Iterator[Package]:
+    """Yield the packages that list shared libraries; the first on the import path counts."""
+    seen: set[str] = set()
+    for found in scan(target.site_dirs):
+        if not found.name or found.name in seen or found.name in _UNRELATED or found.name.startswith("nvidia-"):
+            continue
+        seen.add(found.name)
+        files = _compiled_files(f"{found.path}/RECORD")
+        if files and _is_related(os.path.dirname(found.path), files):  # noqa: PTH120
+            yield found.name, found.version, os.path.dirname(found.path), files  # noqa: PTH120
+
+
+def _is_related(base: str, files: tuple[str, ...]) -> bool:
+    """Return whether a file needs a library of torch or CUDA, or cannot be read."""
+    for name in files:
+        if not os.path.isfile(f"{base}/{name}"):  # noqa: PTH113 - opening a pipe would block
+            continue
+        try:
+            needed = read_dynamic(f"{base}/{name}").needed
+        except NotElf:
+            return True
+        except OSError:
+            continue
+        if any(library.startswith(_LIBRARIES) for library in needed):
+            return True
+    return False
+
+
+def _compiled_files(record: str) -> tuple[str, ...]:
+    """Return the shared libraries that a RECORD lists, as paths below its site-packages folder."""
+    try:
+        if not os.path.isfile(record):  # noqa: PTH113
+            return ()
+        with open(record, "rb") as stream:  # noqa: PTH123
+            data = stream.read(_MAX_RECORD)
+    except OSError:
+        return ()
+    if b".so" not in data:
+        return ()
+    return tuple(match.decode("utf-8", "replace") for match in _SHARED.findall(data) if not match.startswith(b"../.."))

@@ -1,0 +1,104 @@
+"""Servers that files start: their options become words of the workload."""
+
+from __future__ import annotations
+
+import pytest
+
+COMPOSE = """services:
+  web:
+    image: nginx
+  llm:
+    image: vllm/vllm-openai:v0.16.0
+    environment:
+      - VLLM_USE_V1=1
+    command: --model google/gemma-3-27b-it --kv-cache-dtype fp8 --attention-backend ${BACKEND:-FLASH_ATTN}
+"""
+KUBERNETES = """apiVersion: v1
+kind: Service
+metadata: {name: x}
+---
+apiVersion: apps/v1
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+        - image: lmsysorg/sglang:v0.5.9
+          command: [python3, -m, sglang.launch_server]
+          args: ["--attention-backend", flashmla, "--page-size", "64", --disable-radix-cache]
+        - image: busybox
+"""
+SHELL = """kind: Pod
+apiVersion: v1
+spec:
+  containers:
+  - image: vllm/vllm-openai:latest
+    command: [/bin/sh, -c]
+    args:
+    - |
+      vllm serve x --attention-backend FLASHINFER --kv-cache-dtype {{ .Values.kv }}
+"""
+DOCKERFILE = """FROM python:3.11 AS base
+ENTRYPOINT ["vllm", "serve", "x", "--block-size=32"]
+FROM base
+RUN pip install vllm==0.11.2
+CMD ["--attention-config", "{\\"backend\\": \\"FLASHINFER\\", \\"flash_attn_version\\": 3}"]
+"""
+SCRIPT = """pip install vllm==0.10.2
+exec python3 -m vllm.entrypoints.openai.api_server --model x \\
+  --kv_cache_dtype fp8_e5m2 --dtype half --block-size $BLOCK --port 8000
+"""
+TWO = """vllm serve a --kv-cache-dtype fp8 --block-size 16
+vllm serve b --kv-cache-dtype auto --block-size 16
+"""
+CONDITION = """if [ -n "$FAST" ]; then
+  vllm serve a --kv-cache-dtype fp8
+fi
+"""
+
+
+def words(declaration):
+    """The workload words, without their prefix; None where the value is unknown."""
+    found = declaration.facts.items()
+    return {key.removeprefix("workload."): fact.value for key, fact in found if key.startswith("workload.")}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("compose.yaml", COMPOSE,
+         {"framework": "vllm", "kv_cache_dtype": "fp8", "attention_backend_option": "FLASH_ATTN"}),
+        ("deploy.yaml", KUBERNETES,
+         {"framework": "sglang", "attention_backend_option": "flashmla", "page_size": 64, "disable_radix_cache": True}),
+        ("pod.yml", SHELL,
+         {"framework": "vllm", "attention_backend_option": "FLASHINFER", "kv_cache_dtype": None}),
+        ("Dockerfile", DOCKERFILE,
+         {"framework": "vllm", "block_size": 32, "attention_backend_option": "FLASHINFER",
+          "flash_attn_version_option": 3}),
+        ("serve.sh", SCRIPT,
+         {"framework": "vllm", "kv_cache_dtype": "fp8_e5m2", "dtype": "float16", "block_size": None}),
+        ("two.sh", TWO, {"framework": "vllm", "kv_cache_dtype": None, "block_size": 16}),
+        ("condition.sh", CONDITION, {"framework": None, "training": None, "kv_cache_dtype": None}),
+        ("other.sh", "vllm bench serve --kv-cache-dtype fp8\necho vllm serve --block-size 1\n", {}),
+    ],
+)  # fmt: skip
+def test_options_of_a_server(read, name, text, expected):
+    """Each command states what its options say, and nothing else."""
+    if expected and "training" not in expected:
+        expected = {**expected, "training": False}
+    assert words(read({name: text})) == expected
+
+
+def test_images_and_variables(read):
+    """An image of a server is its release; variables of its container count."""
+    found = read({"compose.yaml": COMPOSE}).facts
+    assert found.value("vllm.version") == "0.16.0" and found.value("env.VLLM_USE_V1") == "1"
+    assert read({"deploy.yaml": KUBERNETES}).facts.value("sglang.version") == "0.5.9"
+
+
+def test_a_folder_counts_servers_of_its_environment(write, read):
+    """A training project with a script that serves elsewhere gets no serving workload."""
+    write("serve.sh", "#!/bin/sh\nvllm serve x --kv-cache-dtype fp8\n")
+    assert words(read({"requirements.txt": "torch==2.8.0\n"}, only=["."])) == {}
+    serving = read({"requirements.txt": "torch==2.8.0\nvllm==0.11.0\n"}, only=["."])
+    assert words(serving)["kv_cache_dtype"] == "fp8"
