@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from doctor.diagnosis.schemas import schema_names, schema_of
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest
-from doctor.report.schemas import schema_names, schema_of
 
 from .options import Output
 from .output import write

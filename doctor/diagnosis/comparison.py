@@ -63,17 +63,17 @@ _FACTS_SUFFIXES = (".json", ".yaml", ".yml")
 
 
 def compare_environments(
-    request: Request, names: tuple[str, str], tell: Callable[[str], None] = lambda text: None
+    request: Request, names: tuple[str, str], inform: Callable[[str], None] = lambda text: None
 ) -> Comparison:
     """Compare two environments; `request` holds what is the same for both: workload, GPU, settings and rules."""
     clock = Clock()
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))
     reports = []
     for name in names:
-        tell(f"reading {name} …")
+        inform(f"reading {name} …")
         reports.append(diagnose(replace(side_request(request, name), fixes=False, run=False)))
         clock.lap(f"side {len(reports)}")
-    tell("searching causes …")
+    inform("searching causes …")
     comparison = compare_reports(rulebook, names, reports[0], reports[1])
     clock.lap("causes")
     return replace(comparison, timing=clock.laps())

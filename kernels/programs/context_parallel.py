@@ -109,29 +109,29 @@ def _start(cases, first, ranks, device, timeout):
 def _watch(process, folder, count, ranks, timeout):
     """Return the results of the cases, as far as they come."""
     followers = [_Follower(folder / "rank-{}.jsonl".format(rank)) for rank in range(ranks)]
-    last, told = time.monotonic(), 0
+    last, count_done = time.monotonic(), 0
     while True:
         if any([follower.read() for follower in followers]):
             last = time.monotonic()
         finished = len(followers[0].outcomes)
-        while told < finished and all(told < len(follower.outcomes) for follower in followers):
-            told += 1
-            step("case {} of {} done".format(told, count))
-        if told >= count:
-            return _joined(followers, told)
+        while count_done < finished and all(count_done < len(follower.outcomes) for follower in followers):
+            count_done += 1
+            step("case {} of {} done".format(count_done, count))
+        if count_done >= count:
+            return _joined(followers, count_done)
         started = any(follower.case is not None for follower in followers)
         limit = timeout if started else max(timeout, STARTUP)
         if process.poll() is not None:
             time.sleep(2 * POLL)
             for follower in followers:
                 follower.read()
-            told = min(len(follower.outcomes) for follower in followers)
-            results = _joined(followers, told)
-            if told and not any(follower.goes_on for follower in followers):
+            count_done = min(len(follower.outcomes) for follower in followers)
+            results = _joined(followers, count_done)
+            if count_done and not any(follower.goes_on for follower in followers):
                 return results  # they ended after a case, and before the next
-            return [*results, _ended(process, followers, folder, told, None)]
+            return [*results, _ended(process, followers, folder, count_done, None)]
         if time.monotonic() - last > limit:
-            return [*_joined(followers, told), _ended(process, followers, folder, told, limit)]
+            return [*_joined(followers, count_done), _ended(process, followers, folder, count_done, limit)]
         time.sleep(POLL)
 
 
@@ -182,11 +182,13 @@ def _joined(followers, count):
     return results
 
 
-def _ended(process, followers, folder, told, limit):
+def _ended(process, followers, folder, count_done, limit):
     """Return the result of the case in which the processes ended or stopped making progress."""
     where = {str(rank): follower.where for rank, follower in enumerate(followers)}
     alone = [
-        (rank, follower.outcomes[told]) for rank, follower in enumerate(followers) if told < len(follower.outcomes)
+        (rank, follower.outcomes[count_done])
+        for rank, follower in enumerate(followers)
+        if count_done < len(follower.outcomes)
     ]
     failed = [(rank, record) for rank, record in alone if record["outcome"] != "ran"]
     observed = {"ranks_at": where, "ended": "timeout" if limit is not None else "crashed"}

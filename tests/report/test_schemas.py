@@ -13,8 +13,8 @@ import yaml
 
 from doctor.api import diagnose
 from doctor.cli import main as cli
+from doctor.diagnosis.schemas import schema_names, schema_of
 from doctor.errors import DoctorError
-from doctor.report.schemas import schema_names, schema_of
 from doctor.sources.snapshot import parse_facts
 from doctor.sources.workload.files import workload_facts
 
@@ -34,11 +34,11 @@ EXAMPLES = {
 BAD_FACTS = (
     {}, [], "text", {"facts": []}, {"torch.version": "abc"}, {"torch.version": {"valu": "2.6.0"}}, {"torch": "2.6.0"},
     {"gpu.sm": "ninety"}, {"gpu.count": "many"}, {"gpu.count": 1.5}, {"torch.cxx11_abi": "maybe"}, {"schema": 2},
-    {"facts": {"workload.dtype": "bf"}}, {"workload": {"head_dim": 128}}, {"workload": []},
+    {"facts": {"workload.dtype": "bf"}}, {"workload": {"no_such_key": 128}}, {"workload": []},
     {"torch.version": ["2.6.0"]},
 )  # fmt: skip
 BAD_WORKLOADS = (
-    {}, {"head_dim": 128}, {"dtype": "double"}, {"mask": "triangle"}, {"head_dim_qk": "wide"}, {"window": [1]},
+    {}, {"no_such_key": 128}, {"dtype": "double"}, {"mask": "triangle"}, {"head_dim_qk": "wide"}, {"window": [1]},
     {"training": "perhaps"}, {"workload": {"nope": 1}}, {"workload": {}, "stray": 1}, {"dropout": "high"},
 )  # fmt: skip
 

@@ -36,8 +36,8 @@ class GpuResults:
                 continue
             name = f"{node}/{node_name(gpu)}"
             bits = item.get("bits")
-            told = f"{verdict}" + (f" {str(bits)[:80]}" if bits is not None and verdict == "right" else "")
-            self._votes[environment, node_name(model), case].setdefault(told, []).append(name)
+            seen = f"{verdict}" + (f" {str(bits)[:80]}" if bits is not None and verdict == "right" else "")
+            self._votes[environment, node_name(model), case].setdefault(seen, []).append(name)
             self._totals[verdict] += 1
             before = self._verdicts[node].get(node_name(gpu), "right")
             self._verdicts[node][node_name(gpu)] = min(before, verdict, key=self._worst.index)
@@ -60,16 +60,16 @@ class GpuResults:
             ranked = sorted(results.items(), key=lambda pair: -len(pair[1]))
             usual, peers = ranked[0]
             certain = len(peers) > len(ranked[1][1])
-            for told, gpus in ranked[1:] if certain else ranked:
+            for seen, gpus in ranked[1:] if certain else ranked:
                 for gpu in gpus:
                     counts[gpu, model] += 1
-                    text = f"{_words(told)}, its {len(peers)} peers {_words(usual)}" if certain else "its peer differs"
+                    text = f"{_words(seen)}, its {len(peers)} peers {_words(usual)}" if certain else "its peer differs"
                     first.setdefault((gpu, model), (f"{case[:160]}: {text}", certain))
         for (gpu, model), count in counts.most_common(MOST_DIFFERENCES):
             difference, certain = first[gpu, model]
             yield GpuFault(gpu, model, count, difference, certain)
 
 
-def _words(told: str) -> str:
-    verdict, _, bits = told.partition(" ")
+def _words(seen: str) -> str:
+    verdict, _, bits = seen.partition(" ")
     return f"{verdict} with bits {bits[:16]}" if bits else verdict

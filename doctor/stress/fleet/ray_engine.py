@@ -67,7 +67,7 @@ def nodes_of(ray: Any) -> list[tuple[str, str, bool, int]]:
 
 
 def probe_nodes(
-    ray: Any, task: ProbeTask, timeout: float, missing: Missing, tell: Callable[[int, int], None]
+    ray: Any, task: ProbeTask, timeout: float, missing: Missing, inform: Callable[[int, int], None]
 ) -> Iterator[NodeAnswer]:
     """Yield the answer of each node as it comes; `missing` is called for each node that gives none."""
     strategy = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
@@ -93,7 +93,7 @@ def probe_nodes(
             answer = _answer(ray, reference, name, missing)
             if answer is not None:
                 yield answer
-        tell(total - len(waiting), total)
+        inform(total - len(waiting), total)
     for reference, name in waiting.items():
         ray.cancel(reference, force=True)
         missing(name, NodeState.SLOW, f"no answer within {timeout:g} s")

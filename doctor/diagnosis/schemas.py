@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from doctor.facts.kinds import FactKind
-from doctor.facts.vocabulary import TERMS, Term
+from doctor.facts.vocabulary import SPELLINGS, TERMS, Term
 from doctor.model import ABSENT, SEVERITIES, FixSafety, RunVerdict, Verdict
 from doctor.rulebook.schema import BUILDS, EFFECTS, EXPECTATIONS, REMEDIES, RULE_NEEDED
+from doctor.sources.workload.files import ALIASES
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -81,7 +82,7 @@ def _fact(term: Term) -> Schema:
     """Return the schema of a fact: a plain value, or the long form; kinds are defined once."""
     if not term.values:
         return {"description": term.meaning, "$ref": f"#/$defs/{term.kind}"}
-    value: Schema = {"enum": [*term.values, ABSENT, None]}
+    value: Schema = {"enum": [*term.values, *SPELLINGS.get(term.key, ()), ABSENT, None]}
     return {"description": term.meaning, "anyOf": [value, _long(value)]}
 
 
@@ -111,7 +112,9 @@ def _workload_keys(prefix: str = "") -> dict[str, Schema]:
 
 
 def _workload_section() -> Schema:
-    both = {**_workload_keys(), **_workload_keys("workload.")}
+    """Return the schema of a workload: the keys, and the names of them that people type."""
+    aliases: dict[str, Schema] = {name: {"type": ["string", "number", "boolean", "null"]} for name in ALIASES}
+    both = {**aliases, **_workload_keys(), **_workload_keys("workload.")}
     return {"type": "object", "properties": both, "additionalProperties": False}
 
 
@@ -199,7 +202,20 @@ def _rule() -> Schema:
         "additionalProperties": False,
     }  # fmt: skip
     texts = ("references", "signatures", "yields_to", "disables", "fails_at_run")
-    plain = ("id", "name", "since", "summary", "why", "message", "stage", "category", "no_pin", "myth", "import_error")
+    plain = (
+        "id",
+        "name",
+        "since",
+        "summary",
+        "why",
+        "message",
+        "stage",
+        "category",
+        "no_pin",
+        "myth",
+        "import_error",
+        "fix_reasons",
+    )
     return {
         "description": "One rule; its tests are in the same file.",
         "type": "object",
