@@ -25,7 +25,8 @@ def anchors_of(pattern: str) -> tuple[str, ...]:
     that is no regular expression has none.
     """
     try:
-        return _best(list(parser.parse(pattern)))
+        parsed: Any = parser.parse(pattern)
+        return _best(parsed)
     except (re.error, RecursionError, OverflowError):
         return ()
 
@@ -45,7 +46,7 @@ def _best(items: Iterable[Any]) -> tuple[str, ...]:
             texts = tuple(text for branch in argument[1] for text in _best(branch) or ("",))
             found.append(texts if len(texts) <= _MOST else ())
         elif name in ("MAX_REPEAT", "MIN_REPEAT") and int(argument[0]) > 0:
-            found.append(_best(list(argument[2])))
+            found.append(_best(argument[2]))
         elif name == "SUBPATTERN":  # `(?i:...)`: case does not matter inside
             found.append(tuple(spelled for text in _best(argument[3]) for spelled in _spellings(text)))
     found.append(("".join(run),))
