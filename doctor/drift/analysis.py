@@ -50,8 +50,8 @@ def imports(tops: Iterable[str], distributions: Iterable[str]) -> re.Pattern[byt
     either = b"|".join(sorted(re.escape(name.encode()) for name in {*tops, *distributions}))
     listed = rb"(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*"
     statement = rb"^[ \t]*(?:from|import)[ \t]+" + listed + rb"(?:" + top + rb")(?!\w)"
-    asked = rb"(?:import_module|__import__|version|distribution|find_spec|modules)"
-    by_text = asked + rb"[(\[]\s*[\"'](?:" + either + rb")(?!\w)"
+    lookup = rb"(?:import_module|__import__|version|distribution|find_spec|modules)"
+    by_text = lookup + rb"[(\[]\s*[\"'](?:" + either + rb")(?!\w)"
     custom_op = rb"torch\.ops\.(?:" + top + rb")(?!\w)"
     return re.compile(b"|".join((statement, by_text, custom_op)), re.M)
 
@@ -261,11 +261,11 @@ class _Run:
         return False
 
     def _uses(self, record: Record, node: ast.AST, interesting: re.Pattern[bytes]) -> bool:
-        """Tell whether the text of a function has one of these words."""
+        """Return whether the text of a function has one of these words."""
         return interesting.search(self.program.lines(record.name, node)) is not None
 
     def _derived(self, info: ClassInfo) -> bool:
-        """Tell whether a class inherits from one of another package."""
+        """Return whether a class inherits from one of another package."""
         return any(item.module.partition(".")[0] in self.tops for item in lineage(self.program, info)[0])
 
     # Reachability inside the caller
@@ -288,7 +288,7 @@ class _Run:
         return frozenset(found)
 
     def live(self) -> dict[str, bool]:
-        """Tell for modules with findings whether an import on a live path, outside any handler, reaches them."""
+        """Return for modules with findings whether an import on a live path, outside any handler, reaches them."""
         result: dict[str, bool] = {}
         for item in self.machine.checker.sink.seen.values():  # type: ignore[attr-defined]
             name = item.frame_module

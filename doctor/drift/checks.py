@@ -72,7 +72,7 @@ class Checker:
         """Functions that become methods of objects whose class the code tests by name, with that name."""
 
     def foreign(self, frame: Frame, module: str) -> bool:
-        """Tell whether a module belongs to another package than the code that is run."""
+        """Return whether a module belongs to another package than the code that is run."""
         package = self.program.package(module)
         return package is not None and package is not frame.record.package
 
@@ -173,7 +173,7 @@ class Checker:
         return self._missing(frame, base.info, foreign[0], name, node, state, checked)
 
     def _spelled_by(self, frame: Frame, own: bool, name: str) -> bool:
-        """Tell whether the caller's code gives an attribute of this name to a class of its own, or to another's."""
+        """Return whether the caller's code gives an attribute of this name to a class of its own, or to another's."""
         pattern = re.compile((_OWN_NAME if own else _GIVEN_NAME).replace("NAME", name), re.M)
         through_self = re.compile(rf"\bself\.{name}\s*=[^=]")
         for path in self.program.environment.files(frame.record.package):
@@ -186,7 +186,7 @@ class Checker:
         return False
 
     def _given_by_function(self, frame: Frame, path: Path, name: str) -> bool:
-        """Tell whether a function outside any class assigns `self.name`: its `self` is an object of another package."""
+        """Return whether a function outside any class assigns `self.name`, where `self` is of another package."""
         record = self.program.records.get(self.program.environment.module_name(frame.record.package, path))
         parsed = self.program.environment.parse(path, str(path)) if record is None or record.tree is None else None
         tree = record.tree if record is not None and record.tree is not None else parsed.tree if parsed else None
@@ -429,7 +429,7 @@ class Checker:
         return Violation(Kind.MISSING_MODULE, module, missing, f"there is no module `{missing}`", module)
 
     def has_attribute(self, frame: Frame, base: Value, name: str) -> bool | None:
-        """Tell whether `hasattr(base, name)`; None when unknown."""
+        """Return whether `hasattr(base, name)`; None when unknown."""
         if isinstance(base, ModuleValue):
             found = self.program.member(base.name, name)
             if found is None:

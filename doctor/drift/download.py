@@ -44,11 +44,11 @@ def parse_pin(text: str) -> tuple[str, str]:
     return canonicalize_name(requirement.name), specifiers[0].version
 
 
-def fetch_all(pins: Sequence[tuple[str, str]], tell: Callable[[str], None]) -> tuple[Path, ...]:
+def fetch_all(pins: Sequence[tuple[str, str]], on_step: Callable[[str], None]) -> tuple[Path, ...]:
     """Return the folder of each release, kept in the cache folder of the user."""
     places = []
     for name, version in pins:
-        tell(f"fetching the sources of {name} {version}")
+        on_step(f"fetching the sources of {name} {version}")
         places.append(fetch_release(name, version, _downloads()))
     return tuple(places)
 

@@ -74,7 +74,7 @@ class Evaluator:
     # What the intrinsics need
 
     def has_attribute(self, base: Value, name: str, state: State, node: ast.AST) -> bool | None:
-        """Tell whether a value has an attribute."""
+        """Return whether a value has an attribute."""
         return self.checker.has_attribute(self.frame, base, name)
 
     def set_attribute(self, base: Value, name: str, value: Value, state: State) -> None:

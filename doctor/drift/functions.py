@@ -70,7 +70,7 @@ class FunctionRunner:
     # Functions
 
     def call_function(self, function: Function, receiver: Value | None, call: Call, state: State) -> Value:
-        """Run a function with known arguments where that can tell something; return the union of its results."""
+        """Run a function with known arguments where that can find something; return the union of its results."""
         constructs = function.qualname.endswith("__init__")
         given = [*call.positional, *(value for _, value in call.keywords.entries)]
         matters = any(_follows(item) for item in given)
@@ -98,7 +98,7 @@ class FunctionRunner:
         self, function: Function, receiver: Value | None, call: Call | None, unknown: str = "",
         seed: State | None = None,
     ) -> list[tuple[State, Value]]:  # fmt: skip
-        """Run a function; `call` None stands for any arguments. Return the states and values at its ends.
+        """Run a function; `call` None means any arguments. Return the states and values at its ends.
 
         Raises Raised where every path ends in an exception.
         """
@@ -197,7 +197,7 @@ class FunctionRunner:
 
 
 def _follows(value: Value) -> bool:
-    """Tell whether an argument makes it worth running the function that receives it."""
+    """Return whether an argument makes it worth running the function that receives it."""
     if isinstance(value, (Function, Bound, Partial, ClassValue, ModuleValue)) or (
         isinstance(value, Mapping) and value.entries
     ):

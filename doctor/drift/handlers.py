@@ -32,7 +32,7 @@ class Handlers:
         return bool(self._groups)
 
     def catches(self, exception: str) -> bool:
-        """Tell whether an open handler catches an exception."""
+        """Return whether an open handler catches an exception."""
         return any(catches(names, exception) for group in self._groups for names in group)
 
     def fail(self, frame: Frame, node: ast.AST, state: State, violation: Violation) -> None:
@@ -58,7 +58,7 @@ class Handlers:
 
     @contextmanager
     def none(self) -> Iterator[None]:
-        """Close all handlers for a while: a module is imported once, whoever imports it first."""
+        """Close all handlers for a while: a module is imported once, whatever imports it first."""
         outer, self._groups = self._groups, []
         try:
             yield

@@ -49,7 +49,7 @@ class DriftRequest:
 
 
 def analyze(
-    request: DriftRequest, tell: Callable[[str], None] = lambda text: None, run: Run | None = None
+    request: DriftRequest, on_step: Callable[[str], None] = lambda text: None, run: Run | None = None
 ) -> DriftReport:
     """Return what the packages of an environment call that is not there.
 
@@ -71,14 +71,14 @@ def analyze(
             missing.append(caller)
     if missing:
         run = run or partial(analyze_in_processes, request.jobs)
-        for caller, result in run(environment, missing, callees, request.seconds, tell):
+        for caller, result in run(environment, missing, callees, request.seconds, on_step):
             if cache is not None and not result.failed:
                 cache.write(caller, callees, result)
             results.append(result)
-    history = ApiHistory.load()
-    findings = [
-        _for_workload(history.explain(item), request.context_parallel) for each in results for item in each.findings
-    ]
+    findings = [item for each in results for item in each.findings]
+    if findings:
+        history = ApiHistory.load()
+        findings = [_for_workload(history.explain(item), request.context_parallel) for item in findings]
     order = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
     findings.sort(key=lambda item: (order[item.severity], item.caller.name, item.site, item.code, item.name))
     pairs: list[Pair] = sorted((pair for each in results for pair in each.pairs), key=_names)

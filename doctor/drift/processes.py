@@ -26,7 +26,7 @@ def analyze_in_processes(
     callers: Sequence[Package],
     callees: Sequence[Package],
     seconds: float,
-    tell: Callable[[str], None],
+    on_step: Callable[[str], None],
 ) -> list[tuple[Package, CallerResult]]:
     """Return the result of each caller; the largest are started first, in at most `jobs` processes."""
     waiting = sorted(callers, key=lambda item: len(environment.files(item)))
@@ -41,7 +41,7 @@ def analyze_in_processes(
                     if not waiting:
                         return
                     caller = waiting.pop()
-                tell(f"reading {caller.release}")
+                on_step(f"reading {caller.release}")
                 found[caller.name] = worker.analyze(caller)
         finally:
             worker.close()

@@ -90,7 +90,7 @@ class Program:
         return "torch" in self.environment.packages or "torch" in self.environment.releases
 
     def is_absent(self, module: str) -> bool:
-        """Tell whether a top-level package is surely not installed."""
+        """Return whether a top-level package is surely not installed."""
         top = module.partition(".")[0]
         if top in self.environment.packages or top in ASSUMED_PRESENT or top in STANDARD_LIBRARY:
             return False
@@ -102,7 +102,7 @@ class Program:
         )
 
     def is_distribution_absent(self, name: str) -> bool:
-        """Tell whether a distribution is surely not installed."""
+        """Return whether a distribution is surely not installed."""
         top = normalized(name).replace("-", "_")
         if top in OFTEN_PRESENT and not self.is_complete:
             return False
@@ -271,7 +271,7 @@ class Program:
         return ""
 
     def is_family_member(self, module: str) -> bool:
-        """Tell whether a missing module is one of a family: `transformers.models.new_model`."""
+        """Return whether a missing module is one of a family: `transformers.models.new_model`."""
         parent, _, _ = module.rpartition(".")
         while parent:
             if self.environment.find(parent) is not None:
@@ -280,7 +280,7 @@ class Program:
         return False
 
     def in_family(self, module: str) -> bool:
-        """Tell whether a module lies in one member of a family: `transformers.models.llama.modeling_llama`."""
+        """Return whether a module is part of one member of a family: `transformers.models.llama.modeling_llama`."""
         parts = module.split(".")
         return any(self._is_family(".".join(parts[:index])) for index in range(1, len(parts)))
 
@@ -297,7 +297,7 @@ class Program:
         return self.families[module]
 
     def is_family_name(self, module: str, name: str) -> bool:
-        """Tell whether a missing name is a class of a model that the package lacks altogether.
+        """Return whether a missing name is a class of a model that the package lacks altogether.
 
         The package must list many classes with the same ending, and none that starts like this one.
         """
@@ -312,7 +312,7 @@ class Program:
         return sum(1 for other in listed if other.endswith(ending)) >= FAMILY
 
     def _aliased(self, module: str) -> bool:
-        """Tell whether a package mentions a module that has no file, as packages do that register aliases."""
+        """Return whether a package mentions a module that has no file, as packages do that register aliases."""
         parts = module.split(".")
         for index in range(1, len(parts)):
             record = self.record(".".join(parts[:index]))
@@ -401,7 +401,7 @@ _EXPORT = re.compile(rb"^@(?:export|requires)\b.*\n(?:@.*\n)*(?:class|def)\s+([A
 
 
 def _defines(text: bytes, name: bytes) -> bool:
-    """Tell whether a function or class is defined at the left margin, where no condition encloses it."""
+    """Return whether a function or class is defined at the left margin, where no condition encloses it."""
     for start in (b"\nclass ", b"\ndef ", b"\nasync def "):
         needle = start + name
         at = text.find(needle)

@@ -44,7 +44,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A syntax tree; `assigns_globals` tells whether a function may assign variables of the module."""
+    """A syntax tree; `assigns_globals` says whether a function may assign variables of the module."""
 
     tree: ast.Module
     assigns_globals: bool
@@ -270,7 +270,7 @@ class Environment:
 
 
 def is_readable(package: Package) -> bool:
-    """Tell whether a package is part of the stack, or the user's own code."""
+    """Return whether a package is part of the stack, or the user's own code."""
     return package.is_code or package.release.name in STACK
 
 
@@ -279,7 +279,7 @@ def _name_of(entry: os.DirEntry[str]) -> str:
 
 
 def _too_deep(data: bytes) -> bool:
-    """Tell whether a file may nest brackets too deeply for the parser; brackets in strings count too."""
+    """Return whether a file may nest brackets too deeply for the parser; brackets in strings count too."""
     if len(_OPENERS.findall(data)) < DEPTH_LIMIT:
         return False
     depth = 0

@@ -17,5 +17,5 @@ STACK = frozenset({
 
 
 def may_have_pairs(distributions: Iterable[str], has_code: bool = False) -> bool:
-    """Tell whether installed distributions, or the user's own code and one of them, can call each other."""
+    """Return whether installed distributions, or the user's own code and one of them, can call each other."""
     return len(STACK.intersection(distributions)) + has_code >= 2

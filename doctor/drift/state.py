@@ -125,7 +125,7 @@ def _identity(state: State) -> frozenset[tuple[str, Value]]:
 
 
 def _agree(one: State, other: State) -> bool:
-    """Tell whether two paths agree in all values of interest; most values are the same object."""
+    """Return whether two paths agree in all values of interest; most values are the same object."""
     mine, theirs = one.variables, other.variables
     for name, value in mine.items():
         its = theirs.get(name)
@@ -218,7 +218,7 @@ _WRITTEN: dict[int, tuple[ast.expr, tuple[str, bool]]] = {}
 
 
 def written(test: ast.expr) -> tuple[str, bool]:
-    """Write a condition so that one and its opposite read the same; the second value tells which it was."""
+    """Write a condition so that one and its opposite read the same; the second value says which it was."""
     known = _WRITTEN.get(id(test))
     if known is None or known[0] is not test:
         known = _WRITTEN[id(test)] = (test, _written(test))

@@ -115,7 +115,7 @@ class External(Value):
 
 @dataclass(frozen=True, slots=True)
 class Imported(Value):
-    """A name of another module that nobody has resolved yet."""
+    """A name of another module that is not resolved yet."""
 
     module: str
     name: str
@@ -252,7 +252,7 @@ def alternatives(value: Value) -> tuple[Value, ...]:
 
 
 def carries(value: Value, depth: int = 3) -> bool:
-    """Tell whether a value is worth keeping apart: functions, classes, modules, versions and what contains them."""
+    """Return whether a value is worth keeping apart: functions, classes, modules, versions and what contains them."""
     kind = value.__class__
     if kind is Unknown or kind is Const:
         return False

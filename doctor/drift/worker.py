@@ -35,12 +35,12 @@ def analyze_here(
     callers: Sequence[Package],
     callees: Sequence[Package],
     seconds: float,
-    tell: Callable[[str], None] = lambda text: None,
+    on_step: Callable[[str], None] = lambda text: None,
 ) -> list[tuple[Package, CallerResult]]:
     """Analyze callers one after the other in this process."""
     found = []
     for caller in callers:
-        tell(f"reading {caller.release}")
+        on_step(f"reading {caller.release}")
         found.append((caller, analyze_guarded(environment, caller, callees, seconds)))
     return found
 

@@ -38,6 +38,8 @@ def brief(report: Report, style: Style) -> str:
     findings = [item for item in report.findings if not style.quiet or item.severity == Severity.ERROR]
     worst = [item for item in findings if item.severity == findings[0].severity][:_MOST_FINDINGS]
     in_full = [item for item in findings if item in worst or item.severity == Severity.ERROR]
+    if report.cases and in_full:
+        page.gap()
     for finding in in_full:
         if len(in_full) > 1 and not report.cases:
             page.gap()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.rulebook.authoring.tests import RuleTest, in_file_tests
-from doctor.rulebook.rule import Rule
+from doctor.rulebook.rule import Rule, is_built_in
 from doctor.rulebook.schema import read_source
 
 from .fix_text import alternative_lines
@@ -68,8 +68,10 @@ def page_of(rule: Rule) -> RulePage:
         _section("Examples", *_examples(Path(rule.path))),
         _section("Sources", Block(ITEMS, rule.references) if rule.references else None),
     ]
+    path = Path(rule.path)
+    place = f"rules/{rule.library}/{path.name}" if is_built_in(rule.path) else rule.path
     return RulePage(
-        rule.id, kind_of(rule), str(body["summary"]), f"{body['name']}, {rule.library}", tuple(filter(None, sections))
+        rule.id, kind_of(rule), str(body["summary"]), f"{body['name']}, {place}", tuple(filter(None, sections))
     )
 
 

@@ -23,6 +23,9 @@ GPUS = ("a100", "h100", "b200", "rtx4090")
 JOBS = ("dense", "longctx", "gemma")
 
 
+SHOWN_BEFORE = "b:"  # the case of which the page has the earlier report too
+
+
 class Case(NamedTuple):
     """One command line, and what the line with the right fix contains (a regular expression; empty: no fix)."""
 
@@ -75,6 +78,8 @@ def main() -> int:
         )
         command = "attn-doctor check --no-run " + " ".join(case.arguments)
         blocks += [f"## {case.title[:1].upper()}{case.title[1:]}", "", "```text", f"$ {command}", *after, "```", ""]
+        if case.title.startswith(SHOWN_BEFORE):
+            blocks += ["The same before:", "", "```text", f"$ {command}", *before, "```", ""]
     head = [
         "# Output, before and after", "",
         "What the default report of `check` prints. *Before* is the report with every section; `--verbose` shows the "

@@ -320,7 +320,7 @@ def _is_plain(value: str, *, flow: bool) -> bool:
         return True
     if value[0] in "-?:,[]{}#&*!|>'\"%@`<=~" or ": " in value or " #" in value or value.endswith(":"):
         return False
-    return not (flow and re.search(r"[,\[\]{}]|:(?=[,\[\]{}])", value))
+    return not (flow and re.search(r"[,\[\]{}]|:(?=[,\[\]{}?])", value))
 
 
 def _long_scalar(head: str, node: Any, indent: int, *, fold: bool) -> list[str]:
