@@ -42,7 +42,7 @@ WORDS = {
     r"told again": "reported",
     r"without a word": "silently",
     r"alarms? of ours": "false positive",
-    r"told|tells?": "reported, prints, says",
+    r"told|tells?(?!\(\))": "reported, prints, says",
     r"asks?|asked|asking": "checks, queries, runs, requests",
     r"beside": "next to, in addition to",
     r"stands?": "is",
