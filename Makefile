@@ -9,7 +9,10 @@ TORCH_PYTHON ?= python3
 PACKAGES ?=
 COUNT ?= 200
 
-.PHONY: test test-all lint bench docs sglang ask-vllm install clean
+# For `make fuzz`.
+SECONDS ?= 3600
+
+.PHONY: test test-all fuzz lint bench docs sglang ask-vllm install clean
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
@@ -18,11 +21,16 @@ test-all: $(VENV)/.ready
 	$(BIN)/python -m pip install -q uv
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m ""
 
+# Mutated inputs of every kind for an hour, in every core; inputs that break a promise stay in build/fuzz.
+fuzz: $(VENV)/.ready
+	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) --jobs $$(nproc)
+
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/attn-doctor rules format --check rules
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench/startup.py

@@ -30,6 +30,8 @@ COMMANDS = {
     "fix": "Find the smallest change that clears the findings; write or install it.",
     "matrix": "Show backends x features of one environment as a table.",
     "wheels": "Find the official flash-attn wheel for this environment, or how to build it.",
+    "explain": "Name the known cause behind the error in a log, and its fix.",
+    "run": "Run a command unchanged; if it fails, explain why.",
     "drift": "Find calls between installed packages that the installed callee does not answer.",
     "stress": "Test every installed attention on the GPUs against a float64 reference.",
     "snapshot": "Save the facts of this machine; every command reads them with --facts.",

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from doctor.util.printable import printable, safe_text
+
 _DELAY = 1.0  # seconds without an answer before the line appears: quick commands show nothing
 _EVERY = 15.0  # seconds between the lines of a count where stderr is no terminal
 
@@ -65,7 +67,7 @@ class Progress:
 
     def _update(self, text: str, done: int, total: int | None) -> None:
         with self._lock:
-            self._state = (text, done, total)
+            self._state = (printable(text), done, total)
             if not self._live:
                 return
             if self._shown is not None:
@@ -123,5 +125,5 @@ def _line() -> Any:
 
 def _write(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed or full
-        sys.stderr.write(text)
+        sys.stderr.write(safe_text(text))
         sys.stderr.flush()

@@ -50,8 +50,8 @@ def imports(tops: Iterable[str], distributions: Iterable[str]) -> re.Pattern[byt
     either = b"|".join(sorted(re.escape(name.encode()) for name in {*tops, *distributions}))
     listed = rb"(?:[\w.]+(?:[ \t]+as[ \t]+\w+)?[ \t]*,[ \t]*)*"
     statement = rb"^[ \t]*(?:from|import)[ \t]+" + listed + rb"(?:" + top + rb")(?!\w)"
-    loaders = rb"(?:import_module|__import__|version|distribution|find_spec|modules)"
-    by_text = loaders + rb"[(\[]\s*[\"'](?:" + either + rb")(?!\w)"
+    lookup = rb"(?:import_module|__import__|version|distribution|find_spec|modules)"
+    by_text = lookup + rb"[(\[]\s*[\"'](?:" + either + rb")(?!\w)"
     custom_op = rb"torch\.ops\.(?:" + top + rb")(?!\w)"
     return re.compile(b"|".join((statement, by_text, custom_op)), re.M)
 

@@ -186,7 +186,7 @@ class Checker:
         return False
 
     def _given_by_function(self, frame: Frame, path: Path, name: str) -> bool:
-        """Return whether a function outside of classes assigns `self.name`: an object of another package then."""
+        """Return whether a function outside any class assigns `self.name`, where `self` is of another package."""
         record = self.program.records.get(self.program.environment.module_name(frame.record.package, path))
         parsed = self.program.environment.parse(path, str(path)) if record is None or record.tree is None else None
         tree = record.tree if record is not None and record.tree is not None else parsed.tree if parsed else None

@@ -70,7 +70,7 @@ class FunctionRunner:
     # Functions
 
     def call_function(self, function: Function, receiver: Value | None, call: Call, state: State) -> Value:
-        """Run a function with known arguments where that adds something; return the union of its results."""
+        """Run a function with known arguments where that can find something; return the union of its results."""
         constructs = function.qualname.endswith("__init__")
         given = [*call.positional, *(value for _, value in call.keywords.entries)]
         matters = any(_follows(item) for item in given)

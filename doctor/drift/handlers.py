@@ -58,7 +58,7 @@ class Handlers:
 
     @contextmanager
     def none(self) -> Iterator[None]:
-        """Close all handlers for a while: a module is imported once, by the first importer."""
+        """Close all handlers for a while: a module is imported once, whatever imports it first."""
         outer, self._groups = self._groups, []
         try:
             yield

@@ -75,10 +75,10 @@ def analyze(
             if cache is not None and not result.failed:
                 cache.write(caller, callees, result)
             results.append(result)
-    history = ApiHistory.load()
-    findings = [
-        _for_workload(history.explain(item), request.context_parallel) for each in results for item in each.findings
-    ]
+    findings = [item for each in results for item in each.findings]
+    if findings:
+        history = ApiHistory.load()
+        findings = [_for_workload(history.explain(item), request.context_parallel) for item in findings]
     order = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
     findings.sort(key=lambda item: (order[item.severity], item.caller.name, item.site, item.code, item.name))
     pairs: list[Pair] = sorted((pair for each in results for pair in each.pairs), key=_names)

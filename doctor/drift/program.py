@@ -280,7 +280,7 @@ class Program:
         return False
 
     def in_family(self, module: str) -> bool:
-        """Return whether a module is in one member of a family: `transformers.models.llama.modeling_llama`."""
+        """Return whether a module is part of one member of a family: `transformers.models.llama.modeling_llama`."""
         parts = module.split(".")
         return any(self._is_family(".".join(parts[:index])) for index in range(1, len(parts)))
 

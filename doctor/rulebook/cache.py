@@ -34,6 +34,7 @@ from .schema import read_file
 LOGGER = logging.getLogger(__name__)
 
 FORMAT = 6  # of the cache file
+EXPLAINS_ONLY = "LOG"  # file names of rules that `explain` alone needs: `check` neither reads nor watches them
 _RACY = 50_000_000  # ns: a file written this shortly before may be written again within one tick of its clock
 
 Body = tuple[str, str, str, dict[str, Any]]  # kind (library | rule), library name, path, content
@@ -43,16 +44,16 @@ Stamp = tuple[str, int, int, int]  # path, mtime and ctime in ns, size in bytes
 
 def rule_files(folders: tuple[Path, ...]) -> list[Path]:
     """Return every `.yaml` below the folders, sorted within each; a folder may also be one library's."""
-    return [Path(stamp[0]) for stamp in stamps(folders)]
+    return [Path(stamp[0]) for stamp in stamps(folders, explaining=True)]
 
 
-def stamps(folders: tuple[Path, ...]) -> list[Stamp]:
-    """Return the state of every rule file: equal stamps mean an unchanged rulebook."""
+def stamps(folders: tuple[Path, ...], *, explaining: bool = False) -> list[Stamp]:
+    """Return the state of every rule file, on request of those for `explain` alone too; equal stamps mean no change."""
     found: dict[str, Stamp] = {}
     for folder in folders:
         below: list[Stamp] = []
         try:
-            _scan(os.fspath(folder), below)
+            _scan(os.fspath(folder), below, explaining)
         except FileNotFoundError:
             raise DoctorError(f"rules folder `{folder}` does not exist") from None
         except NotADirectoryError:
@@ -66,10 +67,10 @@ def stamps(folders: tuple[Path, ...]) -> list[Stamp]:
     return list(found.values())
 
 
-def _scan(folder: str, found: list[Stamp]) -> None:
+def _scan(folder: str, found: list[Stamp], explaining: bool) -> None:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith("."):
+            if entry.name.startswith(".") or (entry.name.startswith(EXPLAINS_ONLY) and not explaining):
                 continue
             if entry.name.endswith(".yaml"):
                 try:
@@ -81,7 +82,7 @@ def _scan(folder: str, found: list[Stamp]) -> None:
                     raise DoctorError(f"rule file `{entry.path}` is no regular file")
                 found.append((entry.path, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
             elif entry.is_dir(follow_symlinks=False):
-                _scan(entry.path, found)
+                _scan(entry.path, found, explaining)
 
 
 @dataclass(frozen=True)
@@ -113,15 +114,15 @@ def load_compiled(extra: tuple[str, ...] = ()) -> CompiledRules:
     folders = (rules_dir(), *(Path(folder).absolute() for folder in extra))
     started = time.time_ns()
     files = stamps(folders)
-    key = _key(files)
-    cache = _cache_file(folders)
+    key = cache_key(files)
+    cache = cache_file(folders, "rules")
     stored = _read(cache, key) if cache is not None else None
     if stored is not None:
         LOGGER.debug("rules read from %s", cache)
         return stored
     LOGGER.debug("no valid cache at %s: reading %d rule files", cache, len(files))
     compiled = _compile([Path(stamp[0]) for stamp in files])
-    if cache is not None and all(max(stamp[1], stamp[2]) < started - _RACY for stamp in files):
+    if cache is not None and may_store(files, started):
         _store(cache, key, compiled)
     return compiled
 
@@ -160,7 +161,7 @@ def _section(library: str, version_key: str | None, rules: list[Body]) -> Sectio
     return Section(library, version_key, tuple(body["id"] for _, _, _, body in rules), text)
 
 
-def _key(files: list[Stamp]) -> str:
+def cache_key(files: list[Stamp]) -> str:
     """Return the digest of all that decides the cache's content: the rule files, and the code that checks them."""
     code = []
     for module in (schema, vocabulary):
@@ -170,13 +171,19 @@ def _key(files: list[Stamp]) -> str:
     return digest.hexdigest()
 
 
-def _cache_file(folders: tuple[Path, ...]) -> Path | None:
+def may_store(files: list[Stamp], started: int) -> bool:
+    """Return whether no file was written so shortly before `started` that it may change within one tick."""
+    return all(max(stamp[1], stamp[2]) < started - _RACY for stamp in files)
+
+
+def cache_file(folders: tuple[Path, ...], kind: str) -> Path | None:
+    """Return the file that holds what these folders compile to; None without a place for caches."""
     base = cache_folder()
     if base is None:
         return None
     # Folders that share a name cost a rebuild and no more: the key covers every file.
     name = hashlib.sha256("\0".join(map(str, folders)).encode(errors="surrogateescape")).hexdigest()[:16]
-    return base / f"rules-{name}.json"
+    return base / f"{kind}-{name}.json"
 
 
 def _read(cache: Path, key: str) -> CompiledRules | None:

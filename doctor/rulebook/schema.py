@@ -19,8 +19,9 @@ from doctor.util.yaml_text import Lines, parse_yaml
 from .shape import At, Check, Shape
 
 MAX_BYTES = 1024 * 1024  # of one rule file
-RULE_NEEDED = ("id", "name", "summary", "references", "when")
-EFFECTS = ("severity", "disables", "fails_at_run", "import_error")  # one at least, else the rule says nothing
+RULE_NEEDED = ("id", "name", "summary", "references")
+EFFECTS = ("severity", "disables", "fails_at_run", "import_error")  # one at least, else the rule only explains logs
+EXPLANATION_NEEDED = ("category", "packages", "signatures", "tests")  # of a rule without any of those
 REMEDIES = (
     "require",
     "build",
@@ -32,6 +33,7 @@ REMEDIES = (
 )  # one at least, else a fix does nothing
 BUILDS = ("torch",)  # of which builds for several CUDA releases are on record
 EXPECTATIONS = ("fires", "silent", "undetermined")
+LOG_EXPECTATIONS = ("matches", "no match")
 CERTAINTIES = ("published", "seen", "reported")  # by the publisher, in a running container, by others
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _DISTRIBUTION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -77,8 +79,10 @@ def check_rule(shape: Shape, content: Any) -> None:
         (),
         {
             "id": text, "name": text, "since": text, "summary": text, "why": text, "message": text,
-            "stage": text, "category": text, "no_pin": text, "myth": text, "import_error": text, "fix_reasons": text,
-            "references": texts, "signatures": texts, "yields_to": texts, "disables": texts, "fails_at_run": texts,
+            "stage": text, "category": text, "no_pin": text, "myth": text, "import_error": text,
+            "fix_reasons": text, "references": texts, "yields_to": texts, "cause": text, "packages": texts,
+            "benign": shape.boolean, "signatures": lambda value, at: _signatures(shape, value, at),
+            "disables": texts, "fails_at_run": texts,
             "severity": shape.choice(SEVERITIES), "weight": shape.integer, "when": condition,
             "needs": shape.values(shape.fact_key, text),
             "confirm": lambda value, at: _confirm(shape, value, at),
@@ -87,8 +91,33 @@ def check_rule(shape: Shape, content: Any) -> None:
         },
         RULE_NEEDED,
     )  # fmt: skip
-    if not any(key in content for key in EFFECTS):
-        raise shape.fault((), "`severity` is missing, and the rule disables no backend either")
+    if any(key in content for key in EFFECTS):
+        if "when" not in content:
+            raise shape.fault((), "`when` is missing")
+        return
+    if "signatures" not in content:
+        raise shape.fault((), "`severity` is missing, and the rule neither disables a backend nor explains a log")
+    for key in EXPLANATION_NEEDED:
+        if key not in content:
+            raise shape.fault((), f"`{key}` is missing: a rule without `severity` explains logs")
+
+
+def _signatures(shape: Shape, value: Any, at: At) -> None:
+    """Check signatures: each a regular expression, or one with further lines that it needs."""
+    keys: dict[str, Check] = {
+        "match": shape.text, "near": shape.texts, "anywhere": shape.texts, "not_near": shape.texts,
+    }  # fmt: skip
+
+    def signature(item: Any, here: At) -> None:
+        if isinstance(item, dict):
+            shape.mapping(item, here, keys, ("match",))
+        else:
+            shape.text(item, here)
+
+    if isinstance(value, list):
+        shape.items(signature)(value, at)
+    else:
+        signature(value, at)
 
 
 def _confirm(shape: Shape, value: Any, at: At) -> None:
@@ -165,6 +194,10 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
 
 
 def _test(shape: Shape, value: Any, at: At) -> None:
+    if isinstance(value, dict) and "log" in value:
+        log: dict[str, Check] = {"log": shape.texts, "expect": shape.choice(LOG_EXPECTATIONS)}
+        shape.mapping(value, at, log, ("log", "expect"))
+        return
     given = shape.values(shape.fact_key, shape.fact_value)
     missing = shape.items(shape.fact_key)
     checks: dict[str, Check] = {

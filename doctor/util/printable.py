@@ -40,8 +40,8 @@ def safe_text(text: str, *, colored: bool = False) -> str:
 def without_commands(text: str) -> str:
     """Return the text so that no line of it is a workflow command of GitHub."""
     if "::" in text:
-        text = re.sub(_COMMAND, r"\1\\x3a", text)
-    return text.replace("##[", "#\\x23[")
+        text = re.sub(_COMMAND, r"\1\\u003a", text)
+    return text.replace("##[", "#\\u0023[")  # an escape that JSON takes too
 
 
 def _spelled(match: re.Match[str]) -> str:

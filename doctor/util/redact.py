@@ -10,7 +10,7 @@ from functools import lru_cache
 _SECRET_NAME = r"""(?xi)
     TOKEN | SECRET | PASSW | PASSPHRASE | PASSCODE | CREDENTIAL | COOKIE | API_?KEY | ACCESS_?KEY | PRIVATE_?KEY | AUTH
     | (?:^|_)(?:PASS|PWD|PW|KEY|CRED|CREDS|DSN)(?:_|$)
-"""
+"""  # noqa: S105 - a pattern of names
 _PREFIXED = r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|xox[abpr]-|sk-|nvapi-|pypi-|AKIA|ASIA|ya29\.)"
 _SECRET_VALUE = rf"""(?x)
     {_PREFIXED}[A-Za-z0-9_-]{{8}}
@@ -58,7 +58,8 @@ def without_credentials(text: str) -> str:
 
 def _assigned(match: re.Match[str]) -> str:
     name, between, value = match.groups()
-    return f"{name}{between}{_HIDDEN}" if is_secret(name, value) else match[0]
+    is_placeholder = name in ("KEY", "TOKEN", "PASSWORD") and value.isupper()  # as in `--set KEY=VALUE`
+    return f"{name}{between}{_HIDDEN}" if is_secret(name, value) and not is_placeholder else match[0]
 
 
 @lru_cache(maxsize=8)

@@ -34,7 +34,7 @@ KINDS = {
 
 
 def held_out(row: dict[str, object]) -> bool:
-    """Tell whether a pair belongs to the third that development does not look at: by caller and release."""
+    """Return whether a pair belongs to the third that development does not look at: by caller and release."""
     digest = hashlib.sha256(f"{row['caller']} {row['caller_version']}".encode()).hexdigest()
     return int(digest, 16) % 3 == 0
 
@@ -81,7 +81,7 @@ def names_of(row: dict[str, object]) -> set[str]:
 
 
 def right_symbol(row: dict[str, object], findings: list[Finding]) -> bool:
-    """Tell whether some definite finding names what the truth names."""
+    """Return whether some definite finding names what the truth names."""
     names = names_of(row)
     for item in findings:
         if not breaks(item):
@@ -99,7 +99,7 @@ def right_symbol(row: dict[str, object], findings: list[Finding]) -> bool:
 
 
 def right_site(row: dict[str, object], findings: list[Finding]) -> bool:
-    """Tell whether some definite finding is at the line of the truth, or a line that it lists as well."""
+    """Return whether some definite finding is at the line of the truth, or a line that it lists as well."""
     lines = " ".join([str(row["site"]), *map(str, row["also"])])  # type: ignore[call-overload]
     return any(breaks(item) and str(item.site) in lines for item in findings)
 

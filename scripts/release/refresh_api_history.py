@@ -38,19 +38,25 @@ from doctor.drift.sources import Environment  # noqa: E402
 from doctor.drift.values import Function  # noqa: E402
 from doctor.errors import DoctorError  # noqa: E402
 
-#: Callee, its first release of interest, and the modules whose names are kept.
-CALLEES: dict[str, tuple[str, re.Pattern[str]]] = {
-    "flash-attn": ("2.0.0", re.compile(
-        r"flash_attn(\.flash_attn_interface|\.bert_padding|\.flash_attn_triton|\.layers\.rotary|\.losses\.cross_entropy"
-        r"|\.ops\.(rms_norm|layer_norm|fused_dense)|\.ops\.triton\.(rotary|cross_entropy|layer_norm))?")),
-    "transformers": ("4.36.0", re.compile(
-        r"transformers\.(modeling_flash_attention_utils|modeling_attn_mask_utils|modeling_rope_utils|masking_utils|cache_utils"
-        r"|modeling_utils|integrations\.(flash_attention|sdpa_attention|flex_attention|hub_kernels)"
-        r"|utils\.import_utils|pytorch_utils"
-        r"|models\.(llama|mistral|mixtral|qwen2|qwen2_moe|qwen3|gemma|gemma2|phi3|cohere)\.modeling_\w+)")),
+#: Callee, its first release of interest, and the files whose names are kept.
+CALLEES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "flash-attn": ("2.0.0", (
+        "flash_attn/__init__.py", "flash_attn/flash_attn_interface.py", "flash_attn/bert_padding.py",
+        "flash_attn/flash_attn_triton.py", "flash_attn/layers/rotary.py", "flash_attn/losses/cross_entropy.py",
+        "flash_attn/ops/rms_norm.py", "flash_attn/ops/layer_norm.py", "flash_attn/ops/fused_dense.py",
+        "flash_attn/ops/triton/rotary.py", "flash_attn/ops/triton/cross_entropy.py",
+        "flash_attn/ops/triton/layer_norm.py",
+    )),
+    "transformers": ("4.36.0", (
+        "transformers/modeling_flash_attention_utils.py", "transformers/modeling_attn_mask_utils.py",
+        "transformers/modeling_rope_utils.py", "transformers/masking_utils.py", "transformers/cache_utils.py",
+        "transformers/integrations/flash_attention.py", "transformers/integrations/sdpa_attention.py",
+        "transformers/integrations/flex_attention.py", "transformers/integrations/hub_kernels.py",
+        "transformers/deepspeed.py", "transformers/integrations/deepspeed.py",
+        *(f"transformers/models/{name}/modeling_{name}.py" for name in (
+            "llama", "mistral", "qwen2", "qwen2_moe", "phi3", "cohere")),
+    )),
 }  # fmt: skip
-
-
 #: Of these only the first and the last release of each minor version are read.
 BY_MINOR = {"transformers"}
 #: Caller, callee, and releases of the callee between which its interface changes.
@@ -111,19 +117,19 @@ def spans_of(caller: str, callee: str, against: tuple[str, ...], cache: Path) ->
 NAME: list[Any] = [None, None, 1, []]
 
 
-def symbols_of(place: Path, wanted: re.Pattern[str]) -> dict[str, Any]:
+def symbols_of(place: Path, wanted: tuple[str, ...]) -> dict[str, Any]:
     """Return the shape of every function, method and name of the wanted modules."""
     environment = Environment([place])
     found: dict[str, Any] = {}
-    for package in environment.packages.values():
-        for path in environment.files(package):
-            module = environment.module_name(package, path)
-            if not wanted.fullmatch(module):
-                continue
-            parsed = environment.parse(path, module)
-            found[module] = NAME
-            for node in parsed.tree.body if parsed is not None else ():
-                _add(found, module, node, None)
+    for path in (place / name for name in wanted):
+        if not path.is_file():
+            continue
+        package = environment.packages[path.relative_to(place).parts[0]]
+        module = environment.module_name(package, path)
+        parsed = environment.parse(path, module)
+        found[module] = NAME
+        for node in parsed.tree.body if parsed is not None else ():
+            _add(found, module, node, None)
     return found
 
 

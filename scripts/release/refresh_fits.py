@@ -58,7 +58,7 @@ def with_fits(text: str, package: str, fits: dict[str, list[str]]) -> str:
     """Return a library file whose rows have these fits."""
     key = f"{package}.fitting_torch"
     for version in sorted(fits, key=Version):
-        value = f"{key}: {' '.join(fits[version]) or 'none'}"
+        value = f"{key}: {' '.join(fits[version])}"
         row = re.compile(rf"^(  {re.escape(version)}:\s*\{{)(.*)\}}$", re.MULTILINE)
         found = row.search(text)
         if found is None:
@@ -104,7 +104,8 @@ def main() -> int:
     for package in sorted(fits.keys() & LIBRARIES.keys()):
         releases = fits[package]
         path = ROOT / "rules" / LIBRARIES[package] / "library.yaml"
-        known = {version: found for version, found in releases.items() if found is not None}
+        # One without a fit was built for another CUDA than torch of the registry, as xformers 0.0.33; it may fit elsewhere.
+        known = {version: found for version, found in releases.items() if found}
         path.write_text(with_fits(path.read_text("utf-8"), package, known), "utf-8")
     torch = ROOT / "rules" / "torch" / "library.yaml"
     torch.write_text(with_exports(torch.read_text("utf-8")), "utf-8")

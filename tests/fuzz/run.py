@@ -9,13 +9,17 @@ import argparse
 import collections
 import itertools
 import multiprocessing
+import os
 import pickle
+import random
 import re
+import resource
 import sys
 import time
 from pathlib import Path
 
-from .harness import Case, cases, execute, execute_all, prepared
+from .harness import MOST_MEMORY, MOST_SECONDS, Case, cases, corpus, execute, execute_all, prepared
+from .mutate import mutated
 
 
 def main() -> int:
@@ -23,6 +27,11 @@ def main() -> int:
     options = _options()
     if options.again:
         case = pickle.loads(Path(options.again).read_bytes())  # our own file
+        if case.arguments == ("--readers",):
+            from .targets import run
+
+            run(case.kind, case.data)
+            return 0
         outcome = execute(case, debug=options.debug)
         print(" ".join(case.arguments), outcome.code, f"{outcome.seconds:.2f} s", f"{outcome.memory >> 20} MiB")
         print(outcome.err[-6000:], outcome.out[:2000], *outcome.faults, sep="\n")
@@ -40,6 +49,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--kind", action="append", default=[], help="only this kind of input; repeatable")
     parser.add_argument("--keep", default="build/fuzz", help="folder for inputs that break an invariant")
+    parser.add_argument("--readers", action="store_true", help="only the readers of files, many times faster")
     parser.add_argument("--again", help="run one kept input again")
     parser.add_argument("--debug", action="store_true", help="with --again: show the traceback")
     return parser.parse_args()
@@ -49,7 +59,75 @@ _BATCH = 25  # cases in one child
 Part = tuple[collections.Counter[str], dict[str, tuple[int, Case]], float, int]
 
 
+def _readers(options: argparse.Namespace, seed: int) -> Part:
+    """Mutate what the targets of `targets.py` read, in forked children of many executions each."""
+    from .targets import TARGETS
+
+    random_ = random.Random(seed)
+    seeds = corpus()
+    everything = [data for files in seeds.values() for _, data in files]
+    sources = {"facts": "facts_yaml", "output": "dockerfile"}
+    tried: collections.Counter[str] = collections.Counter()
+    bad: dict[str, tuple[int, Case]] = {}
+    deadline = time.monotonic() + options.seconds
+    slowest, largest = 0.0, 0
+    names = options.kind or [name for name in TARGETS]
+    while time.monotonic() < deadline and not (options.count and sum(tried.values()) >= options.count):
+        kind = random_.choice(names)
+        inputs = [
+            mutated(random_, random_.choice(seeds[sources.get(kind, kind)])[1], everything)
+            for _ in range(_READER_BATCH)
+        ]
+        done, faults, seconds, memory = _in_child(kind, inputs)
+        tried[kind] += done
+        slowest, largest = max(slowest, seconds), max(largest, memory)
+        for number, fault in faults:
+            case = Case(kind, kind, inputs[number], ("--readers",))
+            count, smallest = bad.get(f"{kind}: {fault}", (0, case))
+            bad[f"{kind}: {fault}"] = (count + 1, min(smallest, case, key=lambda one: len(one.data)))
+    return tried, bad, slowest, largest
+
+
+_READER_BATCH = 250
+
+
+def _in_child(kind: str, inputs: list[bytes]) -> tuple[int, list[tuple[int, str]], float, int]:
+    """Run a target on inputs in a fork; return how many it took, the faults, the slowest one and the largest memory."""
+    from .targets import run
+
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+        resource.setrlimit(resource.RLIMIT_CPU, (60, 61))
+        faults, slowest = [], 0.0
+        for number, data in enumerate(inputs):
+            began = time.process_time()
+            try:
+                run(kind, data)
+            except BaseException as problem:
+                faults.append((number, f"{type(problem).__name__}: {problem}"[:90]))
+            seconds = time.process_time() - began
+            slowest = max(slowest, seconds)
+            if seconds > MOST_SECONDS:
+                faults.append((number, "more than 5 s"))
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        os.write(writer, pickle.dumps((len(inputs), faults[:20], slowest, memory)))
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        said = stream.read()
+    _, status = os.waitpid(pid, 0)
+    if not said:
+        return len(inputs), [(0, f"the child ended with {os.waitstatus_to_exitcode(status)}")], 0.0, 0
+    done, faults, slowest, memory = pickle.loads(said)  # from our own child
+    faults += [(0, f"{memory >> 20} MiB")] if memory > MOST_MEMORY else []
+    return done, faults, slowest, memory
+
+
 def _part(options: argparse.Namespace, seed: int) -> Part:
+    if options.readers:
+        return _readers(options, seed)
     prepared()
     tried: collections.Counter[str] = collections.Counter()
     bad: dict[str, tuple[int, Case]] = {}

@@ -1,4 +1,4 @@
-"""Run commands that write, with a fault at each call that changes a file: `python inject.py FOLDER`, under the shim.
+"""Run commands that write, with a fault at each call that changes a file: `inject.py FOLDER [NAME …]`, under the shim.
 
 For each command the calls are counted once; then it runs again in a forked child for each call and each kind of fault.
 Afterwards every file holds its old or its new content, whole; nothing else is left behind an error. Prints one JSON object.
@@ -16,7 +16,12 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+from doctor.apply.edit.files import Edited, SourceFile
+from doctor.errors import DoctorError
+from doctor.util.atomic_write import write_atomically
 
 ROOT = Path(__file__).parents[2]
 FACTS = ROOT / "examples" / "incidents" / "b" / "facts.yaml"
@@ -46,8 +51,14 @@ def main() -> None:
 
     template = place / "template"
     _template(template)
-    tried, wrong = 0, []
-    for name, command in COMMANDS.items():
+    chosen = {name: command for name, command in COMMANDS.items() if not sys.argv[2:] or name in sys.argv[2:]}
+    for command in chosen.values():  # imports what the children need
+        with _copy(template, place) as folder, contextlib.redirect_stdout(io.StringIO()):
+            os.chdir(folder)
+            doctor.cli.main.run(command.split())
+            os.chdir(place)
+    tried, wrong = _writers(shim, template, place) if not sys.argv[2:] or "writers" in sys.argv[2:] else (0, [])
+    for name, command in chosen.items():
         with _copy(template, place) as folder:
             before = _files(folder)
             calls = _child(shim, folder, command, 0, 0, count=True)[1]
@@ -69,6 +80,45 @@ def main() -> None:
                             wrong.append(f"{name}, {fault} at {at}: the next run ends with {again[0]}")
     print(json.dumps({"tried": tried, "wrong": wrong}))
     assert doctor
+
+
+def _writers(shim: ctypes.CDLL, template: Path, place: Path) -> tuple[int, list[str]]:
+    """Inject every fault into the functions that write, with contents of several sizes; no command line around them."""
+    tried, wrong = 0, []
+    for size in (0, 10, 70_000, 3_000_000):
+        for name, action in _actions(b"n" * size).items():
+            with _copy(template, place) as folder:
+                before = _files(folder)
+                calls = _child(shim, folder, action, 0, 0, count=True)[1]
+                after = _files(folder)
+            for at in range(1, calls + 1):
+                for fault, number in FAULTS.items():
+                    with _copy(template, place) as folder:
+                        tried += 1
+                        status, _, err = _child(shim, folder, action, at, number)
+                        found = _judged(folder, before, after, status, err, fault)
+                        wrong += [f"{name} of {size}, {fault} at {at}: {text}" for text in found]
+    return tried, wrong
+
+
+def _actions(data: bytes) -> dict[str, Callable[[], None]]:
+    def edit(name: str) -> None:
+        SourceFile.read(Path(name))
+        Edited(SourceFile.read(Path(name)), data.decode()).write()
+
+    def snapshot() -> None:
+        from doctor.cli.output import write
+
+        write(data.decode(), "facts.json")
+
+    return {
+        "new": lambda: write_atomically(Path("new.txt"), data),
+        "replaced": lambda: write_atomically(Path("old.txt"), data),
+        "not forced": lambda: write_atomically(Path("new.txt"), data, force=False),
+        "link": lambda: write_atomically(Path("link.txt"), data),
+        "like": lambda: write_atomically(Path("new.txt"), data, like=Path("requirements.txt")),
+        "edited": lambda: edit("requirements.txt"), "edited link": lambda: edit("link.txt"), "output": snapshot,
+    }  # fmt: skip
 
 
 def _template(folder: Path) -> None:
@@ -105,22 +155,20 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 def _child(
-    shim: ctypes.CDLL, folder: Path, command: str, at: int, fault: int, count: bool = False
+    shim: ctypes.CDLL, folder: Path, command: str | Callable[[], None], at: int, fault: int, count: bool = False
 ) -> tuple[int, int, str]:
     """Run a command in a fork with one fault; return its wait status, the number of calls and its messages."""
-    import doctor.cli.main
-
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reader)
         os.chdir(folder)
-        if "--rules" in command:
+        if isinstance(command, str) and "--rules" in command:
             os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         err = io.StringIO()
         sys.stdout, sys.stderr = io.StringIO(), err
         shim.fault_arm(str(folder).encode(), at if not count else -1, fault)
-        code = doctor.cli.main.run(command.split())
+        code = _run(command)
         calls = shim.fault_calls()
         shim.fault_arm(b"", 0, 0)
         os.write(writer, json.dumps([calls, err.getvalue()]).encode())
@@ -131,6 +179,19 @@ def _child(
     _, status = os.waitpid(pid, 0)
     calls, text = json.loads(said) if said else (0, "")
     return os.waitstatus_to_exitcode(status), calls, text
+
+
+def _run(command: str | Callable[[], None]) -> int:
+    if isinstance(command, str):
+        from doctor.cli.main import run
+
+        return run(command.split())
+    try:
+        command()
+    except DoctorError as problem:
+        sys.stderr.write(problem.message)
+        return problem.exit_code
+    return 0
 
 
 def _judged(folder: Path, before: dict[str, bytes], after: dict[str, bytes], status: int, err: str, fault: str):  # type: ignore[no-untyped-def]
@@ -153,7 +214,7 @@ def _judged(folder: Path, before: dict[str, bytes], after: dict[str, bytes], sta
             yield f"`{name}` was edited without a backup"
     if os.stat(folder / "requirements.txt").st_mode & 0o777 != 0o640:
         yield "the mode of requirements.txt changed"
-    if not killed and status == 0 and fault in ("ENOSPC", "EIO") and "write" in err:
+    if not killed and status == 0 and fault in ("ENOSPC", "EIO") and "cannot write" in err:
         yield f"ends with 0 and says {err!r}"
 
 

@@ -7,16 +7,18 @@ import os
 import re
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from doctor.cli.main import run
+from doctor.errors import DoctorError
 from doctor.rulebook import cache
+from doctor.rulebook.schema import read_source
 from doctor.runner.batch import environment_of
 from doctor.util.reading import WRITER_WAIT
 
-from .conftest import FACTS, ROOT, SECRET, WORKLOAD, Doctor, rule, rules_folder
+from .conftest import FACTS, ROOT, SECRET, Doctor, rule, rules_folder
 
 PROMISES = sorted(set(re.findall(r"`(test_\w+)`", (ROOT / "SECURITY.md").read_text())))
 
@@ -61,28 +63,29 @@ def test_installed_packages_are_not_imported(project: Path, doctor: Doctor) -> N
         {"TORCH_EXTENSIONS_DIR": "x"}, {"BASH_ENV": "x"}, {"PATH": "."}, {"TRITON_CACHE_DIR": "x"}, {"A=B": "1"},
     ],
 )  # fmt: skip
-def test_a_rule_sets_no_variable_that_runs_code(project: Path, doctor: Doctor, variables: dict[str, str]) -> None:
+def test_a_rule_sets_no_variable_that_runs_code(project: Path, variables: dict[str, str]) -> None:
     folder = rules_folder(project, rule(confirm={"kernel": "sdpa", "request": {"env": variables}}))
-    ran = doctor("check", "--no-run", "--facts", FACTS, "--rules", folder)
-    assert ran.code == 2 and "X001.yaml" in ran.err and next(iter(variables)) in ran.err
+    with pytest.raises(DoctorError, match="a kernel does not take the variable") as refused:
+        read_source(folder / "madeup" / "X001.yaml")
+    assert next(iter(variables)) in refused.value.message
     assert environment_of({"env": variables}) == ()  # also of a request that came another way
     assert environment_of({"env": {"NVTE_FLASH_ATTN": "0"}}) == (("NVTE_FLASH_ATTN", "0"),)
 
 
 def test_a_script_runs_no_text_of_a_foreign_rule(project: Path, doctor: Doctor) -> None:
-    calls = ["export X=$(touch PWNED)", "pip install $(touch PWNED) ; touch PWNED", "python x.py\ntouch PWNED"]
-    for call in calls:
-        folder = rules_folder(project, rule(fix=[{"call": call, "set_env": {"NVTE_X": "1"}}]))
-        for form in ("shell", "docker"):
-            ran = doctor("fix", "--facts", FACTS, "--rules", folder, "--format", form)
-            lines = [line for line in ran.out.splitlines() if "PWNED" in line or "NVTE_X" in line]
-            assert lines and all(line.startswith("#") for line in lines), ran.out
+    call = "pip install $(touch PWNED) ; touch PWNED\npython x.py\ntouch PWNED"
+    folder = rules_folder(project, rule(fix=[{"call": call, "set_env": {"NVTE_X": "1"}, "unset_env": ["NVTE_Y"]}]))
+    for form in ("shell", "docker"):
+        ran = doctor("fix", "--facts", FACTS, "--rules", folder, "--format", form)
+        lines = [line for line in ran.out.splitlines() if re.search("PWNED|NVTE_[XY]", line)]
+        assert lines and all(line.startswith("#") for line in lines), ran.out
 
 
-def test_names_of_variables_are_validated(project: Path, doctor: Doctor) -> None:
+def test_names_of_variables_are_validated(project: Path) -> None:
     for fix in ({"set_env": {"FOO; touch PWNED; X": "1"}}, {"unset_env": ["A$(id)"]}, {"set_env": {"1A": "x"}}):
-        ran = doctor("check", "--no-run", "--facts", FACTS, "--rules", rules_folder(project, rule(fix=[fix])))
-        assert ran.code == 2 and "is not the name of an environment variable" in ran.err
+        folder = rules_folder(project, rule(fix=[fix]))
+        with pytest.raises(DoctorError, match="is not the name of an environment variable"):
+            read_source(folder / "madeup" / "X001.yaml")
 
 
 @pytest.mark.parametrize("key", ["requirements", "model", "workload", "rules"])
@@ -133,7 +136,16 @@ CREDENTIALS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("form", ["text", "json", "sarif", "junit", "github", "gitlab", "markdown", "html", "snapshot"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "text",
+        "json",
+        "html",
+        "snapshot",
+        *(pytest.param(form, marks=pytest.mark.slow) for form in ("sarif", "junit", "github", "gitlab", "markdown")),
+    ],
+)
 def test_credentials_leave_in_no_output(project: Path, doctor: Doctor, form: str) -> None:
     (project / "requirements.txt").write_text("torch==2.6.0\n" + "\n".join(CREDENTIALS) + "\n")
     command = (
@@ -167,28 +179,38 @@ def test_secret_variables_are_not_read(
         assert SECRET not in doctor("snapshot", "--output", "-", *more).out
 
 
-def test_the_cache_is_data_and_ours(
-    tmp_path: Path, project: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_is_data_and_ours(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    truth = doctor("check", "--no-run", "--facts", FACTS, "--workload", WORKLOAD)
+    monkeypatch.setattr(cache, "rules_dir", lambda: ROOT / "rules" / "triton")
+    truth = cache.load_compiled()
     (file,) = (tmp_path / "cache" / "attn-doctor").glob("rules-*")
     good = file.read_bytes()
     head, _, body = good.partition(b"\n")
-    emptied = json.dumps({**json.loads(head), "digest": cache._digest(b"[]")}).encode() + b"\n[]"
-    poisons = (b"", b"\0" * 100, good[:-7], head + b"\n[]", body, b"[" * 100_000, good.replace(b"TE103", b"TE999"))
-    for poison in poisons:
+    emptied = json.dumps({**json.loads(head), "digest": cache._digest(b"[]\n[]")}).encode() + b"\n[]\n[]"
+    nested = json.dumps({**json.loads(head), "digest": cache._digest(b"[" * 100_000)}).encode() + b"\n" + b"[" * 100_000
+    for poison in (
+        b"",
+        b"\0" * 100,
+        good[:-7],
+        head + b"\n[]",
+        body,
+        b"[" * 100_000,
+        good.replace(b"TRITON", b"TRITOM"),
+        nested,
+    ):
         file.write_bytes(poison)
-        assert doctor("check", "--no-run", "--facts", FACTS, "--workload", WORKLOAD).out == truth.out
+        assert cache.load_compiled() == truth
     file.write_bytes(emptied)
     file.chmod(0o666)  # others may have written it
-    assert doctor("check", "--no-run", "--facts", FACTS, "--workload", WORKLOAD).out == truth.out
-    for special in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir):
+    assert cache.load_compiled() == truth
+    makers: tuple[Callable[[Path], object], ...] = (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir)
+    for special in makers:
         file.unlink()
         special(file)
-        assert doctor("check", "--no-run", "--facts", FACTS, "--workload", WORKLOAD).out == truth.out
-        file.rmdir() if file.is_dir() and not file.is_symlink() else None
-        file.touch(exist_ok=True)
+        assert cache.load_compiled() == truth
+        if file.is_dir():
+            file.rmdir()
+            file.touch()
 
 
 ESCAPE = "\x1b[31m\x9b2J\u202eX"
@@ -208,12 +230,12 @@ def test_control_characters_are_spelled_out(project: Path, doctor: Doctor) -> No
     facts = {"facts": {"torch.version": "2.6.0", "gpu.name": f"A100 {ESCAPE}", "gpu.sm": "8.0"}}
     (project / "facts.json").write_text(json.dumps(facts))
     commands = [
-        ("rules", "list", "--rules", folder), ("rules", "list", "--format", "json", "--rules", folder),
-        *(("rules", "show", "X001", "--format", form, "--rules", folder) for form in ("text", "markdown", "json")),
+        ("rules", "list", "--rules", folder),
+        *(("rules", "show", "X001", "--format", form, "--rules", folder) for form in ("markdown", "json")),
         ("rules", "test", folder), ("fix", "--facts", "facts.json", "--rules", folder, "--pin"),
-        *(("fix", "--facts", "facts.json", "--rules", folder, "--format", form) for form in ("text", "shell", "docker")),
+        *(("fix", "--facts", "facts.json", "--rules", folder, "--format", form) for form in ("text", "shell")),
         *(("check", "--facts", "facts.json", "--rules", folder, "--format", form)
-          for form in ("text", "json", "sarif", "junit", "github", "gitlab", "markdown", "html")),
+          for form in ("text", "github", "markdown")),
         ("snapshot", "--facts", "facts.json", "--output", "-"),
     ]  # fmt: skip
     for command in commands:
@@ -241,7 +263,9 @@ def test_no_workflow_command_of_the_project_reaches_the_log(
         assert _is_clean(ran.out + ran.err) and not re.search(r"(?m)^\s*::|##\[", ran.out + ran.err)
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "loop", "folder", "socket"])
+@pytest.mark.parametrize(
+    "kind", ["pipe", "device", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("loop", "folder", "socket"))]
+)
 @pytest.mark.parametrize(
     "option", ["--facts", "--requirements", "--model", "--workload", "--baseline", "--constraint", "--batch"]
 )
@@ -283,16 +307,20 @@ def test_pipes_inside_the_project_are_not_read(project: Path, doctor: Doctor, na
     assert doctor("check", "--no-run", *target).code in (0, 2)
 
 
-def test_an_answer_that_cannot_be_written_is_one_line(project: Path) -> None:
-    (project / "requirements.txt").write_text("torch==2.6.0\nflash-attn==2.7.4.post1\nxformers==0.0.29\n")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--help", f"fix --facts {FACTS} --pin",
+        *(pytest.param(command, marks=pytest.mark.slow) for command in (
+            "--version", "rules", "keys", "rules list", f"rules test {ROOT / 'rules' / 'triton'}", f"backends --facts {FACTS}",
+            "fix --requirements requirements.txt --gpu h100 --write", f"check --no-run --facts {FACTS}",
+        )),
+    ],
+)  # fmt: skip
+def test_an_answer_that_cannot_be_written_is_one_line(project: Path, command: str) -> None:
+    (project / "requirements.txt").write_text("torch==2.6.0\nflash-attn==2.7.4.post1\nxformers==0.0.35\n")
     script = "import sys; from doctor.cli.main import main; main(sys.argv[1:])"
-    for command in (
-        "--help", "--version", "check --help", "rules", "keys", "rules list", f"fix --facts {FACTS} --pin",
-        f"rules test {ROOT / 'rules' / 'triton'}", "fix --requirements requirements.txt --gpu h100 --write",
-        f"check --no-run --facts {FACTS}", f"backends --facts {FACTS}",
-    ):  # fmt: skip
-        code = os.system(f"{sys.executable} -c '{script}' {command} > /dev/full 2> err.txt")
-        err = Path("err.txt").read_text()
-        assert os.waitstatus_to_exitcode(code) == 3, (command, err)
-        assert "cannot write the answer: no space left on device" in err and "fault of" not in err, (command, err)
-    assert run(["--help"]) == 0
+    code = os.system(f"{sys.executable} -c '{script}' {command} > /dev/full 2> err.txt")
+    err = Path("err.txt").read_text()
+    assert os.waitstatus_to_exitcode(code) == 3, err
+    assert "cannot write the answer: no space left on device" in err and "fault of" not in err, err

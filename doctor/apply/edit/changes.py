@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from packaging.specifiers import InvalidSpecifier
 from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import parse_version
@@ -186,7 +187,10 @@ def companion(stack: PackageSet, chosen: Mapping[str, str], package: str, spec: 
     if package not in stack.index or stack.installed.get(package, ABSENT) != ABSENT or owner_of(package):
         return None
     releases = stack.index.releases(package)
-    admitted = [version for version, release in releases.items() if not release.is_prerelease and admits(spec, version)]
+    try:
+        admitted = [name for name, release in releases.items() if not release.is_prerelease and admits(spec, name)]
+    except InvalidSpecifier:  # the line holds what is no range: it stays as it is
+        return None
     if not admitted or any(stack.fits(package, version, chosen) for version in admitted):
         return None
     moved_stack = replace(stack, installed={**stack.installed, package: admitted[-1]}, memo={})

@@ -17,11 +17,12 @@ from doctor.model import ABSENT
 for _key, _kind, _meaning in (
     ("flex.forward_config", TEXT, "block sizes, stages and warps of the default forward kernel"),
     ("flex.backward_config", TEXT, "block sizes, stages and warps of the default backward kernel"),
+    ("flex.config_of_newer_release", TEXT, "blocks of a torch release that is not on record; known where stated"),
     ("flex.consumer_blackwell", BOOLEAN, "the release takes this GPU for one with little shared memory (SM 12.x)"),
     ("flex.backward_staging", TEXT, "how many tiles a stage of the backward loop holds: wide or narrow"),
     ("flex.matrix_unit", TEXT, "how Triton multiplies 16-bit tiles on this GPU: mma, wgmma, tcgen05"),
     ("flex.option_style", TEXT, "kernel options of the release: blocks, or prefixed where stages can be set too"),
-    ("gpu.shared_memory_per_block", INTEGER, "shared memory that a kernel may use in one block, in bytes"),
+    ("gpu.shared_memory_bytes", INTEGER, "shared memory that a kernel may use in one block, in bytes"),
 ):
     declare(Term(_key, _kind, _meaning, derived=True))
 
@@ -46,6 +47,14 @@ def _backend_option(options: tuple[str, ...] | str) -> str:
          needs=("workload.kernel_options",))  # fmt: skip
 def _forced(options: tuple[str, ...] | str) -> bool:
     return _option(options, "FORCE_USE_FLEX_ATTENTION").lower() == "true"
+
+
+@derived("flex.without_triton", BOOLEAN, "Triton is not installed; torch requires it, but not on Windows",
+         uses=("triton.version", "platform.system"))  # fmt: skip
+def _without_triton(version: str | None, system: str | None) -> bool | None:
+    if version is None:
+        return None if system == "Windows" else False
+    return version == ABSENT
 
 
 @derived("workload.head_dims_are_powers_of_two", BOOLEAN, "both head dims are powers of two",
@@ -147,13 +156,13 @@ def _backward(
 
 
 @derived("flex.forward_fits", BOOLEAN, "the forward kernel's shared memory fits into the GPU's",
-         needs=("flex.forward_bytes", "gpu.shared_memory_per_block"))  # fmt: skip
+         needs=("flex.forward_bytes", "gpu.shared_memory_bytes"))  # fmt: skip
 def _forward_fits(needed: int, there: int) -> bool:
     return needed <= there
 
 
 @derived("flex.backward_fits", BOOLEAN, "the backward kernel's shared memory fits into the GPU's",
-         needs=("flex.backward_bytes", "gpu.shared_memory_per_block"))  # fmt: skip
+         needs=("flex.backward_bytes", "gpu.shared_memory_bytes"))  # fmt: skip
 def _backward_fits(needed: int, there: int) -> bool:
     return needed <= there
 

@@ -38,3 +38,13 @@ def _head_size(mla: bool, head_dim: int, lora: int | str | None, rope: int | str
 )
 def _differ(dims: tuple[str, ...] | str) -> bool:
     return dims != ABSENT and len(set(dims)) > 1
+
+
+@derived(
+    "machine.nvcc",
+    BOOLEAN,
+    "nvcc and ninja are on PATH, so that FlashInfer can compile its kernels",
+    needs=("toolkit.nvcc", "toolkit.ninja"),
+)
+def _nvcc(release: str, ninja: bool) -> bool:
+    return release != ABSENT and ninja

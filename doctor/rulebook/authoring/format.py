@@ -33,7 +33,7 @@ _ONE_A_LINE = ("when", "references", "signatures", "fix", "tests")
 _MERGE = "tag:yaml.org,2002:merge"
 _NULL = "tag:yaml.org,2002:null"
 _PLAIN = re.compile(r"[A-Za-z0-9_./(][^#:\[\]{},&*!|'\"%@`<>=\n\t\\]*")
-_PROSE = re.compile(r"\S+(?: \S+)*")
+_PROSE = re.compile(r"\S+(?: \S+)+")
 
 
 def rule_files(paths: list[Path]) -> list[Path]:
@@ -320,7 +320,7 @@ def _is_plain(value: str, *, flow: bool) -> bool:
         return True
     if value[0] in "-?:,[]{}#&*!|>'\"%@`<=~" or ": " in value or " #" in value or value.endswith(":"):
         return False
-    return not (flow and re.search(r"[,\[\]{}]|:(?=[,\[\]{}])", value))
+    return not (flow and re.search(r"[,\[\]{}]|:(?=[,\[\]{}?])", value))
 
 
 def _long_scalar(head: str, node: Any, indent: int, *, fold: bool) -> list[str]:

@@ -22,12 +22,13 @@ from doctor.rulebook.messages import PLACEHOLDER
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.schema import Source, read_source
+from doctor.rulebook.schema import EFFECTS, Source, read_source
+from doctor.rulebook.signatures import CATEGORIES, parse_signatures
 from doctor.util.resources import programs_dir
 
 from .regex_safety import regex_fault
 from .scaffold import TODO
-from .tests import in_file_tests, known_of, load_libraries, rulebook_paths
+from .tests import in_file_tests, known_of, load_libraries, rulebook_paths, unshown_signatures
 
 MAX_SUMMARY = 100
 _OPENABLE = re.compile(r"https?://\S|\S@\S|#\d|\bPR \d")
@@ -179,13 +180,23 @@ def _places(source: Source, libraries: Rulebook) -> Iterator[Fault]:
 
 
 def _patterns(source: Source, _: Rulebook) -> Iterator[Fault]:
-    for index, pattern in enumerate(as_tuple(source.content.get("signatures"))):
-        if (problem := regex_fault(pattern)) is not None:
-            yield Fault(source.path, source.line("signatures", str(index)), f"signature `{pattern}` {problem}")
+    for index, signature in enumerate(parse_signatures(source.content.get("signatures"))):
+        for pattern in (signature.match, *signature.anywhere, *signature.near, *signature.not_near):
+            scanned = pattern == signature.match or pattern in signature.anywhere
+            if (problem := regex_fault(pattern, scanned=scanned)) is not None:
+                yield Fault(source.path, source.line("signatures", str(index)), f"signature `{pattern}` {problem}")
+    if any(key in source.content for key in EFFECTS):
+        return
+    if (category := source.content["category"]) not in CATEGORIES:
+        hint = nearest(category, CATEGORIES) or f"categories are {', '.join(CATEGORIES)}"
+        yield Fault(source.path, source.line("category"), f"there is no category `{category}`", hint)
+    for index in unshown_signatures(source):
+        why = "no log in `tests` shows this signature"
+        yield Fault(source.path, source.line("signatures", str(index)), why, "add a line of a log that it matches")
 
 
 def _traps(source: Source, _: Rulebook) -> Iterator[Fault]:
-    for at, key, wanted in _raw_leaves(source.content["when"], ("when",)):
+    for at, key, wanted in _raw_leaves(source.content.get("when") or {}, ("when",)):
         if term(key).kind == VERSION:
             for text in wanted if isinstance(wanted, list) else [wanted]:
                 yield from _version_traps(source, at, key, str(text))
@@ -217,6 +228,8 @@ def _version_traps(source: Source, at: tuple[str, ...], key: str, text: str) -> 
 def _placeholders(source: Source, _: Rulebook) -> Iterator[Fault]:
     for key in ("message", "summary"):
         for text in _BRACES.findall(source.content.get(key) or ""):
+            if key == "message" and text.startswith("log."):
+                continue
             if not PLACEHOLDER.fullmatch("{" + text + "}"):
                 yield Fault(source.path, source.line(key), f"`{{{text}}}` in `{key}` is no fact key")
                 continue
@@ -224,7 +237,7 @@ def _placeholders(source: Source, _: Rulebook) -> Iterator[Fault]:
                 term(text)
             except DoctorError as error:
                 yield Fault(source.path, source.line(key), f"`{key}`: {error.message}", error.hint)
-    keys = {key for _, key, _ in _raw_leaves(source.content["when"], ())}
+    keys = {key for _, key, _ in _raw_leaves(source.content.get("when") or {}, ())}
     for key in source.content.get("needs") or {}:
         if key not in keys:
             line = source.line("needs", key)
@@ -237,7 +250,7 @@ def _circles(source: Source, _: Rulebook) -> Iterator[Fault]:
         name.split(".")[0] for key in ("disables", "fails_at_run") for name in as_tuple(source.content.get(key))
     }
     own_keys = {f"{prefix}.{question}" for prefix in excluded for question in ("selected", "selected_by_default")}
-    at = [(place, key) for place, key, _ in _raw_leaves(source.content["when"], ("when",))]
+    at = [(place, key) for place, key, _ in _raw_leaves(source.content.get("when") or {}, ("when",))]
     at += [(("message",), key) for key in _BRACES.findall(source.content.get("message") or "")]
     for place, key in at:
         if key in own_keys:
@@ -246,6 +259,8 @@ def _circles(source: Source, _: Rulebook) -> Iterator[Fault]:
 
 
 def _tests(source: Source, libraries: Rulebook) -> Iterator[Fault]:
+    if "when" not in source.content:
+        return
     tests = list(in_file_tests(source))
     if not any(test.expect == "fires" for test in tests):
         yield Fault(source.path, source.line("tests"), "`tests` needs at least one that expects `fires`")

@@ -11,6 +11,7 @@ from doctor.facts.vocabulary import nearest
 from doctor.rulebook.cache import rule_files
 from doctor.util.resources import rules_dir
 
+from .format import formatted
 from .tests import load_libraries
 
 TODO = "FILL IN"  # the lint looks for it
@@ -50,7 +51,8 @@ def new_rule(library: str, rule_id: str, name: str, folder: Path) -> Path:
     if taken is not None:
         raise DoctorError(f"`{rule_id}` is taken by `{taken}`")
     distribution = (*libraries[library].distributions, library.replace("_", "-"))[0]
-    text = _SKELETON.format(id=rule_id, name=name, todo=TODO, key=f"{distribution}.version", distribution=distribution)
+    key = f"{distribution}.version"
+    text = formatted(_SKELETON.format(id=rule_id, name=name, todo=TODO, key=key, distribution=distribution))
     path = folder / library / f"{rule_id}.yaml"
     if os.path.lexists(path):
         raise DoctorError(f"`{path}` exists already")

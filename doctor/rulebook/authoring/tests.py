@@ -20,13 +20,15 @@ from doctor.rulebook.conditions import All, AnyOf, Condition, Leaf, Not
 from doctor.rulebook.evaluate import rule_holds
 from doctor.rulebook.messages import interpolate, missing_keys
 from doctor.rulebook.resolver import FactResolver
-from doctor.rulebook.rule import Library, Rule
+from doctor.rulebook.rule import Library, Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import Source, read_source
+from doctor.rulebook.signatures import parse_signatures
 from doctor.util.reading import read_text
 from doctor.util.resources import rules_dir
 from doctor.util.yaml_text import parse_yaml
 
+MATCHES = "matches"  # the expectation that a signature shows a log
 VERDICTS: Mapping[str, bool | None] = {"fires": True, "silent": False, "undetermined": None}
 
 
@@ -92,6 +94,8 @@ def in_file_tests(source: Source) -> Iterator[RuleTest]:
     """The tests inside one rule file."""
     rule = Rule(source.content["id"], source.library, source.content, source.path)
     for name, body in (source.content.get("tests") or {}).items():
+        if "log" in body:
+            continue
         missing = body.get("missing")
         yield RuleTest(
             rule=rule,
@@ -102,6 +106,27 @@ def in_file_tests(source: Source) -> Iterator[RuleTest]:
             message=body.get("message"),
             line=source.line("tests", name),
         )
+
+
+def run_log_tests(source: Source) -> Iterator[RuleTestResult]:
+    """Run the tests of a rule file that give a log: some signature matches each, or none does."""
+    signatures = parse_signatures(source.content.get("signatures"))
+    for name, body in (source.content.get("tests") or {}).items():
+        for log in as_tuple(body.get("log")):
+            shown = any(signature.explains(log) for signature in signatures)
+            problem = None
+            if shown != (body["expect"] == MATCHES):
+                problem = f"expected {body['expect']} for `{' '.join(log.split())[:120]}`"
+            yield RuleTestResult(f"{source.content['id']}::{name}", source.path, source.line("tests", name), problem)
+
+
+def unshown_signatures(source: Source) -> Iterator[int]:
+    """Yield the positions of signatures that no log of the tests shows."""
+    tests = (source.content.get("tests") or {}).values()
+    logs = [log for body in tests if body.get("expect") == MATCHES for log in as_tuple(body.get("log"))]
+    for index, signature in enumerate(parse_signatures(source.content.get("signatures"))):
+        if not any(signature.explains(log) for log in logs):
+            yield index
 
 
 def known_of(test: RuleTest, libraries: Rulebook | None = None) -> FactResolver:
@@ -147,6 +172,7 @@ def run_rule_tests(paths: Sequence[Path] | None = None, libraries: Rulebook | No
             continue
         if source.kind == "rule":
             outcomes.extend(run_test(test, libraries) for test in in_file_tests(source))
+            outcomes.extend(run_log_tests(source))
     return outcomes
 
 

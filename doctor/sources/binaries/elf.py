@@ -156,6 +156,8 @@ class ElfFile:
     @cached_property
     def _strings(self) -> tuple[int, int]:
         """Offset and end of the string table."""
+        if "strtab" not in self._tags:
+            raise BadElf("it has symbols without a string table")
         start = self.at(self._tags["strtab"])
         return start, min(start + self._tags.get("strsz", self.size), self.size)
 

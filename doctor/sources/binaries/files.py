@@ -28,7 +28,7 @@ class Damaged:
 
 
 class Files(Protocol):
-    """What the model needs to know about files; `None` means a file that does not exist."""
+    """What the model needs to know about files; `None` is a file that does not exist."""
 
     def summary(self, path: str) -> Summary | Damaged | None:
         """Return what the loader reads of a file before it looks up symbols."""

@@ -19,6 +19,8 @@ from .ownership import Owner, changed_files, shared_files
 from .survey import Installed, PackageVerdict, Place, Survey
 from .torch_import import NO_EXTENSION
 
+__all__ = ["Installed", "Owner", "PackageFacts", "Place", "judge"]
+
 FORMAT = 1  # of the cache file
 #: Packages whose Python files are compared by content, not by size alone.
 _HASHED = re.compile(r"flash-attn|transformer-engine|xformers")

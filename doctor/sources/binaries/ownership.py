@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from doctor.util.reading import open_regular
+
 _MAX_RECORD = 64 << 20
 _MAX_HASHED = 64 << 20
 _IGNORED = ("__pycache__/", ".dist-info/", ".pyc", "../")
@@ -54,7 +56,7 @@ class Changed:
 def read_record(path: str) -> Iterator[Entry]:
     """Yield the files of a RECORD; none where it cannot be read."""
     try:
-        with open(path, "rb") as stream:  # noqa: PTH123
+        with open_regular(path) as stream:
             text = stream.read(_MAX_RECORD).decode("utf-8", "replace")
     except OSError:
         return
@@ -133,7 +135,7 @@ def _digest(path: str) -> str | None:
     try:
         if os.stat(path).st_size > _MAX_HASHED:  # noqa: PTH116
             return None
-        with open(path, "rb") as stream:  # noqa: PTH123
+        with open_regular(path) as stream:
             found = hashlib.file_digest(stream, "sha256") if hasattr(hashlib, "file_digest") else None
             if found is None:
                 found = hashlib.sha256(stream.read())

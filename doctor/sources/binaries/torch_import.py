@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from doctor.util.reading import open_regular
+
 from .loader import Binder, Failure, FailureKind, Loaded, Process
 
 _MAX_TEXT = 1 << 19
@@ -137,7 +139,7 @@ def _extension(process: Process, torch: TorchFiles) -> str | None:
 def read_text(path: str) -> str:
     """Return the beginning of a Python file, empty where it cannot be read."""
     try:
-        with open(path, "rb") as stream:  # noqa: PTH123
+        with open_regular(path) as stream:
             return stream.read(_MAX_TEXT).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -16,7 +16,8 @@ from doctor.model import Fact, TextEnum
 #: A single bound of plain numbers: needs no parser to be recognised as a range of versions.
 PLAIN_RANGE = re.compile(r"(?:==|!=|>=|<=|>|<)[0-9]{1,9}(?:\.[0-9]{1,9}){0,6}")
 _PLAIN_PIN = re.compile(r"==([0-9]{1,9}(?:\.[0-9]{1,9}){0,6})")
-MAX_BYTES = 32 * 1024 * 1024  # lock files with hashes are long
+MAX_BYTES = 8 * 1024 * 1024  # lock files with hashes are long
+MOST_ENTRIES = 100_000  # requirements of one file with its includes
 
 
 class ManifestKind(TextEnum):

@@ -27,6 +27,7 @@ from .resolve import resolve
 
 MOST_FILES = 400  # whose beginning is read
 _MOST_BYTES = 4 * 1024 * 1024  # of each
+_MOST_TOTAL, _LEAST_BYTES = 32 * 1024 * 1024, 16 * 1024  # of all; what each has beyond that
 _NAMED = re.compile(
     r".*\.(txt|in|toml|lock|ya?ml|sh|bash|zsh|sbatch|slurm|pbs|job|srun|sub)|pipfile|.*(docker|container)file.*",
     re.IGNORECASE,
@@ -74,7 +75,10 @@ def discover(folder: Path, watch: Watch) -> tuple[DiscoveredFile, ...]:
     """Return every file in a project folder that declares an environment or its variables, those that count first."""
     if not folder.is_dir():
         raise DoctorError(f"`{folder}` is not a folder")
-    texts = {path: _beginning(path) for path in _candidates(folder)}
+    texts, left = {}, _MOST_TOTAL
+    for path in _candidates(folder):
+        texts[path] = _beginning(path, min(_MOST_BYTES, max(left, _LEAST_BYTES)))
+        left -= len(texts[path])
     kinds = {path: kind for path, text in texts.items() if (kind := _kind(path, text))}
     environments = [path for path, kind in kinds.items() if kind not in _JOBS]
     files = list(_environments(folder, environments, kinds, texts, watch))
@@ -290,10 +294,10 @@ def _candidates(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def _beginning(path: Path) -> str:
+def _beginning(path: Path, most: int) -> str:
     """Return the beginning of a file as text, empty where it cannot be read: `read_manifests` reports that."""
     try:
-        return regular_bytes(path, _MOST_BYTES).decode("utf-8", "replace")
+        return regular_bytes(path, most).decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 from doctor.errors import DoctorError
 from doctor.sources.watch import Watch
 
-from .base import Manifest, ManifestKind
+from .base import MOST_ENTRIES, Manifest, ManifestKind
 
 
 class Reader(Protocol):
@@ -54,7 +54,10 @@ def reader_of(kind: ManifestKind) -> Reader:
 
     def read_bounded(path: Path, text: str, watch: Watch) -> Manifest:
         with bounded(kind, path, text):
-            return read(path, text, watch)
+            manifest = read(path, text, watch)
+        if len(manifest.entries) > MOST_ENTRIES:
+            raise DoctorError(f"`{path}` has more than {MOST_ENTRIES:,} requirements")
+        return manifest
 
     return read_bounded
 

@@ -51,11 +51,9 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     packages = list(_packages(target))
     if not packages and (folder is None or assigned.get("cuda") in (None, "")):
         return  # nothing that could fail to load, and no CUDA library that could be mixed
-    from doctor.sources.binaries.judge import PackageFacts, judge  # door: binaries
-    from doctor.sources.binaries.ownership import Owner
-    from doctor.sources.binaries.survey import Installed, Place
+    from doctor.sources.binaries import judge  # door: binaries
 
-    place = Place(
+    place = judge.Place(
         site_dirs=tuple(str(path) for path in target.site_dirs),
         machine=target.machine or "x86_64",
         environ=target.environ,
@@ -65,10 +63,12 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         torch_version=assigned.get("__version__"),
         torch_cuda=assigned.get("cuda"),
     )
-    owners = [Owner(found.name, found.version, os.path.dirname(found.path), f"{found.path}/RECORD")  # noqa: PTH120
-              for found in scan(target.site_dirs) if _OWNED.match(found.name)]  # fmt: skip
-    found: PackageFacts = judge(place, [Installed(*package) for package in packages], owners)
-    for key, value, source in found:
+    owners = [
+        judge.Owner(found.name, found.version, os.path.dirname(found.path), f"{found.path}/RECORD")  # noqa: PTH120
+        for found in scan(target.site_dirs)
+        if _OWNED.match(found.name)
+    ]
+    for key, value, source in judge.judge(place, [judge.Installed(*package) for package in packages], owners):
         yield fact(key, value, source)
 
 

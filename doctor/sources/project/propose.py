@@ -18,7 +18,7 @@ from doctor.util.reading import read_bytes
 
 from .config import SECTION, read_defaults, section_of
 
-MOST_FOLDERS, MOST_MODELS = 400, 12
+MOST_FOLDERS, MOST_MODELS, MOST_CONFIGS = 400, 12, 2000
 _SKIPPED = {
     "node_modules", "site-packages", "__pycache__", "build", "dist", "venv", "env", "wandb", "outputs", "checkpoints",
 }  # fmt: skip
@@ -75,12 +75,16 @@ def _inside(folder: Path, path: Path) -> str:
 
 def _walk(folder: Path, endings: tuple[str, ...]) -> Iterator[Path]:
     """Yield the files of a project with one of these endings."""
+    found = 0
     for seen, (place, folders, files) in enumerate(os.walk(folder)):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED and not name.startswith("."))
         if seen >= MOST_FOLDERS:
             return
         for name in sorted(files):
             if name.endswith(endings):
+                found += 1
+                if found > MOST_CONFIGS:
+                    return
                 yield Path(place, name)
 
 

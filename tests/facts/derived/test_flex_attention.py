@@ -89,7 +89,7 @@ def test_compiled_kernels_fit_as_estimated(kernel: str) -> None:
             "workload.dtype": case["dtype"], "workload.head_dim_qk": case["head_dims"][0],
             "workload.head_dim_v": case["head_dims"][1], f"flex.{kernel}_config": " ".join(map(str, case["sizes"])),
         })  # fmt: skip
-        limit, estimate = resolver.value("gpu.shared_memory_per_block"), resolver.value(f"flex.{kernel}_bytes")
+        limit, estimate = resolver.value("gpu.shared_memory_bytes"), resolver.value(f"flex.{kernel}_bytes")
         if limit is not None and estimate is not None:
             judged += 1
             assert (estimate <= limit) == (case["shared"] <= limit), (case, estimate)

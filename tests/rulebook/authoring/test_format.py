@@ -119,3 +119,9 @@ def test_check_changes_nothing_and_a_second_run_finds_nothing(tmp_path):
     assert CliRunner().invoke(app, ["format", str(tmp_path)], standalone_mode=False).return_value == 0
     assert path.read_text() == STRICT and (path.parent / "library.yaml").read_text() == "name:   own\n"
     assert format_file(path, write=True) is False
+
+
+def test_the_built_in_rules_are_in_the_style():
+    files = rule_files([Path(__file__).parents[3] / "rules"])
+    assert len(files) > 900
+    assert [path.name for path in files if format_file(path, write=False)] == []

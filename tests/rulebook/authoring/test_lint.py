@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 import pytest
@@ -16,6 +15,7 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import read_source
+from doctor.util.linear_regex import found_in
 
 SOUND = """\
 id: TE103
@@ -163,15 +163,12 @@ def test_a_file_that_is_no_rule_is_a_fault_with_its_line(tmp_path):
 @pytest.mark.parametrize(
     ("pattern", "words"),
     [
-        (r"(a+)+b", "repeats within a repeat"),
         (r"(a*)*", "matches the empty text"),
-        (r"x(a?){30}", "repeats within a repeat"),
-        (r"x(?:a|ab)*y", "alternatives within a repeat"),
-        (r"(a)\1", "refers back"),
-        (r"x.*.*y", "side by side"),
-        (r"x\s*.*y", "side by side"),
-        (r".*foo", "starts with an open repeat"),
-        (r"a.*b.*c.*d.*e", "more than 3"),
+        (r"(abc)\1", "is no regular expression that RE2 takes"),
+        (r"abc(?=d)", "is no regular expression that RE2 takes"),
+        (r"\w+: \d+", "has no fixed text"),
+        (r"(?:abc|\d)x", "has no fixed text"),
+        (r"(?i)out of memory", "ignores case as a whole"),
         (r"(", "is no regular expression"),
         (r"a|", "matches the empty text"),
         (r"[[a]b", "is no regular expression"),
@@ -194,8 +191,7 @@ def test_unsafe_signatures(pattern, words):
 )
 def test_sound_signatures_stay_quick_on_hostile_lines(pattern):
     assert regex_fault(pattern) is None
-    compiled = re.compile(pattern)
     start = time.perf_counter()
     for line in ("a" * 5000, "expected " * 500, "cuDNN version " * 400, "'" * 5000, "undefined symbol: _ZN" * 200):
-        compiled.search(line)
+        found_in(pattern, line)
     assert time.perf_counter() - start < 2

@@ -165,3 +165,14 @@ def test_what_is_remembered_holds_while_the_file_does(tmp_path: Path) -> None:
     elf(path, ("libc.so", "libd.so"))
     changed = Disk(remembered=kept).summary(str(path))
     assert changed is not None and not isinstance(changed, Damaged) and changed.needed == ("libc.so", "libd.so")
+
+
+def test_symbols_without_a_string_table(tmp_path: Path) -> None:
+    path = elf(tmp_path / "liba.so", undefined=("one",))
+    body = bytearray(path.read_bytes())
+    for offset in range(64 + 112, 64 + 112 + 96, 16):
+        if struct.unpack_from("<Q", body, offset)[0] == 5:
+            struct.pack_into("<Q", body, offset, 21)  # DT_DEBUG instead of DT_STRTAB
+    path.write_bytes(bytes(body))
+    with ElfFile(str(path)) as damaged, pytest.raises(BadElf, match="without a string table"):
+        list(damaged.undefined())

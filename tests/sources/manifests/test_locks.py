@@ -337,3 +337,25 @@ def test_of_extras_that_conflict_in_a_uv_lock_one_counts(read, values):
 def test_a_marker_with_an_extra_that_the_lock_does_not_name_is_no_condition(read, values):
     unknown = CONFLICTS.replace("extra == 'group-5-train-sglang'\" },\n]", "extra == 'extra-5-other-x'\" },\n]")
     assert values(read({"uv.lock": unknown}))["flash-attn-4.version"] == "4.0.0b8"
+
+
+def test_the_first_of_many_extras_that_conflict_counts(read, values):
+    names = [f"e{number}" for number in range(12)]
+    members = "\n".join(f'    {{ package = "train", extra = "{name}" }},' for name in names)
+    extras = "\n".join(f'{name} = [{{ name = "pkg-{name}" }}]' for name in names)
+    packages = "".join(f'\n[[package]]\nname = "pkg-{name}"\nversion = "1.0"\n' for name in names)
+    text = f"""version = 1
+conflicts = [[
+{members}
+]]
+
+[[package]]
+name = "train"
+version = "0.1.0"
+source = {{ virtual = "." }}
+
+[package.optional-dependencies]
+{extras}
+{packages}"""
+    found = values(read({"uv.lock": text}))
+    assert [name for name in names if found[f"pkg-{name}.version"] == "1.0"] == ["e0"]

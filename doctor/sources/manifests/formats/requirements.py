@@ -15,7 +15,7 @@ from doctor.errors import DoctorError, fault
 from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact
 from doctor.packages.requirements import parse_requirement
-from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, cuda_of_index, pin_of
+from doctor.sources.manifests.base import MAX_BYTES, MOST_ENTRIES, DeclaredRequirement, Manifest, cuda_of_index, pin_of
 from doctor.sources.watch import Watch
 from doctor.util.reading import read_text
 
@@ -98,6 +98,8 @@ class Reader:
         if _FOLDER.fullmatch(line) and not _FILE.search(line):
             self.notes.append(f"{path}:{number}: the requirements of the project in `{_safe(line)}` were not read")
             return
+        if len(self.entries) >= MOST_ENTRIES:
+            raise fault(path, number, f"more than {MOST_ENTRIES:,} requirements")
         self.entries.append(_entry(line, str(path), number, raw, constraint))
 
     def _option(self, line: str, path: Path, number: int, behind: tuple[Path, ...]) -> None:

@@ -61,17 +61,17 @@ def chosen_extras(content: Mapping[str, Any]) -> ChosenExtras:
     members.sort(key=lambda member: _NOT_CUDA.match(member[1]) is not None)
     taken: set[Member] = set()
     for member in members:
-        if not any(member in group and taken & group for group in sets):
+        if not any(member in group and taken.intersection(group) for group in sets):
             taken.add(member)
     return ChosenExtras(frozenset(taken), frozenset(members) - taken)
 
 
-def _sets(content: Mapping[str, Any]) -> Iterator[frozenset[Member]]:
+def _sets(content: Mapping[str, Any]) -> Iterator[tuple[Member, ...]]:
     listed = content.get("conflicts")
     for group in listed if isinstance(listed, list) else []:
-        found = set()
+        found: dict[Member, None] = {}  # in the order of the file
         for item in group if isinstance(group, list) else []:
             name = item.get("extra") or item.get("group") if isinstance(item, dict) else None
             if isinstance(name, str) and isinstance(item.get("package"), str):
-                found.add((item["package"], name))
-        yield frozenset(found)
+                found[item["package"], name] = None
+        yield tuple(found)

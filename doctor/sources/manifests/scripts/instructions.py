@@ -110,14 +110,15 @@ def pairs(instruction: Instruction, variables: Variables) -> Iterator[tuple[str,
         return
     position, line = 0, instruction.line
     text = re.sub(r"\\(\r?\n)", r"\1", text)
-    before = dict(variables)  # the values of one ENV see only earlier instructions
+    found: list[tuple[str, str, int]] = []  # all before the first is taken: values see earlier instructions only
     while match := _PAIR.match(text, position):
         line = instruction.line + text.count("\n", 0, match.start(1))
         raw = match[2]
         single = raw.startswith("'")
         value = re.sub(r"\\(.)", r"\1", raw.replace('"', "").replace("'", "")) if not single else raw.strip("'")
-        yield match[1], value if single else substituted(value, before), line
+        found.append((match[1], value if single else substituted(value, variables), line))
         position = match.end()
+    yield from found
 
 
 def exec_form(text: str) -> str:

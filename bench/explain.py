@@ -1,0 +1,88 @@
+"""Time `attn-doctor explain` on a large log, next to `grep -cE` and ripgrep with the same patterns.
+
+    python bench/explain.py [--megabytes 1000]
+
+The log is made up: training output with progress bars and warnings, and a traceback at its end. One core does
+all the work. grep and ripgrep count the lines that match any signature; they find no cause.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from doctor.rulebook.signatures import load_log_rules
+
+LIMIT_SECONDS, LIMIT_MEGABYTES = 20, 200  # per GB of log, and of memory
+LINES = (
+    "iter {a}: grad_norm {b:.3f} time_ms {a}", "step {a}/90000 | loss {b:.4f} | lr 3.45e-04 | {a} tok/s",
+    "INFO:root:rank {a} joined group of 8", "node-{a}:17375:17375 [2] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE",
+    "Loading checkpoint shards: {a}%|####      | 3/8 [00:{a}<00:07]", "trainable params: {a} || all params: 900000000",
+    "[rank{a}]: FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated.",
+    "{{'loss': {b:.3f}, 'grad_norm': {b:.2f}, 'learning_rate': 1e-05, 'epoch': {b:.2f}}}",
+)  # fmt: skip
+END = (
+    'Traceback (most recent call last):\n  File "/srv/train.py", line 3, in <module>\n    main()\n'
+    "ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama'\n"
+)
+
+
+def write_log(path: Path, megabytes: int) -> None:
+    """Write a log of this size."""
+    rng = random.Random(7)
+    block = "\n".join(rng.choice(LINES).format(a=rng.randrange(90_000), b=rng.random() * 9) for _ in range(200_000))
+    with path.open("w") as stream:
+        for _ in range(megabytes * 1_000_000 // len(block) + 1):
+            stream.write(block + "\n")
+        stream.write(END)
+
+
+def grep_takes(pattern: str) -> bool:
+    """Return whether `grep -E` reads a pattern."""
+    return subprocess.run(["grep", "-cE", "--", pattern], input="", capture_output=True, text=True).returncode < 2
+
+
+def measure(name: str, command: list[str]) -> tuple[float, float]:
+    """Run a command; print and return its processor seconds and its memory in MB."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    memory = after.ru_maxrss / 1024
+    print(f"{name:14} {seconds:7.1f} s CPU  {memory:6.0f} MB  {' '.join(done.stdout.split())[:90]}", flush=True)
+    return seconds, memory
+
+
+def main() -> int:
+    """Measure, and return 1 if a limit was missed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--megabytes", type=int, default=1000)
+    size = parser.parse_args().megabytes
+    patterns = sorted({item.match for rule in load_log_rules() for item in rule.signatures})
+    with tempfile.TemporaryDirectory() as folder:
+        log, listed = Path(folder, "train.log"), Path(folder, "patterns")
+        write_log(log, size)
+        # POSIX has no `(?:`, `\d` and named groups
+        posix = [item.replace("(?:", "(").replace(r"\d", "[0-9]").replace(r"[^\n]", ".") for item in patterns]
+        taken = [item for item in posix if "(?" not in item and grep_takes(item)]
+        listed.write_text("\n".join(taken) + "\n")
+        print(f"grep takes {len(taken)} of them")
+        print(f"{len(patterns)} signatures, {size} MB")
+        seconds, memory = measure("explain", [sys.executable, "-m", "doctor", "explain", str(log)])
+        if shutil.which("rg"):
+            measure("ripgrep", ["rg", "--count", "--no-config", "-j1", "-f", str(listed), str(log)])
+        sample = Path(folder, "sample.log")  # grep takes minutes for the whole
+        with log.open("rb") as stream:
+            sample.write_bytes(stream.read(10_000_000))
+        measure("grep of 10 MB", ["grep", "-cE", "-f", str(listed), str(sample)])
+    return int(seconds > LIMIT_SECONDS * size / 1000 or memory > LIMIT_MEGABYTES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

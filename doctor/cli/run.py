@@ -1,0 +1,63 @@
+"""`attn-doctor run -- CMD...`: run a command unchanged; if it fails, explain why."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from doctor.errors import DoctorError
+from doctor.runner.passthrough import Outcome, end_like, run_command
+
+from .options import Color, Output, Quiet, Rules
+from .output import Screen, write
+from .request import TargetOptions
+
+app = typer.Typer(rich_markup_mode="rich")
+
+
+@app.command(
+    "run",
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": ["--help"],
+    },
+)
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="-- CMD ...", help="The command with its arguments.")],
+    rules: Rules = None,
+    output: Output = None,
+    quiet: Quiet = False,
+    color: Color = "auto",
+) -> int:
+    """Run a command; output, input, signals and exit code pass unchanged. If it fails, explain why on stderr."""
+    outcome = run_command(command)
+    if outcome.failed:
+        try:
+            _explain(outcome, TargetOptions(rules=tuple(rules or ())), output, Screen(quiet=quiet, color=color))
+        except DoctorError as problem:
+            sys.stderr.write(f"attn-doctor: no explanation: {problem.message}\n")
+    return end_like(outcome)
+
+
+def _explain(outcome: Outcome, target: TargetOptions, output: str | None, screen: Screen) -> None:
+    """Write the explanation to a file, or to stderr: stdout is the command's alone."""
+    from doctor.diagnosis.logs.source import LogSource  # what only a failure needs
+    from doctor.report.explanation import as_text
+
+    from .explain import explainer_of
+
+    source = LogSource("the output of the command", outcome.spool.blocks())
+    if outcome.spool.dropped:
+        source.notes.append("the output was too long: its middle part was not looked at")
+    report = explainer_of(target).explain(source)
+    if screen.quiet and not report.diagnosis:
+        return
+    text = as_text(report, screen.style(to_file=True))
+    if output is not None:
+        write(text, output)
+        return
+    sys.stderr.write(f"\n{text}")
+    sys.stderr.flush()

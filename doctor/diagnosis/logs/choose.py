@@ -1,0 +1,198 @@
+"""Which of the causes that a log shows is the root: specific before general, the first before what follows from it."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from doctor.model import Confidence, Explanation, LogLine, Remedy, Severity
+from doctor.rulebook.conditions import parse_conditions
+from doctor.rulebook.messages import interpolate
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rule import Library
+from doctor.rulebook.signatures import NONE, LogRule, Signature
+
+from .kinds import category_of, is_ambiguous
+from .names import history_of
+from .scan import Match
+
+GENERAL = -10  # weight from which on a rule names the kind of a failure and not its cause
+MOST = 5  # causes of one log that are reported
+_KINDS = (1, 4, -GENERAL)  # weights from 0, -1, -4 and -10 on: own message, vague one, kind of failure, last resort
+_OWN = 5  # score of a rule that was written for logs
+_BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
+_PLACEHOLDER = re.compile(r"\{log\.(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One rule, the line that shows it, and how well they fit."""
+
+    rule: LogRule
+    signature: Signature
+    match: Match
+    holds: bool | None  # the rule's condition on the known facts
+    weight: int
+    score: int
+
+    @property
+    def kind(self) -> int:
+        """Return 0 for a message of its own, and more for what says less of the cause."""
+        return bisect_right(_KINDS, -self.weight)
+
+    @property
+    def order(self) -> tuple[int, int, int, int, str]:
+        """Return the sort key: the kind of evidence, then the first line, then the best fit."""
+        return self.kind, self.match.line, -self.score, -self.match.length, self.rule.rule.id
+
+
+def candidates(
+    rules: Iterable[LogRule], matches: Mapping[str, list[Match]], known: FactResolver, libraries: Mapping[str, Library]
+) -> list[Candidate]:
+    """Return every rule that the log shows, best first; a rule whose condition fails on known facts is left out."""
+    found: dict[str, Candidate] = {}
+    for rule in rules:
+        for signature in rule.signatures:
+            for match in _fitting(signature, matches):
+                made = _candidate(rule, signature, match, known, libraries)
+                if made is not None and (rule.rule.id not in found or made.order < found[rule.rule.id].order):
+                    found[rule.rule.id] = made
+    kept = [item for item in found.values() if not found.keys() & set(item.rule.yields_to)]
+    return sorted(kept, key=lambda item: item.order)
+
+
+def _fitting(signature: Signature, matches: Mapping[str, list[Match]]) -> Iterator[Match]:
+    """Yield the matches of a signature around which its further lines are as they have to be."""
+    if all(matches.get(pattern) for pattern in signature.anywhere):
+        for match in matches.get(signature.match, ()):
+            if signature.fits(match.around):
+                yield match
+
+
+def _candidate(
+    rule: LogRule, signature: Signature, match: Match, known: FactResolver, libraries: Mapping[str, Library]
+) -> Candidate | None:
+    holds = rule.when.holds(known) if rule.when is not None else None
+    if holds is False:
+        return None
+    stated = rule.rule.body.get("weight") if rule.explains_only else None
+    weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
+    if holds and rule.when is not None:
+        weight = max(weight, 0)
+    score = weight + signature.conditions + (3 if holds else 0)
+    if rule.explains_only:
+        return Candidate(rule, signature, match, holds, weight, score + _OWN)
+    mentioned = _mentioned(libraries.get(rule.rule.library), match)
+    if not mentioned and not holds and is_ambiguous(match.text):
+        return None
+    return Candidate(rule, signature, match, holds, weight, score + mentioned)
+
+
+def _mentioned(library: Library | None, match: Match) -> int:
+    """Return 2 where the line names the rule's library, 1 where the lines around it do."""
+    if library is None:
+        return 0
+    names = {*library.distributions, str(library.body.get("import_name") or library.name), library.name}
+    names |= {name.replace("-", "_") for name in names}
+    return 2 if any(name in match.text for name in names) else int(any(name in match.around for name in names))
+
+
+def split(found: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
+    """Return known causes, benign lines, and failures that are no incompatibility."""
+    benign = [item for item in found if item.rule.benign]
+    quiet = {item.match.line for item in benign}
+    unrelated = [item for item in found if item.rule.category == NONE and not item.rule.benign]
+    causes = [
+        item
+        for item in found
+        if item.rule.category != NONE and (item.match.line not in quiet or item.holds or item.weight >= 1)
+    ]
+    return causes, benign, unrelated
+
+
+def explanations(found: Sequence[Candidate], known: FactResolver) -> tuple[Explanation, ...]:
+    """Return one explanation for each cause, best first; general ones only if nothing better is known."""
+    first: dict[str, Candidate] = {}
+    for item in found:
+        first.setdefault(item.rule.cause, item)
+    distinct = list(first.values())
+    distinct = [item for item in distinct if item.kind <= distinct[0].kind + 1]
+    made = [explanation(item, known, _rivals(item, distinct)) for item in distinct[:MOST]]
+    return tuple(made)
+
+
+def _rivals(item: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
+    """Return the other causes that rest on the same line and fit as well."""
+    return [
+        other
+        for other in others
+        if other is not item and other.match.line == item.match.line and other.score >= item.score
+    ]
+
+
+def explanation(item: Candidate, known: FactResolver, rivals: Sequence[Candidate] = ()) -> Explanation:
+    """Return what is said of one candidate."""
+    rule, body = item.rule.rule, item.rule.rule.body
+    groups = {**dict(item.match.groups), "line": item.match.text}
+    message = str(body.get("message") or body["summary"]) if item.holds or item.rule.explains_only else body["summary"]
+    message = interpolate(_filled(str(message), groups) or "", known)
+    packages = item.rule.packages or _packages(item.rule)
+    history = history_of(packages[0], groups["name"]) if "name" in groups else None
+    message = history.sentence if history is not None else message
+    of_name = () if history is None else (Remedy(require={history.package: history.specifier}),)
+    general = item.kind > 1 and history is None
+    confidence = Confidence.LOW if general else Confidence.MEDIUM if rivals and not item.holds else Confidence.HIGH
+    decisive = [other for other in (item, *rivals) if other.rule.when is not None and other.holds is None]
+    return Explanation(
+        cause=item.rule.cause,
+        rule=rule.id,
+        category=item.rule.category or category_of(body.get("category"), item.match.text),
+        packages=packages,
+        confidence=confidence,
+        signature=item.signature.match,
+        line=LogLine(item.match.line, item.match.text.strip(), item.match.rank),
+        message=message,
+        why=str(body.get("why") or "").strip(),
+        remedies=(*of_name, *_remedies(rule.alternatives, known, groups)),
+        no_pin=body.get("no_pin"),
+        references=rule.references,
+        missing=tuple(dict.fromkeys(key for other in decisive for key in _missing(other, known))) if rivals else (),
+        holds=item.holds,
+    )
+
+
+def _packages(rule: LogRule) -> tuple[str, ...]:
+    """Return the distributions of a rule's conditions and fixes."""
+    conditions = rule.when.leaves() if rule.when is not None else ()
+    named = [leaf.key.removesuffix(".version") for leaf in conditions if leaf.key.endswith(".version")]
+    named += [name for remedy in rule.rule.alternatives for name in remedy.require]
+    return tuple(dict.fromkeys(named)) or (rule.rule.library.replace("_", "-"),)
+
+
+def _missing(item: Candidate, known: FactResolver) -> list[str]:
+    if item.rule.when is None:
+        return []
+    return [leaf.key for leaf in item.rule.when.leaves() if known.value(leaf.key) is None]
+
+
+def _remedies(remedies: Iterable[Remedy], known: FactResolver, groups: Mapping[str, str]) -> Iterator[Remedy]:
+    """Yield the remedies whose own condition does not fail, with words of the log filled in."""
+    for remedy in remedies:
+        if remedy.when and parse_conditions(remedy.when).holds(known) is False:
+            continue
+        call, note = (_filled(text, groups) for text in (remedy.call, remedy.note))
+        yield replace(remedy, require=dict(_ranges(remedy, known)), call=call, note=note)
+
+
+def _filled(text: str | None, groups: Mapping[str, str]) -> str | None:
+    """Return a text with `{log.name}` replaced by what the line says."""
+    return None if text is None else _PLACEHOLDER.sub(lambda found: groups.get(found[1], "?"), text)
+
+
+def _ranges(remedy: Remedy, known: FactResolver) -> Iterator[tuple[str, str]]:
+    """Yield the wanted ranges; one that follows from an unknown fact is left out."""
+    for name, wanted in remedy.require.items():
+        shown = interpolate(wanted, known)
+        yield name, "" if "(unknown)" in shown else shown

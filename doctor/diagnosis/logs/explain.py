@@ -1,0 +1,128 @@
+"""Explain a log: read it once, take facts from it, choose the root cause and find what fixes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from doctor.diagnosis.examine import DiagnosisInput
+from doctor.model import Explanation, Facts, LogLine, LogReport, Prediction
+from doctor.rulebook.anchors import anchors_of
+from doctor.rulebook.evaluate import Assessment, evaluate
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rulebook import Rulebook
+from doctor.rulebook.signatures import LogRule
+from doctor.sources.workload.defaults import complete_workload
+
+from . import nvte
+from .choose import candidates, explanation, explanations, split
+from .facts import facts_of, patterns
+from .scan import Match, Pattern, Scanner
+from .source import LogSource
+
+_ERROR = r"\w(?:Error|Exception|Failure): |Exception\b.{0,3}$|^(?:FATAL|fatal|ERROR|error)\b|fatal error: | error: "
+_ERRORS = Pattern(_ERROR, ("Error: ", "Exception", "Failure: ", "FATAL", "fatal", "ERROR", "error: ", "error:"), 400)
+_SHOWN_ERRORS = 5
+
+
+@dataclass(frozen=True)
+class LogExplainer:
+    """Rules and facts of the target, for any number of logs."""
+
+    rulebook: Rulebook
+    rules: Sequence[LogRule]
+    target: DiagnosisInput | None = None  # what the user says of the machine
+
+    @cached_property
+    def _distributions(self) -> tuple[str, ...]:
+        return self.rulebook.watched_distributions
+
+    @cached_property
+    def _patterns(self) -> tuple[Pattern, ...]:
+        """Every pattern, each once."""
+        texts = [(item.match, item.anchors) for rule in self.rules for item in rule.signatures]
+        texts += [(text, anchors_of(text)) for rule in self.rules for item in rule.signatures for text in item.anywhere]
+        own = [Pattern(text, anchors) for text, anchors in dict(texts).items() if anchors]
+        return (*own, *patterns(self._distributions), _ERRORS)
+
+    def explain(self, source: LogSource, *, fixes: bool = True) -> LogReport:
+        """Return what is known of one log; DoctorError for one that cannot be read."""
+        scanner = Scanner(self._patterns)
+        for block in source.blocks():
+            scanner.feed(block)
+        matches = _by_pattern(self._patterns, scanner.finish())
+        facts = self._facts(matches)
+        assessment = evaluate(self.rulebook, facts) if facts else _nothing_known(self.rulebook)
+        known = assessment.known
+        causes, benign, unrelated = split(candidates(self.rules, matches, known, self.rulebook.libraries))
+        diagnosis = explanations(causes, known)
+        detailed = tuple(_with_reasons(item, matches, assessment.predictions) for item in diagnosis)
+        related = {item.rule.rule.id: item.match.line for item in causes}
+        return LogReport(
+            input=source.name,
+            diagnosis=tuple(self._with_fixes(item, assessment, related) for item in detailed) if fixes else detailed,
+            benign=tuple(explanation(item, known) for item in benign),
+            unrelated=tuple(explanation(item, known) for item in unrelated),
+            facts=facts,
+            errors=_last_errors(matches.get(_ERROR, [])),
+            lines=scanner.lines,
+            notes=tuple(source.notes),
+        )
+
+    def _facts(self, matches: Mapping[str, list[Match]]) -> Facts:
+        """Return the facts of the log, with what is known of the target over them."""
+        found = facts_of(matches, self._distributions, self.rulebook.gpus)
+        stated = self.target.facts if self.target is not None else Facts()
+        return complete_workload(found.with_(*(item for item in stated.values() if item.known)))
+
+    def _with_fixes(self, item: Explanation, assessment: Assessment, lines: Mapping[str, int]) -> Explanation:
+        """Return the explanation with fixes that the solver verified, where a rule of its line fires on the facts."""
+        on_line = {item.rule, *(rule for rule, line in lines.items() if line == item.line.number)}
+        finding = next((finding for finding in assessment.findings if finding.rule in on_line), None)
+        if finding is None:
+            return item
+        from doctor.solver.solve import solve  # door: solver
+
+        requirements = self.target.requirements if self.target is not None else None
+        alone = replace(assessment, findings=(finding,))
+        solved = solve(self.rulebook, assessment.known.given, alone, installed=requirements, thorough=False)
+        return replace(item, fixes=tuple(fix for fix in solved if finding.rule in fix.resolves))
+
+
+def _nothing_known(rulebook: Rulebook) -> Assessment:
+    """Return what the rules say without any fact: nothing."""
+    return Assessment((), (), (), FactResolver(Facts(), rulebook.implications))
+
+
+def _by_pattern(patterns: Sequence[Pattern], found: Mapping[int, list[Match]]) -> dict[str, list[Match]]:
+    return {patterns[index].match: matches for index, matches in found.items()}
+
+
+def _last_errors(matches: Sequence[Match]) -> tuple[LogLine, ...]:
+    """Return the last different error lines."""
+    seen: dict[str, LogLine] = {}
+    for match in matches:
+        text = match.text.strip()
+        seen.pop(text, None)
+        seen[text] = LogLine(match.line, text, match.rank)
+    return tuple(seen.values())[-_SHOWN_ERRORS:]
+
+
+def _with_reasons(
+    item: Explanation, matches: Mapping[str, list[Match]], predictions: Sequence[Prediction]
+) -> Explanation:
+    """Return the explanation of a refusal by TransformerEngine with the reasons of each backend."""
+    if "transformer-engine" not in item.packages or item.category != "backend-unavailable":
+        return item
+    printed = nvte.reasons(tuple(matches.get(nvte.DISABLING, ())))
+    predicted = [
+        f"{candidate.title}: {reason.message}"
+        for prediction in predictions
+        if prediction.library == "transformer_engine"
+        for candidate in prediction.candidates
+        if candidate.available is False
+        for reason in candidate.reasons
+        if reason.holds
+    ]
+    return replace(item, reasons=(*printed, *dict.fromkeys(predicted)))

@@ -1,0 +1,68 @@
+"""The category of a failure, for rules that group their findings by other words."""
+
+from __future__ import annotations
+
+import re
+
+#: Words of rules for `check` that name one of the categories of failures.
+_WORDS = {
+    "cudnn-shadowed-library": "cudnn-shadowed-library/sublibrary mismatch",
+    "missing-module": "missing-module/package",
+    "no-kernel-image": "no-kernel-image/arch",
+    "wheel-unavailable": "wheel-unavailable/build-failure",
+    "wrong-numerics": "NaN/wrong numerics",
+    "oom-by-math-fallback": "OOM-by-math-fallback",
+    "head_dim": "head-dim-limit",
+    "mask": "mask/cudnn-version",
+    "cudnn-version": "mask/cudnn-version",
+    "driver": "cuda-toolkit/driver mismatch",
+    "toolkit": "cuda-toolkit/driver mismatch",
+    "triton": "triton/ptxas",
+    "glibc": "glibc/GLIBCXX",
+    "layout": "layout/stride wrong result",
+    "unknown-model": "api-signature-drift",
+}
+#: Shapes of messages, the first that matches counts.
+_SHAPES = tuple(
+    (re.compile(pattern), category)
+    for pattern, category in (
+        (r"GLIBC(?:XX)?_\d|CXXABI_", "glibc/GLIBCXX"),
+        (r"undefined symbol|ABI\b|torchvision::nms", "abi-undefined-symbol"),
+        (r"CUDNN_STATUS_SUBLIBRARY|cuDNN version incompat|libcudnn", "cudnn-shadowed-library/sublibrary mismatch"),
+        (r"(?i)\btriton|ptxas|fp8e4nv|nvcc.*Killed", "triton/ptxas"),
+        (r"no kernel image|(?i:compute capability|ampere|blackwell|hopper)|sm_?\d\d", "no-kernel-image/arch"),
+        (r"(?i)head.?(?:dim|size)|\.shape\[-1\]|headdim", "head-dim-limit"),
+        (r"has no attribute", "missing-attribute"),
+        (
+            r"cannot import name|unexpected keyword|required positional|values? to unpack|positional arguments?"
+            r"|incompatible function arguments|unrecognized arguments",
+            "api-signature-drift",
+        ),
+        (r"(?i)no module named|not installed|cannot open shared object|no package metadata", "missing-module/package"),
+        (r"(?i)dtype|bf16|bfloat16|fp16|float16|data type", "dtype-limit"),
+        (r"(?i)driver|toolchain|CUDA version", "cuda-toolkit/driver mismatch"),
+        (r"(?i)\bnan\b", "NaN/wrong numerics"),
+        (r"(?i)stride|contiguous|layout|aligned", "layout/stride wrong result"),
+        (r"(?i)cudnn|mask", "mask/cudnn-version"),
+        (r"(?i)out of memory", "OOM-by-math-fallback"),
+        (r"(?i)metadata-generation|build dependency|wheel", "wheel-unavailable/build-failure"),
+    )
+)
+
+#: Messages that any library may raise: a rule for `check` needs its library in the lines around them.
+_AMBIGUOUS = re.compile(
+    r"values? to unpack|no kernel image|unexpected keyword argument|NoneType|KeyError|object has no attribute"
+    r"|invalid configuration argument|illegal memory access|cannot open shared object|GLIBC_|undefined symbol"
+)
+
+
+def is_ambiguous(line: str) -> bool:
+    """Return whether a message says too little of the library that raised it."""
+    return _AMBIGUOUS.search(line) is not None
+
+
+def category_of(word: str | None, line: str) -> str:
+    """Return the category of a rule's own word, else of the shape of the line that shows it."""
+    if word in _WORDS:
+        return _WORDS[word]
+    return next((category for shape, category in _SHAPES if shape.search(line)), "backend-unavailable")

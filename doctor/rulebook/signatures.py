@@ -1,0 +1,167 @@
+"""What a log shows of each rule: signatures, compiled into a file of their own that only `explain` reads."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from doctor.errors import DoctorError
+from doctor.util.cache_file import read_cache, write_cache
+from doctor.util.linear_regex import compiled, found_in
+from doctor.util.resources import rules_dir
+
+from .anchors import anchors_of
+from .cache import Body, cache_file, cache_key, may_store, stamps
+from .conditions import Condition, parse_conditions
+from .rule import Rule, as_tuple
+from .schema import EFFECTS, read_file
+
+#: The kinds of failure, as answers name them; `none` is no incompatibility.
+CATEGORIES = (
+    "api-signature-drift", "backend-unavailable", "abi-undefined-symbol", "missing-attribute",
+    "cudnn-shadowed-library/sublibrary mismatch", "no-kernel-image/arch", "missing-module/package",
+    "wheel-unavailable/build-failure", "cuda-toolkit/driver mismatch", "dtype-limit", "triton/ptxas", "glibc/GLIBCXX",
+    "layout/stride wrong result", "NaN/wrong numerics", "mask/cudnn-version", "OOM-by-math-fallback", "head-dim-limit",
+    "other", "none",
+)  # fmt: skip
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What shows a cause: a line that matches, and further lines that must or must not be there."""
+
+    match: str
+    anchors: tuple[str, ...]
+    near: tuple[str, ...] = ()  # each in the lines around it
+    anywhere: tuple[str, ...] = ()  # each in some line of the log
+    not_near: tuple[str, ...] = ()  # none in the lines around it
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Return every regular expression of it."""
+        return (self.match, *self.near, *self.anywhere, *self.not_near)
+
+    def fits(self, around: str) -> bool:
+        """Return whether the lines around a match are as they have to be."""
+        near = all(found_in(pattern, around) for pattern in self.near)
+        return near and not any(found_in(pattern, around) for pattern in self.not_near)
+
+    def explains(self, log: str) -> bool:
+        """Return whether a short log shows this signature."""
+        line = found_in(self.match, log)
+        return line and self.fits(log) and all(found_in(pattern, log) for pattern in self.anywhere)
+
+    @property
+    def conditions(self) -> int:
+        """Return how many lines it needs further to its own."""
+        return len(self.near) + len(self.anywhere)
+
+
+@dataclass(frozen=True)
+class LogRule:
+    """One rule with signatures, as far as `explain` needs it."""
+
+    rule: Rule
+    signatures: tuple[Signature, ...]
+
+    @property
+    def explains_only(self) -> bool:
+        """Whether `check` has nothing to do with this rule."""
+        return not any(key in self.rule.body for key in EFFECTS)
+
+    @property
+    def cause(self) -> str:
+        """Return the name of the cause; several rules may share one."""
+        return str(self.rule.body.get("cause") or self.rule.body["name"])
+
+    @property
+    def category(self) -> str | None:
+        """Return the kind of failure; None where the rule groups findings by other words."""
+        stated = self.rule.body.get("category")
+        return stated if stated in CATEGORIES else None
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Return the distributions that are involved, as the rule states them."""
+        return as_tuple(self.rule.body.get("packages"))
+
+    @property
+    def yields_to(self) -> tuple[str, ...]:
+        """Return ids of more specific rules."""
+        return as_tuple(self.rule.body.get("yields_to"))
+
+    @property
+    def benign(self) -> bool:
+        """Whether the line looks bad and is not."""
+        return self.category == NONE and str(self.rule.body.get("benign", "")).lower() == "true"
+
+    @cached_property
+    def when(self) -> Condition | None:
+        """Return the condition on facts; None where the log alone shows the cause."""
+        return parse_conditions(self.rule.body["when"]) if self.rule.body.get("when") else None
+
+
+def parse_signatures(value: Any) -> tuple[Signature, ...]:
+    """Return the signatures of a rule's `signatures:`: texts, or mappings with `match` and further lines."""
+    items = [value] if isinstance(value, (str, dict)) else value or ()
+    return tuple(_signature({"match": item} if isinstance(item, str) else item) for item in items)
+
+
+def _signature(item: Mapping[str, Any]) -> Signature:
+    more = {key: as_tuple(item.get(key)) for key in ("near", "anywhere", "not_near")}
+    anchors = item.get("anchors")
+    return Signature(item["match"], anchors_of(item["match"]) if anchors is None else tuple(anchors), **more)
+
+
+def load_log_rules(extra: Iterable[str] = ()) -> tuple[LogRule, ...]:
+    """Return every rule with signatures, from a cache of their own; DoctorError names file and line of a faulty one."""
+    folders = (rules_dir(), *(Path(folder).absolute() for folder in extra))
+    started = time.time_ns()
+    files = stamps(folders, explaining=True)
+    key, cache = cache_key(files), cache_file(folders, "signatures")
+    stored = read_cache(cache, key) if cache is not None else None
+    if stored is None:
+        bodies = _compile([Path(stamp[0]) for stamp in files])
+        if cache is not None and may_store(files, started):
+            write_cache(cache, key, json.dumps(bodies, separators=(",", ":")).encode("ascii"))
+    else:
+        bodies = json.loads(stored[1])
+    return tuple(
+        LogRule(Rule(body["id"], library, body, path), parse_signatures(body["signatures"]))
+        for _, library, path, body in bodies
+    )
+
+
+def _compile(files: list[Path]) -> list[Body]:
+    found: dict[str, Body] = {}
+    for file in files:
+        if file.name == "library.yaml" or b"signatures" not in file.read_bytes():
+            continue
+        kind, library, path, content = read_file(file)
+        if "signatures" not in content:
+            continue
+        if content["id"] in found:
+            raise DoctorError(f"{path}:1: rule `{content['id']}` is taken by `{found[content['id']][2]}`")
+        for pattern in {text for item in parse_signatures(content["signatures"]) for text in item.patterns}:
+            try:
+                compiled(pattern)
+            except ValueError as problem:
+                raise DoctorError(f"{path}:1: signature `{pattern}` is no regular expression: {problem}") from None
+        signatures = [
+            {"match": item.match, "anchors": item.anchors, "near": item.near, "anywhere": item.anywhere,
+             "not_near": item.not_near}
+            for item in parse_signatures(content["signatures"])
+        ]  # fmt: skip
+        found[content["id"]] = (
+            kind,
+            library,
+            path,
+            {**{key: part for key, part in content.items() if key != "tests"}, "signatures": signatures},
+        )
+    return list(found.values())

@@ -1,0 +1,29 @@
+"""Regular expressions whose time is linear in the text: RE2, on bytes."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import re2  # type: ignore[import-untyped]
+
+_MEMORY = 4 << 20  # bytes of one automaton
+
+
+@cache
+def compiled(pattern: str, memory: int = _MEMORY) -> Any:
+    """Return a pattern compiled by RE2, for bytes; ValueError if RE2 does not take it."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    options.max_mem = memory
+    try:
+        return re2.compile(pattern.encode("utf-8"), options)
+    except re2.error as problem:
+        reason = problem.args[0] if problem.args else problem
+        raise ValueError(reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)) from None
+
+
+def found_in(pattern: str, text: str) -> bool:
+    """Return whether a pattern matches anywhere in a text."""
+    return compiled(pattern).search(text.encode("utf-8", "replace")) is not None

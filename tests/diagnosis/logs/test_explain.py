@@ -1,0 +1,160 @@
+"""From a log to the cause: own minimal logs, one for each way in which causes are told apart."""
+
+from dataclasses import replace
+
+import pytest
+
+from doctor.diagnosis.examine import DiagnosisInput
+from doctor.diagnosis.logs.source import LogSource
+from doctor.facts.vocabulary import fact
+from doctor.model import Confidence, Facts
+
+NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
+
+
+def first(report):
+    return report.diagnosis[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "cause"),
+    [
+        ("my_model/train.py", "arch-torch-no-sm120"),
+        ("site-packages/flash_attn/flash_attn_interface.py", "arch-flash-attn-no-kernel"),
+        ("site-packages/vllm/v1/worker/gpu_worker.py", "arch-vllm-no-kernel"),
+        ("site-packages/xformers/ops/fmha/flash.py", "arch-xformers-no-kernel"),
+        ("site-packages/sgl_kernel/elementwise.py", "arch-sglkernel-no-kernel"),
+        ("huggingface/hub/models--kernels-community--x/build/x.py", "arch-hub-kernel-no-image"),
+    ],
+)
+def test_the_path_decides_whose_kernel_is_missing(explain, path, cause):
+    log = f'Traceback (most recent call last):\n  File "/x/{path}", line 3, in f\n    g()\n{NO_KERNEL}'
+    assert first(explain(log)).cause == cause
+
+
+@pytest.mark.parametrize(
+    ("library", "cause"),
+    [
+        ("flash_attn_2_cuda.cpython-311-x86_64-linux-gnu", "abi-fa-torch-minor"),
+        ("transformer_engine/transformer_engine_torch.cpython-311-x86_64-linux-gnu", "abi-te-torch"),
+        ("vllm/_C.abi3", "abi-vllm-torch"),
+        ("sgl_kernel/common_ops.abi3", "abi-sglkernel-torch"),
+        ("torchaudio/lib/libtorchaudio", "abi-torchaudio-mismatch"),
+        ("my_own_extension", "abi-torch-extension-generic"),
+    ],
+)
+def test_an_undefined_symbol_names_the_extension_that_fails(explain, library, cause):
+    log = f"ImportError: /x/{library}.so: undefined symbol: _ZN3c104cuda20CUDACachingAllocator9allocatorE\n"
+    assert first(explain(log)).cause == cause
+
+
+def test_the_root_cause_comes_before_what_follows_from_it(explain):
+    log = (
+        "ImportError: /lib64/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /x/cpu_adam.so)\n"
+        "During handling of the above exception, another exception occurred:\n"
+        "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    )
+    report = explain(log)
+    assert first(report).cause == "glibcxx-missing" and first(report).line.number == 1
+
+
+def test_the_wrapper_of_transformers_is_not_the_cause(explain):
+    log = (
+        "RuntimeError: Failed to import transformers.models.bloom.modeling_bloom because of the following error:\n"
+        "/x/flash_attn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol: _ZN3c105ErrorC2ENS_14SourceLocationE\n"
+    )
+    report = explain(log)
+    assert first(report).cause == "abi-fa-cxx11" and "flash-attn" in first(report).packages
+
+
+def test_interleaved_ranks_and_colors(explain):
+    log = (
+        "[rank1]: step 3\n[rank0]: \x1b[31mTraceback\x1b[0m\n[rank1]: step 4\n"
+        "[rank0]: \x1b[1;35mAttributeError\x1b[0m: 'LlamaFlashAttention2' object has no attribute"
+        " '_flash_attention_forward'\n[rank1]: step 5\n"
+    )
+    found = first(explain(log))
+    assert (found.cause, found.line.rank) == ("attr-tf443-flash-attention-forward", "0")
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "loss 2.3\nloss 2.2\n",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has\n",
+        "[rank2]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)\n",
+        "config: attn_implementation=flash_attention_2\npyarrow.lib.ArrowInvalid: JSON parse error\n",
+        "ValueError: too many values to unpack (expected 4)\n",
+        "UserWarning: 1Torch was not compiled with flash attention. (Triggered internally at x/cuda/sdp_utils.cpp:1)\n",
+    ],
+)
+def test_no_incompatibility_is_no_diagnosis(explain, log):
+    assert explain(log).diagnosis == ()
+
+
+def test_benign_lines_and_unrelated_failures_are_named(explain):
+    report = explain(
+        "1Torch was not compiled with flash attention.\nRuntimeError: CUDA error: uncorrectable ECC error\n"
+    )
+    assert [item.line.number for item in report.benign] == [1]
+    assert [item.cause for item in report.unrelated] == ["none-hardware-ecc"]
+
+
+def test_an_unknown_error_shows_the_lines_that_were_looked_at(explain):
+    report = explain("step 1\nFooError: the flux capacitor is empty\n")
+    assert report.diagnosis == () and [line.text for line in report.errors] == ["FooError: the flux capacitor is empty"]
+
+
+def test_a_version_in_the_log_decides_between_causes_with_one_message(explain):
+    line = "cannot import name '_flash_supports_window_size' from 'transformers.modeling_flash_attention_utils'"
+    older, newer, unknown = (
+        explain(f"{head}{line}\n") for head in ("transformers==4.50.0\n", "transformers==4.56.0\n", "")
+    )
+    assert first(older).cause == "sig-tf-flash-supports-window-size-noflash"
+    assert first(newer).cause == "sig-tf-flash-supports-window-size" and first(newer).holds
+    assert "transformers.version" in first(unknown).missing or first(unknown).confidence != Confidence.LOW
+
+
+def test_facts_of_the_target_decide_as_well(explainer):
+    import io
+
+    line = "cannot import name '_flash_supports_window_size' from 'transformers.modeling_flash_attention_utils'\n"
+    target = DiagnosisInput(Facts([fact("transformers.version", "4.50.0", "test")]))
+    report = replace(explainer, target=target).explain(LogSource("x", io.BytesIO(line.encode())))
+    assert first(report).cause == "sig-tf-flash-supports-window-size-noflash"
+
+
+def test_known_facts_give_fixes_of_the_solver(explain):
+    log = (
+        "Successfully installed deepspeed-0.14.0 torch-2.4.0\n"
+        "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'\n"
+    )
+    report = explain(log)
+    assert first(report).cause == "ds-torch24-elastic-log" and first(report).fixes[0].changes
+
+
+def test_debug_output_of_transformer_engine_becomes_facts_and_reasons(explain):
+    log = (
+        "[DEBUG    | DotProductAttention]: Running with config={'transformer_engine_version': '2.3.0', "
+        "'compute_capability': 'sm80', 'flash_attn_version': '2.7.4.post1', 'cudnn_version': '9.3.0', "
+        "'qkv_dtype': torch.bfloat16, 'qkv_layout': 'thd_thd_thd', 'batch_size': 2, 'num_heads': 16, "
+        "'num_gqa_groups': 16, 'max_seqlen_q': 2048, 'max_seqlen_kv': 2048, 'head_dim_qk': 192, 'head_dim_v': 128, "
+        "'attn_mask_type': 'padding_causal', 'window_size': (-1, 0), 'attention_dropout': 0.0, 'is_training': True}\n"
+        "[DEBUG    | DotProductAttention]: Disabling FlashAttention 2 due to unsupported head_dim_qk and head_dim_v.\n"
+        "ValueError: No dot product attention backend is available for the provided inputs. Please run\n"
+    )
+    report = explain(log)
+    assert first(report).cause == "te-nobackend-mla-ampere"
+    assert report.facts.value("gpu.sm") is not None and report.facts.value("workload.head_dim_qk") == 192
+    assert str(report.facts.value("transformer-engine.version")) == "2.3.0"
+    assert any("head_dim_qk" in reason for reason in first(report).reasons)
+    assert len(first(report).reasons) > 1  # those of the rulebook too
+
+
+def test_hostile_lines_take_linear_time(explain):
+    import time
+
+    start = time.perf_counter()
+    explain("cannot import name '" * 50_000 + "\n" + "undefined symbol: _ZN" * 50_000 + "\n")
+    assert time.perf_counter() - start < 20
