@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def diagnose(
     DoctorError for bad input, its subclass NoDiagnosis where nothing could be examined.
     """
 
-    return of_request(
+    report = of_request(
         _request(
             model,
             workload=workload,
@@ -83,6 +84,16 @@ def diagnose(
             timeout=timeout,
         )
     )
+    return NotebookReport(**vars(report))
+
+
+@dataclass(frozen=True)
+class NotebookReport(Report):
+    """A report that a notebook shows as its HTML page, in a frame of its own without scripts."""
+
+    def _repr_html_(self) -> str:
+        page = escape(render(self, "html"), quote=True)
+        return f'<iframe sandbox srcdoc="{page}" style="width:100%;height:32rem;border:0" title="attn-doctor"></iframe>'
 
 
 def diagnose_ranks(

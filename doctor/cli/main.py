@@ -32,13 +32,25 @@ COMMANDS = {
     "wheels": "Find the official flash-attn wheel for this environment, or how to build it.",
     "explain": "Name the known cause behind the error in a log, and its fix.",
     "run": "Run a command unchanged; if it fails, explain why.",
+    "diff": "Compare two environments: what differs, what that changes, and why.",
+    "fleet": "Check many nodes: group equal environments, name outliers, report lost nodes.",
     "drift": "Find calls between installed packages that the installed callee does not answer.",
     "stress": "Test every installed attention on the GPUs against a float64 reference.",
     "snapshot": "Save the facts of this machine; every command reads them with --facts.",
     "init": "Write the project's section of pyproject.toml, which `check` reads in CI.",
     "keys": "List the words for facts and workloads, with meaning and example.",
+    "schema": "Print JSON Schemas: facts, workload, rule, report, project.",
+    "mcp": "Serve the Model Context Protocol for coding agents.",
     "rules": "List, show, test and write rules.",
 }
+
+#: Options that name the target: one of them on the command line replaces those of variables.
+TARGETS = ("--python", "--site-packages", "--facts", "--requirements", "--snapshots")
+#: Options that a variable may give: ATTN_DOCTOR_FAIL_ON for --fail-on. None of them changes anything on the machine.
+BY_VARIABLE = frozenset(
+    (*TARGETS, "--gpu", "--set", "--rules", "--model", "--workload", "--timeout", "--format", "--fail-on", "--baseline",
+     "--color", "--quiet", "--verbose", "--expect", "--ray")
+)  # fmt: skip
 
 #: Accepted anywhere on the command line: it is about the files that every command reads.
 TRUST = "--trust-project"
@@ -65,7 +77,7 @@ class LazyCommands(TyperGroup):
             return None
         if ctx.meta.get("listing"):
             return click.Command(cmd_name, help=COMMANDS[cmd_name], short_help=COMMANDS[cmd_name])
-        return command_of(cmd_name)
+        return command_of(cmd_name, ctx.meta.get("arguments", ()))
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help without importing every command."""
@@ -85,13 +97,20 @@ class LazyCommands(TyperGroup):
         if name not in COMMANDS:
             raise DoctorError(f"there is no command `{name}`", _hint(name))
         ctx.meta["listing"] = False
+        ctx.meta["arguments"] = args[1:]
         return super().resolve_command(ctx, args)
 
 
-def command_of(name: str) -> click.Command:
-    """Return the command of one module: its `app`."""
+def command_of(name: str, arguments: Sequence[str] = ()) -> click.Command:
+    """Return the command of one module: its `app`; its options can be given by `ATTN_DOCTOR_…` variables."""
     command = typer.main.get_command(import_module(f"doctor.cli.{name}").app)
     command.name = name
+    given = {word.partition("=")[0] for word in arguments}
+    skipped = TARGETS if given & set(TARGETS) else ()
+    for parameter in command.params:
+        option = next((item for item in parameter.opts if item in BY_VARIABLE and item not in skipped), None)
+        if option is not None:
+            parameter.envvar = f"ATTN_DOCTOR_{option.removeprefix('--').replace('-', '_').upper()}"
     return command
 
 

@@ -14,6 +14,8 @@ UNPREDICTED = "UNPREDICTED"
 
 _TE_USERS = ("transformer_engine", "megatron")
 _SDPA_USERS = ("torch_sdpa", "transformers", None)
+#: What TransformerEngine calls its ways to communicate, the default first.
+_CP_OF_TE = ("p2p", "all_gather", "a2a")
 #: Generation of flash-attn → its distribution.
 _FLASH = {"2": "flash-attn", "3": "flash-attn-3", "4": "flash-attn-4"}
 #: Kernel → prefix of the predictions it can contradict.
@@ -39,9 +41,29 @@ def job_requests(known: FactResolver, job: Mapping[str, Any]) -> list[tuple[str,
         requests.append(("flash_attention", {**job, "backend": flash}))
     if known.value("workload.qkv_interleaved"):
         requests.append(("strided_qkv", {**job, **_who_reads_views(framework, implementation)}))
+    requests += _context_parallel(known, job)
     if known.value("workload.step_bottom_right"):
         requests.append(("cudnn_sdpa", {**job, "mask": "causal_bottom_right"}))
     return requests
+
+
+def _context_parallel(known: FactResolver, job: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The job's context parallelism on real ranks, where two GPUs are there: one per rank, as many as there are."""
+    ranks, gpus = known.value("workload.cp_size"), known.value("gpu.count")
+    if not isinstance(ranks, int) or ranks < 2 or not isinstance(gpus, int) or gpus < 2:
+        return []
+    framework = known.value("workload.framework")
+    if framework in _TE_USERS and known.value("transformer-engine.version") not in (None, ABSENT):
+        comm = known.value("workload.cp_comm_type")
+        engine = f"te.{comm if comm in _CP_OF_TE else _CP_OF_TE[0]}"
+    elif known.value("ring-flash-attn.version") not in (None, ABSENT):
+        engine = "ring_flash_attn.zigzag"
+    elif framework in _SDPA_USERS:
+        engine = "torch.alltoall" if known.value("workload.cp_comm_type") == "a2a" else "torch.allgather"
+    else:
+        return []
+    packed = str(job.get("qkv_layout") or "").startswith("thd")
+    return [("context_parallel", {**job, "engine": engine, "packed": packed, "ranks": min(ranks, gpus)})]
 
 
 def _flash(known: FactResolver, framework: object, implementation: object) -> str | None:

@@ -59,16 +59,22 @@ _LONG_WORDS = {True: "usable", False: "unavailable", None: "unknown"}
 
 def diagnosis(report: Report, style: Style) -> str:
     """The page; DoctorError where jinja2 is not installed."""
+    return rendered(TEMPLATE, _view(report))
+
+
+def rendered(name: str, view: dict[str, Any]) -> str:
+    """Return a template of this folder filled in: everything is escaped; DoctorError where jinja2 is not installed."""
     try:
         import jinja2
     except ImportError:
         raise DoctorError("format `html` needs jinja2", "`pip install jinja2`") from None
+    folder = Path(__file__).parent
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_plain
     )
     environment.filters.update(prose=_prose, linked=_linked, shown=shown)
-    template = environment.from_string((Path(__file__).parent / TEMPLATE).read_text("utf-8"))
-    return template.render(_view(report)) + "\n"
+    template = environment.from_string((folder / name).read_text("utf-8"))
+    return template.render(view) + "\n"
 
 
 def _view(report: Report) -> dict[str, Any]:

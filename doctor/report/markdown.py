@@ -257,3 +257,7 @@ def _prose(text: str) -> str:
 
 def _safe(text: str) -> str:
     return _ACTIVE.sub(lambda match: {"<": "&lt;", "@": "@\u200b"}.get(match[0], f"\\{match[0]}"), text)
+
+
+#: For other renderers of Markdown.
+prose, code_span, code_block = _prose, _code, _block

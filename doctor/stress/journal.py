@@ -92,7 +92,7 @@ class Journal:
         for record in records[1:]:
             if isinstance(record.get("limits"), dict):
                 limits = record["limits"]
-            result, case, gpu = _result(record.get("answer")), record.get("key"), record.get("gpu", "")
+            result, case, gpu = result_of(record.get("answer")), record.get("key"), record.get("gpu", "")
             if result is None or not isinstance(case, str) or not isinstance(gpu, str):
                 continue
             if self._is_valid(result, limits):
@@ -140,7 +140,7 @@ class Journal:
             self._file.flush()
 
 
-def _result(fields: Any) -> KernelResult | None:
+def result_of(fields: Any) -> KernelResult | None:
     """Return the recorded result; None if the fields cannot be those of a result."""
     if not isinstance(fields, dict) or fields.get("outcome") not in OUTCOMES:
         return None

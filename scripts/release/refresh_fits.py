@@ -104,7 +104,7 @@ def main() -> int:
     for package in sorted(fits.keys() & LIBRARIES.keys()):
         releases = fits[package]
         path = ROOT / "rules" / LIBRARIES[package] / "library.yaml"
-        # One without a fit was built for another CUDA than torch of the registry, as xformers 0.0.33; it may fit elsewhere.
+        # One that fits none was built for another CUDA than the registry's torch: it may fit elsewhere.
         known = {version: found for version, found in releases.items() if found}
         path.write_text(with_fits(path.read_text("utf-8"), package, known), "utf-8")
     torch = ROOT / "rules" / "torch" / "library.yaml"

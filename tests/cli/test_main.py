@@ -324,6 +324,7 @@ def test_the_documentation_names_every_option_and_no_other(run):
 
     text = (ROOT / "docs" / "cli.md").read_text()
     actions = [("rules", action) for action in ("list", "show", "test", "format", "new")]
+    actions += [("fleet", action) for action in ("probe", "manifest", "prolog", "stress")]
     helps = "".join(run(*command, "--help")[1] for command in [(), *((name,) for name in cli.COMMANDS), *actions])
     named = set(re.findall(r"--[a-z][a-z-]+", text)) - {"--target"}  # pip's
     assert sorted(option for option in named if option not in helps) == []

@@ -1,0 +1,238 @@
+"""`attn-doctor mcp`: a server of the Model Context Protocol for coding agents, on the official SDK.
+
+Every tool runs this program in a process of its own with fixed options: no argument becomes an option, no output mixes
+with the protocol, and a time limit holds. Nothing is written unless the server was started with --allow-apply.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from doctor.errors import DoctorError
+
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+
+#: A path, or the content itself.
+Content = str | dict[str, Any] | None
+Files = str | list[str] | None
+Settings = dict[str, Any] | None
+
+LIMIT = 180.0  # seconds of one tool
+LARGEST = 2 << 20  # characters of facts or workload
+MOST_SETTINGS = 200
+_RULE = re.compile(r"[A-Z][A-Z0-9_]{1,30}")
+_SETTING = re.compile(r"[A-Za-z0-9_.-]{1,120}")
+
+INSTRUCTIONS = (
+    "Checks whether the attention of a training or inference job works in an environment (torch, CUDA, cuDNN, "
+    "flash-attn, TransformerEngine, transformers, vLLM, SGLang). Name one environment: `facts` (an object or a file), "
+    "`requirements` (files), `python` or `site_packages`; and a `workload`."
+)
+
+
+class ToolError(Exception):
+    """What a tool could not do, in one line for the agent."""
+
+
+def run_doctor(arguments: Sequence[str]) -> str:
+    """Run this program and return its output; ToolError for bad input and where no diagnosis can be made."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ATTN_DOCTOR_")}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "doctor", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=LIMIT, env=environment, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise ToolError(f"no answer within {LIMIT:g} s") from None
+    except ValueError as problem:  # a null byte in an argument
+        raise ToolError(str(problem)) from None
+    if done.returncode not in (0, 1):
+        raise ToolError(" ".join(done.stderr.split())[:1000] or f"ended with status {done.returncode}")
+    return done.stdout
+
+
+class Target:
+    """The environment and workload that a tool names, as options of the command line; files are temporary."""
+
+    def __init__(self, folder: Path, arguments: Mapping[str, Any]) -> None:
+        self._folder = folder
+        self.options: list[str] = []
+        for name in ("facts", "workload"):
+            if arguments.get(name) is not None:
+                self.options.append(f"--{name}={self._file(name, arguments[name])}")
+        for name in ("model", "python", "site_packages"):
+            if arguments.get(name) is not None:
+                self.options.append(f"--{name.replace('_', '-')}={_path(name, arguments[name])}")
+        for item in _list("requirements", arguments.get("requirements")):
+            self.options.append(f"--requirements={_path('requirements', item)}")
+        if arguments.get("gpu") is not None:
+            self.options.append(f"--gpu={_text('gpu', arguments['gpu'])}")
+        self.options += [f"--set={key}={value}" for key, value in _settings(arguments.get("settings"))]
+
+    def _file(self, name: str, given: Any) -> str:
+        """Return the path of a file, or of a temporary one with the given object."""
+        if isinstance(given, str):
+            return _path(name, given)
+        if not isinstance(given, dict):
+            raise ToolError(f"`{name}` needs a path or an object")
+        text = json.dumps(given)
+        if len(text) > LARGEST:
+            raise ToolError(f"`{name}` is larger than {LARGEST >> 20} MiB")
+        path = self._folder / f"{name}.json"
+        path.write_text(text, "utf-8")
+        return str(path)
+
+
+def _text(name: str, given: Any) -> str:
+    if not isinstance(given, str) or not given.strip() or "\0" in given or len(given) > 4096:
+        raise ToolError(f"`{name}` needs a text")
+    return given
+
+
+def _path(name: str, given: Any) -> str:
+    path = Path(_text(name, given)).expanduser()
+    if name == "python" and not re.fullmatch(r"(python|pypy)[\d.]*", path.name) and not path.is_dir():
+        raise ToolError("`python` needs the path of a Python interpreter or of an environment")
+    if name in ("facts", "workload", "model") and path.exists() and not (path.is_file() or path.is_dir()):
+        raise ToolError(f"`{name}` is not a file")
+    return str(path)
+
+
+def _list(name: str, given: Any) -> list[str]:
+    items = [given] if isinstance(given, str) else [] if given is None else given
+    if not isinstance(items, list) or len(items) > MOST_SETTINGS:
+        raise ToolError(f"`{name}` needs a list of paths")
+    return items
+
+
+def _settings(given: Any) -> list[tuple[str, str]]:
+    if given is None:
+        return []
+    if not isinstance(given, dict) or len(given) > MOST_SETTINGS:
+        raise ToolError("`settings` needs an object of fact keys and values")
+    found = []
+    for key, value in given.items():
+        if not _SETTING.fullmatch(str(key)):
+            raise ToolError("a key of `settings` is not a fact key")
+        text = json.dumps(value) if isinstance(value, (list, bool)) else str(value)
+        found.append((str(key), _text("settings", text)))
+    return found
+
+
+def _run(command: Sequence[str], arguments: Mapping[str, Any], after: Sequence[str] = ()) -> str:
+    with tempfile.TemporaryDirectory(prefix="attn-doctor-mcp-") as folder:
+        target = Target(Path(folder), arguments)
+        return run_doctor([*command, *target.options, *after])
+
+
+def check(
+    facts: Content = None,
+    workload: Content = None,
+    model: str | None = None,
+    requirements: Files = None,
+    python: str | None = None,
+    site_packages: str | None = None,
+    gpu: str | None = None,
+    settings: Settings = None,
+) -> str:
+    """Check whether the attention of a job works in an environment; findings, backends and fixes as JSON."""
+    return _run(["check", "--no-run", "--format=json"], locals())
+
+
+def backends(
+    facts: Content = None,
+    workload: Content = None,
+    model: str | None = None,
+    requirements: Files = None,
+    python: str | None = None,
+    site_packages: str | None = None,
+    gpu: str | None = None,
+    settings: Settings = None,
+) -> str:
+    """Predict which attention backend each library selects, and why not the others, as JSON."""
+    return _run(["backends", "--format=json"], locals())
+
+
+def fix(
+    facts: Content = None,
+    workload: Content = None,
+    model: str | None = None,
+    requirements: Files = None,
+    python: str | None = None,
+    site_packages: str | None = None,
+    gpu: str | None = None,
+    settings: Settings = None,
+) -> str:
+    """Find the smallest change that clears the findings, as JSON; nothing is installed or written."""
+    return _run(["fix", "--format=json"], locals())
+
+
+def diff(
+    a: str,
+    b: str,
+    workload: Content = None,
+    model: str | None = None,
+    gpu: str | None = None,
+    settings: Settings = None,
+) -> str:
+    """Compare two environments (snapshots, interpreters, lock files): what differs, what changes and why, as JSON."""
+    sides = [_text("a", a), _text("b", b)]
+    given = {"workload": workload, "model": model, "gpu": gpu, "settings": settings}
+    return _run(["diff", "--format=json"], given, ["--", *sides])
+
+
+def explain_rule(rule: str) -> str:
+    """Show one rule with its reason, conditions, fixes and sources; `rule` is an id such as TE103."""
+    if not _RULE.fullmatch(str(rule)):
+        raise ToolError("`rule` needs a rule id such as TE103")
+    return run_doctor(["rules", "show", "--", rule])
+
+
+def apply_fix(
+    requirements: str,
+    workload: Content = None,
+    model: str | None = None,
+    gpu: str | None = None,
+    settings: Settings = None,
+) -> str:
+    """Edit a requirements.txt or pyproject.toml so that the findings are cleared; the old file stays as FILE.bak."""
+    return _run(["fix", f"--write={_path('requirements', requirements)}"], locals())
+
+
+TOOLS = (check, backends, fix, diff, explain_rule)
+
+
+def build_server(allow_apply: bool) -> Any:
+    """Return the server with its tools; DoctorError where the SDK is not installed."""
+    hint = "pip install 'attn-doctor[mcp]'"
+    try:
+        sdk: Any = import_module("mcp.server")
+        kind = getattr(sdk, "MCPServer", None) or import_module("mcp.server.fastmcp").FastMCP  # renamed in SDK 2
+    except (ImportError, AttributeError):
+        raise DoctorError("`mcp` needs the SDK of the Model Context Protocol", hint) from None
+    server = kind("attn-doctor", instructions=INSTRUCTIONS)
+    for function in (*TOOLS, apply_fix) if allow_apply else TOOLS:
+        server.tool(description=function.__doc__)(function)
+    return server
+
+
+@app.command("mcp")
+def mcp(
+    allow_apply: Annotated[
+        bool, typer.Option("--allow-apply", help="Add a tool that edits requirement files. Off: nothing is written.")
+    ] = False,
+) -> int:
+    """Serve the Model Context Protocol on stdin and stdout: check, backends, fix, diff, explain_rule."""
+    build_server(allow_apply).run("stdio")
+    return 0

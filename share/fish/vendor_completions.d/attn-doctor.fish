@@ -1,0 +1,1 @@
+complete --command attn-doctor --no-files --arguments "(env _ATTN_DOCTOR_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) attn-doctor)" --condition "env _ATTN_DOCTOR_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) attn-doctor"
