@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Annotated
 
 import click
@@ -10,7 +11,7 @@ import typer
 
 from doctor.diagnosis.examine import DiagnosisInput, InputCache, examine, with_job
 from doctor.diagnosis.logs.explain import LogExplainer
-from doctor.diagnosis.logs.source import open_log
+from doctor.diagnosis.logs.source import LogSource, open_log
 from doctor.errors import DoctorError
 from doctor.model import Facts, LogReport
 from doctor.report.explanation import as_json, as_text
@@ -94,6 +95,14 @@ def explain_one(explainer: LogExplainer, name: str) -> LogReport:
         return explainer.explain(source)
     finally:
         source.close()
+
+
+def explain_output(blocks: Iterator[bytes], notes: list[str], target: TargetOptions, screen: Screen) -> str | None:
+    """Return what is known of the output of a command, as text; None where nothing is and quiet is wanted."""
+    report = explainer_of(target).explain(LogSource("the output of the command", blocks, notes))
+    if screen.quiet and not report.diagnosis:
+        return None
+    return as_text(report, screen.style(to_file=True))
 
 
 def explainer_of(target: TargetOptions) -> LogExplainer:

@@ -44,18 +44,12 @@ def run(
 
 def _explain(outcome: Outcome, target: TargetOptions, output: str | None, screen: Screen) -> None:
     """Write the explanation to a file, or to stderr: stdout is the command's alone."""
-    from doctor.diagnosis.logs.source import LogSource  # what only a failure needs
-    from doctor.report.explanation import as_text
+    from .explain import explain_output  # what only a failure needs
 
-    from .explain import explainer_of
-
-    source = LogSource("the output of the command", outcome.spool.blocks())
-    if outcome.spool.dropped:
-        source.notes.append("the output was too long: its middle part was not looked at")
-    report = explainer_of(target).explain(source)
-    if screen.quiet and not report.diagnosis:
+    notes = ["the output was too long: its middle part was not looked at"] if outcome.spool.dropped else []
+    text = explain_output(outcome.spool.blocks(), notes, target, screen)
+    if text is None:
         return
-    text = as_text(report, screen.style(to_file=True))
     if output is not None:
         write(text, output)
         return

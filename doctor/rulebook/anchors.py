@@ -8,6 +8,11 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
+if sys.version_info >= (3, 11):
+    import re._parser as parser  # type: ignore[import-not-found,unused-ignore]
+else:
+    import sre_parse as parser
+
 SHORTEST = 3  # characters; shorter texts are in nearly every line
 _MOST = 64  # alternatives of one pattern
 _SPELLED = 5  # letters of a text whose case does not matter that are spelled in every way
@@ -20,17 +25,10 @@ def anchors_of(pattern: str) -> tuple[str, ...]:
     that is no regular expression has none.
     """
     try:
-        return _best(_parser().parse(pattern))
+        parsed: Any = parser.parse(pattern)
+        return _best(parsed)
     except (re.error, RecursionError, OverflowError):
         return ()
-
-
-def _parser() -> Any:
-    if sys.version_info >= (3, 11):
-        import re._parser as parser  # type: ignore[import-not-found,unused-ignore]
-    else:
-        import sre_parse as parser
-    return parser
 
 
 def _best(items: Iterable[Any]) -> tuple[str, ...]:

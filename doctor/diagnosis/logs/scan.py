@@ -76,7 +76,7 @@ class Scanner:
         self._build()
 
     def _build(self) -> None:
-        """Make the automaton of all texts that are still needed: a text precedes its own prefixes."""
+        """Make the automaton of all texts that are still needed: a text comes before its own prefixes."""
         needed = {
             anchor: open_
             for anchor, indices in self._by_anchor.items()

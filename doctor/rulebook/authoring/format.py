@@ -68,6 +68,10 @@ def formatted(text: str, origin: str = "rule") -> str:
     if not isinstance(content, dict):
         raise DoctorError(f"{origin}: a rule file needs a mapping")
     new = _Writer(text).document()
+    try:
+        yaml.compose(new, Loader=yaml.SafeLoader)  # stricter than libyaml, which reads it here
+    except yaml.YAMLError as problem:
+        raise DoctorError(f"{origin}: the style is not valid YAML: {problem}", "write it by hand") from None
     if parse_yaml(new, origin)[0] != content or formatted_comments(new) != formatted_comments(text):
         raise DoctorError(f"{origin}: the style cannot be applied without a change of content", "write it by hand")
     return new
@@ -320,7 +324,7 @@ def _is_plain(value: str, *, flow: bool) -> bool:
         return True
     if value[0] in "-?:,[]{}#&*!|>'\"%@`<=~" or ": " in value or " #" in value or value.endswith(":"):
         return False
-    return not (flow and re.search(r"[,\[\]{}]|:(?=[,\[\]{}?])", value))
+    return not (flow and re.search(r"[,\[\]{}?]|:(?!//)", value))
 
 
 def _long_scalar(head: str, node: Any, indent: int, *, fold: bool) -> list[str]:

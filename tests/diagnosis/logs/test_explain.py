@@ -1,4 +1,4 @@
-"""From a log to the cause: own minimal logs, one for each way in which causes are told apart."""
+"""From a log to the cause: own minimal logs, one for each way in which causes are distinguished."""
 
 from dataclasses import replace
 
