@@ -8,7 +8,15 @@ from typing import Any
 from doctor.facts.kinds import FactKind
 from doctor.facts.vocabulary import SPELLINGS, TERMS, Term
 from doctor.model import ABSENT, SEVERITIES, FixSafety, RunVerdict, Verdict
-from doctor.rulebook.schema import BUILDS, EFFECTS, EXPECTATIONS, REMEDIES, RULE_NEEDED
+from doctor.rulebook.schema import (
+    BUILDS,
+    EFFECTS,
+    EXPECTATIONS,
+    EXPLANATION_NEEDED,
+    LOG_EXPECTATIONS,
+    REMEDIES,
+    RULE_NEEDED,
+)
 from doctor.sources.workload.files import ALIASES
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -191,6 +199,26 @@ def _rule() -> Schema:
         "patternProperties": free,
         "additionalProperties": False,
     }  # fmt: skip
+    log_test = {
+        "type": "object",
+        "required": ["log", "expect"],
+        "properties": {"log": TEXTS, "expect": {"enum": list(LOG_EXPECTATIONS)}},
+        "patternProperties": free,
+        "additionalProperties": False,
+    }
+    one_signature: Schema = {
+        "anyOf": [
+            TEXT,
+            {
+                "type": "object",
+                "required": ["match"],
+                "properties": {"match": TEXT, **{name: TEXTS for name in ("near", "anywhere", "not_near")}},
+                "patternProperties": free,
+                "additionalProperties": False,
+            },
+        ]
+    }
+    signatures = {"anyOf": [one_signature, {"type": "array", "minItems": 1, "items": one_signature}]}
     confirm = {
         "type": "object",
         "required": ["kernel"],
@@ -201,7 +229,7 @@ def _rule() -> Schema:
         "patternProperties": free,
         "additionalProperties": False,
     }  # fmt: skip
-    texts = ("references", "signatures", "yields_to", "disables", "fails_at_run")
+    texts = ("references", "yields_to", "disables", "fails_at_run", "packages")
     plain = (
         "id",
         "name",
@@ -215,19 +243,21 @@ def _rule() -> Schema:
         "myth",
         "import_error",
         "fix_reasons",
+        "cause",
     )
     return {
         "description": "One rule; its tests are in the same file.",
         "type": "object",
         "required": list(RULE_NEEDED),
-        "anyOf": [{"required": [name]} for name in EFFECTS],
+        "anyOf": [*({"required": [name, "when"]} for name in EFFECTS), {"required": list(EXPLANATION_NEEDED)}],
         "properties": {
             **{name: TEXT for name in plain}, **{name: TEXTS for name in texts},
             "severity": {"enum": [str(item) for item in SEVERITIES]},
             "weight": {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^-?\d+$"}]},
+            "signatures": signatures, "benign": {"enum": [True, False, "true", "false"]},
             "when": {"$ref": "#/$defs/condition"}, "needs": {"type": "object", "minProperties": 1}, "confirm": confirm,
             "fix": {"type": "array", "minItems": 1, "items": fix},
-            "tests": {"type": "object", "minProperties": 1, "additionalProperties": test},
+            "tests": {"type": "object", "minProperties": 1, "additionalProperties": {"anyOf": [test, log_test]}},
         },
         "patternProperties": free,
         "additionalProperties": False,

@@ -83,7 +83,7 @@ def test_bad_workloads_do_not_fit(content):
 
 
 def test_bad_rules_do_not_fit():
-    good = load(EXAMPLES["rule"][0])
+    good = load(ROOT / "rules" / "torch" / "TORCH030.yaml")
     assert fits("rule", good)
     for change in ({"severity": "bad"}, {"unknown": 1}, {"when": {}}, {"references": []}, {"fix": [{"note": 1}]}):
         assert not fits("rule", {**good, **change}), change
