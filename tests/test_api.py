@@ -37,7 +37,7 @@ def test_importing_the_package_loads_nothing_of_it():
 def test_incident_b_as_a_program_checks():
     report = diagnose(facts=B / "facts.yaml", workload=B / "workload.yaml")
     assert report.findings[0].severity == "error"
-    assert "needs cuDNN >= 9.3 (found cuDNN 9.1.0)" in report.findings[0].message
+    assert "cuDNN >= 9.3 (found cuDNN 9.1.0)" in report.findings[0].message
     assert "9.3" in render(report)
     assert json.loads(render(report, "json"))["findings"][0]["id"] == report.findings[0].rule
 
@@ -72,7 +72,7 @@ def test_the_interpreter_that_runs_is_examined_unless_another_is_named():
     ("options", "why"),
     [
         ({"model": 3}, "needs a file, a mapping or an object"),
-        ({"workload": {"head_dim": 128}}, "head_dim"),
+        ({"workload": {"head_dmi": 128}}, "head_dmi"),
         ({"settings": {"torch.vresion": "2.6"}}, "unknown fact key"),
         ({"python": "python3", "facts": "f.yaml"}, "exclude each other"),
         ({"model": "no/such/config.json"}, "config.json"),

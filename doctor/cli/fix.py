@@ -171,9 +171,7 @@ def fix(
         if pin == "-":
             write_out(render_pins(report), None)
             if report.proof is not None:
-                from .fix_install import tell_proof
-
-                tell_proof(report)
+                install.tell_proof(report)  # a proof is made by this module alone
             return exit_code(report, "error") if decided is None else decided
         write_out(render_pins(report), pin, force=force)
         screen.inform(f"wrote `{pin}`")

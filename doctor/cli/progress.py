@@ -81,46 +81,15 @@ class Progress:
         with self._lock, contextlib.suppress(OSError, ValueError):
             if self._timer is None or self._shown is not None:
                 return
-            self._shown = _line()
+            from .progress_line import live_line  # rich takes as long to import as a quick command
+
+            self._shown = live_line()
             self._draw()
             self._shown.start()
 
     def _draw(self) -> None:
         text, done, total = self._state
         self._shown.update(0, description=text, completed=done, total=total)
-
-
-def _line() -> Any:
-    """Return a rich progress with one task: spinner, text, a bar where there is a total, elapsed time."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        ProgressColumn,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-    from rich.progress import Progress as RichProgress
-    from rich.table import Column
-
-    class Counted(ProgressColumn):
-        """Another column, empty while the amount of work is unknown."""
-
-        def __init__(self, column: ProgressColumn) -> None:
-            super().__init__()
-            self.column = column
-
-        def render(self, task: Any) -> Any:
-            return self.column(task) if task.total else ""
-
-    text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    bar = RichProgress(
-        SpinnerColumn(), Counted(BarColumn(20)), Counted(MofNCompleteColumn()), text, TimeElapsedColumn(),
-        console=Console(stderr=True), transient=True,
-    )  # fmt: skip
-    bar.add_task("", total=None)
-    return bar
 
 
 def _write(text: str) -> None:

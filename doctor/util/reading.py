@@ -163,6 +163,9 @@ class _Pipe(io.RawIOBase):
         if stat.S_ISDIR(mode):
             self.close()
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if stat.S_ISCHR(mode) and not os.isatty(self._descriptor) and str(path) != os.devnull:
+            self.close()
+            raise OSError(errno.EINVAL, "it is a device")
         self._patience = patience  # seconds between two pieces of data; None: any time
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLIN)

@@ -76,8 +76,13 @@ def test_a_team_adds_rules(tmp_path, rulebook):
     rule = both.rules["TEAM001"]
     assert rule.library == tmp_path.name and not rule.disables
     assert rule.alternatives == (
-        Remedy(require={"nvidia-nccl-cu12": ">=2.20"}, unset_env=("NCCL_P2P_DISABLE",), safety=FixSafety.UNSAFE),
-        Remedy(note="ask the cluster's keepers"),
+        Remedy(
+            require={"nvidia-nccl-cu12": ">=2.20"},
+            unset_env=("NCCL_P2P_DISABLE",),
+            safety=FixSafety.UNSAFE,
+            foreign=True,
+        ),
+        Remedy(note="ask the cluster's keepers", foreign=True),
     )
 
 

@@ -8,7 +8,9 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,14 @@ from doctor.facts.vocabulary import parse
 from doctor.rulebook.schema import read_source
 
 from .conftest import FACTS, Doctor, rule, rules_folder
+
+
+def every_third(values: Iterable[Any]) -> list[Any]:
+    """Return the values as parameters of which make test runs every third, and make test-all all."""
+    return [
+        value if number % 3 == 0 else pytest.param(value, marks=pytest.mark.slow) for number, value in enumerate(values)
+    ]
+
 
 ARCHITECTURES = {
     "sm90": "9.0", "sm_90": "9.0", "compute_90": "9.0+PTX", "90": "9.0", "90a": "9.0a", "8.6-real": "8.6",
@@ -36,12 +46,12 @@ def test_architectures_are_judged(project: Path, doctor: Doctor, given: str) -> 
 
 @pytest.mark.parametrize(
     "setting",
-    [
+    every_third([
         *(f"torch.arch_list={text}" for text in ("sm_x", "Hopper", "all", "5.0,6.x", "9.0.1", "1e9", "9" * 5000)),
         *(f"python.version={text}" for text in ("3", "0", "99999999999", "3.99999999999", "٣.١١", "9" * 5000)),
         "torch.version=" + "9" * 5000, "torch.version=١.٢", "gpu.sm=" + "9" * 5000, "workload.seq_len_q=" + "9" * 5000,
         "workload.window=[1," + "9" * 5000 + "]", "x" * 1_000_000 + "=1",
-    ],
+    ]),
 )  # fmt: skip
 def test_bad_values_are_named(project: Path, doctor: Doctor, setting: str) -> None:
     ran = doctor("check", "--facts", FACTS, "--set", setting)
@@ -80,13 +90,13 @@ FILES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(len(FILES)), ids=lambda number: f"{FILES[number][0]}-{number}")
+@pytest.mark.parametrize("number", every_third(range(len(FILES))), ids=lambda number: f"{FILES[number][0]}-{number}")
 def test_files_that_ended_in_a_fault(project: Path, doctor: Doctor, number: int) -> None:
     name, text = FILES[number]
     (project / name).write_text(text)
     began = time.process_time()
     ran = doctor("check", "--no-run", "--requirements", name, "--gpu", "h100")
-    assert ran.code in (0, 1, 2) or "nothing of the attention stack is declared" in ran.err
+    assert ran.code in (0, 1, 2) or (ran.code == 3 and "declared" in ran.err)
     assert ran.code != 2 or name in ran.err
     assert time.process_time() - began < 5
 
@@ -109,8 +119,8 @@ def test_constraints_that_include_each_other_twice_over(project: Path, doctor: D
 
 @pytest.mark.parametrize("name", ["x" * 5000, pytest.param("a/" * 3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "command", [("check", "--requirements"), ("rules", "test"), ("init",), ("check", "--facts"), ("check", "--rules"),
-                ("check", "--site-packages"), ("check", "--python"), ("backends", "--batch")],
+    "command", every_third([("check", "--requirements"), ("rules", "test"), ("init",), ("check", "--facts"), ("check", "--rules"),
+                ("check", "--site-packages"), ("check", "--python"), ("backends", "--batch")]),
 )  # fmt: skip
 def test_names_that_no_file_has(project: Path, doctor: Doctor, command: tuple[str, ...], name: str) -> None:
     ran = doctor(*command, name)
@@ -167,7 +177,7 @@ def test_files_without_end_are_read_in_bounded_memory(project: Path) -> None:
         ["check", "--facts"],
     ):
         code, err = _run([*option, "/dev/zero"], project, 1 << 30)
-        assert code == 2 and "larger than" in err + err.replace("longer", "larger") and "fault of" not in err, err
+        assert code == 2 and "it is a device" in err and "fault of" not in err, err
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -186,8 +187,12 @@ def test_the_cache_is_data_and_ours(tmp_path: Path, project: Path, monkeypatch: 
     (file,) = (tmp_path / "cache" / "attn-doctor").glob("rules-*")
     good = file.read_bytes()
     head, _, body = good.partition(b"\n")
-    emptied = json.dumps({**json.loads(head), "digest": cache._digest(b"[]\n[]")}).encode() + b"\n[]\n[]"
-    nested = json.dumps({**json.loads(head), "digest": cache._digest(b"[" * 100_000)}).encode() + b"\n" + b"[" * 100_000
+    emptied = json.dumps({**json.loads(head), "digest": hashlib.sha256(b"[]\n[]").hexdigest()}).encode() + b"\n[]\n[]"
+    nested = (
+        json.dumps({**json.loads(head), "digest": hashlib.sha256(b"[" * 100_000).hexdigest()}).encode()
+        + b"\n"
+        + b"[" * 100_000
+    )
     for poison in (
         b"",
         b"\0" * 100,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from doctor.errors import DoctorError, reason_of
+from doctor.util.reading import open_stream
 
 BLOCK = 1 << 20  # bytes read at a time; compressed data is unpacked in pieces of this size too
 STDIN = "stdin"
@@ -106,7 +107,7 @@ def open_log(name: str, stdin: IO[bytes]) -> LogSource:
     try:
         if Path(name).is_dir():
             raise DoctorError(f"`{name}` is a folder", "name its log files, or use `cat FOLDER/*.log | … explain -`")
-        return LogSource(name, Path(name).open("rb"))
+        return LogSource(name, open_stream(Path(name)))
     except (OSError, ValueError) as problem:
         raise DoctorError(f"cannot read log `{name}`: {reason_of(problem)}") from None
 
