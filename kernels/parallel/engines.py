@@ -71,10 +71,8 @@ def through_torch(torch, case, group, q, k, v, dout):
     mesh = torch.distributed.device_mesh.DeviceMesh.from_group(group, q.device.type)
     buffers = [tensor.detach().clone() for tensor in (q, k, v, dout)]
     step("context_parallel")
-    with (
-        sdpa.only(torch, case.get("backend", "default")),
-        context_parallel(mesh, buffers=buffers, buffer_seq_dims=[2] * 4),
-    ):
+    sharded = context_parallel(mesh, buffers=buffers, buffer_seq_dims=[2] * 4)
+    with sdpa.only(torch, case.get("backend", "default")), sharded:
         inputs = buffers[:3]
         for tensor in inputs:
             tensor.requires_grad_(bool(case["training"]))

@@ -62,6 +62,8 @@ def test_an_incident_is_found_in_every_format(incident: str, name: str, capsys: 
         assert failed.get("classname") == f"attn-doctor.{rule}"
     elif name == "github":
         assert out.startswith("::error file=examples/declared/") and f"title={rule}%3A" in out.splitlines()[0]
+    elif name == "cyclonedx":  # a list of parts: what was examined, without findings
+        assert '"bomFormat": "CycloneDX"' in out
     else:
         assert rule in out
 

@@ -21,7 +21,8 @@ from doctor.util.resources import kernels_dir
 from tests.helpers.rulebook import builtin_rulebook
 
 H200 = {
-    "torch.version": "2.11.0+cu130", "torch.cuda": "13.0", "cudnn.version": "9.19.0", "cudnn.te_version": "9.19.0",
+    "torch.version": "2.11.0+cu130", "torch.cuda": "13.0", "triton.version": "3.6.0", "cudnn.version": "9.19.0",
+    "cudnn.te_version": "9.19.0", "xformers.loads": True,
     "gpu.sm": "9.0", "python.version": "3.12.3", "flash-attn.version": "2.8.3.post2", "xformers.version": "0.0.35",
     "transformer-engine.version": "2.20.2", "distributions.complete": True, "workload.framework": "megatron",
     "sageattention.version": "1.0.6", "transformers.version": "5.17.0", "fa3-fwd.version": "0.0.3",
@@ -188,7 +189,7 @@ def test_sage_has_no_backends_and_rules_all_the_same(reader):
 def test_a_library_that_loads_nothing_here_is_predicted_to_refuse_all(reader):
     case = {"backend": "xformers", "seq_len_kv": 300}
     assert not reader.predict({**CASE, **case}).refused_by
-    other_cuda = {"xformers.cuda": "12.8", "torch.cuda": "13.0"}
+    other_cuda = {"xformers.loads": None, "xformers.cuda": "12.8", "torch.cuda": "13.0"}
     broken = CasePredictor(
         reader.rulebook, reader.environment.with_(*(fact(k, v, "test") for k, v in other_cuda.items()))
     )

@@ -187,11 +187,11 @@ def test_a_bad_file_does_not_hide_the_others(read):
 
 
 def test_a_hundred_thousand_lines_are_read_in_seconds(read):
-    text = "".join(f"package-{number}=={number}.0\n" for number in range(100_000)) + "torch==2.6.0\n"
+    text = "".join(f"package-{number}=={number}.0\n" for number in range(99_999)) + "torch==2.6.0\n"
     began = time.process_time()
     declaration = read({"requirements.txt": text})
     assert time.process_time() - began < 20
-    assert declaration.facts["torch.version"].source.endswith(":100001")
+    assert declaration.facts["torch.version"].source.endswith(":100000")
 
 
 def test_many_includes_end(read):
