@@ -41,6 +41,9 @@ def pytest_xdist_make_scheduler(config, log):
     return LoadFileScheduling(config, log)
 
 
+# The tests run in several processes: threads of torch would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 #: Folders whose files take longest: started first, so that no worker is left with a long one at the end.
 LONGEST = ("stress", "solver", "apply", "kernels", "diagnosis", "cli")
 
