@@ -280,9 +280,9 @@ def _version(value: Any) -> str:
 
 def _sm(value: Any) -> str:
     text = str(value).strip().lower().removeprefix("sm_").removeprefix("sm").rstrip("af")
-    if re.fullmatch(r"\d{2,3}", text):
+    if re.fullmatch(r"[0-9]{2,3}", text):
         text = f"{text[:-1]}.{text[-1]}"
-    if not re.fullmatch(r"\d{1,2}\.\d", text):
+    if not re.fullmatch(r"[0-9]{1,2}\.[0-9]", text):
         raise ValueError("needs a compute capability such as 9.0 or sm90")
     return text
 
