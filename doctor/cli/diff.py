@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from doctor.diagnosis.comparison import compare_environments
-from doctor.model import SEVERITIES, Comparison, DiffSide
+from doctor.model import SEVERITIES
+from doctor.report.comparison_model import Comparison, DiffSide
 from doctor.report.formats import renderer
 
 from .options import Color, FailOn, Formats, Gpu, Model, Output, Quiet, Rules, Settings, Verbose, WorkloadFile

@@ -13,8 +13,9 @@ from doctor.diagnosis.examine import DiagnosisInput, InputCache, examine, with_j
 from doctor.diagnosis.logs.explain import LogExplainer
 from doctor.diagnosis.logs.source import LogSource, open_log
 from doctor.errors import DoctorError
-from doctor.model import Facts, LogReport
+from doctor.model import Facts
 from doctor.report.explanation import as_json, as_text
+from doctor.report.log_model import LogReport
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.rulebook.signatures import load_log_rules
 

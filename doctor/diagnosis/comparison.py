@@ -13,24 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from doctor.errors import DoctorError
-from doctor.model import (
-    ABSENT,
+from doctor.model import ABSENT, Change, ChangeKind, Fact, Facts, Finding, Prediction, Report
+from doctor.packages.relations import owner_of
+from doctor.report.comparison_model import (
     BackendChange,
-    Change,
-    ChangeKind,
     Comparison,
     DiffArea,
     Difference,
     DiffRow,
     DiffSide,
-    Fact,
-    Facts,
-    Finding,
     FindingChange,
-    Prediction,
-    Report,
 )
-from doctor.packages.relations import owner_of
 from doctor.rulebook.evaluate import evaluate, with_backend_findings
 from doctor.rulebook.rule import as_tuple
 from doctor.rulebook.rulebook import Rulebook, load_rulebook

@@ -7,18 +7,15 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Any
 
-from doctor.model import (
-    ABSENT,
+from doctor.model import ABSENT, ChangeKind, Prediction, Severity
+from doctor.report.comparison_model import (
     BackendChange,
-    ChangeKind,
     Comparison,
     DiffArea,
     Difference,
     DiffRow,
     DiffSide,
     FindingChange,
-    Prediction,
-    Severity,
 )
 
 from . import sections

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from doctor.model import Confidence, Explanation, LogReport, Remedy
+from doctor.model import Remedy
+from doctor.report.log_model import Confidence, Explanation, LogReport
 
 from .fix_text import alternative_lines, fix_lines
 from .page import Page

@@ -13,8 +13,9 @@ from doctor.cli import main as cli
 from doctor.diagnosis.comparison import compare_environments, differences_of, side_request
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.model import DiffArea, Fact, Facts
+from doctor.model import Fact, Facts
 from doctor.report.comparison import answer_of
+from doctor.report.comparison_model import DiffArea
 from doctor.report.formats import renderer
 from doctor.report.style import Style
 from doctor.rulebook.rulebook import load_rulebook

@@ -19,9 +19,10 @@ from doctor.diagnosis.judge import TOOL, Clock
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.model import ABSENT, Case, DiffArea, Difference, Fact, Facts, Finding, Report, Severity, Verdict
+from doctor.model import ABSENT, Case, Fact, Facts, Finding, Report, Severity, Verdict
 from doctor.packages.gpus import with_capability
 from doctor.report.comparison import row_value
+from doctor.report.comparison_model import DiffArea, Difference
 from doctor.report.fleet import names, outlier_line
 from doctor.report.fleet_model import EnvironmentGroup, FleetReport, Node, NodeState, Outlier
 from doctor.rulebook.rulebook import Rulebook, load_rulebook

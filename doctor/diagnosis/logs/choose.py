@@ -7,7 +7,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from doctor.model import Confidence, Explanation, LogLine, Remedy, Severity
+from doctor.model import Remedy, Severity
+from doctor.report.log_model import Confidence, Explanation, LogLine
 from doctor.rulebook.conditions import parse_conditions
 from doctor.rulebook.messages import interpolate
 from doctor.rulebook.resolver import FactResolver

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from doctor.diagnosis.examine import DiagnosisInput
-from doctor.model import Explanation, Facts, LogLine, LogReport, Prediction
+from doctor.model import Facts, Prediction
+from doctor.report.log_model import Explanation, LogLine, LogReport
 from doctor.rulebook.anchors import anchors_of
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.resolver import FactResolver

@@ -7,8 +7,9 @@ from pathlib import Path
 from doctor.diagnosis.comparison import compare_reports
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
-from doctor.model import SEVERITIES, DiffArea, Facts, Report
+from doctor.model import SEVERITIES, Facts, Report
 from doctor.report.comparison import difference_line
+from doctor.report.comparison_model import DiffArea
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.snapshot import read_facts
 

@@ -7,7 +7,8 @@ import pytest
 from doctor.diagnosis.examine import DiagnosisInput
 from doctor.diagnosis.logs.source import LogSource
 from doctor.facts.vocabulary import fact
-from doctor.model import Confidence, Facts
+from doctor.model import Facts
+from doctor.report.log_model import Confidence
 
 NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
 

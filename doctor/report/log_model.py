@@ -1,0 +1,60 @@
+"""What a log shows: known causes with the lines that show them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from doctor.model import Facts, Fix, Remedy, TextEnum
+
+
+class Confidence(TextEnum):
+    """How sure the cause of a failure is, from the log and the facts at hand."""
+
+    HIGH = "high"  # its own message, and no other known cause has it
+    MEDIUM = "medium"  # other causes share the message
+    LOW = "low"  # the kind of failure is known, the cause is not
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line of a log, without color and rank prefix; lines count from 1."""
+
+    number: int
+    text: str
+    rank: str | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One known cause that a log shows, with the line that shows it."""
+
+    cause: str  # in kebab-case; several rules may speak of one cause
+    rule: str
+    category: str
+    packages: tuple[str, ...]
+    confidence: Confidence
+    signature: str
+    line: LogLine
+    message: str
+    why: str = ""
+    remedies: tuple[Remedy, ...] = ()
+    fixes: tuple[Fix, ...] = ()  # verified by the solver, where the facts are known
+    no_pin: str | None = None
+    references: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()  # what the log or the rules say in detail, such as why each backend is unavailable
+    missing: tuple[str, ...] = ()  # fact keys that decide between this cause and others with its message
+    holds: bool | None = None  # whether the rule's conditions hold on the known facts
+
+
+@dataclass(frozen=True)
+class LogReport:
+    """All that is known of one log: `diagnosis` is best first, and empty if no known incompatibility shows."""
+
+    input: str
+    diagnosis: tuple[Explanation, ...] = ()
+    benign: tuple[Explanation, ...] = ()  # lines that look bad and are not
+    unrelated: tuple[Explanation, ...] = ()  # failures that have nothing to do with the attention stack
+    facts: Facts = field(default_factory=Facts)  # read off the log, with those of the target
+    errors: tuple[LogLine, ...] = ()  # the last error lines that were looked at
+    lines: int = 0
+    notes: tuple[str, ...] = ()
