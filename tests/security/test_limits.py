@@ -202,7 +202,7 @@ def test_the_largest_file_of_a_kind(project: Path, name: str) -> None:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         code, err = _run(["check", "--no-run", "--requirements", name, "--gpu", "h100"], project, 4 << 30)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert code in (0, 1, 2), err
+        assert code in (0, 1, 2) or (code == 3 and "declared" in err), err
         assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 10, (name, size)
         assert os.path.getsize(project / name) > size // 2
         assert after.ru_maxrss << 10 < 700 << 20, (name, size, after.ru_maxrss)
