@@ -124,7 +124,7 @@ def _finding(page: Page, finding: Finding, report: Report, *, titled: bool) -> N
     if titled or finding.severity == Severity.NOTE:
         page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity, hang=2)
     if finding.cases:
-        _in_cases(page, finding, report)
+        in_cases(page, finding, report)
     elif finding.message != finding.summary:
         page.say(finding.message, indent=2, hang=2)
     if not report.cases:  # the rows of a matrix differ; `-v` has the evidence of each
@@ -136,14 +136,15 @@ def _finding(page: Page, finding: Finding, report: Report, *, titled: bool) -> N
         _own_fix(page, finding, report)
 
 
-def _in_cases(page: Page, finding: Finding, report: Report) -> None:
+def in_cases(page: Page, finding: Finding, report: Report, more: str = "") -> None:
+    """Write in which cases a finding is, and what it says there; `more` follows the count of messages left out."""
     page.say(where(report, finding.cases), lead="in:", look="label", indent=2, hang=6)
     texts = messages(report, finding)
     for text, numbers in texts[:MOST_MESSAGES]:
         if text != finding.summary:
             page.say(text, lead=f"{where(report, numbers)}:" if len(texts) > 1 else "", indent=2, hang=4)
     if len(texts) > MOST_MESSAGES:
-        page.say(f"and {len(texts) - MOST_MESSAGES} similar messages", indent=2, hang=4)
+        page.say(f"and {len(texts) - MOST_MESSAGES} similar messages{more}", indent=2, hang=4)
 
 
 def _repeated(evidence: Evidence, message: str) -> bool:

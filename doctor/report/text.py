@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from doctor.model import ApiUse, ChangeKind, Evidence, Finding, Fix, Report, Severity
 
-from .brief import brief, closing_line, headline, numbered_fixes
-from .cases import MOST_MESSAGES, messages, readings, where
+from .brief import brief, closing_line, headline, in_cases, numbered_fixes
+from .cases import readings
 from .fix_text import alternative_lines, no_pin_lead
 from .page import Page
 from .proof import proof_lines
@@ -124,21 +124,10 @@ def details_text(report: Report, finding: Finding) -> str:
 def _finding(page: Page, finding: Finding, report: Report | None = None) -> None:
     page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity)
     if report is not None and finding.cases:
-        _in_cases(page, finding, report)
+        in_cases(page, finding, report, " (`--format json` lists them all)")
     elif finding.message != finding.summary:
         page.say(finding.message, indent=2, hang=2)
     _details(page, finding, report)
-
-
-def _in_cases(page: Page, finding: Finding, report: Report) -> None:
-    """Where it is found, and what it says there."""
-    page.say(where(report, finding.cases), lead="in:", look="label", indent=2, hang=6)
-    said = messages(report, finding)
-    for text, numbers in said[:MOST_MESSAGES]:
-        if text != finding.summary:
-            page.say(text, lead=f"{where(report, numbers)}:" if len(said) > 1 else "", indent=2, hang=4)
-    if len(said) > MOST_MESSAGES:
-        page.say(f"and {len(said) - MOST_MESSAGES} similar messages (`--format json` lists them all)", indent=2, hang=4)
 
 
 def _details(page: Page, finding: Finding, report: Report | None) -> None:
