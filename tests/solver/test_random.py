@@ -41,7 +41,7 @@ def solved(seed: int) -> tuple[Facts, Assessment, tuple[Fix, ...], float]:
 )
 def test_a_fix_breaks_nothing_and_is_quick(seed: int):
     facts, before, fixes, seconds = solved(seed)
-    assert seconds < 3
+    assert seconds < 5  # processor time; most take 0.1 s
     stack = stack_of(facts, before.known, load_index())
     told = render_pins(Report("t", {}, facts, before.findings, before.predictions, fixes, before.undetermined, {}))
     assert all(line.startswith(("#", "--")) or not line or "==" in line for line in told.splitlines())

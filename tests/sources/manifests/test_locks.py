@@ -174,9 +174,9 @@ def test_bad_input_names_file_line_and_reason(name, text, place, why, read):
 @pytest.mark.parametrize("name", ["uv.lock", "poetry.lock"])
 def test_a_lock_of_a_hundred_thousand_lines(name, read, values):
     text = "".join(f'[[package]]\nname = "p{n}"\nversion = "1.{n}"\noptional = false\n\n' for n in range(20_000))
-    began = time.perf_counter()
+    began = time.process_time()
     found = values(read({name: text + '[[package]]\nname = "torch"\nversion = "2.6.0"\n'}))
-    assert time.perf_counter() - began < 30
+    assert time.process_time() - began < 30
     assert found["torch.version"] == "2.6.0"
 
 

@@ -18,9 +18,14 @@ LONG = {
 def test_four_times_the_lines_take_no_sixteen_times_the_time(name, read):
     """Each open package was once compared with each other: 4,000 lines took 5 s, 100,000 an hour."""
     read({name: LONG[name](10)})  # what is loaded once
-    seconds = []
-    for count in (1_000, 4_000):
-        began = time.process_time()
-        read({name: LONG[name](count)})
-        seconds.append(time.process_time() - began)
-    assert seconds[1] < 9 * max(seconds[0], 0.05)
+
+    def seconds(count):
+        """The least of three, since the garbage collector and other work on the machine only ever add."""
+        times = []
+        for _ in range(3):
+            began = time.process_time()
+            read({name: LONG[name](count)})
+            times.append(time.process_time() - began)
+        return min(times)
+
+    assert seconds(4_000) < 9 * max(seconds(1_000), 0.1)
