@@ -15,26 +15,30 @@ import json
 import logging
 import os
 import stat
+import sys
 import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import packaging
+import yaml
+
 from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
-from doctor.facts import vocabulary
 from doctor.model import ABSENT
 from doctor.util.cache_file import cache_folder, read_cache, write_cache
 from doctor.util.resources import rules_dir
 
-from . import schema
 from .schema import read_file
 
 LOGGER = logging.getLogger(__name__)
 
 FORMAT = 6  # of the cache file
 EXPLAINS_ONLY = "LOG"  # file names of rules that `explain` alone needs: `check` neither reads nor watches them
+CODE = ("", "facts", "rulebook", "util")  # packages of `doctor` that compiling uses; "": the modules of `doctor` itself
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _RACY = 50_000_000  # ns: a file written this shortly before may be written again within one tick of its clock
 
 Body = tuple[str, str, str, dict[str, Any]]  # kind (library | rule), library name, path, content
@@ -163,12 +167,27 @@ def _section(library: str, version_key: str | None, rules: list[Body]) -> Sectio
 
 def cache_key(files: list[Stamp]) -> str:
     """Return the digest of all that decides the cache's content: the rule files, and the code that checks them."""
-    code = []
-    for module in (schema, vocabulary):
-        status = Path(str(module.__file__)).stat()
-        code.append((module.__name__, status.st_mtime_ns, status.st_size))
-    digest = hashlib.sha256(repr((FORMAT, __version__, code, files)).encode(errors="surrogateescape"))
+    reads_yaml = (sys.implementation.cache_tag, yaml.__version__, packaging.__version__)
+    digest = hashlib.sha256(repr((FORMAT, __version__, reads_yaml, code(), files)).encode(errors="surrogateescape"))
     return digest.hexdigest()
+
+
+def code() -> list[Stamp]:
+    """Return the state of every module that compiling a rule file may use: whole packages, so that none is forgotten."""
+    found: list[Stamp] = []
+    for name in CODE:
+        _scan_code(os.path.join(_PACKAGE, name), found, deep=bool(name))
+    return sorted(found)
+
+
+def _scan_code(folder: str, found: list[Stamp], *, deep: bool) -> None:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                status = entry.stat()
+                found.append((entry.path, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
+            elif deep and entry.name != "__pycache__" and entry.is_dir():
+                _scan_code(entry.path, found, deep=True)
 
 
 def may_store(files: list[Stamp], started: int) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -100,6 +103,37 @@ def test_new_and_deleted_files_are_noticed(rules):
 def test_another_release_of_the_doctor_compiles_again(rules, monkeypatch):
     summaries()
     monkeypatch.setattr(compiled, "__version__", "99.0")
+    no_yaml(monkeypatch)
+    with pytest.raises(AssertionError, match="parsed YAML"):
+        summaries()
+
+
+#: Compiles the rules without a cache, and prints the files of the modules of ours that this took.
+COMPILE = """
+import sys
+from doctor.rulebook import cache, signatures
+files = cache.rule_files((cache.rules_dir(),))
+cache._compile([path for path in files if not path.name.startswith(cache.EXPLAINS_ONLY)])
+signatures._compile(files)
+print(*(module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "doctor"), sep="\\n")
+"""
+
+
+def test_the_key_covers_every_module_that_compiling_uses(tmp_path):
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, check=True)
+    used = set(done.stdout.split())
+    assert {"schema.py", "variables.py", "vocabulary.py", "yaml_text.py"} <= {os.path.basename(path) for path in used}
+    assert used <= {stamp[0] for stamp in compiled.code()}
+
+
+@pytest.mark.parametrize("module", ["util/variables.py", "rulebook/shape.py", "facts/derived/masks.py", "errors.py"])
+def test_changed_code_compiles_again(rules, tmp_path, monkeypatch, module):
+    package = tmp_path / "doctor"
+    shutil.copytree(compiled._PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(compiled, "_PACKAGE", os.fspath(package))
+    summaries()
+    with (package / module).open("a") as stream:
+        stream.write("# changed")
     no_yaml(monkeypatch)
     with pytest.raises(AssertionError, match="parsed YAML"):
         summaries()
