@@ -38,7 +38,7 @@ LOGGER = logging.getLogger(__name__)
 FORMAT = 6  # of the cache file
 EXPLAINS_ONLY = "LOG"  # file names of rules that `explain` alone needs: `check` neither reads nor watches them
 CODE = ("", "facts", "rulebook", "util")  # packages of `doctor` that compiling uses; "": the modules of `doctor` itself
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = Path(__file__).parents[1]
 _RACY = 50_000_000  # ns: a file written this shortly before may be written again within one tick of its clock
 
 Body = tuple[str, str, str, dict[str, Any]]  # kind (library | rule), library name, path, content
@@ -173,10 +173,10 @@ def cache_key(files: list[Stamp]) -> str:
 
 
 def code() -> list[Stamp]:
-    """Return the state of every module that compiling a rule file may use: whole packages, so that none is forgotten."""
+    """Return the state of every module that compiling a rule file may use: packages as a whole, to miss none."""
     found: list[Stamp] = []
     for name in CODE:
-        _scan_code(os.path.join(_PACKAGE, name), found, deep=bool(name))
+        _scan_code(os.fspath(_PACKAGE / name), found, deep=bool(name))
     return sorted(found)
 
 

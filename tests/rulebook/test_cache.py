@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -122,7 +123,7 @@ print(*(module.__file__ for name, module in sys.modules.items() if name.partitio
 def test_the_key_covers_every_module_that_compiling_uses(tmp_path):
     done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, check=True)
     used = set(done.stdout.split())
-    assert {"schema.py", "variables.py", "vocabulary.py", "yaml_text.py"} <= {os.path.basename(path) for path in used}
+    assert {"schema.py", "variables.py", "vocabulary.py", "yaml_text.py"} <= {Path(path).name for path in used}
     assert used <= {stamp[0] for stamp in compiled.code()}
 
 
@@ -130,7 +131,7 @@ def test_the_key_covers_every_module_that_compiling_uses(tmp_path):
 def test_changed_code_compiles_again(rules, tmp_path, monkeypatch, module):
     package = tmp_path / "doctor"
     shutil.copytree(compiled._PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(compiled, "_PACKAGE", os.fspath(package))
+    monkeypatch.setattr(compiled, "_PACKAGE", package)
     summaries()
     with (package / module).open("a") as stream:
         stream.write("# changed")
