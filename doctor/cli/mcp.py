@@ -10,7 +10,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -20,6 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from doctor.errors import DoctorError
+from doctor.util.own_process import own_command
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
@@ -50,7 +50,7 @@ def run_doctor(arguments: Sequence[str]) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ATTN_DOCTOR_")}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "doctor", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            own_command(*arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=LIMIT, env=environment, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

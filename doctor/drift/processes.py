@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from threading import Lock, Timer
+
+from doctor.util.own_process import own_command
 
 from .findings import CallerResult, Notice
 from .serialize import result_from
@@ -88,16 +87,13 @@ class _Worker:
             timer.cancel()
 
     def _start(self) -> subprocess.Popen[str]:
-        source = str(Path(__file__).resolve().parents[2])
-        given = os.environ.get("PYTHONPATH")
         process = subprocess.Popen(
-            [sys.executable, "-m", "doctor.drift.worker"],
+            own_command(module="doctor.drift.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             encoding="utf-8",
             errors="surrogateescape",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([source, *([given] if given else [])])},
         )
         assert process.stdin is not None
         process.stdin.write(json.dumps(self._request) + "\n")

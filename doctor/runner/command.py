@@ -75,12 +75,22 @@ class Ran:
 def run_child(
     command: Sequence[str], *, timeout: float, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> Ran:
-    """Run a program and return its result; an interrupt ends its whole group and is raised again."""
+    """Run a program and return its result; an interrupt ends its whole group and is raised again.
+
+    It runs in an empty folder unless `cwd` names one: `python -m pip` would import modules of the current folder, and
+    uv would read its configuration there.
+    """
     began = time.monotonic()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.NamedTemporaryFile() as log:
+    program = os.path.abspath(command[0]) if os.sep in command[0] else command[0]  # noqa: PTH100 - links stay
+    with (
+        tempfile.TemporaryDirectory(prefix="attn-doctor-") as empty,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+        tempfile.NamedTemporaryFile() as log,
+    ):
         try:
             process = subprocess.Popen(
-                list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd,
+                [program, *command[1:]], stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd or empty,
                 env=environment({"PIP_LOG": log.name, **(env or {})}), start_new_session=True,
             )  # fmt: skip
         except (OSError, ValueError) as problem:

@@ -7,16 +7,21 @@ import json
 import os
 import re
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from doctor.apply.install.installers import find_installer
+from doctor.cli import mcp
 from doctor.errors import DoctorError
 from doctor.rulebook import cache
 from doctor.rulebook.schema import read_source
 from doctor.runner.batch import environment_of
+from doctor.runner.command import run_child
+from doctor.stress.fleet import slurm_engine
 from doctor.util.reading import WRITER_WAIT
 
 from .conftest import FACTS, ROOT, SECRET, Doctor, rule, rules_folder
@@ -44,6 +49,49 @@ def test_code_of_the_project_is_never_run(project: Path, doctor: Doctor) -> None
         doctor("check", "--requirements", target, "--gpu", "h100")
     doctor("init", "--dry-run")
     assert not marker.exists()
+
+
+@pytest.fixture
+def project_of_traps(project: Path) -> Path:
+    """A checkout whose modules hide those of Python, pip and this program, and leave a file when they run."""
+    for name in ("json", "pip", "venv", "runpy", "subprocess", "typer", "yaml"):
+        (project / f"{name}.py").write_text(f"open({str(project / 'RAN')!r}, 'w').write({name!r})\n")
+    (project / "doctor").mkdir()
+    (project / "doctor" / "__init__.py").write_text(f"open({str(project / 'RAN')!r}, 'w')\n")
+    return project
+
+
+def test_no_process_of_ours_imports_from_the_project(project_of_traps: Path) -> None:
+    site = project_of_traps / "site"
+    for name, version, code in (("peft", "0.1", "from flash_attn.x import gone\n"), ("flash_attn", "2.7.4", "")):
+        (site / name).mkdir(parents=True)
+        (site / name / "__init__.py").write_text(code)
+        (site / f"{name}-{version}.dist-info").mkdir()
+        (site / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n\n")
+    (site / "flash_attn" / "x.py").write_text("def f(): pass\n")
+    for command in (["drift", "--no-cache"], ["check", "--no-run"]):  # both start processes that read sources
+        code = f"import sys; sys.path[0] = {str(ROOT)!r}; from doctor.cli.main import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code, *command, "--site-packages", site], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1 and "gone" in done.stdout, done.stderr
+    assert not (project_of_traps / "RAN").exists()
+
+
+def test_an_installer_imports_nothing_from_the_project(project_of_traps: Path) -> None:
+    installer, why = find_installer(sys.executable, "pip")
+    assert installer is not None, why
+    assert run_child([sys.executable, "-m", "venv", "--help"], timeout=60).good
+    assert not (project_of_traps / "RAN").exists()
+
+
+def test_a_tool_for_agents_imports_nothing_from_the_project(project_of_traps: Path) -> None:
+    assert json.loads(mcp.run_doctor(["keys", "--format=json", "dtype"]))
+    command = slurm_engine.probe_command(["node1"], ["probe", "--help"])
+    own = command[command.index(sys.executable) :]
+    done = subprocess.run(own, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "probe" in done.stdout, done.stderr
+    assert not (project_of_traps / "RAN").exists()
 
 
 def test_installed_packages_are_not_imported(project: Path, doctor: Doctor) -> None:

@@ -11,13 +11,13 @@ import selectors
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.runner.process_group import end_requested
+from doctor.util.own_process import own_command
 
 MAX_LINE = 1 << 20
 MOST_ERRORS = 400  # lines of srun that are kept
@@ -60,7 +60,7 @@ def probe_command(nodes: Sequence[str], arguments: Sequence[str], per_node: int 
     return [
         "srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes) * per_node}", f"--ntasks-per-node={per_node}",
         "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--overlap", f"--nodelist={','.join(nodes)}",
-        *(["--gpus-per-task=1"] if gpus else []), sys.executable, "-m", "doctor", "fleet", *arguments,
+        *(["--gpus-per-task=1"] if gpus else []), *own_command("fleet", *arguments),
     ]  # fmt: skip
 
 
