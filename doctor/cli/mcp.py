@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -101,10 +101,14 @@ def _text(name: str, given: Any) -> str:
 
 
 def _path(name: str, given: Any) -> str:
-    path = Path(_text(name, given)).expanduser()
-    if name == "python" and not re.fullmatch(r"(python|pypy)[\d.]*", path.name) and not path.is_dir():
+    try:
+        path = Path(_text(name, given)).expanduser()
+        folder, special = path.is_dir(), path.exists() and not (path.is_file() or path.is_dir())
+    except (OSError, ValueError, RuntimeError):  # too long, or the home of a user that does not exist
+        raise ToolError(f"`{name}` is not a path") from None
+    if name == "python" and not folder and not re.fullmatch(r"(python|pypy)[\d.]*", path.name):
         raise ToolError("`python` needs the path of a Python interpreter or of an environment")
-    if name in ("facts", "workload", "model") and path.exists() and not (path.is_file() or path.is_dir()):
+    if name in ("facts", "workload", "model") and special:
         raise ToolError(f"`{name}` is not a file")
     return str(path)
 
@@ -136,46 +140,23 @@ def _run(command: Sequence[str], arguments: Mapping[str, Any], after: Sequence[s
         return run_doctor([*command, *target.options, *after])
 
 
-def check(
-    facts: Content = None,
-    workload: Content = None,
-    model: str | None = None,
-    requirements: Files = None,
-    python: str | None = None,
-    site_packages: str | None = None,
-    gpu: str | None = None,
-    settings: Settings = None,
-) -> str:
-    """Check whether the attention of a job works in an environment; findings, backends and fixes as JSON."""
-    return _run(["check", "--no-run", "--format=json"], locals())
+def environment_tool(name: str, summary: str, *command: str) -> Callable[..., str]:
+    """Return a tool that runs a command on one environment and one workload."""
 
+    def tool(
+        facts: Content = None,
+        workload: Content = None,
+        model: str | None = None,
+        requirements: Files = None,
+        python: str | None = None,
+        site_packages: str | None = None,
+        gpu: str | None = None,
+        settings: Settings = None,
+    ) -> str:
+        return _run(command, locals())
 
-def backends(
-    facts: Content = None,
-    workload: Content = None,
-    model: str | None = None,
-    requirements: Files = None,
-    python: str | None = None,
-    site_packages: str | None = None,
-    gpu: str | None = None,
-    settings: Settings = None,
-) -> str:
-    """Predict which attention backend each library selects, and why not the others, as JSON."""
-    return _run(["backends", "--format=json"], locals())
-
-
-def fix(
-    facts: Content = None,
-    workload: Content = None,
-    model: str | None = None,
-    requirements: Files = None,
-    python: str | None = None,
-    site_packages: str | None = None,
-    gpu: str | None = None,
-    settings: Settings = None,
-) -> str:
-    """Find the smallest change that clears the findings, as JSON; nothing is installed or written."""
-    return _run(["fix", "--format=json"], locals())
+    tool.__name__, tool.__doc__ = name, summary
+    return tool
 
 
 def diff(
@@ -210,7 +191,22 @@ def apply_fix(
     return _run(["fix", f"--write={_path('requirements', requirements)}"], locals())
 
 
-TOOLS = (check, backends, fix, diff, explain_rule)
+TOOLS = (
+    environment_tool(
+        "check", "Check whether the attention of a job works in an environment; findings, backends and fixes as JSON.",
+        "check", "--no-run", "--format=json",
+    ),
+    environment_tool(
+        "backends", "Predict which attention backend each library selects, and why not the others, as JSON.",
+        "backends", "--format=json",
+    ),
+    environment_tool(
+        "fix", "Find the smallest change that clears the findings, as JSON; nothing is installed or written.",
+        "fix", "--format=json",
+    ),
+    diff,
+    explain_rule,
+)  # fmt: skip
 
 
 def build_server(allow_apply: bool) -> Any:

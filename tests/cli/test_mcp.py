@@ -28,6 +28,8 @@ HOSTILE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("check", {"facts": {"torch.version": "2.6.0"}, "gpu": "--output=/tmp/x"}),
     ("check", {"python": "/bin/sh"}),
     ("check", {"python": "relative/python\x00"}),
+    ("check", {"facts": "x" * 3000}),
+    ("check", {"model": "~no-such-user/config.json"}),
     ("check", {"requirements": ["--output=owned.txt"]}),
     ("check", {"settings": {"--output": "owned.txt"}}),
     ("check", {"facts": 5}),

@@ -8,11 +8,15 @@ input runs.
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import functools
+import gzip
 import html.parser
+import inspect
 import io
 import json
+import lzma
 import os
 import random
 import re
@@ -73,14 +77,17 @@ _SLOW = ("rule", "library")  # each execution compiles rules
 DECLARED = (
     "requirements", "pyproject", "poetry_project", "pylock", "uv_lock", "poetry_lock", "pdm_lock", "pipfile",
     "pipfile_lock", "pixi_lock", "pixi_project", "conda", "conda_lock", "conda_explicit", "dockerfile", "workflow",
-    "jobscript",
+    "jobscript", "compose", "kubernetes",
 )  # fmt: skip
+_TREE = ("metadata", "torch_version", "library_file", "record")  # files of an unpacked tree of packages
+_COMPARED = ("text", "json", "markdown", "html")
+_TEXT_OR_JSON = ("text", "json")
 
 
 def kinds() -> tuple[str, ...]:
     """Return every kind of input."""
     own = tuple(sorted(path.name for path in CORPUS.iterdir() if path.is_dir()))
-    return (*own, "folder", "metadata", "torch_version", "library_file", "cache")
+    return (*own, "folder", "metadata", "torch_version", "library_file", "cache", "packed_log")
 
 
 def corpus() -> dict[str, list[tuple[str, bytes]]]:
@@ -101,19 +108,23 @@ def cases(seed: int, only: Sequence[str] = ()) -> Iterator[Case]:
     weights = [0.2 if name in _SLOW else 1.0 for name in names]
     while True:
         kind = random_.choices(names, weights)[0]
-        source = {"folder": random_.choice(DECLARED), "cache": "facts_json"}.get(kind, kind)
-        name, data = random_.choice(seeds[source]) if source in seeds else ("file", _built(kind))
+        source = {"folder": random_.choice(DECLARED), "cache": "facts_json", "packed_log": "log"}.get(kind, kind)
+        name, data = random_.choice(seeds[source]) if source in seeds else ("file", _built(random_, kind))
+        if kind == "packed_log":  # what is inside is mutated as a log
+            data = random_.choice((gzip.compress, bz2.compress, lzma.compress))(data * random_.choice((1, 300)))
+        if kind == "mcp":
+            data = random_.choice(data.splitlines())
         content = mutated(random_, data, everything)
         yield _case(random_, kind, name, content)
 
 
-def _built(kind: str) -> bytes:
+def _built(random_: random.Random, kind: str) -> bytes:
     if kind == "metadata":
         return b"Metadata-Version: 2.1\nName: torch\nVersion: 2.6.0\nRequires-Dist: triton==3.2.0; platform_system == 'Linux'\n\n"
     if kind == "torch_version":
         return b"__version__ = '2.6.0+cu124'\ndebug = False\ncuda: Optional[str] = '12.4'\ngit_version = 'abc'\n"
-    with open(shutil.which("true") or sys.executable, "rb") as stream:
-        return stream.read(1 << 16)
+    small = sorted((Path(__file__).parents[1] / "data" / "fatbin").glob("*.so"))
+    return random_.choice((*small, Path(shutil.which("true") or sys.executable))).read_bytes()[: 1 << 17]
 
 
 def _case(random_: random.Random, kind: str, name: str, data: bytes) -> Case:
@@ -138,6 +149,9 @@ def _case(random_: random.Random, kind: str, name: str, data: bytes) -> Case:
     if kind in ("facts_yaml", "facts_json"):
         if random_.random() < 0.3:
             return Case(kind, name, data, ("fix", "--facts", name, "--format", fix), fix)
+        if random_.random() < 0.15:
+            form = random_.choice(_COMPARED)
+            return Case(kind, name, data, ("diff", "--format", form, *_either(random_, name, str(FACTS))), form)
         if random_.random() < 0.3:
             command = random_.choice(
                 ("snapshot --output -", "backends --format json", "matrix", "wheels flash-attn", "fix --pin")
@@ -156,12 +170,17 @@ def _case(random_: random.Random, kind: str, name: str, data: bytes) -> Case:
         "rule": random_.choice(
             (("rules", "test", name), (*checked, *facts, "--rules", "rules"), ("rules", "list", "X0", "--rules", "rules"),
              ("rules", "show", "X001", "--format", random_.choice(("text", "markdown", "json")), "--rules", "rules"),
+             ("explain", str(CORPUS / "log" / "train.log"), "--rules", "rules"),
              ("fix", *facts, "--rules", "rules", "--format", fix))
         ),
         "library": random_.choice(((*checked, *facts, "--rules", "rules"), ("rules", "test", "rules"))),
-        "metadata": (*checked, "--site-packages", "tree"),
-        "torch_version": (*checked, "--site-packages", "tree"),
-        "library_file": (*checked, "--site-packages", "tree"),
+        **dict.fromkeys(_TREE, random_.choice(((*checked, "--site-packages", "tree"),
+             ("snapshot", "--output", "-", "--site-packages", "tree"), ("wheels", "flash-attn", "--site-packages", "tree"),
+             ("diff", *_either(random_, "tree", str(FACTS)))))),
+        "log": ("explain", "--format", random_.choice(_TEXT_OR_JSON), *(facts if random_.random() < 0.2 else ()), name),
+        "packed_log": ("explain", name), "mcp": ("mcp",),
+        "node": random_.choice((("fleet", "--snapshots", name, "--format", check), ("fleet", "--snapshots", name, "--expect", name))),
+        "source": ("drift", "--no-cache", "--jobs", "1", "--site-packages", "tree", "--format", random_.choice(_TEXT_OR_JSON)),
         "cache": checked + facts,
     }  # fmt: skip
     if kind == "settings":
@@ -181,7 +200,13 @@ def _case(random_: random.Random, kind: str, name: str, data: bytes) -> Case:
         return Case(kind, name, data, tuple(word[:50_000] for word in words if word not in _KERNELS))
     arguments = others[kind]
     shown = arguments[arguments.index("--format") + 1] if "--format" in arguments else "text"
-    return Case(kind, name, data, tuple(arguments), "jsonl" if kind == "batch" else shown)
+    shown = "json" if "snapshot" in arguments else shown
+    lines = kind == "batch" or (kind == "log" and shown == "json")
+    return Case(kind, name, data, tuple(arguments), "jsonl" if lines else shown)
+
+
+def _either(random_: random.Random, one: str, two: str) -> tuple[str, str]:
+    return (one, two) if random_.random() < 0.5 else (two, one)
 
 
 #: Options that would start programs: the fuzzer runs none.
@@ -198,7 +223,9 @@ def _lay_out(case: Case, folder: Path) -> Path:
         if "test" in case.arguments:
             shutil.copy(place, folder / case.name)
         return place
-    if case.kind in ("metadata", "torch_version", "library_file"):
+    if case.kind == "source":
+        return _packages(case, folder / "tree")
+    if case.kind in _TREE:
         tree = folder / "tree"
         for name, package in (("torch-2.6.0.dist-info", "torch"), ("flash_attn-2.7.4.post1.dist-info", "flash-attn")):
             (tree / name).mkdir(parents=True)
@@ -209,7 +236,7 @@ def _lay_out(case: Case, folder: Path) -> Path:
         (tree / "nvidia" / "cudnn" / "lib").mkdir(parents=True)
         place = {
             "metadata": tree / "torch-2.6.0.dist-info" / "METADATA", "torch_version": tree / "torch" / "version.py",
-            "library_file": tree / "torch" / "lib" / "libtorch_cuda.so",
+            "library_file": tree / "torch" / "lib" / "libtorch_cuda.so", "record": tree / "torch-2.6.0.dist-info" / "RECORD",
         }[case.kind]  # fmt: skip
         place.write_bytes(case.data)
         if case.kind == "library_file":
@@ -222,6 +249,20 @@ def _lay_out(case: Case, folder: Path) -> Path:
     place = folder / case.name
     place.write_bytes(case.data)
     return place
+
+
+def _packages(case: Case, tree: Path) -> Path:
+    """Write two packages of the stack; the mutated source calls the other, or is what the other calls."""
+    for name, version in (("peft", "0.17.0"), ("flash_attn", "2.7.4")):
+        (tree / name).mkdir(parents=True)
+        (tree / name / "__init__.py").write_text(f"__version__ = '{version}'\nclass Kernel: pass\n")
+        (tree / f"{name}-{version}.dist-info").mkdir()
+        (tree / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n\n")
+    seed = (CORPUS / "source" / "use.txt").read_bytes()
+    (tree / "flash_attn" / "interface.py").write_bytes(case.data)
+    (tree / "peft" / "seed.py").write_bytes(seed)
+    (tree / "peft" / "use.py").write_bytes(case.data)
+    return tree / "peft" / "use.py"
 
 
 def execute(case: Case, debug: bool = False) -> Outcome:
@@ -311,6 +352,8 @@ def prepared() -> Callable[[Sequence[str]], int]:
             f"backends --facts {FACTS}", f"wheels flash-attn --facts {FACTS}", f"snapshot --facts {FACTS} -o -",
             f"matrix --facts {FACTS}", f"check --no-run --requirements {CORPUS / 'requirements'}", "rules list X",
             f"fix --diff --requirements {CORPUS / 'requirements' / 'requirements.txt'} --gpu h100",
+            f"explain {CORPUS / 'log' / 'train.log'}", f"fleet --snapshots {CORPUS / 'node' / 'nodes.jsonl'}",
+            f"diff {FACTS} {FACTS}", f"diff --format html {FACTS} {FACTS}",
         ):  # fmt: skip
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 doctor.cli.main.run(command.split())
@@ -389,12 +432,44 @@ def _one(run: Callable[[Sequence[str]], int], case: Case, folder: Path, null: in
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)
     began = time.process_time()
-    code = run(list(case.arguments))
+    code = _tools(run, case) if case.kind == "mcp" else run(list(case.arguments))
     sys.stdout.flush()
     sys.stderr.flush()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     done = {"code": code, "seconds": time.process_time() - began, "memory": memory}
     (folder / _RESULT).write_text(json.dumps(done))
+
+
+#: What the options of a tool begin with; whatever else an agent passes must come behind `--`.
+_TOOL_OPTIONS = tuple(f"--{name}=" for name in (
+    "facts", "workload", "model", "python", "site-packages", "requirements", "gpu", "set", "format", "write",
+))  # fmt: skip
+
+
+def _tools(run: Callable[[Sequence[str]], int], case: Case) -> int:
+    """Call the tool for agents that a file names, with the program in this process."""
+    from doctor.cli import mcp
+
+    def run_doctor(arguments: Sequence[str]) -> str:
+        options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        assert all(item.startswith(_TOOL_OPTIONS) or item == "--no-run" for item in options if item.startswith("-")), (
+            options
+        )
+        if not any(item.startswith("--python=") for item in arguments):
+            run(list(arguments))
+        return ""
+
+    mcp.run_doctor = run_doctor
+    tools = {tool.__name__: tool for tool in mcp.TOOLS}
+    try:
+        call = json.loads(case.data)
+        tool, given = tools[call["tool"]], call["arguments"]
+        inspect.signature(tool).bind(**given)
+    except (ValueError, TypeError, KeyError, RecursionError):  # the SDK refuses it
+        return 0
+    with contextlib.suppress(mcp.ToolError):
+        tool(**given)
+    return 0
 
 
 def faults_of(case: Case, outcome: Outcome) -> Iterator[str]:
