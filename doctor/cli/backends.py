@@ -19,7 +19,7 @@ from doctor.errors import DoctorError, reason_of
 from doctor.report.formats import renderer
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.util.printable import without_commands
-from doctor.util.reading import MAX_LINE, open_stream
+from doctor.util.reading import MAX_LINE, bounded_lines, open_stream
 from doctor.util.redact import without_credentials
 
 from .options import (
@@ -32,7 +32,6 @@ from .options import (
 from .output import Screen, deliver, destinations, require_all_read
 from .request import TargetOptions, examines, request_of
 
-_MOST_SKIPPED = 64 << 20  # bytes of a line that is too long; a device without an end has no other line
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 
@@ -88,23 +87,8 @@ _TOO_LONG = f"the line is longer than {MAX_LINE >> 20} MiB"
 
 
 def _bounded(lines: TextIO) -> Iterator[str | None]:
-    """Yield each line, None for one that is too long, of which no more than a part is in memory at a time."""
-    while line := _read_line(lines, MAX_LINE + 1):
-        if len(line) <= MAX_LINE:
-            yield line
-            continue
-        skipped = 0
-        while line and not line.endswith("\n"):
-            line = _read_line(lines, MAX_LINE)
-            skipped += len(line)
-            if skipped > _MOST_SKIPPED:
-                raise DoctorError(f"batch file: a line is longer than {_MOST_SKIPPED >> 20} MiB")
-        yield None
-
-
-def _read_line(lines: TextIO, most: int) -> str:
     try:
-        return lines.readline(most)
+        yield from bounded_lines(lines, MAX_LINE)
     except OSError as problem:
         raise DoctorError(f"cannot read the batch: {reason_of(problem)}") from None
 

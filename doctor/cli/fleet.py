@@ -14,7 +14,7 @@ import click
 import typer
 
 from doctor.diagnosis.fleet.groups import Collection, report_of
-from doctor.diagnosis.fleet.records import NodeAnswer, encode, read_answers
+from doctor.diagnosis.fleet.records import MAX_LINE, NodeAnswer, encode, read_answers
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.model import SEVERITIES
 from doctor.report.fleet_model import FleetReport, NodeState
@@ -23,6 +23,7 @@ from doctor.stress.fleet import kubernetes, ranks, ray_engine, slurm_engine
 from doctor.stress.fleet.probe import CASES, ProbeTask, host_name, probe
 from doctor.stress.fleet.prolog import prolog_verdict
 from doctor.stress.fleet.sharded import ShardedOptions, run_sharded, work
+from doctor.util.reading import bounded_lines, read_text
 
 from .options import (
     Color,
@@ -168,7 +169,8 @@ class _Gathering:
         """Read what nodes wrote."""
         if sys.stdin is not None and hasattr(sys.stdin, "reconfigure"):
             sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-        self._take(read_answers(names, sys.stdin))
+        lines = bounded_lines(sys.stdin, MAX_LINE) if sys.stdin is not None else ()
+        self._take(read_answers(names, lines))
 
     def from_ray(self, address: str, task: ProbeTask, timeout: float) -> None:
         """Examine every node of a Ray cluster."""
@@ -212,8 +214,8 @@ def _expected(expect: str | None) -> list[str]:
         return []
     try:
         file = Path(expect)
-        if file.is_file():
-            lines = file.read_text("utf-8", errors="replace").splitlines()
+        if file.exists() and not file.is_dir():
+            lines = read_text(file, "list of nodes", named=True).splitlines()
             return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     except (OSError, ValueError) as problem:
         raise DoctorError(f"cannot read `{expect}`: {reason_of(problem)}") from None

@@ -15,12 +15,13 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from doctor.errors import DoctorError, reason_of
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_LINE = 1024 * 1024  # bytes of one line of JSON Lines
+MOST_SKIPPED = 64 * 1024 * 1024  # characters of a line that is too long, until reading stops
 WRITER_WAIT = 2.0  # seconds until somebody opens a named pipe for writing
 DATA_WAIT = 60.0  # seconds until the other end of a pipe sends its next bytes
 _TOP = ".git"  # marks the top of a checkout; without one, these mark a project
@@ -102,6 +103,24 @@ def open_regular(path: Path | str) -> BinaryIO:
 def open_stream(path: Path) -> BinaryIO:
     """Open a file that the command line names, to read it bit by bit; OSError where it cannot be opened."""
     return open_regular(path) if stat.S_ISREG(path.stat().st_mode) else io.BufferedReader(_Pipe(path, None))
+
+
+def bounded_lines(stream: TextIO, limit: int) -> Iterator[str | None]:
+    """Yield each line, None for one that is longer; no more than `limit` characters are in memory at a time.
+
+    OSError where a line does not end at all, as those of a device.
+    """
+    while line := stream.readline(limit + 1):
+        if len(line) <= limit:
+            yield line
+            continue
+        skipped = 0
+        while line and not line.endswith("\n"):
+            line = stream.readline(limit)
+            skipped += len(line)
+            if skipped > MOST_SKIPPED:
+                raise OSError(errno.EFBIG, f"a line is longer than {MOST_SKIPPED >> 20} MiB")
+        yield None
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
+import lzma
 import os
 import resource
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from doctor.diagnosis.fleet.records import MAX_LINE
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse
 from doctor.rulebook.schema import read_source
+from doctor.util import reading
+from doctor.util.reading import bounded_lines
 
 from .conftest import FACTS, Doctor, rule, rules_folder
 
@@ -158,6 +164,32 @@ def test_long_lines_of_a_batch(project: Path, doctor: Doctor) -> None:
     ran = doctor("backends", "--batch", "b.jsonl")
     first, second = map(json.loads, ran.out.splitlines())
     assert ran.code == 2 and "longer than 1 MiB" in first["error"] and second["id"] == 7
+
+
+def test_long_lines_of_nodes(project: Path, doctor: Doctor) -> None:
+    good = json.dumps({"node": "n1", "snapshot": {"torch.version": "2.6.0"}})
+    with (project / "nodes.jsonl").open("w") as stream:
+        stream.writelines(["x" * (MAX_LINE + 5), "\n", good, "\n"])
+    ran = doctor("fleet", "--snapshots", "nodes.jsonl", "--format", "json")
+    assert ran.code == 0 and len(ran.json["nodes"]) == 1, ran.err
+
+
+def test_an_archive_that_wants_much_memory(project: Path, doctor: Doctor) -> None:
+    packed = lzma.compress(b"RuntimeError: x\n")
+    end = 12 + 4 * (packed[12] + 1) - 4  # of the block's header, without its checksum
+    header = bytearray(packed[12:end])
+    header[header.index(b"\x21\x01") + 2] = 38  # a window of 2 GiB
+    checksum = zlib.crc32(header).to_bytes(4, "little")
+    (project / "job.log.xz").write_bytes(packed[:12] + header + checksum + packed[end + 4 :])
+    ran = doctor("explain", "job.log.xz")
+    assert ran.code == 2 and "cannot read `job.log.xz`" in ran.err
+
+
+def test_a_line_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST_SKIPPED", 1000)
+    assert list(bounded_lines(io.StringIO("a\n" + "x" * 900 + "\nb\n"), 10)) == ["a\n", None, "b\n"]
+    with pytest.raises(OSError, match="a line is longer than"):
+        list(bounded_lines(io.StringIO("x" * 5000), 10))
 
 
 def _run(arguments: list[str], folder: Path, memory: int) -> tuple[int, str]:

@@ -320,8 +320,10 @@ def test_no_workflow_command_of_the_project_reaches_the_log(
     "kind", ["pipe", "device", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("loop", "folder", "socket"))]
 )
 @pytest.mark.parametrize(
-    "option", ["--facts", "--requirements", "--model", "--workload", "--baseline", "--constraint", "--batch"]
-)
+    "option",
+    ["--facts", "--requirements", "--model", "--workload", "--baseline", "--constraint", "--batch", "explain", "diff",
+     "fleet", "--expect"],
+)  # fmt: skip
 def test_only_regular_files_are_read(project: Path, doctor: Doctor, kind: str, option: str) -> None:
     path = project / "input.txt"
     if kind == "pipe":
@@ -334,9 +336,18 @@ def test_only_regular_files_are_read(project: Path, doctor: Doctor, kind: str, o
         path.mkdir()
     else:
         os.mknod(path, stat.S_IFSOCK | 0o600)
-    command = {"--constraint": ("fix", "--facts", FACTS), "--batch": ("backends",)}.get(option, ("check", "--no-run"))
+    commands = {
+        "--constraint": ("fix", "--facts", FACTS, option, path), "--batch": ("backends", option, path),
+        "explain": ("explain", path), "diff": ("diff", FACTS, path), "fleet": ("fleet", "--snapshots", path),
+        "--expect": ("fleet", "--snapshots", FACTS, option, path),
+    }  # fmt: skip
     more = ("--facts", FACTS) if option in ("--model", "--workload", "--baseline") else ()
-    ran = doctor(*command, *more, option, path)
+    if (option, kind) in (("--expect", "folder"), ("--expect", "loop"), ("fleet", "folder")):
+        return  # the name of a node, and a folder of snapshots
+    ran = doctor(*commands.get(option, ("check", "--no-run", *more, option, path)))
+    if kind == "device" and option == "explain":
+        assert ran.code == 2, ran.err
+        return
     assert ran.code == 2 and ("input.txt" in ran.err or "/dev/zero" in ran.err or "batch" in ran.err), ran.err
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import re
 import zlib
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError, reason_of
+from doctor.util.reading import bounded_lines, open_stream
 
 PART = 700  # characters of text in one line
 MOST_PARTS = 1 << 15
@@ -27,6 +29,8 @@ MAX_LINE = MAX_ANSWER + 4096
 MAX_OPEN = 20_000  # answers that have begun and are not complete
 MAX_NAME = 253  # characters: the length of a host name
 MAX_RESULTS = 20_000
+_SNAPSHOTS = (".json", ".yaml", ".yml")
+_LINES = (".jsonl", ".log", ".out")
 _NAME = re.compile(r"[^A-Za-z0-9._:/\[\] -]")
 
 
@@ -139,27 +143,20 @@ def answer_of(record: Mapping[str, Any]) -> NodeAnswer | None:
     return NodeAnswer(name, text, problem or ("" if text is not None else "it sent no snapshot"), kept, tool)
 
 
-def read_answers(names: Iterable[str], lines: Iterable[str] | None = None) -> Iterator[NodeAnswer]:
+def read_answers(names: Iterable[str], lines: Iterable[str | None] = ()) -> Iterator[NodeAnswer]:
     """Yield the answers in files: folders of snapshots, snapshots, or JSON Lines; `lines` are those of `-`.
 
     The name of a node is in its record, or the name of the file. DoctorError where a file cannot be read.
     """
     for name in names:
         if name == "-":
-            yield from _from_lines(lines or ())
+            yield from _from_lines(lines)
             continue
         path = Path(name)
         try:
             if path.is_dir():
                 for inside in sorted(path.iterdir()):
-                    if inside.is_file() and inside.suffix.lower() in (
-                        ".json",
-                        ".jsonl",
-                        ".yaml",
-                        ".yml",
-                        ".log",
-                        ".out",
-                    ):
+                    if inside.is_file() and inside.suffix.lower() in (*_SNAPSHOTS, *_LINES):
                         yield from _from_file(inside)
             else:
                 yield from _from_file(path)
@@ -168,9 +165,9 @@ def read_answers(names: Iterable[str], lines: Iterable[str] | None = None) -> It
 
 
 def _from_file(path: Path) -> Iterator[NodeAnswer]:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        if path.suffix.lower() in (".jsonl", ".log", ".out"):
-            yield from _from_lines(file)
+    with io.TextIOWrapper(open_stream(path), encoding="utf-8", errors="replace") as file:
+        if path.suffix.lower() in _LINES:
+            yield from _from_lines(bounded_lines(file, MAX_LINE))
             return
         text = file.read(MAX_ANSWER + 1)
     if len(text) > MAX_ANSWER:
@@ -179,10 +176,10 @@ def _from_file(path: Path) -> Iterator[NodeAnswer]:
     yield NodeAnswer(node_name(path.stem), text)
 
 
-def _from_lines(lines: Iterable[str]) -> Iterator[NodeAnswer]:
+def _from_lines(lines: Iterable[str | None]) -> Iterator[NodeAnswer]:
     decoder = Decoder()
     for line in lines:
-        answer = decoder.feed(line)
+        answer = decoder.feed(line) if line is not None else None
         if answer is not None:
             yield answer
     for node in decoder.unfinished():

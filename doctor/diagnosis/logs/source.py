@@ -19,6 +19,7 @@ from doctor.errors import DoctorError, reason_of
 from doctor.util.reading import open_stream
 
 BLOCK = 1 << 20  # bytes read at a time; compressed data is unpacked in pieces of this size too
+XZ_MEMORY = 256 << 20  # bytes that a decoder may take; `xz -9` makes files that need 65 MiB
 STDIN = "stdin"
 _COLOR = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}\x07?|[@-Z\\^_])")
 _CONTROL = bytes(sorted({*range(1, 32)} - {7, 8, 9, 10, 11, 12, 13, 27}))  # no text has these
@@ -51,7 +52,7 @@ class LogSource:
         unpack = _unpacker(head)
         parts = self._unpacked(_chain(head, raw), unpack) if unpack else _chain(head, raw)
         head = next(parts, b"")
-        if unpack and not head and self.notes:
+        if not head and self.notes:
             raise DoctorError(f"cannot read `{self.name}`: {self.notes[-1]}")
         decode = _decoder(head)
         for number, block in enumerate(_chain(head, parts)):
@@ -173,7 +174,7 @@ def _unpacker(head: bytes) -> _Unpacker | None:
     if head.startswith(b"\x1f\x8b"):
         return _Unpacker(lambda: zlib.decompressobj(wbits=31))
     if head.startswith(b"\xfd7zXZ\0"):
-        return _Unpacker(lzma.LZMADecompressor)
+        return _Unpacker(lambda: lzma.LZMADecompressor(memlimit=XZ_MEMORY))
     if head.startswith(b"BZh"):
         return _Unpacker(bz2.BZ2Decompressor)
     if head.startswith(b"\x28\xb5\x2f\xfd"):
