@@ -24,7 +24,10 @@ def matrix(
     output: Output = None,
     color: Color = "auto",
 ) -> int:
-    """Show which backends serve which features (head dims, dtypes, masks, layouts) in this environment."""
+    """Show which backends serve which features (head dims, dtypes, masks, layouts) in this environment.
+
+    Formats: text, json.
+    """
     outputs = [(renderer(item.format), item) for item in destinations(formats, output)]
     request = request_of(target)
     rulebook = load_rulebook((*request.defaults.rules, *request.rules))

@@ -1,4 +1,4 @@
-"""`attn-doctor stress`: options → sweep → text or JSON, with the progress on stderr."""
+"""`attn-doctor stress`: options → sweep → text, JSON or HTML, with the progress on stderr."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from doctor.sources.probes.locate import find_target
 from doctor.sources.project.config import project_defaults
 from doctor.stress.compare_rules import compare_with_rules
 from doctor.stress.discovery import SweepOptions
+from doctor.stress.page import as_html
 from doctor.stress.report import as_json, as_text
 from doctor.stress.sweep import SweepResult, sweep
 
@@ -127,7 +128,10 @@ def stress(
         bool, typer.Option("--restart", rich_help_panel=HOW_MUCH, help="Discard the journal and start over.")
     ] = False,
     formats: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", click_type=click.Choice(["text", "json"]), help="text or json.")
+        str,
+        typer.Option(
+            "--format", metavar="FORMAT", click_type=click.Choice(["text", "json", "html"]), help="text, json or html."
+        ),
     ] = "text",
     output: Output = None,
     quiet: Quiet = False,
@@ -165,7 +169,8 @@ def _rendered(outcome: SweepResult, form: str, python: str, rules: Sequence[str]
     comparison = compare_with_rules(outcome, python, rules)
     if form == "text":
         return as_text(outcome, comparison)
-
+    if form == "html":
+        return as_html(outcome, comparison)
     return json.dumps(as_json(outcome, comparison), indent=2) + "\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .bar_chart import BarChart
 from .html import rendered
 from .markdown import code_block, prose
 from .page import Page
@@ -44,6 +45,7 @@ class Section:
     table: Table | None = None
     commands: tuple[str, ...] = ()
     only_html: bool = False
+    chart: BarChart | None = None  # of the page only
 
 
 @dataclass(frozen=True)

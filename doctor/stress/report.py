@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from doctor.runner.result import KernelOutcome
@@ -90,7 +90,7 @@ def speeds(result: SweepResult) -> dict[str, dict[str, Any]]:
 
 def as_text(result: SweepResult, comparison: Comparison | None = None) -> str:
     """Return the report for reading, complete without colour."""
-    lines = [_headline(result), ""]
+    lines = [headline(result), ""]
     lines += _table(result)
     missing = {name: why for name, why in (result.hello.get("backends") or {}).items() if why}
     if missing:
@@ -106,11 +106,12 @@ def as_text(result: SweepResult, comparison: Comparison | None = None) -> str:
         lines += ["", *_comparison(comparison)]
     if result.notes:
         lines += ["", "notes", *(f"  {note}" for note in result.notes)]
-    lines += ["", _timing(result)]
+    lines += ["", timing(result)]
     return "\n".join(lines) + "\n"
 
 
-def _headline(result: SweepResult) -> str:
+def headline(result: SweepResult) -> str:
+    """Return the result in one sentence."""
     devices = ", ".join(device.label for device in result.devices)
     scope = f"{len(result.records)} cases on {devices}, torch {result.hello.get('torch')}"
     missed = result.totals.get(CaseVerdict.NOT_REACHED)
@@ -168,18 +169,26 @@ def _failure(number: int, item: Failure) -> list[str]:
         lines.append(f"  smallest    {short(item.small)}")
     if item.reason:
         lines.append(f"  message     {' '.join(item.reason.split())[:300]}")
+    lines += [f"  {name:<12}{text}" for name, text in error_lines(item)]
+    if item.script:
+        lines += [f"  reproduction ({SHOWN_BY[item.shown]})", *(f"    {line}" for line in item.script.splitlines())]
+    return lines
+
+
+#: Whether the script of a fault, run on its own, shows it.
+SHOWN_BY = {
+    True: "run on its own, it shows the fault",
+    False: "run on its own, it does NOT show the fault",
+    None: "not run",
+}
+
+
+def error_lines(item: Failure) -> Iterator[tuple[str, str]]:
+    """Yield (tensor, its errors) of the smallest case."""
     for name, error in (item.errors or {}).items():
         if "row" in error:
             text = f"relative {float(error['rel']):.2g}, worst row {float(error['row']):.2g}"
-            lines.append(f"  {name:<12}{text}, non-finite {error['nonfinite']}")
-    if item.script:
-        state = {
-            True: "run on its own, it shows the fault",
-            False: "run on its own, it does NOT show the fault",
-            None: "not run",
-        }
-        lines += [f"  reproduction ({state[item.shown]})", *(f"    {line}" for line in item.script.splitlines())]
-    return lines
+            yield name, f"{text}, non-finite {error['nonfinite']}"
 
 
 def _comparison(comparison: Comparison) -> list[str]:
@@ -198,7 +207,8 @@ def _comparison(comparison: Comparison) -> list[str]:
     return lines
 
 
-def _timing(result: SweepResult) -> str:
+def timing(result: SweepResult) -> str:
+    """Return how long each part of the sweep took."""
     seconds = result.seconds
     parts = [f"import {seconds.get('import', 0):.1f} s", f"context {seconds.get('context', 0):.1f} s"]
     parts += [f"cases {seconds.get('cases', 0):.1f} s", f"wall {seconds.get('wall', 0):.1f} s"]

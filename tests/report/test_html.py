@@ -13,10 +13,13 @@ import pytest
 from doctor import DoctorError, diagnose, render
 from doctor.cli.main import run
 from doctor.model import Evidence, Fact
+from doctor.stress.page import as_html
 from tests.helpers import browser
+from tests.helpers.sweep_results import sweep_result
 
 INCIDENTS = Path(__file__).resolve().parents[2] / "examples" / "incidents"
 MODELS = INCIDENTS.parent / "models"
+NODES = Path(__file__).resolve().parents[1] / "fuzz" / "corpus" / "node" / "nodes.jsonl"
 EVIL = "<script>alert(1)</script>\"'--><img src=x onerror=alert(1)>`<b>`\x1b[31m{{ 7*7 }}"
 #: Two findings of one rule among several, on several GPUs and in several jobs.
 SEVERAL = [
@@ -158,6 +161,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         made[-1].write_text(page_of(letter), "utf-8")
     made.append(folder / "several.html")
     assert run(["check", *SEVERAL, "--format", "html", "--output", str(made[-1])]) == 1
+    made.append(folder / "diff.html")
+    sides = [str(INCIDENTS / letter / "facts.yaml") for letter in "bd"]
+    assert run(["diff", *sides, "--format", "html", "--output", str(made[-1])]) in (0, 1)
+    made.append(folder / "fleet.html")
+    assert run(["fleet", "--snapshots", str(NODES), "--format", "html", "--output", str(made[-1])]) == 1
+    for name, result in (("stress", sweep_result()), ("stress-good", sweep_result(bad=False))):
+        made.append(folder / f"{name}.html")
+        made[-1].write_text(as_html(result), "utf-8")
     return made
 
 
