@@ -177,8 +177,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_a_browser_shows_it_without_scrolling_sideways(pages: list[Path], width: int, tmp_path: Path):
     for page in pages:
         probe = tmp_path / page.name
-        script = "<script>document.body.dataset.wide=document.documentElement.scrollWidth</script></body>"
-        probe.write_text(page.read_text("utf-8").replace("</body>", script), "utf-8")
+        script = "document.body.dataset.wide=document.documentElement.scrollWidth"
+        probe.write_text(browser.with_script(page, script), "utf-8")
         found = re.search(r'data-wide="(\d+)"', browser.dom(probe, f"--window-size={width},900"))
         assert found and int(found[1]) <= width
         picture = tmp_path / f"{page.stem}-{width}.png"
