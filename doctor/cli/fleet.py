@@ -24,6 +24,7 @@ from doctor.stress.fleet.probe import CASES, ProbeTask, host_name, probe
 from doctor.stress.fleet.prolog import prolog_verdict
 from doctor.stress.fleet.sharded import ShardedOptions, run_sharded, work
 from doctor.util.reading import bounded_lines, read_text
+from doctor.util.redact import shortened
 
 from .options import (
     Color,
@@ -253,7 +254,7 @@ def probe_node(
     try:
         work_order = ProbeTask.from_json(task) if task else ProbeTask(python, run=run)
     except (ValueError, TypeError) as problem:
-        raise DoctorError(f"`--task` is not usable: {str(problem)[:200]}") from None
+        raise DoctorError(f"`--task` is not usable: {shortened(str(problem), 200)}") from None
     name = node or os.environ.get("NODE_NAME") or os.environ.get("SLURMD_NODENAME") or host_name()
     _send(encode(probe(work_order, name)))
     return 0
@@ -299,7 +300,7 @@ def prolog(
         good, reason = prolog_verdict(replace(request_of(target), fixes=False), like, fail_on or "error")
     except DoctorError as problem:
         good, reason = not strict, f"no diagnosis: {problem.message}"
-    write(f"attn-doctor: {' '.join(reason.split())[:400]}\n", None)
+    write(f"attn-doctor: {shortened(' '.join(reason.split()), 400)}\n", None)
     return int(not good)
 
 

@@ -21,7 +21,7 @@ from doctor.runner.process_group import graceful_shutdown
 from doctor.util.logs import enable_logging
 from doctor.util.printable import one_printable_line, without_commands
 from doctor.util.reading import trust_project
-from doctor.util.redact import without_credentials
+from doctor.util.redact import shortened, without_credentials
 
 #: Command -> what it is for. Each is a module of this package, imported when it is called.
 COMMANDS = {
@@ -188,7 +188,7 @@ def run(arguments: Sequence[str]) -> int:
         if os.environ.get("ATTN_DOCTOR_DEBUG"):
             raise
         kind = type(error).__name__
-        text = " ".join(str(error).split())[:300]
+        text = shortened(" ".join(str(error).split()), 300)
         _complain(
             f"{kind}: {text}" if text else kind,
             "this is a fault of attn-doctor: run it again with `ATTN_DOCTOR_DEBUG=1` and report the traceback",

@@ -20,6 +20,7 @@ import typer
 
 from doctor.errors import DoctorError
 from doctor.util.own_process import own_command
+from doctor.util.redact import shortened
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
@@ -58,7 +59,7 @@ def run_doctor(arguments: Sequence[str]) -> str:
     except ValueError as problem:  # a null byte in an argument
         raise ToolError(str(problem)) from None
     if done.returncode not in (0, 1):
-        raise ToolError(" ".join(done.stderr.split())[:1000] or f"ended with status {done.returncode}")
+        raise ToolError(shortened(" ".join(done.stderr.split()), 1000) or f"ended with status {done.returncode}")
     return done.stdout
 
 

@@ -13,6 +13,7 @@ from doctor.model import SEVERITIES, Case, Finding
 from doctor.report.cases import label
 from doctor.report.fingerprint import Seen, fingerprint, fingerprint_of, of_environment
 from doctor.util.reading import read_text
+from doctor.util.redact import shortened
 
 Name = tuple[str, str | None, str | None]  # environment, GPU, job of a case
 
@@ -61,7 +62,7 @@ def read_baseline(path: Path) -> Baseline:
     if not isinstance(content, dict) or not isinstance(content.get("findings"), list):
         raise DoctorError(f"{path}: it has no `findings`", hint)
     if not isinstance(content.get("schema"), int) or content["schema"] > 1:
-        raise DoctorError(f"{path}: `schema` needs to be 1, found `{str(content.get('schema'))[:40]}`", hint)
+        raise DoctorError(f"{path}: `schema` needs to be 1, found `{shortened(str(content.get('schema')), 40)}`", hint)
     try:
         names = [(str(case["environment"]), case["gpu"], case["workload"]) for case in content.get("cases") or ()]
         return Baseline(

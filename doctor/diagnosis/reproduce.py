@@ -9,6 +9,7 @@ from typing import Any
 from doctor.runner.batch import KernelRunner, environment_of
 from doctor.runner.result import KernelResult
 from doctor.runner.run import run_alone, run_one
+from doctor.util.redact import shortened
 
 
 def reproduction(
@@ -29,7 +30,7 @@ def reproduction(
         return None
     shown = _shown(bench, request, script, kind, answer)
     about = " ".join(said.split())
-    head = [f"# attn-doctor, kernel {kernel}: {about[:300]}"]
+    head = [f"# attn-doctor, kernel {kernel}: {shortened(about, 300)}"]
     if answer.observed.get("torch"):
         head[0] += f" (torch {answer.observed['torch']})"
     head.append(f"# {_TOLD[shown]}")

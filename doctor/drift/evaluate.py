@@ -7,6 +7,8 @@ import builtins
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from doctor.util.redact import shortened
+
 from .checks import Checker
 from .classes import dotted
 from .containers import (
@@ -477,7 +479,7 @@ class Evaluator:
         holds, fails = state.fork(), state.fork()
         holds.facts[text], fails.facts[text] = positive, not positive
         if isinstance(value, Unknown) and value.environment:
-            holds.unknown = fails.unknown = state.unknown or f"`{text[:100]}` depends on what is not known"
+            holds.unknown = fails.unknown = state.unknown or f"`{shortened(text, 100)}` depends on what is not known"
         self._narrow(test, holds if positive else fails)
         return [holds], [fails]
 

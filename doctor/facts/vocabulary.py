@@ -18,6 +18,7 @@ from packaging.version import InvalidVersion, Version
 
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
+from doctor.util.redact import shortened
 
 from .kinds import BOOLEAN, INTEGER, LIST, NUMBER, SM, TEXT, VERSION, WINDOW, FactKind
 from .serving_terms import SERVING_ROWS
@@ -234,7 +235,7 @@ LONGEST_VERSION = 256  # characters; Python refuses numbers of more than 4,300 d
 def parse_version(text: str) -> Version:
     """Return a PEP 440 version, parsed once per text; raise InvalidVersion for anything else."""
     if len(text) > LONGEST_VERSION or not text.isascii():  # `\d` of `packaging` also takes digits of other scripts
-        raise InvalidVersion(f"Invalid version: {text[:60]!r}")
+        raise InvalidVersion(f"Invalid version: {shortened(text, 60)!r}")
     return Version(text)
 
 
@@ -356,10 +357,8 @@ def parse(key: str, value: Any) -> Any:
     try:
         parsed = (_OF_KEY.get(key) or _PARSERS[known.kind])(value)
     except (ValueError, TypeError, OverflowError) as problem:
-        shown = str(value)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
         detail = str(problem) if str(problem).startswith("needs") else f"needs a value of kind {known.kind}"
-        raise DoctorError(f"`{key}`: {detail}, found `{shown}`") from None
+        raise DoctorError(f"`{key}`: {detail}, found `{shortened(str(value), 60)}`") from None
     if isinstance(parsed, str) and key in SPELLINGS:
         lower = parsed.lower()
         parsed = SPELLINGS[key].get(lower, lower if lower in known.values else parsed)

@@ -11,6 +11,7 @@ from packaging.version import Version
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import fact, nearest
 from doctor.model import ABSENT, Fact, Facts
+from doctor.util.redact import shortened
 
 #: The facts that describe one kind of GPU; `gpu.count` is not among them.
 GPU_KEYS = ("gpu.sm", "gpu.name", "gpu.memory_bytes", "gpu.all", "gpu.mig")
@@ -86,10 +87,13 @@ def _find(name: str, gpus: Table) -> tuple[str, Mapping[str, Any]]:
     for spelling in (wanted, f"rtx{wanted}", re.sub("^(dgx|hgx)", "", wanted)):
         if spelling in spellings and wanted:
             return spellings[spelling], gpus[spellings[spelling]]
+    shown = shortened(name, 60)
     for pattern, vendor in _OTHERS:
         if re.fullmatch(pattern, wanted):
-            raise DoctorError(f"`{name[:60]}`: {vendor} are not supported", "NVIDIA GPUs are, for example `h100`")
-    shown = name if len(name) <= 60 else name[:57] + "..."
+            raise DoctorError(
+                f"`{shortened(name, 60)}`: {vendor} are not supported", "NVIDIA GPUs are, for example `h100`"
+            )
+    shown = shortened(name, 60)
     hint = nearest(wanted, spellings) or "a capability such as `sm90` works too"
     raise DoctorError(f"unknown GPU `{shown}`", hint)
 

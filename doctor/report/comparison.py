@@ -17,6 +17,7 @@ from doctor.report.comparison_model import (
     DiffSide,
     FindingChange,
 )
+from doctor.util.redact import without_credentials
 
 from . import sections
 from .json import document, prediction
@@ -204,6 +205,7 @@ def row_value(row: DiffRow, value: Any) -> str:
     if value == ABSENT and row.key.startswith("cudnn."):
         return "none"
     text = shown(value, row.key)
+    text = without_credentials(text)
     return text if len(text) <= 120 else f"{text[:80]} … {text[-30:]}"
 
 

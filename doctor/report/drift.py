@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from doctor.drift.findings import DriftReport, Finding
+from doctor.util.redact import without_credentials
 
 SCHEMA = 1
 SHOWN = 40  # findings in the text report
@@ -99,4 +100,5 @@ def _lines(item: Finding) -> list[str]:
 
 
 def _short(text: str) -> str:
+    text = without_credentials(text)
     return text if len(text) <= 160 else f"{text[:110]} ... {text[-40:]}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from doctor.model import Remedy
 from doctor.report.log_model import Confidence, Explanation, LogReport
+from doctor.util.redact import shortened
 
 from .fix_text import alternative_lines, fix_lines
 from .page import Page
@@ -26,7 +27,7 @@ def as_json(report: LogReport) -> str:
         "diagnosis": [_document(item) for item in report.diagnosis],
         "benign": [_short(item) for item in report.benign],
         "unrelated": [_short(item) for item in report.unrelated],
-        "errors": [{"line": line.number, "text": line.text[:_LONGEST]} for line in report.errors],
+        "errors": [{"line": line.number, "text": shortened(line.text, _LONGEST, "")} for line in report.errors],
         "facts": {key: {"value": _plain(fact.value), "source": fact.source} for key, fact in report.facts.items()},
         "lines": report.lines,
         "notes": list(report.notes),
@@ -43,7 +44,7 @@ def _document(item: Explanation) -> dict[str, Any]:
         "confidence": item.confidence,
         "signature": item.signature,
         "line": item.line.number,
-        "text": item.line.text[:_LONGEST],
+        "text": shortened(item.line.text, _LONGEST, ""),
         "rank": item.line.rank,
         "message": item.message,
         "why": item.why,
@@ -82,7 +83,7 @@ def _short(item: Explanation) -> dict[str, Any]:
         "cause": item.cause,
         "rule": item.rule,
         "line": item.line.number,
-        "text": item.line.text[:_LONGEST],
+        "text": shortened(item.line.text, _LONGEST, ""),
         "message": item.message,
     }
 
@@ -170,4 +171,4 @@ def _nothing(page: Page, report: LogReport) -> None:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
+    return shortened(text, _LONGEST, " …")

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from doctor.model import Case, Change, ChangeKind, Finding, Fix, Report
+from doctor.util.redact import shortened
 
 from .cases import message_of
 from .fingerprint import fingerprint
@@ -78,7 +79,7 @@ def _log(run: dict[str, Any]) -> str:
 
 def _short(text: str) -> str:
     """Return a text within the length that code scanning takes."""
-    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+    return shortened(text, MOST_CHARACTERS, "…")
 
 
 def _rule(finding: Finding) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+from doctor.util.redact import shortened
+
 from . import sections
 from .sections import Answer, Section, Table
 from .sharded_model import ShardedReport
@@ -47,7 +49,9 @@ def answer_of(report: ShardedReport, *, every: bool) -> Answer:
     parts = []
     if report.bad_cases:
         limit = None if every else MOST_CASES
-        rows = tuple((item.backend, item.verdict, item.node, item.reason[:200], item.case) for item in report.bad_cases)
+        rows = tuple(
+            (item.backend, item.verdict, item.node, shortened(item.reason, 200), item.case) for item in report.bad_cases
+        )
         parts.append(Section("Bad cases", (), Table(("backend", "verdict", "node", "reason", "case"), rows[:limit])))
     backends = tuple(
         (name, ", ".join(f"{count} {word}" for word, count in sorted(own.items())))

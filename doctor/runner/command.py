@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from doctor.errors import reason_of
+from doctor.util.redact import shortened
 
 from .result import signal_name
 
@@ -66,7 +67,7 @@ class Ran:
             return self.trouble
         lines = [line.strip() for line in (self.err.strip() or self.out.strip()).splitlines() if line.strip()]
         errors = [line for line in lines if line.lower().startswith("error")]
-        last = (errors or lines or [""])[-1][:300]
+        last = shortened((errors or lines or [""])[-1], 300)
         code = self.code or 0
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with status {code}"
         return f"{how}: {last}" if last else how

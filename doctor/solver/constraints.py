@@ -14,6 +14,7 @@ from doctor.packages.platform import Platform
 from doctor.packages.requirements import marker_holds, normalized, requirement
 from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.util.reading import TRUST_HINT, contained, is_trusted, project_top, read_text
+from doctor.util.redact import shortened
 
 MAX_FILES = 200  # that one file includes
 # Compiled when a file of constraints is read, and not at every start.
@@ -93,7 +94,7 @@ class _Constraints:
     def _included(self, path: Path, name: str, number: int) -> Iterator[tuple[str, str | None]]:
         inner = path.parent / name
         if not is_trusted() and not contained(inner, project_top(path.parent) or path.parent):
-            raise DoctorError(f"{path}:{number}: `{name[:80]}` is outside the project", TRUST_HINT)
+            raise DoctorError(f"{path}:{number}: `{shortened(name, 80)}` is outside the project", TRUST_HINT)
         if inner.resolve() in self._seen:  # also of files that include one another
             return
         if len(self._seen) >= MAX_FILES:
@@ -131,7 +132,7 @@ def _requirement(line: str, where: str, platform: Platform) -> Iterator[tuple[st
         parsed = requirement(line)
     except InvalidRequirement:
         raise DoctorError(
-            f"{where}: `{line[:80]}` is not a requirement", "write one per line, such as `torch>=2.6,<2.9`"
+            f"{where}: `{shortened(line, 80)}` is not a requirement", "write one per line, such as `torch>=2.6,<2.9`"
         ) from None
     if parsed.marker is None or marker_holds(parsed.marker, {**platform.markers, "extra": ""}):
         yield normalized(parsed.name), str(parsed.specifier)

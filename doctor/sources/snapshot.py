@@ -12,7 +12,7 @@ from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest, parse, term
 from doctor.model import Fact, Facts
 from doctor.util.reading import read_text
-from doctor.util.redact import NOT_READ, is_secret, tilde, without_credentials
+from doctor.util.redact import NOT_READ, is_secret, shortened, tilde, without_credentials
 from doctor.util.yaml_text import parse_yaml
 
 SCHEMA = 1  # of the file
@@ -106,7 +106,9 @@ def _check_schema(given: Any, origin: str) -> None:
     try:
         schema = int(str(given))
     except ValueError:
-        raise DoctorError(f"facts file `{origin}`: `schema` needs a number, found `{str(given)[:40]}`") from None
+        raise DoctorError(
+            f"facts file `{origin}`: `schema` needs a number, found `{shortened(str(given), 40)}`"
+        ) from None
     if schema > SCHEMA:
         raise DoctorError(
             f"facts file `{origin}` has schema {schema}, and this attn-doctor ({__version__}) reads up to {SCHEMA}",

@@ -9,6 +9,7 @@ from doctor.report import sections
 from doctor.report.bar_chart import bar_chart
 from doctor.report.sections import Answer, Cell, Row, Section, Table
 from doctor.report.style import Style
+from doctor.util.redact import shortened
 
 from .compare_rules import Comparison
 from .failures import Failure
@@ -80,7 +81,7 @@ def _faults(result: SweepResult) -> Iterator[Section]:
         lines = [("error", f"`{item.backend}`: {', '.join(item.kinds)}; seen in {item.seen} of the cases")]
         lines += [("", f"first seen: {short(item.case)}")] if "mask" in item.case else []
         lines += [("", f"smallest case: {short(item.small)}")] if item.small else []
-        lines += [("", f"message: {' '.join(item.reason.split())[:300]}")] if item.reason else []
+        lines += [("", f"message: {shortened(' '.join(item.reason.split()), 300)}")] if item.reason else []
         lines += [("", f"{name}: {text}") for name, text in error_lines(item)]
         lines += [("", item.prediction)] if item.prediction else []
         lines += [("", f"reproduction: {SHOWN_BY[item.shown]}")] if item.script else []
@@ -93,7 +94,8 @@ def _script(item: Failure) -> tuple[str, ...]:
 
 def _devices(result: SweepResult) -> Iterator[Section]:
     lines = [
-        ("error", f"lost during the sweep: {label}: {' '.join(text.split())[:300]}") for label, text in result.vanished
+        ("error", f"lost during the sweep: {label}: {shortened(' '.join(text.split()), 300)}")
+        for label, text in result.vanished
     ]
     lines += [
         ("error", f"GPUs disagree: {' and '.join(item['gpus'])}, {item['difference']}: {short(item['case'])}")

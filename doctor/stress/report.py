@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from doctor.runner.result import KernelOutcome
+from doctor.util.redact import shortened
 
 from .compare_rules import Comparison
 from .failures import Failure
@@ -95,11 +96,11 @@ def as_text(result: SweepResult, comparison: Comparison | None = None) -> str:
     missing = {name: why for name, why in (result.hello.get("backends") or {}).items() if why}
     if missing:
         lines += ["", "unavailable"]
-        lines += [f"  {name}: {' '.join(why.split())[:110]}" for name, why in missing.items()]
+        lines += [f"  {name}: {shortened(' '.join(why.split()), 110)}" for name, why in missing.items()]
     for number, failure in enumerate(result.failures, 1):
         lines += ["", *_failure(number, failure)]
     for label, message in result.vanished:
-        lines += ["", f"lost during the sweep: {label}: {' '.join(message.split())[:300]}"]
+        lines += ["", f"lost during the sweep: {label}: {shortened(' '.join(message.split()), 300)}"]
     for item in result.disagreements[:10]:
         lines += ["", f"GPUs disagree: {' and '.join(item['gpus'])}, {item['difference']}", f"  {short(item['case'])}"]
     if comparison is not None:
@@ -168,7 +169,7 @@ def _failure(number: int, item: Failure) -> list[str]:
     if item.small:
         lines.append(f"  smallest    {short(item.small)}")
     if item.reason:
-        lines.append(f"  message     {' '.join(item.reason.split())[:300]}")
+        lines.append(f"  message     {shortened(' '.join(item.reason.split()), 300)}")
     lines += [f"  {name:<12}{text}" for name, text in error_lines(item)]
     if item.script:
         lines += [f"  reproduction ({SHOWN_BY[item.shown]})", *(f"    {line}" for line in item.script.splitlines())]

@@ -14,6 +14,7 @@ from typing import Any
 from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.runner.result import KernelResult
+from doctor.util.redact import shortened
 
 from .devices import Device, devices_of, disagreements
 from .discovery import SweepOptions, discover, own_functions, selected_backends
@@ -270,7 +271,9 @@ def _require_verdict(result: SweepResult) -> None:
     if not result.records:
         raise NoDiagnosis("no case completed within the budget", "give it more with `--budget SECONDS`")
     became = ", ".join(f"{count} {name}" for name, count in totals.items())
-    raise NoDiagnosis(f"no case could be judged ({became}); reason of the first: {' '.join(why.split())[:200]}")
+    raise NoDiagnosis(
+        f"no case could be judged ({became}); reason of the first: {shortened(' '.join(why.split()), 200)}"
+    )
 
 
 def by_backend(result: SweepResult) -> dict[str, Counter[CaseVerdict]]:

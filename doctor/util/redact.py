@@ -56,6 +56,12 @@ def without_credentials(text: str) -> str:
     return re.sub(_ASSIGNMENT, _assigned, text) if "=" in text else text
 
 
+def shortened(text: str, most: int, end: str = "...") -> str:
+    """Return at most `most` characters; credentials are hidden first, as nobody recognizes one that is cut in half."""
+    text = without_credentials(text)
+    return text if len(text) <= most else text[: most - len(end)] + end
+
+
 def _assigned(match: re.Match[str]) -> str:
     name, between, value = match.groups()
     is_placeholder = name in ("KEY", "TOKEN", "PASSWORD") and value.isupper()  # as in `--set KEY=VALUE`

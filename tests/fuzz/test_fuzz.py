@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 
 import pytest
 
+from . import harness
 from .harness import Case, Outcome, cases, corpus, execute_all, faults_of, kinds
 from .mutate import mutated
 
@@ -20,6 +22,24 @@ def test_mutated_inputs_keep_the_promises() -> None:
         for case, outcome in zip(chosen, execute_all(chosen), strict=True)
         for fault in outcome.faults
     ]
+    assert not bad
+
+
+#: Long enough that a message cuts it before the `@`, by which it is recognized.
+_LONG = b"https://bob:hunter2SECRET" + b"x" * 300 + b"@h.example/x"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted({*corpus(), "metadata"} - {"library", "model", "rule"}))
+def test_a_long_credential_leaves_in_no_output(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_credential(random_: random.Random, data: bytes, others: list[bytes]) -> bytes:
+        words = list(re.finditer(rb"[A-Za-z_][\w-]*", data))
+        word = random_.choice(words)
+        return data[: word.start()] + _LONG + data[word.end() if random_.random() < 0.5 else word.start() :]
+
+    monkeypatch.setattr(harness, "mutated", with_credential)
+    chosen = list(itertools.islice(cases(5, [kind]), 40))
+    bad = {fault: case for case, outcome in zip(chosen, execute_all(chosen), strict=True) for fault in outcome.faults}
     assert not bad
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from doctor.util.redact import is_secret, tilde
+from doctor.util.redact import is_secret, shortened, tilde
+from tests.helpers.paths import ROOT
 
 
 @pytest.mark.parametrize(
@@ -56,3 +59,37 @@ def test_secrets(name: str, value: str) -> None:
 )  # fmt: skip
 def test_ordinary_values(name: str, value: str) -> None:
     assert not is_secret(name, value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("short", "short"),
+        ("x" * 20, "x" * 20),
+        ("x" * 21, "x" * 17 + "..."),
+        ("https://bob:a-long-password-of-his@host/x", "https://…@host/x"),
+        ("a https://token-of-someone@h.example/y", "a https://…@h.exa..."),
+    ],
+)
+def test_credentials_are_hidden_before_a_text_is_cut(text: str, shown: str) -> None:
+    assert shortened(text, 20) == shown
+
+
+def test_messages_are_shortened_by_one_function() -> None:
+    """A slice in the braces of a message could cut a credential, so that it is no longer recognized."""
+    slices = re.compile(r"\[:\d{2,}\]\}")
+    harmless = (
+        "hexdigest()",
+        "_digest(",
+        "target.name",
+        "bits",
+        "text[-40:]",
+        "text[-30:]",
+    )  # the last two cut after it
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted((ROOT / "doctor").rglob("*.py"))
+        for line in path.read_text("utf-8").splitlines()
+        if slices.search(line) and not any(word in line for word in harmless)
+    ]
+    assert not found

@@ -12,6 +12,7 @@ from doctor.errors import DoctorError, fault
 from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index
 from doctor.sources.manifests.formats.requirements import address_entry, project_top, split_marker
 from doctor.sources.manifests.markers import applies
+from doctor.util.redact import shortened
 
 from .changes import ChangeSet, PackageChange
 from .files import SourceFile
@@ -121,7 +122,7 @@ class RequirementsFile:
             wanted = f"`{goal.package}=={goal.version}`" if goal.version else f"`{goal.package}` gone"
             raise fault(
                 self.source.path, line.number,
-                f"`{line.body[:60]}` cannot be edited: it is no plain requirement", f"the fix wants {wanted}",
+                f"`{shortened(line.body, 60)}` cannot be edited: it is no plain requirement", f"the fix wants {wanted}",
             )  # fmt: skip
 
     def _refuse_checkout(self, line: Line, goals: ChangeSet) -> None:

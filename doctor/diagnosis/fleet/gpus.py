@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from doctor.report.fleet_model import GpuFault
+from doctor.util.redact import shortened
 
 from .records import node_name
 
@@ -64,7 +65,7 @@ class GpuResults:
                 for gpu in gpus:
                     counts[gpu, model] += 1
                     text = f"{_words(seen)}, its {len(peers)} peers {_words(usual)}" if certain else "its peer differs"
-                    first.setdefault((gpu, model), (f"{case[:160]}: {text}", certain))
+                    first.setdefault((gpu, model), (f"{shortened(case, 160)}: {text}", certain))
         for (gpu, model), count in counts.most_common(MOST_DIFFERENCES):
             difference, certain = first[gpu, model]
             yield GpuFault(gpu, model, count, difference, certain)

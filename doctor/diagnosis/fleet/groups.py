@@ -27,6 +27,7 @@ from doctor.report.fleet import names, outlier_line
 from doctor.report.fleet_model import EnvironmentGroup, FleetReport, Node, NodeState, Outlier
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.sources.snapshot import parse_facts
+from doctor.util.redact import shortened
 
 from .gpus import GpuResults
 from .records import NodeAnswer, node_name
@@ -74,7 +75,7 @@ class Collection:
         try:
             digest = self._digest(answer)
         except DoctorError as problem:
-            self.problems[answer.node] = (NodeState.FAILED, " ".join(problem.message.split())[:500])
+            self.problems[answer.node] = (NodeState.FAILED, shortened(" ".join(problem.message.split()), 500))
             return
         self.groups[digest].nodes.append(answer.node)
         self.node_group[answer.node] = digest

@@ -21,6 +21,7 @@ from typing import Any
 
 from doctor.errors import DoctorError, reason_of
 from doctor.util.reading import bounded_lines, open_stream
+from doctor.util.redact import shortened, without_credentials
 
 PART = 700  # characters of text in one line
 MOST_PARTS = 1 << 15
@@ -47,7 +48,7 @@ class NodeAnswer:
 
 def node_name(text: object) -> str:
     """Return a name that is safe to print and to write into a page."""
-    name = _NAME.sub("?", str(text).strip())[:MAX_NAME]
+    name = _NAME.sub("?", without_credentials(str(text).strip()))[:MAX_NAME]
     return name or "(no name)"
 
 
@@ -135,7 +136,7 @@ def answer_of(record: Mapping[str, Any]) -> NodeAnswer | None:
     results = record.get("results")
     kept = tuple(item for item in results[:MAX_RESULTS] if isinstance(item, dict)) if isinstance(results, list) else ()
     tool = str(record.get("tool") or "")[:80]
-    problem = " ".join(str(record.get("problem") or "").split())[:500]
+    problem = shortened(" ".join(str(record.get("problem") or "").split()), 500)
     snapshot = record.get("snapshot")
     if isinstance(snapshot, dict):
         return NodeAnswer(name, json.dumps(snapshot, separators=(",", ":")), problem, kept, tool)

@@ -25,6 +25,7 @@ from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import Source, read_source
 from doctor.rulebook.signatures import parse_signatures
 from doctor.util.reading import read_text
+from doctor.util.redact import shortened
 from doctor.util.resources import rules_dir
 from doctor.util.yaml_text import parse_yaml
 
@@ -116,7 +117,7 @@ def run_log_tests(source: Source) -> Iterator[RuleTestResult]:
             shown = any(signature.explains(log) for signature in signatures)
             problem = None
             if shown != (body["expect"] == MATCHES):
-                problem = f"expected {body['expect']} for `{' '.join(log.split())[:120]}`"
+                problem = f"expected {body['expect']} for `{shortened(' '.join(log.split()), 120)}`"
             yield RuleTestResult(f"{source.content['id']}::{name}", source.path, source.line("tests", name), problem)
 
 

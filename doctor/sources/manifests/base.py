@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion
 from doctor.errors import fault
 from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact, TextEnum
+from doctor.util.redact import shortened
 
 #: A single bound of plain numbers: needs no parser to be recognised as a range of versions.
 PLAIN_RANGE = re.compile(r"(?:==|!=|>=|<=|>|<)[0-9]{1,9}(?:\.[0-9]{1,9}){0,6}")
@@ -130,7 +131,7 @@ def checked_version(text: str, file: object, line: int) -> str:
     try:
         parse_version(text)
     except InvalidVersion:
-        raise fault(file, line, f"`{text[:60]}` is not a version") from None
+        raise fault(file, line, f"`{shortened(text, 60)}` is not a version") from None
     return text
 
 

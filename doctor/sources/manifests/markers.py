@@ -11,6 +11,7 @@ from doctor.errors import fault
 from doctor.model import ABSENT, Facts
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import admits, marker_holds, parse_marker
+from doctor.util.redact import shortened
 
 from .base import DeclaredRequirement
 
@@ -49,7 +50,7 @@ def applies(entry: DeclaredRequirement, likely: Sequence[Platform]) -> bool | No
     if entry.marker is None:
         return True
     if _parsed(entry.marker) is None and not entry.locked:  # a lock may use newer variables, such as groups
-        raise fault(entry.file, entry.line, f"`{entry.marker[:80]}` is not a marker")
+        raise fault(entry.file, entry.line, f"`{shortened(entry.marker, 80)}` is not a marker")
     verdicts = {_holds(entry.marker, platform) for platform in likely}
     return verdicts.pop() if len(verdicts) == 1 else None
 

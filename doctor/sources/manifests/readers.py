@@ -10,6 +10,7 @@ from typing import Protocol, cast
 
 from doctor.errors import DoctorError
 from doctor.sources.watch import Watch
+from doctor.util.redact import shortened
 
 from .base import MOST_ENTRIES, Manifest, ManifestKind
 
@@ -73,5 +74,5 @@ def bounded(kind: ManifestKind, path: Path, text: str) -> Iterator[None]:
     except RecursionError:
         raise DoctorError(f"{path}: nested too deeply") from None
     except (ArithmeticError, ValueError) as problem:  # a number, version or name beyond what its type holds
-        reason = " ".join(str(problem).split())[:120]
+        reason = shortened(" ".join(str(problem).split()), 120)
         raise DoctorError(f"{path}: cannot be read as a {kind} file: {reason}") from None

@@ -13,6 +13,7 @@ from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.index import ReleaseIndex, load_index
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import admits, needs_of, specifier
+from doctor.util.redact import shortened
 
 from .base import PLAIN_RANGE, DeclaredRequirement, Manifest
 from .markers import applies, platforms
@@ -137,7 +138,7 @@ def _checked_entry(entry: DeclaredRequirement) -> DeclaredRequirement:
         if entry.version:
             parse_version(entry.version)
     except ValueError:  # InvalidSpecifier, InvalidVersion
-        shown = (entry.range or entry.version or "")[:60]
+        shown = shortened((entry.range or entry.version or ""), 60)
         problem = f"{entry.place}: `{shown}` is not a range of versions"
         return replace(entry, range="", version=None, problem=entry.problem or problem)
     return entry

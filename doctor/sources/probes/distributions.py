@@ -16,6 +16,7 @@ from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import Fact
 from doctor.sources.watch import Watch
 from doctor.util.reading import regular_bytes
+from doctor.util.redact import shortened
 
 from .target import Target
 
@@ -157,7 +158,7 @@ def _from_file(path: str, metadata: str, guess: str, version: str | None = None)
     if not found:
         return _broken(name, path, f"{metadata.rpartition('/')[2]} gives no version")
     if not _is_version(found):
-        return _broken(name, path, f"`{found[:60]}` is not a version")
+        return _broken(name, path, f"`{shortened(found, 60)}` is not a version")
     return Distribution(canonicalize_name(name), found, path)
 
 

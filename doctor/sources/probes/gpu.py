@@ -13,6 +13,7 @@ from doctor.facts.vocabulary import fact
 from doctor.model import Fact
 from doctor.packages.gpus import Table, newest_cuda
 from doctor.sources.watch import Watch
+from doctor.util.redact import shortened
 
 from .target import Target
 
@@ -150,7 +151,7 @@ def visible(devices: list[Device], variable: str | None, order: str | None) -> t
     """
     if variable is None:
         return devices, _SOURCE, None
-    source = f"{_SOURCE} and CUDA_VISIBLE_DEVICES={variable[:80]}"
+    source = f"{_SOURCE} and CUDA_VISIBLE_DEVICES={shortened(variable, 80)}"
     chosen: list[Device] = []
     by_index = False
     for entry in variable.split(","):

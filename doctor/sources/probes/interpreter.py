@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.runner.process_group import ParentDeathPipe
+from doctor.util.redact import shortened
 
 LOGGER = logging.getLogger(__name__)
 TIMEOUT = 20.0
@@ -110,7 +111,7 @@ class InterpreterQuery:
 
 def _no_answer(python: str, status: int, stderr: bytes) -> DoctorError:
     """Return the error for how it ended instead."""
-    last = stderr.decode("utf-8", "replace").strip().rpartition("\n")[2].strip()[:200]
+    last = shortened(stderr.decode("utf-8", "replace").strip().rpartition("\n")[2].strip(), 200)
     if status < 0:
         try:
             name = signal.Signals(-status).name

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
+from doctor.util.redact import shortened
 
 from .interpreter import InterpreterQuery
 from .target import OLDEST, Target, TargetKind, tree_target
@@ -134,7 +135,9 @@ def _of_interpreter(query: InterpreterQuery) -> Target:
     finally:
         query.close()
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}", answer.version):
-        raise DoctorError(f"`{python}` says that it is Python `{answer.version[:40]}`, which is no release of Python")
+        raise DoctorError(
+            f"`{python}` says that it is Python `{shortened(answer.version, 40)}`, which is no release of Python"
+        )
     version = tuple(int(part) for part in answer.version.split("."))
     if version < OLDEST:
         raise DoctorError(f"`{python}` is Python {answer.version}: needs 3.8 or newer")

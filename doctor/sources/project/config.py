@@ -16,6 +16,7 @@ from doctor.facts.vocabulary import nearest
 from doctor.model import SEVERITIES, Facts
 from doctor.sources.workload.files import workload_facts
 from doctor.util.reading import MAX_BYTES, TRUST_HINT, contained, is_trusted, project_top, regular_bytes
+from doctor.util.redact import shortened
 from doctor.util.toml_text import parse_toml
 
 SECTION = "tool.attn-doctor"
@@ -166,7 +167,7 @@ def _folders(page: _Section, section: Mapping[str, Any]) -> tuple[str, ...]:
     folders = tuple(page.relative(item, "rules") for item in rules)
     for folder in folders:
         if not os.path.isdir(folder):  # noqa: PTH112 - does not raise for what cannot be a name
-            raise page.fault(f"rules folder `{folder[:200]}` does not exist", "rules")
+            raise page.fault(f"rules folder `{shortened(folder, 200)}` does not exist", "rules")
     return folders
 
 
@@ -300,7 +301,7 @@ class _Section:
             bare = re.sub(r"\[[^\[\]]*\]$", "", name)
             top = project_top(self._path.parent) or self._path.parent
             if not all(contained(self._path.parent / text, top) for text in (name, bare)):
-                raise self.fault(f"`{name[:80]}` is outside the project", key, table, TRUST_HINT)
+                raise self.fault(f"`{shortened(name, 80)}` is outside the project", key, table, TRUST_HINT)
         found = _relative(path)
         self.places.setdefault(found, self.at(key, table))
         return found

@@ -12,6 +12,7 @@ from doctor.facts.kinds import INTEGER, WINDOW
 from doctor.facts.vocabulary import TERMS, nearest, parse, term
 from doctor.model import ABSENT, Fact, Facts
 from doctor.util.reading import read_text
+from doctor.util.redact import shortened
 from doctor.util.yaml_text import parse_yaml
 
 PREFIX = "workload."
@@ -223,4 +224,4 @@ def _kind(value: Any) -> str:
 
 def _short(value: Any) -> str:
     text = str(value) if not isinstance(value, int) or abs(value) < 1 << 200 else "a very large number"
-    return text if len(text) <= 60 else text[:57] + "..."
+    return shortened(text, 60)

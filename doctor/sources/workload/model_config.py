@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from doctor.errors import DoctorError
 from doctor.util.reading import read_text
+from doctor.util.redact import shortened
 
 from .files import LARGEST, one_line
 
@@ -199,4 +200,4 @@ def _shown(value: Any) -> str:
     if isinstance(value, int) and abs(value) > 1 << 200:
         return "a very large number"
     text = f'"{value}"' if isinstance(value, str) else str(value)
-    return f"`{text if len(text) <= 60 else text[:57] + '...'}`"
+    return f"`{shortened(text, 60)}`"

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from doctor.errors import DoctorError
+from doctor.util.redact import shortened
 
 NAME = "attn-doctor-fleet"
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -30,9 +31,9 @@ class PodOptions:
 def manifest(options: PodOptions) -> str:
     """Return the manifest as YAML, with the commands to use it as comments; DoctorError for names that cannot be."""
     if not _IMAGE.fullmatch(options.image):
-        raise DoctorError(f"`--image {options.image[:80]}` is not the name of an image")
+        raise DoctorError(f"`--image {shortened(options.image, 80)}` is not the name of an image")
     if not _NAMESPACE.fullmatch(options.namespace):
-        raise DoctorError(f"`--namespace {options.namespace[:80]}` is not a name of Kubernetes")
+        raise DoctorError(f"`--namespace {shortened(options.namespace, 80)}` is not a name of Kubernetes")
     probe = ["attn-doctor", "fleet", "probe", "--python", options.python, *(["--run"] if options.run else [])]
     container: dict[str, Any] = {
         "name": "probe",

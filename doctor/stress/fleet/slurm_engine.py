@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.runner.process_group import end_requested
 from doctor.util.own_process import own_command
+from doctor.util.redact import shortened
 
 MAX_LINE = 1 << 20
 MOST_ERRORS = 400  # lines of srun that are kept
@@ -48,7 +49,7 @@ def allocation() -> Allocation:
     )
     nodes = tuple(done.stdout.split())
     if done.returncode or not nodes:
-        raise NoDiagnosis(f"`scontrol show hostnames` failed: {' '.join(done.stderr.split())[:200]}")
+        raise NoDiagnosis(f"`scontrol show hostnames` failed: {shortened(' '.join(done.stderr.split()), 200)}")
     return Allocation(job, nodes)
 
 

@@ -16,6 +16,7 @@ from doctor.model import ABSENT, Fact
 from doctor.packages.requirements import specifier
 from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, Manifest, pin_of
 from doctor.sources.watch import Watch
+from doctor.util.redact import shortened
 from doctor.util.yaml_text import parse_yaml
 
 from .requirements import Reader, logical_lines
@@ -80,7 +81,7 @@ def _entries(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[
         if name not in (*_CUDA, "python", "cudnn", "pip"):
             raw = rows[line - 1].rstrip("\r")
             if ranges and not _is_range(ranges):
-                problem = f"`{ranges[:60]}` is a version of conda, not one of PEP 440"
+                problem = f"`{shortened(ranges, 60)}` is a version of conda, not one of PEP 440"
                 yield DeclaredRequirement(own, str(path), line, raw=raw, problem=problem)
                 continue
             yield DeclaredRequirement(own, str(path), line, ranges, pin_of(ranges, path, line), raw=raw)
@@ -89,7 +90,9 @@ def _entries(path: Path, found: dict[str, tuple[str, int, str]], rows: Sequence[
 def _pip(item: dict[str, Any], path: Path, line: int, lines: Any, index: int, rows: list[str], reader: Reader) -> None:
     for key, listed in item.items():
         if key != "pip" or not isinstance(listed, list):
-            raise fault(path, line, f"unexpected `{key[:40]}` in `dependencies`", "only `pip:` with a list is allowed")
+            raise fault(
+                path, line, f"unexpected `{shortened(key, 40)}` in `dependencies`", "only `pip:` with a list is allowed"
+            )
         for number, text in enumerate(listed):
             here = lines.get(("dependencies", str(index), "pip", str(number)), line)
             if not isinstance(text, str):
@@ -103,7 +106,7 @@ def _spec(item: Any, path: Path, line: int) -> tuple[str, str, str]:
     text = item.partition("#")[0].strip().rpartition("::")[2] if isinstance(item, str) else ""
     match = _SPEC.fullmatch(text)
     if match is None:
-        raise fault(path, line, f"`{str(item)[:60]}` is not a package specification")
+        raise fault(path, line, f"`{shortened(str(item), 60)}` is not a package specification")
     rest = re.sub(r"\s*([=<>!~,|]+)\s*", r"\1", match["rest"])
     version, _, build = rest.partition(" ")
     three = re.fullmatch(r"(={0,2}[^=<>!~,|]+)=([^=]+)", version)
@@ -124,7 +127,7 @@ def specification(version: str, path: Path, line: int) -> str:
     for part in version.split(","):
         match = _OPERATORS.fullmatch(part.strip())
         if match is None:
-            raise fault(path, line, f"`{version[:60]}` is not a version range")
+            raise fault(path, line, f"`{shortened(version, 60)}` is not a version range")
         operator, bound = match[1] or "==", match[2]
         if operator == "=" and not bound.endswith("*"):
             bound = bound if bound.count(".") > 1 else f"{bound}.*"  # `=2.4` is any 2.4, `=2.4.0` is that release

@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 from doctor.errors import fault
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest, checked_version
 from doctor.sources.watch import Watch
+from doctor.util.redact import shortened
 
 from .conda import locked_packages
 from .yaml_lock import machine_of, read_lock_yaml
@@ -87,7 +88,7 @@ def _explicit(path: Path, text: str) -> Manifest:
             continue
         match = ADDRESS.fullmatch(line)
         if match is None:
-            raise fault(path, number, f"`{line[:60]}` is not the address of a conda package")
+            raise fault(path, number, f"`{shortened(line, 60)}` is not the address of a conda package")
         found.append((match["name"].lower(), match["version"], match["build"], number))
     if not found:
         raise fault(path, None, "it locks no package")

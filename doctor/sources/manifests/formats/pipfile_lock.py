@@ -14,6 +14,7 @@ from doctor.errors import fault
 from doctor.model import Fact
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, pin_of
 from doctor.sources.watch import Watch
+from doctor.util.redact import shortened
 
 from .requirements import Reader
 
@@ -34,7 +35,7 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
     for name, table in listed.items():
         line = lines.of(name)
         if not isinstance(table, dict):
-            raise fault(path, line, f"`{name[:40]}` needs a mapping")
+            raise fault(path, line, f"`{shortened(name, 40)}` needs a mapping")
         entry = _entry(path, name, table, line, lines.raw(line), notes)
         if entry is None:
             continue
@@ -53,7 +54,7 @@ def _load(path: Path, text: str) -> dict[str, Any]:
         if len(built) < len(pairs):
             seen: set[str] = set()
             twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-            raise fault(path, None, f"`{twice[:60]}` is given twice")
+            raise fault(path, None, f"`{shortened(twice, 60)}` is given twice")
         return built
 
     try:
@@ -81,14 +82,14 @@ def _entry(
             reader.line(f"{name} @ {address}", path, line, raw)
             notes += reader.notes
             return reader.entries[0] if reader.entries else None
-        problem = f"`{name[:40]}` has no version and no source that gives one"
+        problem = f"`{shortened(name, 40)}` has no version and no source that gives one"
         return DeclaredRequirement(
             canonicalize_name(name), str(path), line, marker=marker, raw=raw, locked=True, problem=problem
         )
     if not isinstance(version, str):
-        raise fault(path, line, f"the version of `{name[:40]}` needs to be text")
+        raise fault(path, line, f"the version of `{shortened(name, 40)}` needs to be text")
     if version.strip() == "*":
-        problem = f"`{name[:40]}` is locked without a version"
+        problem = f"`{shortened(name, 40)}` is locked without a version"
         return DeclaredRequirement(
             canonicalize_name(name), str(path), line, marker=marker, raw=raw, locked=True, problem=problem
         )
@@ -123,7 +124,7 @@ class _Lines:
 
     def raw(self, line: int) -> str:
         row = self.rows[line - 1].strip()
-        return row if len(row) <= 200 else row[:197] + "..."
+        return shortened(row, 200)
 
 
 def _versions(rows: list[str]) -> Iterator[tuple[str, int]]:

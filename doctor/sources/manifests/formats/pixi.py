@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from doctor.errors import fault
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest, checked_version
 from doctor.sources.watch import Watch
+from doctor.util.redact import shortened
 from doctor.util.yaml_text import Lines
 
 from .conda import locked_packages
@@ -96,7 +97,7 @@ def _pypi(path: Path, address: str, table: dict[str, Any], line: int, rows: list
         version = match["version"]  # only the address has the label of the build
     version = version or (match["version"] if match else None)
     if not isinstance(name, str):
-        raise fault(path, line, f"`{address[:60]}` does not name its package")
+        raise fault(path, line, f"`{shortened(address, 60)}` does not name its package")
     raw = rows[line - 1].strip()
     problem = None if version else f"{path}:{line} gives no version"
     own = checked_version(str(version), path, line) if version else None

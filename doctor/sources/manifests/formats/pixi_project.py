@@ -10,6 +10,7 @@ from doctor.errors import fault
 from doctor.model import Fact
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, without_conflicts
 from doctor.sources.watch import Watch
+from doctor.util.redact import shortened
 from doctor.util.toml_text import Places, load_toml
 
 from .conda import packages, specification
@@ -70,10 +71,10 @@ def _feature(
             line = places.key(_below(where, "dependencies"), name)
             given = {"version": value} if isinstance(value, str) else value
             if not isinstance(given, dict):
-                raise fault(path, line, f"`{name[:40]}` needs a version range or a table")
+                raise fault(path, line, f"`{shortened(name, 40)}` needs a version range or a table")
             version, build = given.get("version", "*"), given.get("build", "")
             if not isinstance(version, str) or not isinstance(build, str):
-                raise fault(path, line, f"the version of `{name[:40]}` needs to be text")
+                raise fault(path, line, f"the version of `{shortened(name, 40)}` needs to be text")
             found[name.lower()] = (specification(version, path, line), line, build)
         entries += dependencies(path, table.get("pypi-dependencies"), _below(where, "pypi-dependencies"), places, notes)
     manifest = packages(path, found, places.rows)

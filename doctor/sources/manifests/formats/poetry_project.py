@@ -15,6 +15,7 @@ from doctor.model import Fact
 from doctor.packages.requirements import specifier
 from doctor.sources.manifests.base import PLAIN_RANGE, DeclaredRequirement, cuda_of_index, pin_of
 from doctor.sources.manifests.version_ranges import any_of
+from doctor.util.redact import shortened
 from doctor.util.toml_text import Places
 
 from .requirements import Reader
@@ -44,7 +45,7 @@ def _entry(
 ) -> DeclaredRequirement | None:
     table = {"version": value} if isinstance(value, str) else value
     if not isinstance(table, dict):
-        raise fault(path, line, f"`{name[:40]}` needs a version range or a table")
+        raise fault(path, line, f"`{shortened(name, 40)}` needs a version range or a table")
     if table.get("optional") is True:
         return None
     marker = _marker(table)
@@ -63,11 +64,11 @@ def _entry(
         )
     version = table.get("version", "*")
     if not isinstance(version, str):
-        raise fault(path, line, f"the version of `{name[:40]}` needs to be text")
+        raise fault(path, line, f"the version of `{shortened(name, 40)}` needs to be text")
     several = [pep440(part) for part in re.split(r"\|\|?", version)]
     ranges = several[0] if len(several) == 1 else None if None in several else _any(name, several)
     if ranges is None:
-        raise fault(path, line, f"`{version[:60]}` is not a version range")
+        raise fault(path, line, f"`{shortened(version, 60)}` is not a version range")
     return DeclaredRequirement(
         canonicalize_name(name), str(path), line, ranges, pin_of(ranges, path, line), extras, marker, raw
     )

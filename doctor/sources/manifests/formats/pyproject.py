@@ -20,6 +20,7 @@ from doctor.model import Fact
 from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, without_conflicts
 from doctor.sources.watch import Watch
 from doctor.util.reading import read_text
+from doctor.util.redact import shortened
 from doctor.util.toml_text import Places, load_toml
 
 from . import pixi_project, poetry_project, uv_project
@@ -157,7 +158,7 @@ class _Project:
         """Yield the extras of a requirement that names its own project: `foo[gpu]` in foo."""
         for name in map(canonicalize_name, entry.extras):
             if name not in self.extras:
-                self.notes.append(f"{entry.place}: the project has no extra `{name[:40]}`")
+                self.notes.append(f"{entry.place}: the project has no extra `{shortened(name, 40)}`")
             elif name not in behind:
                 self.included.add(name)
                 for other in self._extra(name, (*behind, name)):
@@ -182,14 +183,14 @@ class _Project:
                     ring = " -> ".join((*behind, name, other))
                     raise fault(self.path, line, f"the groups include each other: {ring}")
                 if other not in self.groups:
-                    raise fault(self.path, line, f"unknown group `{included[:40]}`")
+                    raise fault(self.path, line, f"unknown group `{shortened(included, 40)}`")
                 self.included.add(other)
                 yield from self._group(other, (*behind, name))
             else:
                 raise fault(
                     self.path,
                     line,
-                    f"`{str(item)[:60]}` is not a requirement",
+                    f"`{shortened(str(item), 60)}` is not a requirement",
                     "allowed are requirements and `{include-group = …}`",
                 )
 
@@ -205,12 +206,12 @@ class _Project:
 
     def _requirement(self, text: str, line: int, behind: tuple[str, ...] = ()) -> Iterator[DeclaredRequirement]:
         if not text.strip() or text.lstrip().startswith("-"):
-            raise fault(self.path, line, f"`{text[:60]}` is not a requirement")
+            raise fault(self.path, line, f"`{shortened(text, 60)}` is not a requirement")
         reader = Reader(self.folder)
         reader.line(text.strip(), self.path, line, self.places.raw(line))
         self.notes += reader.notes
         if not reader.entries:
-            raise fault(self.path, line, f"`{text[:60]}` is not a requirement")
+            raise fault(self.path, line, f"`{shortened(text, 60)}` is not a requirement")
         entry = reader.entries[0]
         if entry.name == self.name:
             yield from self._own_extras(entry, behind)
@@ -237,7 +238,7 @@ class _Project:
         for name in names:
             target = self.path.parent / name
             if not _within(target, project_top(self.path)):
-                raise fault(self.path, line, f"`{name[:60]}` is outside the project")
+                raise fault(self.path, line, f"`{shortened(name, 60)}` is outside the project")
             try:
                 text = read_text(target, "included file", MAX_BYTES)
             except DoctorError as problem:

@@ -18,6 +18,7 @@ from doctor.packages.requirements import parse_requirement
 from doctor.sources.manifests.base import MAX_BYTES, MOST_ENTRIES, DeclaredRequirement, Manifest, cuda_of_index, pin_of
 from doctor.sources.watch import Watch
 from doctor.util.reading import read_text
+from doctor.util.redact import shortened
 
 MAX_FILES = 200
 _OPTION = re.compile(r"(--?[A-Za-z][A-Za-z-]*)(?:\s*=\s*|\s+|(?<=^-[a-z]))?(.*)", re.DOTALL)
@@ -269,5 +270,4 @@ def project_top(path: Path) -> Path:
 
 def _safe(text: str) -> str:
     """Return the text short and without the password of an address."""
-    shown = re.sub(r"(://)[^/@\s]+@", r"\1…@", " ".join(text.split()))
-    return shown if len(shown) <= 80 else shown[:77] + "..."
+    return shortened(re.sub(r"(://)[^/@\s]+@", r"\1…@", " ".join(text.split())), 80)

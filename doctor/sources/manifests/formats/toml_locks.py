@@ -15,6 +15,7 @@ from doctor.model import Fact
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest, checked_version, cuda_of_index
 from doctor.sources.manifests.formats.uv_conflicts import ChosenExtras, chosen_extras
 from doctor.sources.watch import Watch
+from doctor.util.redact import shortened
 from doctor.util.toml_text import Tables, load_toml, tables, text_at
 
 Table = dict[str, Any]
@@ -59,7 +60,7 @@ def read_pylock(path: Path, text: str, watch: Watch) -> Manifest:
     content = load_toml(path, text)
     version = content.get("lock-version")
     if not isinstance(version, str) or version.partition(".")[0] != "1":
-        raise fault(path, None, f"`lock-version` needs 1.x, found `{str(version)[:20]}`")
+        raise fault(path, None, f"`lock-version` needs 1.x, found `{shortened(str(version), 20)}`")
     spelling = _Format("packages", lambda table: table.get("index"))
     return _read_lock(path, text, content, spelling, _text(content.get("requires-python")) or "")
 

@@ -15,6 +15,7 @@ from doctor.model import Fact
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import marker_holds, parse_marker
 from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index
+from doctor.util.redact import shortened
 from doctor.util.toml_text import Places
 
 from .requirements import Reader
@@ -54,7 +55,7 @@ def applied(
         tables = [table for table in (given if isinstance(given, list) else [given]) if isinstance(table, dict)]
         chosen = [table for table in tables if _counts(table, taken)]
         if not tables:
-            raise fault(path, line, f"the source of `{name[:40]}` needs a table")
+            raise fault(path, line, f"the source of `{shortened(name, 40)}` needs a table")
         urls = {
             str(table["index"]): indexes.get(str(table["index"]), str(table["index"]))
             for table in chosen
@@ -153,6 +154,6 @@ def _requirements(path: Path, uv: Table, key: str, places: Places) -> Iterator[D
     for item in items or ():
         line = places.text(item, line)
         if not item.strip() or item.lstrip().startswith("-"):
-            raise fault(path, line, f"`{item[:60]}` is not a requirement")
+            raise fault(path, line, f"`{shortened(item, 60)}` is not a requirement")
         reader.line(item.strip(), path, line, places.raw(line))
     yield from reader.entries

@@ -11,6 +11,7 @@ from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import ABSENT, Fact
 from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.sources.watch import Images
+from doctor.util.redact import shortened
 
 #: `nvcr.io/nvidia/pytorch:24.10-py3`, also as enroot writes it: `nvcr.io#nvidia/pytorch:24.10-py3`.
 _REFERENCE = re.compile(
@@ -76,7 +77,7 @@ def image(reference: str, images: Images, file: str, number: int, raw: str = "")
     line = _Line(file, number, raw)
     match = _REFERENCE.fullmatch(reference)
     if match is None:
-        return Image(notes=(f"{line.place}: unknown content of the image `{reference[:60]}`",))
+        return Image(notes=(f"{line.place}: unknown content of the image `{shortened(reference, 60)}`",))
     name = _MIRRORS.sub("", match["name"].replace("#", "/"))
     name, tag = re.sub(r"^library/", "", name), match["tag"] or ""
     rows = images.get(name, {})
@@ -102,9 +103,9 @@ def image(reference: str, images: Images, file: str, number: int, raw: str = "")
     if rows:
         return _from_table(f"{name}:{tag or 'latest'}", None, line)
     if name.startswith("rocm/"):
-        problem = f"the image `{reference[:60]}` is for AMD GPUs"
+        problem = f"the image `{shortened(reference, 60)}` is for AMD GPUs"
         return Image((line.entry("torch", problem=problem),), notes=(f"{line.place}: {problem}",))
-    return Image(notes=(f"{line.place}: unknown content of the image `{reference[:60]}`",))
+    return Image(notes=(f"{line.place}: unknown content of the image `{shortened(reference, 60)}`",))
 
 
 def _pytorch(tag: str, line: _Line) -> Image:

@@ -13,6 +13,7 @@ from doctor.errors import fault
 from doctor.model import Fact
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest
 from doctor.sources.watch import Watch
+from doctor.util.redact import shortened
 
 from .instructions import HEREDOC, Instruction, arguments, exec_form, flat, instructions, pairs
 from .interpreter import Script
@@ -97,7 +98,7 @@ class _Stages:
             found = self._earlier(name, last)
             if found is None:
                 known = ", ".join(stage.name for stage in self.stages if stage.name) or "none"
-                raise fault(self.path, None, f"it has no stage `{name[:40]}`", f"it has: {known}")
+                raise fault(self.path, None, f"it has no stage `{shortened(name, 40)}`", f"it has: {known}")
             return found
         full = (number for number in range(last - 1, -1, -1) if self._root(number) != "scratch")
         return next(full, last - 1)
@@ -154,7 +155,7 @@ class _Stages:
         else:
             script = Script(self.path, self.text, self.watch)
             if UNKNOWN in stage.base:
-                shown = stage.base.replace(UNKNOWN, "…")[:60]
+                shown = shortened(stage.base.replace(UNKNOWN, "…"), 60)
                 script.installs.notes.append(
                     f"{self.path}:{stage.line}: unknown content of the image `{shown}`: only the build knows its name"
                 )

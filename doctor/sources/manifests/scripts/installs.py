@@ -17,6 +17,7 @@ from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.formats.requirements import Reader
 from doctor.sources.manifests.source_builds import displaced
 from doctor.sources.watch import Watch
+from doctor.util.redact import shortened
 
 from .shell import UNKNOWN
 
@@ -182,11 +183,13 @@ class Installs:
             known = word.partition(UNKNOWN)[0]
             name = _NAME.match(known) if re.search(r"[\[=<>!~;@ ]", known) else None
             if name is None:
-                shown = word.replace(UNKNOWN, "…")[:60]
+                shown = shortened(word.replace(UNKNOWN, "…"), 60)
                 self.notes.append(f"{self.path}:{line}: `{shown}` was not read: only the build knows its value")
                 self._doubt_removals(shown, line)
                 return
-            problem = f"`{word.replace(UNKNOWN, '…')[:60]}` in {self.path}:{line} depends on a value of the build"
+            problem = (
+                f"`{shortened(word.replace(UNKNOWN, '…'), 60)}` in {self.path}:{line} depends on a value of the build"
+            )
             reader.entries.append(
                 DeclaredRequirement(
                     canonicalize_name(name[0]), str(self.path), line, raw=self.raw(line), problem=problem
@@ -202,7 +205,7 @@ class Installs:
         except DoctorError as problem:
             if name is None or "://" in word:
                 self.notes.append(f"{problem.message}: skipped")
-                self._doubt_removals(word[:60], line)
+                self._doubt_removals(shortened(word, 60), line)
                 return
             why = problem.message.removeprefix(f"{self.path}:{line}: ")
             reader.entries.append(
@@ -219,8 +222,10 @@ class Installs:
         """Install the requirements of the project in a folder: `pip install .`."""
         found = self.find("pyproject.toml") if folder.rstrip("/") in (".", "", "/workspace", "/app", "/src") else None
         if found is None:
-            self.notes.append(f"{self.path}:{line}: the requirements of the project in `{folder[:60]}` were not read")
-            self._doubt_removals(folder[:60], line)
+            self.notes.append(
+                f"{self.path}:{line}: the requirements of the project in `{shortened(folder, 60)}` were not read"
+            )
+            self._doubt_removals(shortened(folder, 60), line)
             return
 
         try:
@@ -236,7 +241,7 @@ class Installs:
         """Read the file of `-r` or `-c`."""
         found = None if UNKNOWN in name or "://" in name else self.find(name)
         if found is None:
-            shown = name.replace(UNKNOWN, "…")[:60]
+            shown = shortened(name.replace(UNKNOWN, "…"), 60)
             self.notes.append(f"{self.path}:{line}: `{shown}` is not in the project and was not read")
             return
         path, text = found

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from doctor.errors import fault
+from doctor.util.redact import shortened
 
 from .shell import UNKNOWN, commands, substituted
 
@@ -64,7 +65,7 @@ def instructions(path: Path, text: str) -> Iterator[Instruction]:
         match = _INSTRUCTION.fullmatch(whole)
         name = match["name"].upper() if match else ""
         if match is None or name not in _NAMES:
-            shown = whole.split()[0][:30] if whole.split() else ""
+            shown = shortened(whole.split()[0], 30) if whole.split() else ""
             raise fault(path, first + 1, f"unknown instruction `{shown}`")
         heredocs = []
         if name in ("RUN", "COPY", "ADD"):

@@ -15,6 +15,7 @@ from doctor.sources.manifests.formats.requirements import project_top
 from doctor.sources.manifests.readers import reader_of
 from doctor.sources.watch import Watch
 from doctor.util.reading import read_text
+from doctor.util.redact import shortened
 
 from .base_images import image
 from .installs import Installs, LineWord
@@ -190,7 +191,7 @@ class Script:
         for line, text in words[1:]:
             if match := _MODULE.search(text):
                 self.installs.notes.append(
-                    f"{self.path}:{line}: the module `{text[:60]}` may bring {match[1]} {match[2]}; "
+                    f"{self.path}:{line}: the module `{shortened(text, 60)}` may bring {match[1]} {match[2]}; "
                     "a torch from a wheel brings its own CUDA, cuDNN and NCCL"
                 )
 
@@ -248,7 +249,7 @@ class Script:
             named = next((texts[at + 1] for at, text in enumerate(texts[:-1]) if text in ("-f", "--file")), "")
             found = self.find(named) if named else None
             if found is None:
-                self.installs.notes.append(f"{self.path}:{words[0][0]}: `{named[:60]}` is not in the project")
+                self.installs.notes.append(f"{self.path}:{words[0][0]}: `{shortened(named, 60)}` is not in the project")
                 return True
             try:
                 self.installs.add_manifest(read(*found, self.watch), certain=certain)
@@ -264,7 +265,8 @@ class Script:
                 skip = not skip and text in ("-c", "--channel", "-n", "--name", "-p", "--prefix", "--solver")
             elif UNKNOWN in text:
                 self.installs.notes.append(
-                    f"{self.path}:{line}: `{text.replace(UNKNOWN, '…')[:60]}` was not read (its value is unknown)"
+                    f"{self.path}:{line}: `{shortened(text.replace(UNKNOWN, '…'), 60)}` was not read "
+                    "(its value is unknown)"
                 )
             else:
                 packages.append((line, text))

@@ -10,6 +10,7 @@ from doctor.model import Fact
 from doctor.packages.gpus import gpu_facts
 from doctor.sources.manifests.base import Manifest
 from doctor.sources.watch import Watch
+from doctor.util.redact import shortened
 
 from .interpreter import Script
 
@@ -63,7 +64,7 @@ def _directives(script: Script, text: str) -> list[Fact]:
 def _gpus(script: Script, requested: _Requested) -> list[Fact]:
     known = {name: facts for name in requested if (facts := _gpu(name, script.watch))}
     for name in requested.keys() - known.keys():
-        script.installs.notes.append(f"{script.path}:{requested[name][0]}: unknown GPU `{name[:40]}`")
+        script.installs.notes.append(f"{script.path}:{requested[name][0]}: unknown GPU `{shortened(name, 40)}`")
     if len({facts[0].value for facts in known.values()}) > 1:
         names = ", ".join(f"{name} (line {requested[name][0]})" for name in known)
         script.installs.notes.append(f"{script.path}: several GPUs are possible: {names}; choose one with `--gpu`")
