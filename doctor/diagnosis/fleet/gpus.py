@@ -32,7 +32,7 @@ class GpuResults:
     def add(self, node: str, environment: str, results: Sequence[Mapping[str, Any]]) -> None:
         """Take over the results of one node; what has another form is left out."""
         for item in results:
-            gpu, model, case, verdict = (str(item.get(name) or "")[:200] for name in FIELDS[:4])
+            gpu, model, case, verdict = (shortened(str(item.get(name) or ""), 200, "") for name in FIELDS[:4])
             if not case or verdict not in self._worst:
                 continue
             name = f"{node}/{node_name(gpu)}"
