@@ -60,7 +60,7 @@ async def _session(
 
 
 def session(folder: Path, calls: list[tuple[str, dict[str, Any]]], *options: str) -> tuple[dict[str, Any], list[Any]]:
-    return asyncio.run(asyncio.wait_for(_session(folder, calls, *options), 120))
+    return asyncio.run(asyncio.wait_for(_session(folder, calls, *options), 900))
 
 
 def is_error(answer: Any) -> bool:
