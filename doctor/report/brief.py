@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from doctor.model import ChangeKind, Evidence, Finding, Fix, Prediction, Report, Severity
+from collections.abc import Sequence
+
+from doctor.model import ChangeKind, Evidence, Fact, Finding, Fix, Prediction, Report, Severity
 
 from .cases import MOST_MESSAGES, messages, readings, where
 from .fix_text import alternative_lines, fix_lines
@@ -123,10 +125,7 @@ def _finding(page: Page, finding: Finding, report: Report, *, titled: bool) -> N
     """Write the cause with the evidence that decides; without its title where the verdict line is the same."""
     if titled or finding.severity == Severity.NOTE:
         page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity, hang=2)
-    if finding.cases:
-        in_cases(page, finding, report)
-    elif finding.message != finding.summary:
-        page.say(finding.message, indent=2, hang=2)
+    cause(page, finding, report)
     if not report.cases:  # the rows of a matrix differ; `-v` has the evidence of each
         decisive = [item for item in finding.evidence if needed(item) and not _repeated(item, finding.message)]
         for evidence in decisive[:_MOST_EVIDENCE]:
@@ -136,8 +135,12 @@ def _finding(page: Page, finding: Finding, report: Report, *, titled: bool) -> N
         _own_fix(page, finding, report)
 
 
-def in_cases(page: Page, finding: Finding, report: Report, more: str = "") -> None:
-    """Write in which cases a finding is, and what it says there; `more` follows the count of messages left out."""
+def cause(page: Page, finding: Finding, report: Report | None, more: str = "") -> None:
+    """Write what a finding says, and in which cases; `more` follows the count of messages left out."""
+    if report is None or not finding.cases:
+        if finding.message != finding.summary:
+            page.say(finding.message, indent=2, hang=2)
+        return
     page.say(where(report, finding.cases), lead="in:", look="label", indent=2, hang=6)
     texts = messages(report, finding)
     for text, numbers in texts[:MOST_MESSAGES]:
@@ -154,12 +157,17 @@ def _repeated(evidence: Evidence, message: str) -> bool:
 
 
 def _evidence(report: Report, finding: Finding, evidence: Evidence) -> str:
-    values = [fact.value for fact, _ in readings(report, finding, evidence)]
-    found = ", ".join(shown(value, evidence.key) for value in values)
     place = evidence.fact.source
     key = evidence.key.removeprefix("workload.")
     where_from = f"  ({place.removesuffix(f': {key}')})" if ":" in place and not evidence.fact.assumed else ""
-    return f"{key}: found {found}, needs {needed(evidence)}{where_from}"
+    return comparison(key, evidence, [fact for fact, _ in readings(report, finding, evidence)]) + where_from
+
+
+def comparison(key: str, evidence: Evidence, found: Sequence[Fact]) -> str:
+    """Return `cudnn.version: found 9.1.0, needs >=9.3`."""
+    values = ", ".join(shown(fact.value, fact.key) for fact in found)
+    needs = f", needs {wanted}" if (wanted := needed(evidence)) else ""
+    return f"{key}: found {values}{needs}"
 
 
 def attention_line(page: Page, prediction: Prediction, explained: frozenset[str]) -> None:

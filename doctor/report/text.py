@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from doctor.model import ApiUse, ChangeKind, Evidence, Finding, Fix, Report, Severity
 
-from .brief import brief, closing_line, headline, in_cases, numbered_fixes
+from .brief import brief, cause, closing_line, comparison, headline, numbered_fixes
 from .cases import readings
 from .fix_text import alternative_lines, no_pin_lead
 from .page import Page
 from .proof import proof_lines
 from .runs import confirmation_lines, run_lines, timing_line
 from .style import Style
-from .summary import job_line, machine_line, needed, shown, stack_line, why_not
+from .summary import job_line, machine_line, shown, stack_line, why_not
 from .tables import backend_lines, backend_table, case_table
 from .undetermined import count, lines, relevant
 
@@ -123,10 +123,7 @@ def details_text(report: Report, finding: Finding) -> str:
 
 def _finding(page: Page, finding: Finding, report: Report | None = None) -> None:
     page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity)
-    if report is not None and finding.cases:
-        in_cases(page, finding, report, " (`--format json` lists them all)")
-    elif finding.message != finding.summary:
-        page.say(finding.message, indent=2, hang=2)
+    cause(page, finding, report, " (`--format json` lists them all)")
     _details(page, finding, report)
 
 
@@ -134,12 +131,9 @@ def _details(page: Page, finding: Finding, report: Report | None) -> None:
     """Write what was found where, why it matters, and the fixes."""
     for evidence in finding.evidence:
         found = readings(report, finding, evidence) if report is not None else []
-        if len(found) < 2:
-            page.say(_evidence(evidence), indent=4, hang=6)
-        else:
-            values = ", ".join(shown(fact.value, fact.key) for fact, _ in found)
-            needs = f", needs {wanted}" if (wanted := needed(evidence)) else ""
-            page.say(f"{evidence.key}: found {values}{needs}, different per case", indent=4, hang=6)
+        differ = len(found) > 1
+        text = comparison(evidence.key, evidence, [fact for fact, _ in found] if differ else [evidence.fact])
+        page.say(f"{text}, {'different per case' if differ else _origin(evidence)}", indent=4, hang=6)
     for use in finding.uses[:_MOST_USES]:
         page.say(use_text(use), lead="at:", look="label", indent=2, hang=6)
     if len(finding.uses) > _MOST_USES:
@@ -172,12 +166,9 @@ def use_text(use: ApiUse) -> str:
     return "; ".join(parts)
 
 
-def _evidence(evidence: Evidence) -> str:
+def _origin(evidence: Evidence) -> str:
     source = evidence.fact.origin
-    origin = source if source.startswith(_SENTENCES) else f"from {source}"
-    wanted = needed(evidence)
-    needs = f", needs {wanted}" if wanted else ""
-    return f"{evidence.key}: found {shown(evidence.fact.value, evidence.key)}{needs}, {origin}"
+    return source if source.startswith(_SENTENCES) else f"from {source}"
 
 
 def _ways_out(page: Page, finding: Finding) -> None:
