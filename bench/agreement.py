@@ -2,10 +2,10 @@
 
     python bench/agreement.py [--uv PATH] [--list FILE] [--generated N] [--seed N] [--json FILE]
 
-Asked about requirements files made up from the release index (pins, ranges, extras, markers, includes, constraints) and
-about those of a list of local checkouts (see scripts/oracles/ask_projects.py). What no index serves (repositories,
+Both read requirements files made up from the release index (pins, ranges, extras, markers, includes, constraints) and
+those of a list of local checkouts (see scripts/oracles/ask_projects.py). What no index serves (repositories,
 addresses, folders, `+cu` builds) is left out of both sides, and so are index options. uv reaches PyPI; what old sources
-need is told to it from the index, where they cannot be built.
+need comes from the index, where they cannot be built.
 
 Compared are the packages of the stack: an exact pin or what a pinned release brings has to be uv's choice; a range has
 to admit it. Prints the rate, every disagreement, and what uv itself could not resolve. 1 below 100 %.
@@ -69,7 +69,7 @@ class Verdict(NamedTuple):
 
 
 def main() -> int:
-    """Ask about all files, print the rate; 1 if anything disagrees."""
+    """Resolve all files, print the rate; 1 if anything disagrees."""
     options = read_options()
     rulebook = load_rulebook()
     verdicts: list[tuple[str, Verdict]] = []
@@ -221,7 +221,7 @@ def with_markers(draw: random.Random) -> dict[str, str]:
 
 
 def constrained(draw: random.Random) -> dict[str, str]:
-    """Constraints pin what is asked for, and what comes along."""
+    """Constraints pin what is requested, and what comes along."""
     torch = draw.choice(releases("torch", "2.2"))
     return {
         "requirements.txt": "-c constraints.txt\ntorch\ntorchvision\ntransformers\n",
@@ -275,7 +275,7 @@ def compiled(path: Path, uv: str) -> tuple[dict[str, str] | None, str, str]:
 
 
 def run_uv(path: Path, uv: str, python: str, described: dict[str, str | None]) -> subprocess.CompletedProcess[str]:
-    """Ask uv once; what sources need is described to it."""
+    """Query uv once; what sources need is described to it."""
     settings = path.parent / "uv-asked.toml"
     settings.write_text("\n".join([*stack_sources(), *(source(line) for line in described.values() if line)]), "utf-8")
     command = [
@@ -338,7 +338,7 @@ def same(ours: str, uvs: str | None) -> bool:
 
 
 def _required(package: str, torch: str) -> bool:
-    """Whether this torch asks for the package itself, so that a pin of torch determines it."""
+    """Whether this torch requires the package itself, so that a pin of torch determines it."""
     release = load_index().release("torch", torch)
     return release is not None and any(re.match(rf"{package}(?![\w-])", line) for line in release.requires)
 

@@ -4,7 +4,7 @@
 
 A seeded stream of made-up environments and workloads (TransformerEngine and torch SDPA, no two alike) goes through
 `attn-doctor backends --batch`, the real program in a process of its own. Counted is processor time, because a
-machine that does other things too would otherwise be measured along; wall time is shown beside it. The rulebook
+machine that does other things too would otherwise be measured along; wall time is shown next to it. The rulebook
 ten times as large has nine copies of every rule, for releases and libraries that the stream does not meet.
 """
 
@@ -118,7 +118,7 @@ def sdpa_case(draw: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def common(draw: random.Random, framework: str) -> dict[str, Any]:
-    """What both libraries are told."""
+    """What both libraries get as input."""
     qk, v = draw.choice(HEAD_DIMS)
     heads = draw.choice((8, 16, 32, 64))
     length = draw.choice((128, 512, 1000, 2048, 4096, 8192, 32768))
@@ -164,7 +164,7 @@ def grown_rulebook(folder: Path) -> tuple[Path, int]:
         described = yaml.load(path.read_text(), yaml.BaseLoader)
         distributions[path.parent.name] = (described.get("distributions") or [None])[0]
     for copy in range(1, TIMES):
-        foreign = copy % 2 == 0  # every other copy belongs to a library that nobody has
+        foreign = copy % 2 == 0  # every other copy belongs to a library that no one has
         for number, path in enumerate(files):
             rule = yaml.load(path.read_text(), yaml.BaseLoader)
             library = path.parent.name

@@ -99,7 +99,7 @@ def _packages(fix: Fix) -> list[str]:
 
 
 def _kind(before: Assessment, fixes: tuple[Fix, ...], clear: list[Fix], reasons: tuple[Infeasible, ...]) -> str:
-    """Cleared; else what became of the errors, and whether the rest is known to have no cure."""
+    """Cleared; else what became of the errors, and whether the rest is known to have no fix."""
     if clear:
         return "cleared"
     part = "in part" if fixes else "nothing"

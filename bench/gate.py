@@ -3,7 +3,7 @@
     python bench/gate.py [--rounds N] [--json FILE]
 
 Wall clock of whole processes, start-up, reading, fixes and report included; the shortest of the rounds counts, as a
-busy machine only ever adds to it, and the processor time stands beside it. The goal is one second for the 60 cases of
+busy machine only ever adds to it, and the processor time is next to it. The goal is one second for the 60 cases of
 either lock, and the same price for each further case.
 """
 
@@ -62,7 +62,7 @@ _LAST: dict[str, tuple[int, float]] = {}
 
 
 def row(work: Path, name: str, lock: Path, jobs: list[Path], options: argparse.Namespace) -> dict[str, object]:
-    """One line of the table; what each further case costs is told against the line before."""
+    """One line of the table; what each further case costs is the difference to the line before."""
     cases = len(jobs) * len(GPUS)
     wall, cpu = measure(command(lock, jobs, options.format), work, options.rounds)
     before = _LAST.get(name)

@@ -3,8 +3,8 @@
     python bench/resolve.py [--environments N] [--seed N] [--installer uv|pip] [--json FILE] [--show]
 
 The environments of bench/fix.py (tests/helpers/made_up.py, same seeds). For each that has a fix without leftovers
-which changes packages, the resolver is asked about the changed, the held and the compiled packages at once; what
-old sources need is told to uv from the embedded release index. Prints the rate, and
+which changes packages, the resolver checks the changed, the held and the compiled packages at once; what
+old sources need comes from the embedded release index. Prints the rate, and
 every refusal with the resolver's reason.
 """
 

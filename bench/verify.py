@@ -3,7 +3,7 @@
     python bench/verify.py [--only NAME …] [--timeout SECONDS] [--json FILE]
 
 Needs the network, uv or pip, Python 3.11, and about 30 GB for the packages of a few torch releases (uv links them).
-What needs a CUDA compiler or a GPU is told as not proven. Nothing of an environment is left behind.
+What needs a CUDA compiler or a GPU is reported as not proven. Nothing of an environment is left behind.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from hypothesis import settings
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
-    """Compiled rules go to a folder of this run, not to the home of whoever runs the tests."""
+    """Compiled rules go to a folder of this run, not to the home of the user."""
     before = os.environ.get("XDG_CACHE_HOME")
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
     yield

@@ -5,8 +5,12 @@ The words are those that readers of earlier releases did not understand. `KEPT` 
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,6 +90,35 @@ def test_private_words_get_fewer(word: str) -> None:
     )
     places = ", ".join(f"{name} ({count})" for name, count in by_file.most_common(8) if count)
     assert by_file.total() <= KEPT.get(word, 0), f"write `{WORDS[word]}` instead: {places}"
+
+
+def comments_of(source: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of each comment and docstring of a Python file."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = ast.get_docstring(node, clean=False)
+            if text is not None:
+                yield node.body[0].lineno, text
+
+
+def test_comments_of_tests_and_scripts_are_plain_english() -> None:
+    pattern = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {match[0]}"
+        for folder in ("tests", "scripts", "bench")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, text in comments_of(path.read_text("utf-8"))
+        for match in pattern.finditer(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_search_finds_comments() -> None:
+    source = '"""Asks."""\nx = "told"  # beside it\ndef f():\n    """Tells\n    more."""\n'
+    assert sorted(comments_of(source)) == [(1, "Asks."), (2, "# beside it"), (4, "Tells\n    more.")]
 
 
 def test_names_of_tests_are_plain_english() -> None:

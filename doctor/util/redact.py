@@ -57,7 +57,7 @@ def without_credentials(text: str) -> str:
 
 
 def shortened(text: str, most: int, end: str = "...") -> str:
-    """Return at most `most` characters; credentials are hidden first, as nobody recognizes one that is cut in half."""
+    """Return at most `most` characters; credentials are hidden first, as half of one is not recognized."""
     text = without_credentials(text)
     return text if len(text) <= most else text[: most - len(end)] + end
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/h200.md anew: run its commands on a machine with a GPU, and put down what they print.
+"""Write docs/h200.md again: run its commands on a machine with a GPU, and put down what they print.
 
     python3 scripts/gpu/capture_session.py [--python PATH] [--te DIR] [--session FILE] [--output FILE|-]
 
@@ -45,7 +45,7 @@ print(json.dumps({"prefix": sys.prefix, "site": sysconfig.get_path("purelib"), "
 
 
 def places(prefix: str, site: str, te: str | None, cudnn: str | None, home: str) -> Places:
-    """What stands for which folder of this machine; the longest is replaced first."""
+    """Placeholder of each folder of this machine; the longest is replaced first."""
     known = [(str(ROOT), "~/attn-doctor"), (home, "~")]
     shared = prefix in ("/usr", "/usr/local")
     known += [] if shared else [(prefix, "~/venv")]
@@ -151,7 +151,7 @@ def runner(python: str, timeout: float) -> Run:
 
 
 def linked_cudnn(wheel: str, folder: pathlib.Path) -> str:
-    """A home for cuDNN: every library of the wheel in lib/, also without its version, as the cure asks for."""
+    """A home for cuDNN: every library of the wheel in lib/, also without its version, as the fix requires."""
     (folder / "lib").mkdir(parents=True)
     for library in sorted((pathlib.Path(wheel) / "lib").glob("libcudnn*.so.*")):
         (folder / "lib" / library.name).symlink_to(library)
@@ -162,7 +162,7 @@ def linked_cudnn(wheel: str, folder: pathlib.Path) -> str:
 
 
 def program() -> str:
-    """The version of this tree, with its commit where git tells it."""
+    """The version of this tree, with its commit where git knows it."""
     from doctor import __version__
 
     done = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE,

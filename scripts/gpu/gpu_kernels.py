@@ -83,7 +83,7 @@ def strided_cases() -> Iterator[dict[str, Any]]:
 
 
 def run_all(name: str, cases: list[dict[str, Any]], device: str = "cuda") -> list[tuple[dict[str, Any], KernelResult]]:
-    """The answers beside their requests; prints the wall time."""
+    """The answers next to their requests; prints the wall time."""
     cases = [{"device": device, **case} for case in cases]
     began = time.monotonic()
     answers = run_program(sys.executable, name, cases, timeout=120)
@@ -130,7 +130,7 @@ def table(pairs: list[tuple[dict[str, Any], KernelResult]], group: str) -> None:
 
 
 def main() -> None:
-    """Run what was asked for and report."""
+    """Run what was requested and report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("gpu-results"))
     parser.add_argument("--only", default="facts,lost,sdpa,cudnn,strided,te")

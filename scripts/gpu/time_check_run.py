@@ -34,7 +34,7 @@ DEEPSEEK = ["--model", str(MODELS / "deepseek-v3.json"), "--set", "workload.seq_
 INTERLEAVED = ["--set", "workload.qkv_interleaved=true"]
 TE = ["--set", "workload.framework=transformer_engine"]
 FLASH = ["--set", "workload.framework=flash_attn"]
-#: Name → (the library it needs beside torch, options of `check`).
+#: Name → (the library it needs next to torch, options of `check`).
 JOBS: dict[str, tuple[str | None, list[str]]] = {
     "llama": (None, LLAMA),
     "deepseek": (None, DEEPSEEK),
@@ -88,7 +88,7 @@ def check(python: str, options: list[str]) -> tuple[float, dict[str, Any]]:
 
 
 def split(job: str, wall: float, report: dict[str, Any]) -> dict[str, Any]:
-    """One run as a flat record; what is nobody else's is the doctor's own."""
+    """One run as a flat record; the rest is the doctor's own."""
     timing: dict[str, float] = report["timing"]
     stages = {stage: timing.get(f"kernels.{stage}", 0.0) for stage in ("start", "import", "library", "context", "case")}
     # Torch is imported while the doctor reads the facts: its own time is that of its stages, and not the rest.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ask what attn-doctor says of real projects' declared environments, as they lie in local checkouts.
+"""Check the environments that real projects declare in local checkouts.
 
 The list has one environment per line: a folder, `commit=`, `gpu=`, `model=` and `workload=` where they are known, and
 the files in it that declare the environment; without files, what attn-doctor finds in the folder by itself.
@@ -53,7 +53,7 @@ class Asked(NamedTuple):
 
 
 def main() -> int:
-    """Ask all, print the table; 1 if anything crashed or was not read."""
+    """Check all, print the table; 1 if anything crashed or was not read."""
     options = read_options()
     answers = [answer(asked) for asked in read_list(options.list)]
     print("| project | commit | GPU | files | requirements read | not read | findings | seconds |")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ask an installed torch which SDPA backend runs for many random workloads, on a real GPU.
+"""Query an installed torch which SDPA backend runs for many random workloads, on a real GPU.
 
 For each workload: `torch._fused_sdp_choice` (the default's own choice), the kernel that really ran by
 default (profiler), and a forced run of each backend, forward and, in training, backward.
@@ -53,7 +53,7 @@ def draw(rng):
 
 
 def main():
-    """Draw, ask, write."""
+    """Draw, query, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)

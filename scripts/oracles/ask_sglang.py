@@ -337,7 +337,7 @@ MODELS = {
                        qk_nope_head_dim=64, qk_rope_head_dim=32, v_head_dim=64, scale_emb=12, scale_depth=1.4,
                        dim_model_base=256),
 }  # fmt: skip
-#: what releases say of a model that the transformers beside them does not know
+#: what releases say of a model that the transformers next to them does not know
 UNREADABLE = re.compile(r"does not recognize this architecture|trust_remote_code|but is of type")
 #: models with attention sinks, of which their config says nothing
 SINKS = ("gpt_oss", "gpt_oss_bf16", "mimo_v2")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ask an installed TransformerEngine which backend it takes for many random workloads, on a real GPU.
+"""Query an installed TransformerEngine which backend it takes for many random workloads, on a real GPU.
 
 Writes one JSON line per workload in the form that `scripts/oracles/score_backends.py` reads, so that predictions
 can be compared later and elsewhere. Each workload goes through `DotProductAttention.forward` itself (its own

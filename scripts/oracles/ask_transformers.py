@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Ask an installed transformers what it makes of a request for an attention implementation.
+"""Query an installed transformers what it makes of a request for an attention implementation.
 
 Every model is built on the meta device with one layer, once per request; what its config says afterwards, or
 the error, is the answer. A GPU and packages that are only looked for (flash-attn, flash-attn-3, flash-attn-4,
-kernels) can be pretended, so that the real code of many releases can be asked on any machine:
+kernels) can be pretended, so that the real code of many releases can be queried on any machine:
 
     python scripts/oracles/ask_transformers.py --pretend-gpu 9.0 --pretend flash-attn=2.8.3 --output answers.jsonl
 """
@@ -139,7 +139,7 @@ def backend(name):
 
 
 def main():
-    """Ask for every model and request; one JSON line for all."""
+    """Run every model with every request; one JSON line for all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pretend", action="append", default=[], metavar="PACKAGE=VERSION")
     parser.add_argument("--pretend-gpu", metavar="SM")

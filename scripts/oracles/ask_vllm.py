@@ -47,7 +47,7 @@ FRESH = ("VLLM_ATTENTION_BACKEND", "VLLM_USE_V1", "VLLM_FLASH_ATTN_VERSION", "VL
 
 
 class Anything(type):
-    """A class every attribute of which is such a class again: stands for code that needs a GPU to be imported."""
+    """A class every attribute of which is such a class again, in place of code that needs a GPU to be imported."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):
@@ -133,11 +133,11 @@ def _release_of_flashinfer():
 
 
 def _run_of_0_6_18(self, *args, ckv_scale_arr=None):
-    """Stand for a method whose signature vLLM looks at."""
+    """Replace a method whose signature vLLM looks at."""
 
 
 class Lenient(types.SimpleNamespace):
-    """A stand-in for a configuration object: what a case does not say is None."""
+    """A substitute for a configuration object: what a case does not say is None."""
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -542,7 +542,7 @@ class Job:
 
     @contextlib.contextmanager
     def current(self):
-        """Make the stand-in the current configuration."""
+        """Make the substitute the current configuration."""
         module = importlib.import_module("vllm.config")
         with contextlib.suppress(ImportError):
             module = importlib.import_module("vllm.config.vllm")

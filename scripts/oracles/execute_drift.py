@@ -3,7 +3,7 @@
     python scripts/oracles/execute_drift.py [--cache DIR] [--output tests/drift/executed.json]
 
 In a child process without site-packages, both packages are imported for real; everything else (torch, CUDA modules) is
-a permissive stand-in. Each function of the callee is replaced by a recorder that binds the arguments to the real
+a permissive substitute. Each function of the callee is replaced by a recorder that binds the arguments to the real
 signature (`inspect.signature(f).bind`) and returns a tuple as long as the real `return` statements say. Then every
 function of the caller that can be called is called, several times, with other answers to its conditions. A refused
 binding, a failed unpacking, an index out of range or a failed import of a callee's name is a violation.

@@ -2,7 +2,7 @@
 
     python scripts/oracles/score_drift.py CASES.jsonl [--cache /tmp/drift/src] [--part develop|held-out|all] [--show]
 
-Sources come from pip (`pip download --no-deps`, never installed or built). A release that no registry has must lie in
+Sources come from pip (`pip download --no-deps`, never installed or built). A release that no registry has must be in
 the cache already, as `NAME-VERSION/` laid out like site-packages.
 """
 

@@ -2,7 +2,7 @@
 
     python scripts/release/lock.py [--upgrade]
 
-Needs uv. The locks hold for every Python from 3.10 on, and name no index: whoever installs uses their own.
+Needs uv. The locks hold for every Python from 3.10 on, and name no index: each user has their own.
 """
 
 from __future__ import annotations

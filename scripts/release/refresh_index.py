@@ -3,10 +3,10 @@
     python scripts/release/refresh_index.py [--add NAME …] [--only NAME …] [--since DATE] [--dry-run]
 
 Every package in `rules/index/releases.json.gz` is looked up (simple JSON API); only releases that are not on
-record yet cost a second request, for their metadata. flash-attn's wheels (`rules/index/flash_attn_wheels.json`) lie
+record yet cost a second request, for their metadata. flash-attn's wheels (`rules/index/flash_attn_wheels.json`) are
 on the project's own release pages and in no package index: `scripts/release/refresh_wheels.py` renews that table.
 A source-only release without static metadata keeps what
-is on record, or is told and left out.
+is on record, or is reported and left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EXTRAS = {"transformer-engine": ("pytorch", "core", "core-cu12", "core-cu13")}
 
 
 def configured_index() -> str:
-    """The simple index pip would ask: its environment, its configuration, its default."""
+    """The simple index pip would query: its environment, its configuration, its default."""
     if os.environ.get("PIP_INDEX_URL"):
         return os.environ["PIP_INDEX_URL"]
     pip = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
@@ -78,7 +78,7 @@ def file_tags(filename: str) -> tuple[Version, set[str], set[str], bool] | None:
 
 
 def beside(url: str) -> str | None:
-    """The `.metadata` file that an index serves beside a wheel (PEP 658), if it does."""
+    """The `.metadata` file that an index serves next to a wheel (PEP 658), if it does."""
     try:
         return fetch(url.partition("#")[0] + ".metadata").decode("utf-8", "replace")
     except urllib.error.HTTPError:
@@ -123,7 +123,7 @@ def files_of(page: str) -> list[dict]:
 
 
 def requires_of(package: str, files: list[dict], page: str) -> list[str] | None:
-    """Requires-Dist of a release; None when no file tells it without a build."""
+    """Requires-Dist of a release; None when no file shows it without a build."""
     wheels = [f for f in files if f["filename"].endswith(".whl")]
     linux = [f for f in wheels if "linux" in f["filename"] and "x86_64" in f["filename"]] or wheels
     for item in sorted(linux, key=lambda f: f["filename"], reverse=True)[:1]:
@@ -156,7 +156,7 @@ def kept(package: str, metadata: str) -> list[str]:
 
 
 def refreshed(package: str, old: dict, index: str, since: str = "") -> dict:
-    """The package's line, with new releases added and files and yanks read anew."""
+    """The package's line, with new releases added and files and yanks read again."""
     page = f"{index.rstrip('/')}/{package}/"
     by_version: dict[str, list[dict]] = {}
     for item in files_of(page):

@@ -5,9 +5,9 @@
     python scripts/release/refresh_wheels.py fa.git [--check]
 
 `rules/index/flash_attn_wheels.json` says which wheels are *expected*: the matrix of `.github/workflows/publish.yml`
-(Python × torch × CUDA × C++ ABI, less what it excludes), one per tag. Whether a job failed no workflow tells. A release
+(Python × torch × CUDA × C++ ABI, less what it excludes), one per tag. No workflow shows whether a job failed. A release
 that is on record in the release index and has no tag in the clone is taken for its predecessor's, and marked as
-doubtful. Kept as they stand are the C libraries of the runners, the doubts, and `added`: wheels that no tag's workflow
+doubtful. Kept as they are are the C libraries of the runners, the doubts, and `added`: wheels that no tag's workflow
 builds, which public lock files name at their official address, with a hash. `--check` writes nothing; 1 if the table
 differs from what the clone says.
 """

@@ -303,7 +303,7 @@ class TestBatch:
         out, err = capsys.readouterr()
         assert (code, err) == (2, "")
         answers = [json.loads(line) for line in out.splitlines()]
-        assert len(answers) == len(lines) - 1  # an empty line asks nothing
+        assert len(answers) == len(lines) - 1  # an empty line is no query
         assert [answer["id"] for answer in answers if "error" not in answer] == ["first", "\ud800", "last"]
         assert answers[3]["id"] == 7 and "`facts` needs a JSON object" in answers[3]["error"]
         assert answers[4]["id"] == 8 and "gpu.smm" in answers[4]["error"]

@@ -1,4 +1,4 @@
-"""A baseline: what a report has already is not told again, what is gone is told as fixed, and nothing else."""
+"""A baseline: what a report has already is not reported again, what is gone is reported as fixed, and nothing else."""
 
 import json
 from dataclasses import replace
@@ -69,7 +69,7 @@ class TestOneCase:
 
     def test_what_can_no_longer_be_reported_is_not_called_fixed(self, project, capsys):
         check(capsys, "--gpu", "h100", *JOB, "--format", "json", "-o", "base.json")
-        (project / "requirements.txt").write_text("transformer-engine[pytorch]==2.3.0\n")  # which cuDNN, nobody knows
+        (project / "requirements.txt").write_text("transformer-engine[pytorch]==2.3.0\n")  # which cuDNN, no one knows
         _, said = check(capsys, "--gpu", "h100", *JOB, "--baseline", "base.json", "--format", "json")
         notes = json.loads(said.out)["notes"]
         assert "TE103 of the baseline was skipped this time (missing information)" in notes

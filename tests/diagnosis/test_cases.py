@@ -120,7 +120,7 @@ def test_what_all_cases_share_is_once():
 
 
 def test_a_fix_is_checked_in_every_case():
-    """torch 2.6.0 has no cuDNN for the job and no code for a B200: what clears both is told, and what it leaves."""
+    """torch 2.6.0 has no cuDNN for the job and no code for a B200: what clears both is reported, and what it leaves."""
     job = str(ROOT / "examples" / "incidents" / "b" / "workload.yaml")
     request = Request(declared=(DECLARED[1],), gpus=("h100", "b200"), workload=job, run=False)
     report = diagnose(request)
@@ -128,7 +128,7 @@ def test_a_fix_is_checked_in_every_case():
     assert {"TE103", "TORCH005"} <= set(fix.resolves)
     assert fix.leaves == ()
     pins = [f"{change.name}.version={change.after}" for change in fix.changes if change.kind == "package"]
-    for gpu in ("h100", "b200"):  # asked again, each alone, with what the fix says
+    for gpu in ("h100", "b200"):  # checked again, each alone, with the changes of the fix
         after = diagnose(Request(declared=(DECLARED[1],), gpu=gpu, workload=job, run=False, settings=tuple(pins)))
         assert not {"TE103", "TORCH005"} & {finding.rule for finding in after.findings}
 

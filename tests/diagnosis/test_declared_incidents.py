@@ -136,7 +136,7 @@ def test_a_declared_environment_is_no_interpreter(capsys: pytest.CaptureFixture[
 
 
 def test_a_folder_is_an_environment_with_its_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    """Incident B as an image and a job script: the pin stands in the file that the image installs."""
+    """Incident B as an image and a job script: the pin is in the file that the image installs."""
     job = str(ROOT / "examples" / "incidents" / "b" / "workload.yaml")
     code = cli.run(["check", "--requirements", "examples/declared/project", "--workload", job, "--format", "github"])
     out, err = capsys.readouterr()

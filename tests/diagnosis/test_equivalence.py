@@ -1,4 +1,4 @@
-"""Releases that are judged together are those of which the whole rulebook says the same: asked the plain way."""
+"""Releases that are judged together are those of which the whole rulebook says the same: compared one by one."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_what_is_judged_together_is_alike(seed, tmp_path):
 
 
 def assert_alike(rulebook, facts, declaration):
-    """Every release, asked alone, says what its group says."""
+    """Every release, judged alone, gets the verdict of its group."""
     for packages, choices in ranges_of(rulebook, declaration).rounds:
         wholes = [whole(facts, choice, packages, declaration) for choice in choices]
         if not wholes:

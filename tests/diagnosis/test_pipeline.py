@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "incidents"
 
 @pytest.fixture
 def rules(tmp_path):
-    """A folder with one rule per kind of ending, on distributions nobody else's rule speaks of."""
+    """A folder with one rule per kind of ending, on distributions no other rule speaks of."""
     folder = tmp_path / "team" / "acme"
     folder.mkdir(parents=True)
     (folder / "ACME001.yaml").write_text(
@@ -137,13 +137,13 @@ JOB = ("workload.head_dim_qk=64",)
     [
         ({}, True),
         ({"run": False}, False),
-        ({"settings": ()}, False),  # no job: nothing is likely to be asked
+        ({"settings": ()}, False),  # no job: no kernel is likely to run
         ({"settings": (*JOB, "torch.version=2.6.0")}, False),  # another machine
         ({"gpu": "h100"}, False),
     ],
 )
 def test_torch_is_imported_while_the_facts_are_read(rules, monkeypatch, changed, begun):
-    """Where kernels will most likely be asked, their process is begun at once; where it was not needed, it is ended."""
+    """Where kernels will most likely run, their process is begun at once; where it was not needed, it is ended."""
     from doctor.diagnosis import single as session
     from doctor.runner import batch as bench
 
@@ -164,7 +164,7 @@ def test_torch_is_imported_while_the_facts_are_read(rules, monkeypatch, changed,
 @pytest.mark.parametrize(
     ("told", "asked"),
     [
-        ({"gpu.sm": None, "gpu.count": 2}, True),  # of several kinds, or the driver does not tell
+        ({"gpu.sm": None, "gpu.count": 2}, True),  # of several kinds, or the driver does not say
         ({"gpu.sm": None, "gpu.count": None, "driver.version": "580.1"}, True),  # no permission for NVML, say
         ({"gpu.sm": None, "gpu.count": 0, "driver.version": "580.1"}, False),  # CUDA_VISIBLE_DEVICES hides them
         ({"gpu.sm": None, "gpu.count": None, "driver.version": None}, False),

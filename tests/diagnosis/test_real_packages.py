@@ -1,4 +1,4 @@
-"""Incidents A and C in environments made of the real packages: no version is told, all is read off the trees.
+"""Incidents A and C in environments made of the real packages: no version is given, all is read off the trees.
 
 What a release says of itself (METADATA of a wheel, PKG-INFO of a source archive) is the truth that the doctor reads on
 a user's machine; a fake could agree with our own idea of it. Nothing is imported and no GPU is needed.
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.network
 
 ROOT = Path(__file__).resolve().parents[2]
 INCIDENTS = ROOT / "examples" / "incidents"
-#: What no package of the tree can tell: the GPU of the incident.
+#: What no package of the tree shows: the GPU of the incident.
 A100 = ("--gpu", "a100", "--set", "gpu.count=8")
 
 
@@ -66,7 +66,7 @@ def _add_flash_attn(tree: Path, source: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tree_a(tmp_path_factory: pytest.TempPathFactory, flash_attn: Path) -> Path:
-    """Incident A: TransformerEngine 1.13 beside flash-attn 2.6.3."""
+    """Incident A: TransformerEngine 1.13 next to flash-attn 2.6.3."""
     tree = tmp_path_factory.mktemp("a")
     _install(tree, "transformer-engine==1.13.0", "megatron-core==0.9.0")
     _add_flash_attn(tree, flash_attn)
@@ -75,7 +75,7 @@ def tree_a(tmp_path_factory: pytest.TempPathFactory, flash_attn: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def tree_c(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Incident C without its flash-attn: XTuner 0.1.23 beside transformers 4.44.2."""
+    """Incident C without its flash-attn: XTuner 0.1.23 next to transformers 4.44.2."""
     tree = tmp_path_factory.mktemp("c")
     _install(tree, "xtuner==0.1.23", "transformers==4.44.2")
     return tree

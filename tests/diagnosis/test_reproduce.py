@@ -76,7 +76,7 @@ def test_a_fault_of_torch_ends_in_a_script_that_shows_it(
     assert found.message.startswith(says)
     assert found.reproduction is not None and "it showed the same" in found.reproduction
     scripts[fault] = found.reproduction
-    if fault in QUICK:  # that it showed the same is told of all: here it is seen
+    if fault in QUICK:  # the report says so of all: here it is seen
         alone = subprocess.run([torch_python, "-c", found.reproduction], capture_output=True, timeout=120, check=False)
         assert alone.returncode == (-11 if fault == "dies" else 1)
 

@@ -1,4 +1,4 @@
-"""What a project has settled with itself: ignores with a day and somebody who answers for them."""
+"""What a project suppresses: ignores with a day and an owner."""
 
 import json
 from pathlib import Path

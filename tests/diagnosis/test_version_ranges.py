@@ -1,4 +1,4 @@
-"""Ranges: a rule that fires for every admitted release stands, one for some is a warning with the narrowing."""
+"""Ranges: a rule that fires for every admitted release stays, one for some is a warning with the narrowing."""
 
 from itertools import product
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_one_narrowing_fixes_all_that_is_found_of_a_range(diagnose):
 
 
 def test_it_is_said_where_today_s_release_is_spared(diagnose):
-    """Then no rule's own pin is offered beside the narrowing: the range is to lose its bad part, not the rest."""
+    """Then no rule's own pin is offered next to the narrowing: the range is to lose its bad part, not the rest."""
     spared = by_rule(diagnose(f"torch>=2.4,<2.9\n{REST}"))["TE103"]
     assert "(pip would pick 2.8.0 today)" in spared.message
     assert all("torch" not in way.require for way in spared.alternatives[1:])
@@ -95,7 +95,7 @@ def test_too_many_combinations_are_judged_apart_and_it_is_said(diagnose):
 
 
 def test_combinations_that_cannot_be_installed_do_not_count(diagnose):
-    """Two packages of twenty releases each, of which nearly every one asks for just one of the other."""
+    """Two packages of twenty releases each, of which nearly every one requires just one of the other."""
     report = diagnose("torch>=2.2\ntorchvision>=0.17\ndeepspeed==0.9.5\n")
     assert not any("checked individually" in note for note in report.notes)
     found = by_rule(report)["DS001"]
@@ -108,7 +108,7 @@ def test_what_no_range_names_stays_open(diagnose):
 
 
 def test_a_release_that_does_not_go_with_the_pins_is_not_judged(diagnose, read):
-    """Of xformers >= 0.0.28 only what was built for torch 2.6.0 can be installed beside it."""
+    """Of xformers >= 0.0.28 only what was built for torch 2.6.0 can be installed next to it."""
     (item,) = read({"r.txt": "torch==2.6.0\nxformers>=0.0.28\n"}).open
     assert set(item.versions) == {"0.0.29.post2", "0.0.29.post3"}
 
@@ -156,7 +156,7 @@ def test_narrowed(given, clean, wanted):
 @pytest.mark.parametrize(
     ("bad", "wanted"),
     [
-        ({"3", "4"}, ">=5"),  # a whole stretch: what lies before it is given up
+        ({"3", "4"}, ">=5"),  # a whole stretch: what is before it is given up
         ({"3", "5", "7"}, "!=3,!=5,!=7"),
         ({"1", "2", "5"}, ">=3,!=5"),
         ({"3", "4", "6", "9"}, ">=5,<9,!=6"),
@@ -172,7 +172,7 @@ def test_narrowed_keeps_the_newest_and_lists_few_exceptions(bad, wanted):
 
 
 def test_combinations_are_those_of_which_each_release_admits_the_others():
-    """Asked the plain way: every combination there is."""
+    """Checked the plain way: every combination there is."""
     index, platform = load_index(), Platform("3.11.4")
     names = ("torch", "xformers", "torchvision")
     packages = [

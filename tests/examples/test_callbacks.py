@@ -1,4 +1,4 @@
-"""The examples for training frameworks, on stand-ins for those frameworks."""
+"""The examples for training frameworks, on substitutes for those frameworks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load(name: str) -> ModuleType:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the callback asked; the answer is that of incident B, judged for real."""
+    """The facts that the callback sent; the answer is that of incident B, judged for real."""
     calls: list[dict[str, Any]] = []
 
     def diagnose_ranks(model: Any = None, **options: Any) -> Any:

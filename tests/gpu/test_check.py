@@ -147,7 +147,7 @@ def test_a_planted_fault_is_unpredicted_and_its_script_shows_it_alone(reports: R
 
 
 def test_one_workload_takes_three_seconds_beyond_torch() -> None:
-    """The second run counts: the first reads files that nobody may have read since the machine started."""
+    """The second run counts: the first reads files that no one may have read since the machine started."""
     check(*LLAMA)
     report = check(*LLAMA)
     timing = report["timing"]

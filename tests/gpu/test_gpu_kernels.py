@@ -1,4 +1,4 @@
-"""The kernel programs on a real GPU: right results pass, the known lie is seen, a lost device is survived."""
+"""The kernel programs on a real GPU: right results pass, the known false result is seen, a lost device is survived."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ LATE_CAP = """    s = s.masked_fill(~keep, -1e30)
 
 #: Fault → (text of the healthy library, text in its place), one or more.
 FAULTS = {
-    # One key more than was asked for.
+    # One key more than was requested.
     "window_one_wide": (("j >= i - left", "j >= i - left - 1"),),
     # The window's far edge is counted from the top left corner, its near one from the bottom right.
     "window_from_the_top": (("j >= i - left", "j >= i - shift - left"),),

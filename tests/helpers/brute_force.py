@@ -2,8 +2,8 @@
 
 The judges are the product's (what the facts would be, the rulebook, broken requirements); what is tried is not: no
 tracing, no order of rules, no cost. Releases count as one only where every condition of every rule, every release
-table and every requirement of and on the package answers alike for both; then no judge can tell them apart.
-A package that stays and breaks with a chosen release ends that branch, because nothing chosen later mends it.
+table and every requirement of and on the package answers alike for both; then no judge can distinguish them.
+A package that stays and breaks with a chosen release ends that branch, because nothing chosen later fixes it.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class World:
         for clash in unresolved_clashes(self.stack, chosen):
             ends = {clash.package, owner_of(clash.package), clash.needs, owner_of(clash.needs)}
             if not ends & set(left):
-                return  # nothing chosen later mends it
+                return  # nothing chosen later fixes it
         if not left:
             if self.stack.keeps(self.stack.completed(chosen)):
                 yield chosen
@@ -156,7 +156,7 @@ class World:
     def curable(self, rule: str) -> Iterator[tuple[dict[str, str], FixPlan]]:
         """Every choice of releases of what the rule can depend on, requirements apart, after which it is silent.
 
-        None proves that nothing cures it: a set that requirements admit is one of those tried, seen through the rule.
+        None proves that nothing fixes it: a set that requirements admit is one of those tried, seen through the rule.
         """
         names = sorted(self._feeding(rule))
         torches = self._torch_classes() if "torch" in names else []
@@ -169,7 +169,7 @@ class World:
                     yield chosen, plan
 
     def completes(self, rules: list[str]) -> tuple[dict[str, str], FixPlan] | None:
-        """Some cure of the first of these errors that requirements and all other rules admit once it is completed."""
+        """Some fix of the first of these errors that requirements and all other rules admit once it is completed."""
         for chosen, plan in self.curable(rules[0]):
             wanted = {name: f"=={version}" for name, version in chosen.items() if version != ABSENT}
             for whole in itertools.islice(choices(self.stack, wanted), 8):
@@ -205,7 +205,7 @@ class World:
         return {name for name in names if name in self.classes}
 
     def _torch_classes(self) -> list[str]:
-        """One torch of each class that any condition on what a torch brings can tell."""
+        """One torch of each class that any condition on what a torch brings distinguishes."""
         wanted = [leaf for key, leaves in self._leaves.items() for leaf in leaves
                   if key.startswith(("torch.", "cudnn.", "nvidia-"))]  # fmt: skip
         kinds: dict[Any, str] = {}

@@ -1,4 +1,4 @@
-"""What stands for torch in a child process: two GPUs that obey CUDA_VISIBLE_DEVICES, and whatever goes wrong there."""
+"""What replaces torch in a child process: two GPUs that obey CUDA_VISIBLE_DEVICES, and whatever goes wrong there."""
 
 INIT = """
 import os, sys, types

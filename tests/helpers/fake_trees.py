@@ -88,7 +88,7 @@ def cudnn_wheel(site: Path, version: str, major: int = 12) -> Path:
 
 
 def cudnn_at(folder: Path, version: str) -> Path:
-    """cuDNN without a number in its file names: the graph library tells, as since 9.0."""
+    """cuDNN without a number in its file names: the graph library has it, as since 9.0."""
     soname = f"so.{version.split('.')[0]}"
     text = b"\0cudnn_version != (9 * 10000)\0cudnn_version_" + version.replace(".", "_").encode() + b"_64_\0"
     elf(folder / f"libcudnn_graph.{soname}", sections={".rodata": text})

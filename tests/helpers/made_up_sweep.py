@@ -1,7 +1,7 @@
-"""Stands for the program `sweep` where no torch is needed: what its cases do is told by the environment.
+"""Replaces the program `sweep` where no torch is needed: the environment says what its cases do.
 
 `MADE_UP` holds pairs `backend=conduct`; a conduct is ok, slow, refused, failed, no-memory, exit or hang.
-With `start=fails-later` no process starts once a case has been asked.
+With `start=fails-later` no process starts once a case has run.
 """
 
 import json

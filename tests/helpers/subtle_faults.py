@@ -1,6 +1,6 @@
 """Attention functions with one subtle fault each, as real kernels have had them. Run with `file:THIS:NAME`.
 
-Each is right for most cases: it shows only where a length, mask, layout, type or group of heads asks for it.
+Each is right for most cases: it shows only where a length, mask, layout, type or group of heads requires it.
 """
 
 import itertools
@@ -14,7 +14,7 @@ _calls = itertools.count()
 
 
 def _seen(q, k, attn_mask, is_causal):
-    """(boolean mask or None, additive mask or None) of what was asked for."""
+    """(boolean mask or None, additive mask or None) of what was requested."""
     rows, columns = q.shape[2], k.shape[2]
     if is_causal:
         return torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril(), None
@@ -123,7 +123,7 @@ def scale_of_padded(q, k, v, **how):
 
 
 def scale_ignored(q, k, v, scale=None, **how):
-    """Always 1 / sqrt of the head dim, whatever scale is asked for."""
+    """Always 1 / sqrt of the head dim, whatever scale is requested."""
     return sdpa(q, k, v, **how)
 
 
@@ -152,7 +152,7 @@ def last_split_lost(q, k, v, attn_mask=None, is_causal=False, **how):
     return _attend(q, k, v, keep, bias, **how)
 
 
-# Where tensors lie
+# Where tensors are
 
 
 def _as_if(t, strides, offset=None):
@@ -168,13 +168,13 @@ def offset_ignored(q, k, v, **how):
 
 
 def rows_side_by_side(q, k, v, **how):
-    """Rows of v are taken to follow one another without a gap, where heads do not lie between them."""
+    """Rows of v are taken to follow one another without a gap, where heads are not between them."""
     gap = v.shape[-1] < v.stride(2) < 2 * v.shape[-1]
     return sdpa(q, k, _as_if(v, (*v.stride()[:2], v.shape[-1], 1)) if gap else v, **how)
 
 
 def gradient_expanded(q, k, v, **how):
-    """The gradient of an expanded key lies as the key does: all heads write to one place, the last one stays."""
+    """The gradient of an expanded key has the key's strides: all heads write to one place, the last one stays."""
 
     def last(grad):
         return grad[:, -1:].expand_as(grad).clone()
@@ -268,7 +268,7 @@ def sums_not_rescaled(q, k, v, attn_mask=None, is_causal=False, scale=None, **ho
 
 
 def dq_by_atomics(q, k, v, **how):
-    """dq is summed up in another order each time, also where determinism is asked for."""
+    """dq is summed up in another order each time, also where determinism is requested."""
     turn = next(_calls) % 2
     return sdpa(behind(q, lambda grad: grad * (1 + turn * 2 * torch.finfo(grad.dtype).eps)), k, v, **how)
 

@@ -8,7 +8,7 @@ from ..sweep.run import measure
 
 
 def run(request):
-    """`cases`, in order; `kinds`, how the fault may be told; `modules`, name → source of libraries made up."""
+    """`cases`, in order; `kinds`, how the fault may be reported; `modules`, name → source of libraries made up."""
     for name, source in (request.get("modules") or {}).items():
         module = sys.modules[name] = types.ModuleType(name)
         exec(source, module.__dict__)

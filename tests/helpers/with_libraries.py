@@ -1,4 +1,4 @@
-"""A kernel program: run another one with stand-ins for libraries, each request with its own."""
+"""A kernel program: run another one with substitutes for libraries, each request with its own."""
 
 import importlib
 import sys
@@ -7,7 +7,7 @@ LIBRARIES = ("transformer_engine", "flash_attn", "flash_attn_interface")
 
 
 def run(request):
-    """Run the program `kernel` on `request`; `path` is the folder of the stand-ins."""
+    """Run the program `kernel` on `request`; `path` is the folder of the substitutes."""
     for name in [name for name in sys.modules if name.split(".")[0] in LIBRARIES]:
         del sys.modules[name]
     sys.path.insert(0, request["path"])

@@ -1,4 +1,4 @@
-"""flash-attn, played by a stand-in: what it is asked, what it refuses, and that wrong numbers are seen."""
+"""flash-attn, played by a substitute: what it receives, what it refuses, and that wrong numbers are seen."""
 
 from __future__ import annotations
 

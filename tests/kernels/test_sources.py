@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2] / "kernels"
 KERNELS = sorted(ROOT.rglob("*.py"))
-#: Which package may import which: programs stand on the sweep, the sweep on the checks' attention.
+#: Which package may import which: programs import the sweep, the sweep imports the checks' attention.
 BELOW = {
     "programs": {"sweep", "attention"},
     "parallel": {"attention"},

@@ -1,4 +1,4 @@
-"""TransformerEngine's several shapes, played by a stand-in: a real one needs a GPU (tests/gpu)."""
+"""TransformerEngine's several shapes, played by a substitute: a real one needs a GPU (tests/gpu)."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_workflow_s_matrix_becomes_rows_of_the_table():
 
 
 def test_releases_are_built_as_their_tag_says(tmp_path):
-    """Alike ones stand together; one without a tag is taken for its predecessor's."""
+    """Alike ones are together; one without a tag is taken for its predecessor's."""
     releases = refresh_wheels().releases
 
     def git(*arguments: str) -> None:

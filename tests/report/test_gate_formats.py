@@ -16,7 +16,7 @@ from doctor.report.locations import place_of
 from doctor.report.style import Style
 
 GATE = ("sarif", "junit", "github", "markdown", "gitlab")
-TELLS_ALL = GATE[:-1]  # GitLab shows findings, and has no place for what could not be told
+TELLS_ALL = GATE[:-1]  # GitLab shows findings, and has no place for what is unknown
 EVIL = (
     "x\x1b[2J\u202e%0A::error::owned ::set-output name=a::b\n::error::owned </failure><script> ![p](http://e) @team | `"
 )
@@ -56,7 +56,7 @@ def test_a_format_for_findings_says_so_when_requested_more(name, view):
 
 
 def test_a_finding_is_at_home_where_its_cause_is_pinned(report):
-    """cuDNN 9.1.0 is what torch 2.6.0 brings, and torch stands in line 7."""
+    """cuDNN 9.1.0 is what torch 2.6.0 brings, and torch is in line 7."""
     place = place_of(declared(report), report.findings[0])
     assert (place.file, place.line, place.fact.key) == ("ci/requirements.txt", 7, "torch.version")
     assert place_of(report, report.findings[0]) is None  # a folder of metadata is no line of a file

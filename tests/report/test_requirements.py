@@ -115,7 +115,7 @@ def test_every_line_pins_exactly_and_says_why(name: str):
 
 @pytest.mark.parametrize("name", ["a", "b", "c", "d", "e"])
 def test_the_pinned_releases_agree_with_one_another(name: str):
-    """As the index tells it: no line's requirement forbids another line."""
+    """As the index shows it: no line's requirement forbids another line."""
     pinned = required(render_pins(incident(name)))
     index = load_index()
     for package, version in pinned.items():

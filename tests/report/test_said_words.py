@@ -25,7 +25,7 @@ def rulebook():
 
 
 def heard(rulebook, **job):
-    """(rules that fire, rules that could not tell) of those that look at the words."""
+    """(rules that fire, rules that are undetermined) of those that look at the words."""
     said = {f"workload.{key}": value for key, value in {**JOB, **job}.items()}
     facts = Facts(fact(key, value, "test") for key, value in {**HOST, **said}.items())
     found = evaluate(rulebook, complete_workload(facts))

@@ -31,7 +31,7 @@ tests:
 
 @pytest.fixture
 def rules(tmp_path, monkeypatch):
-    """A small rulebook of its own, with its cache beside it, written a while ago."""
+    """A small rulebook of its own, with its cache next to it, written a while ago."""
     folder = tmp_path / "rules"
     monkeypatch.setattr(compiled, "rules_dir", lambda: folder)
     monkeypatch.setattr(compiled, "_RACY", -(10**18))

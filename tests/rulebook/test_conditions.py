@@ -1,4 +1,4 @@
-"""The condition language: three-valued laws, ranges as PEP 440 has them, faults told at parsing."""
+"""The condition language: three-valued laws, ranges as PEP 440 has them, faults reported at parsing."""
 
 from __future__ import annotations
 

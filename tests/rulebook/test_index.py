@@ -23,7 +23,7 @@ def rulebook():
 @pytest.mark.parametrize("line", LINES, ids=[json.loads(line)["id"] for line in LINES])
 @pytest.mark.parametrize("parts", [None, True, False])
 def test_the_index_loses_and_invents_nothing(rulebook, line, parts):
-    facts = read_case(json.loads(line)).without("gpu.sm")  # so that some rules cannot be told
+    facts = read_case(json.loads(line)).without("gpu.sm")  # so that some rules are undetermined
     known, _ = know(rulebook, facts)
     index = rulebook.support.get("transformer_engine")
     shown = {backend.id for backend in rulebook.libraries["transformer_engine"].backends if backend.part_of is None}

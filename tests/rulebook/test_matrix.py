@@ -1,4 +1,4 @@
-"""Backends × features: what is asked, from which workload, and that each cell is the prediction's own answer."""
+"""Backends × features: what is predicted, from which workload, and that each cell is the prediction's own answer."""
 
 import json
 

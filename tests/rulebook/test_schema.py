@@ -1,4 +1,4 @@
-"""The format of rule and library files: each fault is told with its line and, where there is one, the nearest key."""
+"""The format of rule and library files: each fault has its line and, where there is one, the nearest key."""
 
 from __future__ import annotations
 

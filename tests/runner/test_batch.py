@@ -1,4 +1,4 @@
-"""Many kernels, few processes: whatever one case does, the others get their answers, and time is told by stage."""
+"""Many kernels, few processes: whatever one case does, the others get their answers, and time is reported by stage."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_what_fails_behind_others_is_checked_again_alone(bench: KernelRunner) ->
     assert "behind_others" not in got["one"][0].observed
 
 
-#: What stands for torch: it says who imported it, and how often.
+#: What replaces torch: it says who imported it, and how often.
 TORCH = "import os, sys, time\nopen({log!r}, 'a').write(str(os.getpid()) + ' ')\n"
 ASKS = (
     "from ..attention.gpu import import_torch\n"
@@ -222,7 +222,7 @@ def test_a_head_start_is_the_process_that_answers(bench: KernelRunner, torch_log
     add(bench, "one", ASKS)
     ahead = prewarm(bench.python)
     until(torch_log.exists)
-    time.sleep(0.3)  # which nobody waited for, so it is no one's time
+    time.sleep(0.3)  # which no one waited for, so it is no one's time
     got = replace(bench, prewarmed=ahead).run({"one": [{}, {"a": 1}]})["one"]
     assert torch_log.read_text().split() == [str(pid) for pid in set(pids(*got))], "imported once, by who answers"
     assert got[0].spent["import"] > 0 and sum(spent({"one": got}).values()) < 20

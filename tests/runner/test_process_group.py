@@ -1,4 +1,4 @@
-"""However the doctor ends, nothing that it started is left: asked to, by a closed terminal, or killed outright."""
+"""However the doctor ends, nothing that it started is left: by request, by a closed terminal, or killed outright."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from doctor.runner import process_group
 from doctor.runner.process import KernelProcess
 from doctor.runner.run import make_run_folder
 
-#: A doctor that asks a program which starts a child and hangs; its temporary files lie in a folder of the test's.
+#: A doctor that runs a program which starts a child and hangs; its temporary files are in a folder of the test's.
 HOST = """
 import sys, threading
 from doctor.runner.process_group import graceful_shutdown

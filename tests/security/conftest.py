@@ -38,7 +38,7 @@ Doctor = Callable[..., Ran]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout, which is the current folder, beside a home with a secret in it."""
+    """A checkout, which is the current folder, next to a home with a secret in it."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / ".netrc").write_text(f"machine github.com login bob password {SECRET}\n")
     folder = tmp_path / "project"

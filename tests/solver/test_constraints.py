@@ -46,7 +46,7 @@ def test_without_limits_torch_and_its_companion_move():
 
 
 def test_a_package_that_depends_on_a_held_one_cannot_leave_it_behind():
-    other_build = [{"torch": "2.7.1+cu128"}]  # the same release for that GPU; torchvision asks for torch==2.7.1
+    other_build = [{"torch": "2.7.1+cu128"}]  # the same release for that GPU; torchvision requires torch==2.7.1
     assert packages(Limits(hold=frozenset({"torchvision"}))) == other_build
     assert packages(Limits(hold=frozenset({"torchvision", "torch"}))) == []
 

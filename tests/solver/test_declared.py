@@ -35,7 +35,7 @@ def project(folder: Path, **files: str) -> Path:
 
 
 def fixes(rules: Rulebook, folder: Path, *names: str) -> tuple[Fix, ...]:
-    """Of what the files declare, the versions that are there being told by hand where files leave them open."""
+    """Of what the files declare, with the installed versions given by hand where files leave them open."""
     declaration = read_manifests([str(folder / name) for name in names], SAID, watch_of(builtin_rulebook()))
     present = {"torch": "2.6.0", "torchvision": "0.21.0", "transformers": "4.42.4"}
     open_ = [fact(f"{name}.version", version, "test") for name, version in present.items()
@@ -116,7 +116,7 @@ def test_the_same_in_the_words_of_pep_440(tmp_path: Path, spec, wanted):
 
 
 def test_a_lock_moves_within_what_the_project_requests(tmp_path: Path):
-    """The lock's pin is nobody's wish."""
+    """The lock's pin is no one's wish."""
     project(tmp_path, pyproject_toml='[tool.poetry.dependencies]\ntorch = "2.6.0"\ntransformers = "<4.43"\n',
             poetry_lock='[[package]]\nname = "transformers"\nversion = "4.42.4"\n')  # fmt: skip
     fix = fixes(OTHER, tmp_path, "pyproject.toml", "poetry.lock")[0]

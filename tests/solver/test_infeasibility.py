@@ -1,4 +1,4 @@
-"""Cases: what refutes a cure at every choice of releases, and what does not; ways begun from their end."""
+"""Cases: what refutes a fix at every choice of releases, and what does not; ways begun from their end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def repair_of(rules: Rulebook, facts: Facts) -> FixSearch:
 
 
 def verdicts(other: dict[str, Any], **said: str) -> set[str | None]:
-    """By what the cases of OWN001 are closed, with this rule beside it; None: one stays open."""
+    """By what the cases of OWN001 are closed, with this rule next to it; None: one stays open."""
     rules = book(OWN001=OLD, OWN002=other)
     facts = given(torch="2.6.0").with_(*(fact(key.replace("__", "."), value, "test") for key, value in said.items()))
     return {case and case.rule for case in Cases(repair_of(rules, facts)).of(rules.rules["OWN001"])}

@@ -71,7 +71,7 @@ def test_what_moves_breaks_only_what_it_meant_something_to():
 
 
 def asking(severity: str = "error", **installed: str) -> tuple[Rulebook, Facts, ReleaseIndex]:
-    """A rule that asks for transformers 2.0, which needs an old torch."""
+    """A rule that requires transformers 2.0, which needs an old torch."""
     rule = Rule("OWN001", "own", {
         "id": "OWN001", "name": "own", "severity": severity, "summary": "strikes", "message": "strikes",
         "when": {"transformers.version": "<2"}, "fix": [{"require": {"transformers": ">=2"}}],

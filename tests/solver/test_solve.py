@@ -156,7 +156,7 @@ def test_every_fix_of_an_incident_silences_its_errors_and_brings_no_new_one(name
 
 
 def _by_hand(facts: Facts, before: Assessment, fix: Fix) -> Facts:
-    """The changed facts as a user would write them down anew: nothing measured, only versions and settings."""
+    """The changed facts as a user would write them down again: nothing measured, only versions and settings."""
     torch = any(change.name == "torch" for change in fix.changes)
     measured = [key for key in facts if torch and (key.startswith(("torch.", "cudnn.", "nvidia-", "triton")))]
     changed = facts.without(*measured, "distributions.complete") if torch else facts
@@ -200,7 +200,7 @@ def test_blackwell_moves_the_whole_stack_or_takes_the_other_build():
                       "gpu.sm": "10.0", "gpu.name": "B200"})  # fmt: skip
     first, second = fixes(facts)
     assert packages(first)["torch"] == "2.8.0"
-    assert packages(first)["vllm"] == "0.10.2"  # not 0.2.5, which asks for torch>=2.1 and so seems to fit
+    assert packages(first)["vllm"] == "0.10.2"  # not 0.2.5, which requires torch>=2.1 and so seems to fit
     assert packages(first)["xformers"] == "0.0.32.post1" and packages(first)["torchvision"] == "0.23.0"
     assert packages(second) == {"torch": "2.7.1+cu128"} and not any("uninstall" in line for line in fix_lines(second))
 

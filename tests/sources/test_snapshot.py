@@ -1,4 +1,4 @@
-"""Facts files: every form is read, nothing is lost on the way out and back, bad input is one clear line."""
+"""Facts files: every form is read, nothing is lost when written and read again, bad input is one clear line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adapters of libraries that no CPU has, called on written-out stand-ins: axes, masks, lengths and options."""
+"""The adapters of libraries that no CPU has, called on written-out substitutes: axes, masks, lengths and options."""
 
 from __future__ import annotations
 

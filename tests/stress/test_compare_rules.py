@@ -1,4 +1,4 @@
-"""A sweep beside the rulebook: foretold, unpredicted, refuted; each case in the words of the rules."""
+"""A sweep next to the rulebook: predicted, unpredicted, refuted; each case in the words of the rules."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_alibi_with_a_window_to_both_sides(reader):
 def test_sage_has_no_backends_and_rules_all_the_same(reader):
     sage = {"backend": "sage", "seq_len_q": 128, "seq_len_kv": 128}
     assert ("SAGE005", "refused") in beside(reader, {**sage, "head_dim_qk": 80, "head_dim_v": 80}, REFUSED).predicted
-    assert rules_of({**CASE, **sage}, reader) == ("SAGE001",)  # and not SAGE004: no gradient is asked
+    assert rules_of({**CASE, **sage}, reader) == ("SAGE001",)  # and not SAGE004: no gradient is computed
     assert set(rules_of({**CASE, **sage, "seq_len_kv": 129}, reader)) == {"SAGE001", "SAGE002"}
     assert set(rules_of({**CASE, **sage, "head_dim_v": 128}, reader)) == {"SAGE001", "SAGE003"}
     assert not beside(reader, sage, REFUSED).unpredicted  # one rule at least says that it goes wrong

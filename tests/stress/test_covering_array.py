@@ -82,7 +82,7 @@ def test_cases_of_a_backend_are_ones_it_can_say(backend):
             continue  # few of each backend, which set what no axis does
         for name, values in axes.items():
             if name in ("how", "layout", "feature"):
-                continue  # set anew for compile and misaligned cases; a feature may be none
+                continue  # set again for compile and misaligned cases; a feature may be none
             assert any(all(case[k] == v for k, v in value.items()) for value in values), (name, case)
 
 

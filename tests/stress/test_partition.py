@@ -1,4 +1,4 @@
-"""A device's part of a sweep: what did not answer in time is asked once more, and longer."""
+"""A device's part of a sweep: what did not answer in time runs once more, and longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted faults against the sweep's own generator and truth: each is found among the cases it would ask on a CPU.
+"""Planted faults against the sweep's own generator and truth: each is found among the cases it would run on a CPU.
 
 Cases come in the order of the plan, and the first that shows the fault ends the search: all of it in one process.
 """
@@ -21,7 +21,7 @@ CASES = 600
 FEW = 24
 SEED = 0
 
-#: Fault → the kind that it must be told as.
+#: Fault → the kind that it must be reported as.
 COARSE = {
     "wrong_stride": "out", "wrong_alignment": "out", "dropped_tail": "out", "scale_off": "out", "swapped_heads": "out",
     "stale_output": "out", "unwritten_rows": "out_nan", "nan_gradient": "dk_nan", "varying_output": "not_repeatable",
@@ -50,7 +50,7 @@ ALL = {
 
 
 def _request(name: str, count: int, after: int = 0) -> dict[str, Any]:
-    """The fault's cases as a sweep of `count` asks them; without those that one of `after` has."""
+    """The fault's cases as a sweep of `count` runs them; without those that one of `after` has."""
     backend, kind = ALL[name]
     cases = plan([backend], "cpu", count, seed=SEED).cases[after:]
     kinds = [kind, "dropout"] if kind == "out" else [kind]  # a wrong output with dropout scatters wrong
@@ -63,7 +63,7 @@ def _request(name: str, count: int, after: int = 0) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def answers(request, torch_python) -> dict[str, KernelResult]:
-    """What became of each fault that this run asks about."""
+    """What became of each fault that this run covers."""
 
     def ask(asked: dict[str, dict[str, Any]]) -> dict[str, KernelResult]:
         program = str(HERE / "until_found.py")

@@ -180,7 +180,7 @@ def run(request):
 
 
 def test_memory_of_the_host_is_held_too():
-    """On a CPU: what lies beyond the limit is refused, where the system would kill."""
+    """On a CPU: what is beyond the limit is refused, where the system would kill."""
     source = """
 import types
 from . import sweep

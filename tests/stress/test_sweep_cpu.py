@@ -44,7 +44,7 @@ def planted(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def all_planted(request, torch_python):
-    """One sweep over all planted faults that this run asks about: starting torch costs more than the cases."""
+    """One sweep over all planted faults that this run covers: starting torch costs more than the cases."""
     mine = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
     asked = {str(item.callspec.params["name"]) for item in mine if "name" in item.callspec.params} | {"scale_off"}
     names = tuple(planted(name) for name in PLANTED if name in asked)

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, whatever happens meanwhile and whatever stands in their place."""
+"""Files written whole or not at all, whatever happens meanwhile and whatever is in their place."""
 
 from __future__ import annotations
 

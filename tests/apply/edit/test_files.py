@@ -30,7 +30,7 @@ def names(folder: Path) -> list[str]:
 
 
 def state_is_sound(path: Path) -> bool:
-    """The file is the old or the new one; where it is the new one, the old one is beside it. True if it is new."""
+    """The file is the old or the new one; where it is the new one, the old one is next to it. True if it is new."""
     text, backup = path.read_text(), path.with_name(f"{path.name}.bak")
     assert text in (OLD, NEW)
     assert not backup.exists() or backup.read_text() == OLD

@@ -1,4 +1,4 @@
-"""A uv that does what a plan says, an environment it can change, and a rule that asks for a change."""
+"""A uv that does what a plan says, an environment it can change, and a rule that requires a change."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ fix:
 
 
 class FakeUv:
-    """The fake program: its plan, and what it was asked."""
+    """The fake program: its plan, and the commands that it got."""
 
     def __init__(self, folder: Path, template: Path) -> None:
         self.folder = folder

@@ -175,7 +175,7 @@ def test_what_the_system_manages_stays_alone(uv, old, fix, monkeypatch, capsys):
 
 
 def test_the_mark_of_a_managed_python_is_found(tmp_path, old):
-    """A copy of an interpreter that says it is no environment, with the mark beside its library."""
+    """A copy of an interpreter that says it is no environment, with the mark next to its library."""
     from doctor.apply.install.location import place_of
 
     stdlib = tmp_path / "lib"
@@ -230,7 +230,7 @@ def test_facts_from_a_file_cannot_be_changed(uv, tmp_path, capsys):
 
 
 def test_the_plan_is_what_the_installer_says_it_would_do(uv, old, fix, capsys):
-    """Dependencies that come along are told before; what only a resolver had to consider is not."""
+    """Dependencies that come along are reported before; what only a resolver had to consider is not."""
     said = "Would uninstall 1 package\n - six==1.15.0\n + six==1.16.0\n + iniconfig==2.0.0\n + Some.Dependency==3.1\n"
     uv.plan(foresee=[{"err": said}], compile=[{"resolved": "six==1.16.0\niniconfig==2.0.0\nattrs==99.0\nother==1\n"}])
     assert run(fix("--apply", "--yes")) == 0

@@ -1,4 +1,4 @@
-"""What the resolver is asked, and what is made of its answer."""
+"""What the resolver gets as input, and what is made of its answer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_no_registry_has_is_left_out_and_named(uv):
 
 
 def test_where_an_index_did_not_answer_nothing_is_left_out(uv):
-    """What it did not tell is not gone: asking again without it would prove another fix."""
+    """What it did not report is not gone: another query without it would prove another fix."""
     silent = refused("my-lib was not found in the package registry and you require my-lib==1.0")
     silent["err"] += "\nhint: An index (https://registry.invalid/simple) returned a 403 Forbidden error.\n"
     uv.plan(compile=[silent, {}])

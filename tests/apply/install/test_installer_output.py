@@ -117,14 +117,14 @@ def test_a_failure_is_distinguished(command, out, err, outcome, words):
         (PIP_SILENT, "six", "404 Client Error: Not Found for url: https://registry.invalid/simple/six/", False),
         (PIP_SILENT, "six", "403 Client Error: Forbidden for url: https://registry.invalid/simple/six/", None),
         (PIP_SILENT, "six", "503 Server Error: Busy for url: https://registry.invalid/simple/six/", None),
-        (PIP_SILENT, "torch", LOST, False),  # it was asked about another package, and found it elsewhere
+        (PIP_SILENT, "torch", LOST, False),  # the query was for another package, and found it elsewhere
         (PIP_NONE, "six", LOST, None),  # one of several indexes: it may have what the other lacks
         (PIP_NONE, "six", "403 Client Error: Forbidden for url: https://registry.invalid/simple/six/", False),
         (PIP_CONFLICT_ERR, "six", LOST, None),
     ],
 )
 def test_pip_s_no_counts_only_if_every_index_said_what_it_has(err, package, why, outcome):
-    """Where it does not try twice, only its log tells a page that it could not read from one that is not there."""
+    """Without a second try only its log distinguishes a page that it could not read from one that is not there."""
     found = verdict(Ran(PIP, 1, "", err, 1.0, unread=(f"https://registry.invalid/simple/{package}/: {why}",)))
     assert found.outcome is outcome and found.reached is (outcome is False)
     if why is LOST and outcome is None:
@@ -152,7 +152,7 @@ def test_the_real_pip_shows_it_in_its_log(tmp_path, status, outcome, monkeypatch
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     monkeypatch.setenv("PIP_RETRIES", "0")
     if status is None:
-        server.server_close()  # nobody listens there any more
+        server.server_close()  # no one listens there any more
     else:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--dest", str(tmp_path), "six==1.16.0"]

@@ -1,4 +1,4 @@
-"""The real uv and the real pip on small packages: applied, taken back, tried, refused. Asks the registry."""
+"""The real uv and the real pip on small packages: applied, taken back, tried, refused. Queries the registry."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def steps(capsys) -> dict[str, dict[str, str]]:
 
 def test_a_dry_run_checks_and_changes_nothing(uv, old, fix, capsys):
     before = old.versions
-    assert run(fix("--dry-run", "--format", "json")) == 1  # the finding stands
+    assert run(fix("--dry-run", "--format", "json")) == 1  # the finding remains
     said = steps(capsys)
     assert list(said) == ["resolves"] and said["resolves"]["outcome"] == "yes"
     assert said["resolves"]["command"].startswith("uv pip compile pins.txt")

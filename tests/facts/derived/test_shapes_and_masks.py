@@ -30,7 +30,7 @@ def derive(key: str, **given: object) -> object:
         ({"attn_implementation": "sdpa"}, "transformers"),
         ({"attn_implementation": "flash_attention_2", "xtuner.version": "0.1.23"}, "xtuner"),
         ({"framework": "vllm", "torch.version": "2.6.0"}, "vllm"),
-        ({"torch.version": "2.6.0"}, None),  # no workload, nobody calls attention
+        ({"torch.version": "2.6.0"}, None),  # no workload, no one calls attention
         ({"dtype": "float16"}, None),
     ],
 )

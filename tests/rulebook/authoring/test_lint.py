@@ -1,4 +1,4 @@
-"""The lint: a sound rule passes, and each thing that can be wrong with one is told at its line."""
+"""The lint: a sound rule passes, and each thing that can be wrong with one is reported at its line."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_sole_reason_flips_one_leaf_and_no_other():
     assert reasons(torch_version="2.5", gpu_sm="9.0") == [hopper]
     assert reasons(torch_version="2.7", gpu_sm="9.0") == []  # two reasons
     assert reasons(torch_version="2.5", gpu_sm="8.0") == []  # it fires
-    assert reasons(torch_version=None, gpu_sm="9.0") == []  # flipped, it would still not be told
+    assert reasons(torch_version=None, gpu_sm="9.0") == []  # flipped, it would still not be known
 
 
 def test_ids_and_names_are_unique(tmp_path):

@@ -1,4 +1,4 @@
-"""The runner of in-file tests: what a rule is judged on, and what its author is told when it judges otherwise."""
+"""The runner of in-file tests: what a rule is judged on, and what its author reads when it judges otherwise."""
 
 from __future__ import annotations
 

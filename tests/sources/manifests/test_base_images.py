@@ -25,7 +25,7 @@ def held(reference):
 
 @pytest.fixture
 def judged(write):
-    """(rules that strike, rules that could not tell) of a Dockerfile and an incident's job."""
+    """(rules that match, rules that are undetermined) of a Dockerfile and an incident's job."""
 
     def judged(text, incident, gpu):
         request = Request(
@@ -95,7 +95,7 @@ def test_an_incident_in_an_image_as_it_is(judged):
     """Latent attention, packed, without flash-attention, on an A100."""
     image = "FROM nvcr.io/nvidia/pytorch:25.04-py3\nENV NVTE_FLASH_ATTN=0\n"
     assert "TE111" in judged(image, "d", "a100")[0]
-    assert "TE111" not in judged(image.replace("25.04", "24.08"), "d", "a100")[0]  # whose TransformerEngine nobody told
+    assert "TE111" not in judged(image.replace("25.04", "24.08"), "d", "a100")[0]  # whose TransformerEngine is unknown
 
 
 def test_nvidias_transformer_engine_is_built_from_source_and_has_no_core_of_its_own(read):

@@ -165,7 +165,7 @@ def test_a_frozen_list_that_satisfies_the_ranges_is_the_environment(read, values
 
 
 def test_an_image_whose_own_torch_the_project_does_not_use(read, found, values):
-    """How it installs the project lies in a script that was not read."""
+    """How it installs the project is in a script that was not read."""
     image = "FROM nvcr.io/nvidia/pytorch:24.06-py3\nCOPY pyproject.toml pyproject.toml\nRUN bash setup.sh\n"
     result = found({"Dockerfile": image, "pyproject.toml": PINNED})
     assert roles(result, FileRole.ENVIRONMENT) == {"pyproject.toml"}

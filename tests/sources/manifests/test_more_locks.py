@@ -1,4 +1,4 @@
-"""pdm.lock, Pipfile.lock, conda-lock.yml, explicit lists and pixi.lock: what was chosen, and where it stands."""
+"""pdm.lock, Pipfile.lock, conda-lock.yml, explicit lists and pixi.lock: what was chosen, and where it is."""
 
 # ruff: noqa: E501 - files to read, each on one line
 

@@ -1,4 +1,4 @@
-"""pyproject.toml beyond `[project]`, Pipfile and pixi.toml: groups, sources, overrides, and where each stands."""
+"""pyproject.toml beyond `[project]`, Pipfile and pixi.toml: groups, sources, overrides, and where each is."""
 
 # ruff: noqa: E501 - files to read, each on one line
 

@@ -46,7 +46,7 @@ def test_duplicate_pins_of_one_package_do_not_hide_the_others(read):
 
 @pytest.fixture
 def struck(write):
-    """The rules that strike what a requirements file declares, for an H100."""
+    """The rules that match what a requirements file declares, for an H100."""
 
     def struck(text, *settings):
         path = str(write("requirements.txt", text))
@@ -113,8 +113,8 @@ def test_a_wheel_built_for_another_torch_is_found(struck):
 
 def test_releases_that_go_with_no_release_of_another_open_package_are_not_admitted(read):
     declaration = read({"requirements.txt": "vllm>=0.10.2\ntransformers>=4.54,<5\n"})
-    assert open_versions(declaration, "vllm")[-1] == "0.23.0"  # 0.24 and later ask for transformers 5.5.3
-    assert open_versions(declaration, "transformers")[0] == "4.55.2"  # what vllm 0.10.2 asks for
+    assert open_versions(declaration, "vllm")[-1] == "0.23.0"  # 0.24 and later require transformers 5.5.3
+    assert open_versions(declaration, "transformers")[0] == "4.55.2"  # what vllm 0.10.2 requires
 
 
 def test_ranges_none_of_whose_releases_go_together_stay_as_they_were_declared(read):
@@ -195,4 +195,4 @@ def test_pins_that_exclude_one_another_by_their_metadata_are_noted(read):
     assert any("vllm 0.19.1 requires `transformers!=5.0.*" in note for note in declaration.notes)
     assert not read({"requirements.txt": "vllm==0.19.1\ntransformers==4.57.6\n"}).notes
     assert not read({"requirements.txt": "torch==2.6.0+cu126\nnvidia-cudnn-cu12==9.5.1.17\n"}).notes  # another build
-    assert not read({"requirements.txt": "torch==2.0.0\ntorchvision==0.15.0\n"}).notes  # asks for torch==2.0.0+cu117
+    assert not read({"requirements.txt": "torch==2.0.0\ntorchvision==0.15.0\n"}).notes  # requires torch==2.0.0+cu117

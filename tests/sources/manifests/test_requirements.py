@@ -87,8 +87,8 @@ def test_includes_and_constraints(read):
         only=["requirements.txt"],
     )
     found = pins(declaration)
-    assert found["flash-attn"] == "2.7.4.post1"  # a constraint pins what is asked for
-    assert "xformers" not in found  # and asks for nothing
+    assert found["flash-attn"] == "2.7.4.post1"  # a constraint pins what is requested
+    assert "xformers" not in found  # and requires nothing
     assert found["transformers"] == "4.44.2"
     assert declaration.facts["torch.version"].source.endswith("base/common.txt:1")
 

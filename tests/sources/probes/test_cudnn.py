@@ -99,7 +99,7 @@ def test_condas_torch_keeps_its_libraries_in_the_environment(site: Path, tmp_pat
 
 
 def test_a_store_of_links(site: Path, target: Target, tmp_path: Path) -> None:
-    """uv can link files into its cache one by one: `$ORIGIN` is where the link lies, not the file."""
+    """uv can link files into its cache one by one: `$ORIGIN` is where the link is, not the file."""
     folder = torch(site)
     library = cudnn_wheel(site, "9.1.0")
     for number, path in enumerate([*(folder / "lib").iterdir(), *library.parent.iterdir()]):

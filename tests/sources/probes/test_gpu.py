@@ -1,4 +1,4 @@
-"""What the job sees of the GPUs: the driver's library is played by a small stand-in, for tests have none."""
+"""What the job sees of the GPUs: the driver's library is played by a small substitute, as tests have no GPU."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Nvml:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, target: Target, tmp_path: Path) -> Iterator[Any]:
-    """Call it with a stand-in to read that machine's facts."""
+    """Call it with a substitute to read that machine's facts."""
 
     def read(nvml: Nvml) -> Facts:
         monkeypatch.setattr(gpu, "_TRACES", (str(tmp_path),))

@@ -296,7 +296,7 @@ def test_long_lists_of_names_are_safe(target: Target, monkeypatch: pytest.Monkey
 
 
 def test_what_is_said_between_two_looks_is_heard():
-    """A process that speaks and ends after we looked at its pipes and before we asked whether it lives."""
+    """A process that speaks and ends after we looked at its pipes and before we checked whether it lives."""
     from doctor.sources.probes.interpreter import _BEGIN, _END, _read
 
     answer, to_answer = os.pipe()

@@ -1,4 +1,4 @@
-"""torch's build, told by its files; its `__init__` would end the test if anything imported it."""
+"""torch's build, read off its files; its `__init__` would end the test if anything imported it."""
 
 from __future__ import annotations
 

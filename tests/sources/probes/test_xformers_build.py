@@ -1,4 +1,4 @@
-"""What the note of xFormers' build says, whatever lies there."""
+"""What the note of xFormers' build says, whatever is there."""
 
 from __future__ import annotations
 

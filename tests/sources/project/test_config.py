@@ -1,4 +1,4 @@
-"""`[tool.attn-doctor]`: what a project says once; a mistake is told with file, line and the nearest that exists."""
+"""`[tool.attn-doctor]`: what a project says once; a mistake is reported with file, line and the nearest that exists."""
 
 import pytest
 

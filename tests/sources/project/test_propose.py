@@ -1,4 +1,4 @@
-"""`init`: the project's section after a look at its files; whatever else stands in pyproject.toml stays as it is."""
+"""`init`: the project's section after a look at its files; whatever else is in pyproject.toml stays as it is."""
 
 import json
 from pathlib import Path
