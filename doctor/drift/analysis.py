@@ -160,7 +160,7 @@ class _Run:
             if record.tree is None:
                 continue
             interesting = mentions(self._interesting(record))
-            functions = self.machine.functions.get(record.name, [])
+            functions = self.machine.functions.get(record.name, {}).values()
             names = {id(item): self._uses(record, item.node, interesting) for item in functions}
             classes = {id(item.owner) for item in functions if item.owner is not None and names[id(item)]}
             for function in sorted(functions, key=_forward_first):
@@ -224,10 +224,12 @@ class _Run:
         """Check the imports inside a function that is not run any more."""
         machine = self.machine
         machine.budget.allow(FUNCTION_STEPS)
-        for node in walk(function.node):
-            if isinstance(node, ast.Try):
-                return
-        body = [node for node in walk(function.node) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        if b"import" not in self.program.lines(record.name, function.node):
+            return
+        nodes = list(walk(function.node))
+        if any(isinstance(node, ast.Try) for node in nodes):
+            return
+        body = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
         machine.run_imports(record, function, [node for node in body if _absolute_top(record, node) in self.tops])
 
     def _interesting(self, record: Record) -> frozenset[str]:

@@ -62,7 +62,8 @@ class Machine:
         self.checker = Checker(program, sink, self._call_function, self.handlers.fail)
         self.values = Evaluator(program, self.checker, self.handlers, self.budget)
         self.calls = FunctionRunner(self.values, self.run_block)
-        self.functions: dict[str, list[Function]] = {}
+        self.functions: dict[str, dict[tuple[str, int], Function]] = {}
+        """The functions of each module and its classes, by qualified name and line: paths may define one twice."""
         self.nested: list[Function] = []
         self.imports: dict[str, list[OwnImport]] = {}
         program.execute = self.run_module
@@ -441,7 +442,8 @@ class Machine:
             self.values.eval(default, state)
         function = function_value(self.values.frame, node, state)
         if self.values.frame.is_module or self.values.frame.is_class_body:
-            self.functions.setdefault(self.values.frame.record.name, []).append(function)
+            defined = self.functions.setdefault(self.values.frame.record.name, {})
+            defined[(function.qualname, function.line)] = function
         else:
             self.nested.append(function)
         value: Value = function
