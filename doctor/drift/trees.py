@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 #: Fields that hold text, numbers, or operators and contexts, which are no part of a program's structure.
-_LEAVES = frozenset({"arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "level", "module", "op", "ops",
-                     "simple", "tag", "type_comment"})  # fmt: skip
+_LEAVES = frozenset({"arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "level", "module", "op",
+                     "ops", "simple", "tag", "type_comment"})  # fmt: skip
 _FIELDS: dict[type[ast.AST], tuple[str, ...]] = {ast.Constant: (), ast.Name: ()}
 
 
