@@ -168,7 +168,7 @@ class _Run:
                 if names[id(function)]:
                     naming.append((record, function))
                 elif owner is not None and (id(owner) in classes or self._derived(owner)):
-                    first = function.qualname.endswith(".__init__")
+                    first = function.qualname.endswith((".__init__", ".forward"))
                     (naming if first else others).append((record, function))
         return naming, others
 

@@ -18,6 +18,7 @@ from .classes import (
     lineage,
     may_have_attribute,
     return_lengths,
+    store_lines,
 )
 from .findings import Kind
 from .frames import Call, Frame, Sink, Violation
@@ -153,7 +154,7 @@ class Checker:
         self, frame: Frame, base: Instance, name: str, node: ast.AST, state: State, checked: bool
     ) -> Value:
         found = self._class_attribute(base.info, name)
-        stored = None if found is not None and found != NONE else self._stored(base, name)
+        stored = None if found is not None and found != NONE else self._stored(frame, base, name)
         if checked and (found is not None or stored is not None) and self.foreign(frame, base.info.module):
             self.sink.fits(frame, node, f"{base.info.symbol}.{name}")
         if isinstance(found, Function) and not is_static(found):
@@ -209,10 +210,14 @@ class Checker:
             self.fail(frame, node, state, violation)
         return UNKNOWN
 
-    def _stored(self, base: Instance, name: str) -> Value | None:
+    def _stored(self, frame: Frame, base: Instance, name: str) -> Value | None:
         """Return what the methods of a class assign to an attribute of its instances; None where none does."""
         order, _, _ = lineage(self.program, base.info)
         self._read_instance(base.info, order)
+        seen = {line for info in order for line in info.stored_at}
+        own = (info for info in order if not self.foreign(frame, info.module))
+        if any(not store_lines(info.node).get(name, frozenset()) <= seen for info in own):
+            return UNKNOWN  # another package is needed there, or the method did not run yet
         values: list[Value] = []
         for info in order:
             values += [item for item in (info.instance or {}).get(name, []) if item != NONE]
@@ -247,7 +252,7 @@ class Checker:
             return Bound(found, receiver if receiver is not None else Instance(frame.owner, False))
         return UNKNOWN if found is None else found
 
-    def store(self, frame: Frame, base: Value, name: str, value: Value, state: State) -> None:
+    def store(self, frame: Frame, base: Value, name: str, value: Value, state: State, line: int = 0) -> None:
         """Note an assignment to an attribute of a module, class or instance."""
         if isinstance(base, ModuleValue):
             record = self.program.record(base.name)
@@ -266,6 +271,7 @@ class Checker:
         elif isinstance(base, Instance) and not self.foreign(frame, base.info.module):
             if base.info.instance is None:
                 base.info.instance = {}
+            base.info.stored_at.add(line)
             values = base.info.instance.setdefault(name, [])
             if value not in values and len(values) < 8:
                 values.append(value)
@@ -440,7 +446,10 @@ class Checker:
                 return True
             return None if may_have_attribute(self.program, base.info, name, instance=False) else False
         if isinstance(base, Instance):
-            if class_attribute(self.program, base.info, name) is not None or self._stored(base, name) is not None:
+            if (
+                class_attribute(self.program, base.info, name) is not None
+                or self._stored(frame, base, name) is not None
+            ):
                 return True
             if not base.exact or not self.foreign(frame, base.info.module):
                 return None

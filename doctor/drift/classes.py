@@ -144,6 +144,20 @@ def _mentioned(node: ast.ClassDef, instance: bool) -> frozenset[str]:
     return known[1] if instance else known[2]
 
 
+_STORES: dict[int, tuple[ast.ClassDef, dict[str, set[int]]]] = {}
+
+
+def store_lines(node: ast.ClassDef) -> dict[str, set[int]]:
+    """Return the lines of a class at which `self.name` is assigned, by name."""
+    known = _STORES.get(id(node))
+    if known is None or known[0] is not node:
+        known = _STORES[id(node)] = (node, {})
+        for child in walk(node):
+            if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and dotted(child.value) == "self":
+                known[1].setdefault(child.attr, set()).add(child.lineno)
+    return known[1]
+
+
 def is_property(function: Function) -> bool:
     """Return whether reading the attribute calls the function."""
     for decorator in function.decorators:

@@ -390,7 +390,7 @@ class Evaluator:
         elif isinstance(target, ast.Attribute):
             path = dotted(target)
             base = self.eval(target.value, state)
-            self.checker.store(self.frame, base, target.attr, value, state)
+            self.checker.store(self.frame, base, target.attr, value, state, target.lineno)
             if path is not None:
                 state.bind(path, value)
                 text = dotted(source) if isinstance(source, (ast.Name, ast.Attribute)) else None
@@ -493,7 +493,7 @@ class Evaluator:
 
     def evaluate_call(self, node: ast.Call, state: State) -> Call:
         """Evaluate the arguments of a call."""
-        call = Call()
+        call = Call(node.lineno)
         for item in node.args:
             if isinstance(item, ast.Starred):
                 value = self.eval(item.value, state)
@@ -535,7 +535,7 @@ class Evaluator:
         if isinstance(function, Choice):
             return self.checker.call_any(self.frame, function, call, node, state)
         if isinstance(function, Partial):
-            joined = Call()
+            joined = Call(call.line)
             joined.positional = [*function.args, *call.positional]
             joined.star, joined.keywords = call.star, function.keywords.updated(call.keywords)
             return self.call(function.target, joined, node, state)

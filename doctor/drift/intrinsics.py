@@ -157,7 +157,8 @@ def builtin_call(context: Context, name: str, call: Call, node: ast.Call, state:
     if name in ("inspect.signature", "inspect.getfullargspec", "inspect.getargspec") and first is not None:
         if isinstance(first, (Function, ClassValue, Bound, Partial, Instance)):
             return Parameters(first, "signature" if last == "signature" else "spec")
-        return Unknown("signature", True)
+        assumed = isinstance(first, External) and context.program.is_assumed(first.name)
+        return Unknown("signature", not assumed)
     if name in ("inspect.isfunction", "inspect.isclass", "inspect.ismethod", "inspect.isroutine"):
         if isinstance(first, (Function, ClassValue, Bound)):
             wanted = {"isfunction": Function, "isclass": ClassValue, "ismethod": Bound}.get(last)

@@ -89,12 +89,17 @@ class Program:
         """Whether this is the whole environment of a job: without torch it is a part of one, and more may be there."""
         return "torch" in self.environment.packages or "torch" in self.environment.releases
 
+    def is_assumed(self, module: str) -> bool:
+        """Return whether a package counts as present although its files are not in this part of an environment."""
+        top = module.partition(".")[0]
+        return top in OFTEN_PRESENT and not self.is_complete and top not in self.environment.packages
+
     def is_absent(self, module: str) -> bool:
         """Return whether a top-level package is surely not installed."""
         top = module.partition(".")[0]
         if top in self.environment.packages or top in ASSUMED_PRESENT or top in STANDARD_LIBRARY:
             return False
-        if top in OFTEN_PRESENT and not self.is_complete:
+        if self.is_assumed(top):
             return False
         # A compiled part of an installed package: `flash_attn_2_cuda` of `flash_attn`, absent from a source archive.
         return _COMPILED_PART.search(top) is None or not any(
