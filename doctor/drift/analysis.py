@@ -14,7 +14,7 @@ from .dispatch import typed_functions
 from .findings import CallerResult, Notice
 from .machine import Machine
 from .overrides import check_overrides
-from .program import Program, Record
+from .program import Program, Record, imported_modules, module_level_imports, module_level_nodes
 from .sources import FILE_LIMIT, Environment, Package, is_readable, normalized
 from .state import BudgetExceeded, Raised, State
 from .trees import walk
@@ -280,7 +280,7 @@ class _Run:
             record = self.program.records.get(name)
             if record is None or record.tree is None:
                 continue
-            for module in _module_level_imports(record):
+            for module in module_level_imports(record):
                 parts = module.split(".")
                 for index in range(1, len(parts) + 1):
                     part = ".".join(parts[:index])
@@ -329,11 +329,11 @@ class _Run:
         return found
 
     def _imports_of(self, record: Record, module: str) -> list[bool]:
-        at_module_level = _module_level_nodes(record)
+        at_module_level = module_level_nodes(record)
         found: list[bool] = []
         assert record.tree is not None
         for node in walk(record.tree):
-            if not isinstance(node, (ast.Import, ast.ImportFrom)) or module not in _imported(record, node):
+            if not isinstance(node, (ast.Import, ast.ImportFrom)) or module not in imported_modules(record, node):
                 continue
             # A lazy module imports for type checkers what it gives on demand.
             if record.lazy or id(node) not in at_module_level or isinstance(node, ast.Import):
@@ -366,31 +366,3 @@ def _absolute_top(record: Record, node: ast.AST) -> str:
     if isinstance(node, ast.ImportFrom):
         return record.absolute(node.module, node.level).partition(".")[0]
     return node.names[0].name.partition(".")[0] if isinstance(node, ast.Import) else ""
-
-
-def _imported(record: Record, node: ast.Import | ast.ImportFrom) -> set[str]:
-    if isinstance(node, ast.Import):
-        return {item.name for item in node.names}
-    module = record.absolute(node.module, node.level)
-    return {module} | {f"{module}.{item.name}" for item in node.names}
-
-
-def _module_level_nodes(record: Record) -> set[int]:
-    """Return the ids of nodes outside functions."""
-    assert record.tree is not None
-    found: set[int] = set()
-    waiting: list[ast.AST] = [record.tree]
-    while waiting:
-        node = waiting.pop()
-        found.add(id(node))
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            waiting += list(ast.iter_child_nodes(node))
-    return found
-
-
-def _module_level_imports(record: Record) -> Iterable[str]:
-    level = _module_level_nodes(record)
-    assert record.tree is not None
-    for node in walk(record.tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) in level:
-            yield from _imported(record, node)

@@ -293,11 +293,10 @@ class Checker:
             violations, result = self.examine(frame, item, call)
             results.append(result)
             refused += violations[:1]
-            target, _ = _target(item)
             if not violations:
                 fits = True
-                if target is not None:
-                    self.sink.fits(frame, node, target.symbol)
+                if symbol := _symbol_of(item):
+                    self.sink.fits(frame, node, symbol)
         if refused and not fits:
             self.fail(frame, node, state, refused[0])
         return choice(results) if results else UNKNOWN
@@ -314,8 +313,8 @@ class Checker:
         for violation in violations:
             self.fail(frame, node, state, violation)
         module = _module_of(function)
-        if not violations and target is not None:
-            self.sink.fits(frame, node, target.symbol)
+        if not violations and (symbol := _symbol_of(function)):
+            self.sink.fits(frame, node, symbol)
         if module and self.foreign(frame, module):
             self.sink.use(frame, node, module, self.signature(function) is not None)
         return result
@@ -341,7 +340,7 @@ class Checker:
             target, signature = constructor(self.program, function.info)
             line = target.line if target is not None else function.info.line
             module = target.module if target is not None else function.info.module
-            symbol = f"{function.info.symbol}.__init__"
+            symbol = _symbol_of(function)
             return self._violations(frame, signature, call, symbol, module, line), Instance(function.info)
         if isinstance(function, Instance):
             method = call_method(self.program, function.info)
@@ -475,6 +474,14 @@ def _target(function: Value) -> tuple[Function | None, Value | None]:
     if isinstance(function, Bound):
         return function.function, function.receiver
     return None, None
+
+
+def _symbol_of(function: Value) -> str:
+    """Return what a violation of a call to a function or class names; empty for any other value."""
+    if isinstance(function, ClassValue):
+        return f"{function.info.symbol}.__init__"
+    target, _ = _target(function)
+    return target.symbol if target is not None else ""
 
 
 def _module_of(function: Value) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from .findings import Certainty, Finding, Kind, Location, Pair, PairVerdict, Reach, Severity
 from .frames import Frame, Violation
-from .program import Program
+from .program import Program, imported_modules, module_level_imports
 from .sources import Package
 from .state import State
+from .trees import walk
 
 #: Code of context parallelism, by the names that its functions, files and conditions carry.
 CONTEXT_PARALLEL = re.compile(
@@ -19,6 +20,10 @@ CONTEXT_PARALLEL = re.compile(
 )  # fmt: skip
 #: A condition by which the workload chooses an option by its name.
 _NAMED_OPTION = re.compile(r"[\w.]+ == (['\"]).*\1")
+#: The word that classes of one kind end in: `Container`.
+_LAST_WORD = re.compile(r"(?<=\w)[A-Z][a-z]+$")
+#: So many classes of one kind are options of which a workload uses one.
+MANY = 10
 CONDITIONS = 6
 OF_CALLS = frozenset(
     {Kind.MISSING_ARGUMENT, Kind.UNEXPECTED_KEYWORD, Kind.TOO_MANY_POSITIONALS, Kind.DUPLICATE_ARGUMENT}
@@ -157,9 +162,47 @@ class Collector:
             return Reach.IMPORT if reached else Reach.ON_DEMAND
         if imported and item.conditions:
             return Reach.ON_DEMAND  # the author defers the import, and the workload decides whether it runs
+        if self._is_optional(item) or self._is_one_of_many(item) or self._is_never_named(item):
+            return Reach.ON_DEMAND
         if item.scope.endswith("__init__"):
             return Reach.CONSTRUCTION
         return Reach.COMMON
+
+    def _is_optional(self, item: Seen) -> bool:
+        """Return whether the file imports the callee in functions only, and a condition leads to the use."""
+        record = self.program.records.get(item.frame_module)
+        if record is None or record.tree is None or not item.conditions:
+            return False
+        callee = item.violation.module.partition(".")[0]
+        found = {
+            name.partition(".")[0] for node in walk(record.tree) if isinstance(node, (ast.Import, ast.ImportFrom))
+            for name in imported_modules(record, node)
+        }  # fmt: skip
+        return callee in found and all(name.partition(".")[0] != callee for name in module_level_imports(record))
+
+    def _is_one_of_many(self, item: Seen) -> bool:
+        """Return whether one class refuses a release, and files next to it define many classes of the same kind."""
+        ending = _LAST_WORD.search(item.scope.partition(".")[0])
+        record = self.program.records.get(item.frame_module)
+        if item.violation.kind is not Kind.VERSION_REFUSED or ending is None or record is None:
+            return False
+        pattern = re.compile(rb"^class \w+" + ending.group().encode() + rb"\b", re.M)
+        siblings = record.source.path.parent.glob("*.py")
+        return sum(pattern.search(self.program.environment.peek(path)) is not None for path in siblings) >= MANY
+
+    def _is_never_named(self, item: Seen) -> bool:
+        """Return whether the caller names other functions of the module, but never this one, to call or export it."""
+        record = self.program.records.get(item.frame_module)
+        if self.caller.is_code or item.at_import or record is None or record.tree is None:
+            return False
+        functions = {node.name for node in record.tree.body if isinstance(node, ast.FunctionDef)}
+        if item.scope not in functions or len(functions) < 2:
+            return False
+        named = re.compile(rb"(?<!\bdef )\b(?:" + b"|".join(sorted(map(str.encode, functions))) + rb")\b")
+        environment = self.program.environment
+        files = environment.files(self.caller)
+        found = {match.decode() for path in files for match in named.findall(environment.peek(path))}
+        return bool(found) and item.scope not in found
 
     def pairs(self, findings: list[Finding], callees: list[Package]) -> list[Pair]:
         """Return the verdict for each callee."""

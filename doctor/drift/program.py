@@ -77,12 +77,30 @@ class Program:
         self.split: dict[str, list[bytes]] = {}
         self.listed: dict[str, dict[str, list[str]]] = {}
         self.families: dict[str, bool] = {}
+        self.parts: dict[str, bool] = {}
+        self.importers: dict[str, bytes] = {}
+        """The sources of each package that change the import system, joined."""
         self.execute: Callable[[Record], None] = _not_connected
 
     def package(self, module: str) -> Package | None:
         """Return the readable package that holds a module."""
         package = self.environment.package_of(module)
-        return package if package is not None and self.readable(package) else None
+        if package is None or not self.readable(package) or self._is_of_another(package, module):
+            return None
+        return package
+
+    def _is_of_another(self, package: Package, module: str) -> bool:
+        """Return whether a module below a namespace package is of a distribution that is not installed.
+
+        `megatron.core` and `megatron.bridge` come from different distributions.
+        """
+        if package.is_code or "." not in module:
+            return False
+        part = ".".join(module.split(".", 2)[:2])
+        if part not in self.parts:
+            namespace = package.root.is_dir() and not (package.root / "__init__.py").is_file()
+            self.parts[part] = namespace and self.environment.find(part) is None
+        return self.parts[part]
 
     @property
     def is_complete(self) -> bool:
@@ -97,7 +115,10 @@ class Program:
     def is_absent(self, module: str) -> bool:
         """Return whether a top-level package is surely not installed."""
         top = module.partition(".")[0]
-        if top in self.environment.packages or top in ASSUMED_PRESENT or top in STANDARD_LIBRARY:
+        package = self.environment.packages.get(top)
+        if package is not None and self._is_of_another(package, module):
+            return True
+        if package is not None or top in ASSUMED_PRESENT or top in STANDARD_LIBRARY:
             return False
         if self.is_assumed(top):
             return False
@@ -319,6 +340,8 @@ class Program:
     def _aliased(self, module: str) -> bool:
         """Return whether a package mentions a module that has no file, as packages do that register aliases."""
         parts = module.split(".")
+        if self._registered(parts[0], module):
+            return True
         for index in range(1, len(parts)):
             record = self.record(".".join(parts[:index]))
             if record is None or record.tree is None:
@@ -327,6 +350,16 @@ class Program:
             if not self._spelled(record).isdisjoint((module, rest, f".{rest}")):
                 return True
         return False
+
+    def _registered(self, top: str, module: str) -> bool:
+        """Return whether a file of a package that changes the import system spells the full name of a module."""
+        package = self.package(top)
+        if package is None:
+            return False
+        if top not in self.importers:
+            texts = map(self.environment.peek, self.environment.files(package))
+            self.importers[top] = b"\n".join(text for text in texts if b"meta_path" in text or b"sys.modules" in text)
+        return re.search(rb"[\"']" + re.escape(module.encode()) + rb"[\"']", self.importers[top]) is not None
 
     def _spelled(self, record: Record) -> frozenset[str]:
         """Return the text constants of a module."""
@@ -416,6 +449,36 @@ def _defines(text: bytes, name: bytes) -> bool:
                 return True
             at = text.find(needle, at + 1)
     return False
+
+
+def imported_modules(record: Record, node: ast.Import | ast.ImportFrom) -> set[str]:
+    """Return the modules that an import names, and the names in them, which may be modules too."""
+    if isinstance(node, ast.Import):
+        return {item.name for item in node.names}
+    module = record.absolute(node.module, node.level)
+    return {module} | {f"{module}.{item.name}" for item in node.names}
+
+
+def module_level_nodes(record: Record) -> set[int]:
+    """Return the ids of nodes outside functions."""
+    assert record.tree is not None
+    found: set[int] = set()
+    waiting: list[ast.AST] = [record.tree]
+    while waiting:
+        node = waiting.pop()
+        found.add(id(node))
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            waiting += list(ast.iter_child_nodes(node))
+    return found
+
+
+def module_level_imports(record: Record) -> Iterable[str]:
+    """Yield the modules that a module imports outside of functions."""
+    level = module_level_nodes(record)
+    assert record.tree is not None
+    for node in walk(record.tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) in level:
+            yield from imported_modules(record, node)
 
 
 def _not_connected(record: Record) -> None:

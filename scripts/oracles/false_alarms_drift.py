@@ -1,9 +1,9 @@
-"""Count findings on the newest releases that declare each other: the false alarms of `attn-doctor drift`.
+"""Count findings on the newest releases that declare each other; an error among them is a false alarm, or a real defect.
 
-    python scripts/oracles/false_alarms_drift.py [--cache DIR] [--output tests/drift/newest.json]
+    python scripts/oracles/false_alarms_drift.py [--cache DIR] [--output FILE.json] [--jobs N]
 
 For each caller the newest release is taken, and of each callee the newest that the caller's own metadata admits.
-Sources come from pip (`pip download --no-deps`, never installed or built).
+Nothing is installed or built.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from doctor.drift.download import fetch_release  # noqa: E402
 from doctor.drift.sources import Environment, is_readable, normalized  # noqa: E402
 from doctor.errors import DoctorError  # noqa: E402
 
-PAIRS = [
-    ("transformer-engine", "flash-attn"), ("transformers", "flash-attn"), ("megatron-core", "flash-attn"),
-    ("peft", "transformers"), ("peft", "accelerate"), ("trl", "transformers"), ("trl", "accelerate"), ("trl", "peft"),
-    ("trl", "deepspeed"), ("accelerate", "deepspeed"), ("accelerate", "transformers"), ("transformers", "accelerate"),
-    ("transformers", "peft"), ("transformers", "deepspeed"), ("megatron-core", "transformers"),
-    ("megatron-core", "transformer-engine"), ("deepspeed", "transformers"), ("deepspeed", "flash-attn"),
-    ("accelerate", "transformer-engine"), ("liger-kernel", "transformers"), ("sentence-transformers", "transformers"),
-    ("trl", "liger-kernel"), ("peft", "transformer-engine"), ("llamafactory", "transformers"), ("llamafactory", "trl"),
-    ("llamafactory", "peft"), ("ring-flash-attn", "flash-attn"), ("yunchang", "flash-attn"),
-]  # fmt: skip
+CALLERS = {
+    "transformer-engine": "flash-attn", "transformers": "flash-attn accelerate peft deepspeed kernels",
+    "megatron-core": "flash-attn transformers transformer-engine", "peft": "transformers accelerate transformer-engine",
+    "trl": "transformers accelerate peft deepspeed liger-kernel", "accelerate": "deepspeed transformers transformer-engine",
+    "deepspeed": "transformers flash-attn", "liger-kernel": "transformers", "sentence-transformers": "transformers peft",
+    "llamafactory": "transformers trl peft accelerate", "ring-flash-attn": "flash-attn", "yunchang": "flash-attn",
+    "xformers": "flash-attn", "axolotl": "transformers trl peft accelerate flash-attn liger-kernel",
+    "ms-swift": "transformers trl peft accelerate", "lmdeploy": "transformers peft", "openrlhf": "transformers deepspeed",
+    "verl": "transformers trl", "unsloth": "transformers trl peft", "vllm": "transformers",
+    "diffusers": "transformers peft accelerate", "optimum": "transformers", "colossalai": "flash-attn",
+}  # fmt: skip
+PAIRS = [(caller, callee) for caller, callees in CALLERS.items() for callee in callees.split()]
 
 
 @cache
@@ -84,7 +86,11 @@ def run(job: tuple[str, str, str]) -> dict[str, object]:
         if package.location == caller and is_readable(package) and package.release.name == name:
             result = analyze_caller(environment, package, callees)
             unknown += sum(pair.unknown_uses for pair in result.pairs)
-            found += [f"{item.code} {item.site} {item.message}" for item in result.findings if breaks(item)]
+            found += [
+                f"{item.severity.value} {item.code} {item.site} {item.message}"
+                for item in result.findings
+                if breaks(item)
+            ]
     return {
         "caller": name, "caller_version": version, "callee": callee, "callee_version": release,
         "findings": found, "unknown_uses": unknown,
@@ -95,7 +101,7 @@ def main() -> int:
     """Print and write the findings; 1 where there are any."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--cache", type=Path, default=Path("/tmp/drift/src"))
-    options.add_argument("--output", type=Path, default=ROOT / "tests" / "drift" / "newest.json")
+    options.add_argument("--output", type=Path, help="also write the rows here, as JSON")
     options.add_argument("--jobs", type=int, default=2)
     chosen = options.parse_args()
     rows = []
@@ -103,10 +109,12 @@ def main() -> int:
         for row in pool.imap(run, [(*pair, str(chosen.cache)) for pair in PAIRS], chunksize=1):
             rows.append(row)
             print(json.dumps(row), flush=True)
-    chosen.output.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-    alarms = sum(len(row.get("findings", ())) for row in rows)  # type: ignore[arg-type]
-    print(f"{sum('findings' in row for row in rows)} pairs, {alarms} findings")
-    return int(alarms > 0)
+    if chosen.output is not None:
+        chosen.output.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    findings = [text for row in rows for text in row.get("findings", ())]  # type: ignore[attr-defined]
+    errors = sum(text.startswith("error") for text in findings)
+    print(f"{sum('findings' in row for row in rows)} pairs, {errors} errors, {len(findings) - errors} warnings")
+    return int(errors > 0)
 
 
 if __name__ == "__main__":
