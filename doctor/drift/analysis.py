@@ -207,6 +207,8 @@ class _Run:
         machine.nested = []
         seed = None
         owner = function.owner
+        if owner is not None and owner.refused:
+            return
         if owner is not None and function.qualname.endswith(".backward"):
             seed = seeds.get(id(owner))
         try:

@@ -18,6 +18,7 @@ from .classes import (
     lineage,
     may_have_attribute,
     return_lengths,
+    self_reads,
     store_lines,
 )
 from .findings import Kind
@@ -168,6 +169,8 @@ class Checker:
         foreign = [item for item in lineage(self.program, base.info)[0] if self.foreign(frame, item.module)]
         if not foreign:
             return UNKNOWN
+        if any(name in self_reads(item.node) for item in foreign):
+            return UNKNOWN  # a class that others complete, or that is given the attribute
         own = not self.foreign(frame, base.info.module)
         if self._spelled_by(frame, own, name):
             return UNKNOWN

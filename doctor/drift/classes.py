@@ -149,18 +149,30 @@ def _mentioned(node: ast.ClassDef, instance: bool) -> frozenset[str]:
     return known[1] if instance else known[2]
 
 
-_STORES: dict[int, tuple[ast.ClassDef, dict[str, set[int]]]] = {}
+_SELF: dict[int, tuple[ast.ClassDef, dict[str, set[int]], set[str]]] = {}
+
+
+def _self_uses(node: ast.ClassDef) -> tuple[ast.ClassDef, dict[str, set[int]], set[str]]:
+    known = _SELF.get(id(node))
+    if known is None or known[0] is not node:
+        known = _SELF[id(node)] = (node, {}, set())
+        for child in walk(node):
+            if isinstance(child, ast.Attribute) and isinstance(child.value, ast.Name) and child.value.id == "self":
+                if isinstance(child.ctx, ast.Store):
+                    known[1].setdefault(child.attr, set()).add(child.lineno)
+                else:
+                    known[2].add(child.attr)
+    return known
 
 
 def store_lines(node: ast.ClassDef) -> dict[str, set[int]]:
     """Return the lines of a class at which `self.name` is assigned, by name."""
-    known = _STORES.get(id(node))
-    if known is None or known[0] is not node:
-        known = _STORES[id(node)] = (node, {})
-        for child in walk(node):
-            if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and dotted(child.value) == "self":
-                known[1].setdefault(child.attr, set()).add(child.lineno)
-    return known[1]
+    return _self_uses(node)[1]
+
+
+def self_reads(node: ast.ClassDef) -> set[str]:
+    """Return the names that a class reads as `self.name`."""
+    return _self_uses(node)[2]
 
 
 def is_property(function: Function) -> bool:

@@ -144,7 +144,8 @@ class Collector:
 
     def _reach(self, item: Seen, reached: bool) -> Reach:
         violation = item.violation
-        if violation.kind is Kind.MISSING_MODULE and self.program.is_family_member(violation.symbol):
+        missing = violation.kind in (Kind.MISSING_MODULE, Kind.MISSING_ATTRIBUTE)
+        if missing and self.program.is_family_member(violation.symbol):
             return Reach.FEATURE
         if violation.kind in (Kind.MISSING_NAME, Kind.MISSING_ATTRIBUTE) and self.program.is_family_name(
             violation.module, violation.name
@@ -162,7 +163,8 @@ class Collector:
             return Reach.IMPORT if reached else Reach.ON_DEMAND
         if imported and item.conditions:
             return Reach.ON_DEMAND  # the author defers the import, and the workload decides whether it runs
-        if self._is_optional(item) or self._is_one_of_many(item) or self._is_never_named(item):
+        if any(test(item) for test in (self._is_optional, self._serves_one_model, self._refuses_one_of_many,
+                                       self._is_never_named)):  # fmt: skip
             return Reach.ON_DEMAND
         if item.scope.endswith("__init__"):
             return Reach.CONSTRUCTION
@@ -180,7 +182,16 @@ class Collector:
         }  # fmt: skip
         return callee in found and all(name.partition(".")[0] != callee for name in module_level_imports(record))
 
-    def _is_one_of_many(self, item: Seen) -> bool:
+    def _serves_one_model(self, item: Seen) -> bool:
+        """Return whether the file is one of many that are named like the callee's models."""
+        record = self.program.records.get(item.frame_module)
+        if record is None or not self.program.in_family(item.violation.module):
+            return False
+        models = self.program.members_of_family(item.violation.module)
+        path = record.source.path
+        return path.stem in models and sum(other.stem in models for other in path.parent.glob("*.py")) >= MANY
+
+    def _refuses_one_of_many(self, item: Seen) -> bool:
         """Return whether one class refuses a release, and files next to it define many classes of the same kind."""
         ending = _LAST_WORD.search(item.scope.partition(".")[0])
         record = self.program.records.get(item.frame_module)

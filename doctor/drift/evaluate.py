@@ -22,10 +22,10 @@ from .containers import (
 from .custom_ops import OPS, CustomOps
 from .frames import Call, Frame, function_value
 from .handlers import Handlers
-from .intrinsics import builtin_call, external_value
+from .intrinsics import builtin_call, external_value, refuses_release
 from .program import Program
 from .signatures import Signature
-from .state import Budget, State, merge, written
+from .state import Budget, Raised, State, merge, written
 from .values import (
     FALSE,
     NONE,
@@ -532,6 +532,8 @@ class Evaluator:
     def call(self, function: Value, call: Call, node: ast.Call, state: State) -> Value:
         """Return what calling a value gives, after the call was checked."""
         function = self.program.force(function)
+        if refuses_release(function, call, self.program.environment):
+            raise Raised("ImportError")
         if isinstance(function, Choice):
             return self.checker.call_any(self.frame, function, call, node, state)
         if isinstance(function, Partial):

@@ -128,6 +128,8 @@ class FunctionRunner:
             self.running.pop()
         ends = flow.returned + [(item, NONE) for item in flow.normal]
         if not ends and flow.raised:
+            if call is None and function.owner is not None and function.qualname.endswith(".__init__"):
+                function.owner.refused = any(raised.exception == "ImportError" for _, raised in flow.raised)
             if call is not None and self.handlers.catches(flow.raised[0][1].exception):
                 raise flow.raised[0][1]
             return []

@@ -6,6 +6,7 @@ import ast
 import sys
 from typing import Protocol, cast
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from .classes import lineage
@@ -186,6 +187,22 @@ def builtin_call(context: Context, name: str, call: Call, node: ast.Call, state:
     if "Lazy" in last and len(texts) == 2 and context.program.environment.find(texts[0]) is not None:
         return Imported(texts[0], texts[1])  # an object that imports a name on first use
     return UNKNOWN
+
+
+def refuses_release(function: Value, call: Call, environment: Environment) -> bool:
+    """Return whether a call of a function `require_version` raises: it names the releases that it wants."""
+    name = ""
+    if isinstance(function, (Function, External)):
+        name = function.qualname if isinstance(function, Function) else function.name
+    text = call.positional[0] if call.positional else UNKNOWN
+    if name.rpartition(".")[2] != "require_version" or not isinstance(text, Const) or not isinstance(text.value, str):
+        return False
+    try:
+        requirement = Requirement(text.value)
+        version = environment.version_of(requirement.name)
+        return version is not None and not requirement.specifier.contains(version, prereleases=True)
+    except (InvalidRequirement, InvalidVersion):
+        return False
 
 
 def _find_spec(program: Program, module: str) -> Value:

@@ -151,7 +151,8 @@ class Program:
         record.status = "running"
         path = record.source.path
         if record.source.compiled or path.is_dir():
-            record.open = record.source.compiled
+            top = "." not in record.name and not record.package.is_code
+            record.open = record.source.compiled or top  # other distributions may add to a namespace package
         else:
             parsed = self.environment.parse(path, self.environment.display(record.package, path))
             if parsed is None:
@@ -304,6 +305,16 @@ class Program:
                 return self._is_family(parent)
             parent, _, _ = parent.rpartition(".")
         return False
+
+    def members_of_family(self, module: str) -> frozenset[str]:
+        """Return the names of the family that a module is part of: `llama` and its siblings; else none."""
+        parts = module.split(".")
+        for index in range(1, len(parts)):
+            parent = ".".join(parts[:index])
+            source = self.environment.find(parent)
+            if source is not None and self._is_family(parent):
+                return frozenset(item.parent.name for item in source.path.parent.glob("*/__init__.py"))
+        return frozenset()
 
     def in_family(self, module: str) -> bool:
         """Return whether a module is part of one member of a family: `transformers.models.llama.modeling_llama`."""

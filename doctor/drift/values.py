@@ -178,6 +178,8 @@ class ClassInfo:
     """Lines at which an attribute of an instance was assigned on some path."""
     patched: set[str] = field(default_factory=set)
     """Attributes that code outside the class assigns."""
+    refused: bool = False
+    """The constructor always raises, ImportError among others: it needs another release, and no method runs."""
     dynamic: bool = False
     """A decorator or metaclass may add attributes."""
 
