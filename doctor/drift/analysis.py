@@ -247,7 +247,7 @@ class _Run:
             if any(self._is_foreign(self.program.force(item)) for item in alternatives(value)):
                 names.add(name)
         names |= {name for name, value in record.global_imports.items() if value.module.partition(".")[0] in self.tops}
-        return frozenset(names) | self.tops
+        return frozenset(names) | self.tops | self.distributions
 
     def _worth_following(self, value: Imported) -> bool:
         return value.module in self.mentioning or f"{value.module}.{value.name}" in self.mentioning

@@ -175,6 +175,8 @@ def builtin_call(context: Context, name: str, call: Call, node: ast.Call, state:
         return call.positional[1]
     if name in ("copy.copy", "copy.deepcopy") and first is not None:
         return first
+    if name == "functools.wraps":
+        return External("functools.wraps(...)")  # which returns the function that it is applied to
     if name.startswith("functools.") and isinstance(first, Function):
         return first
     if name.startswith("torch.") and last in ("disable", "compile", "script", "ignore", "export", "allow_in_graph"):

@@ -209,7 +209,7 @@ class Program:
             return UNKNOWN if self._aliased(module) else None
         if name in record.namespace and not (record.lazy and name in self._lazy_imports(record)):
             return self.force(record.namespace[name], hops + 1)
-        if name in record.patched:
+        if name in record.patched or (name.startswith("__") and name.endswith("__")):
             return UNKNOWN
         if record.lazy and (target := self._lazy_imports(record).get(name)) is not None:
             found = self.force(target, hops + 1)
@@ -225,8 +225,6 @@ class Program:
             return UNKNOWN
         if name in self._bound(record):
             return Choice((UNKNOWN,), absent=True)
-        if name.startswith("__") and name.endswith("__"):
-            return UNKNOWN
         return None
 
     def provides(self, module: str, name: str) -> Value | None:
