@@ -183,13 +183,17 @@ class Collector:
         return callee in found and all(name.partition(".")[0] != callee for name in module_level_imports(record))
 
     def _serves_one_model(self, item: Seen) -> bool:
-        """Return whether the file is one of many that are named like the callee's models."""
+        """Return whether the file, or its folder, is one of many that are named like the callee's models."""
         record = self.program.records.get(item.frame_module)
         if record is None or not self.program.in_family(item.violation.module):
             return False
         models = self.program.members_of_family(item.violation.module)
         path = record.source.path
-        return path.stem in models and sum(other.stem in models for other in path.parent.glob("*.py")) >= MANY
+        if path.stem in models:
+            return sum(other.stem in models for other in path.parent.glob("*.py")) >= MANY
+        return (
+            path.parent.name in models and sum(other.name in models for other in path.parent.parent.iterdir()) >= MANY
+        )
 
     def _refuses_one_of_many(self, item: Seen) -> bool:
         """Return whether one class refuses a release, and files next to it define many classes of the same kind."""

@@ -181,14 +181,15 @@ def test_a_function_that_alone_of_its_module_is_never_named_is_a_warning(site):
 NAMES = [f"model{index}" for index in range(40)]
 
 
-def test_a_file_for_one_of_many_models_is_a_warning(site):
+@pytest.mark.parametrize("file", ["{}.py", "{}/patch.py"])
+def test_a_file_for_one_of_many_models_is_a_warning(site, file):
     models = {f"transformers/models/{name}/__init__.py": "" for name in NAMES}
     models |= {f"transformers/models/{name}/modeling_{name}.py": "def rotate(q): pass\n" for name in NAMES}
     site.install(
         "transformers", "4.50.0", {**models, "transformers/__init__.py": "", "transformers/models/__init__.py": ""}
     )
     text = "from transformers.models.NAME.modeling_NAME import rotate\ndef forward(a):\n    rotate(a, gone=a)\n"
-    many = {f"peft/models/{name}.py": text.replace("NAME", name) for name in NAMES[:12]}
+    many = {f"peft/models/{file.format(name)}": text.replace("NAME", name) for name in NAMES[:12]}
     site.install("peft", "0.1.0", {**many, "peft/__init__.py": "", "peft/models/__init__.py": ""})
     site.install("trl", "0.1.0", {"trl/__init__.py": "", "trl/model0.py": text.replace("NAME", "model0")})
     assert set(found(site)) == {("gone", "warning")}
