@@ -2,8 +2,7 @@
 
     python scripts/release/refresh_api_history.py [--cache DIR] [--only NAME | --callers]
 
-The sources of each release come from pip (`pip download --no-deps`, never installed or built). Releases that are in the
-cache are not fetched again. Only what changes is written: a symbol has one entry for each release that changes it.
+No release is installed or built. Releases that are in the cache are not fetched again. Only what changes is written: a symbol has one entry for each release that changes it.
 
 `--callers` analyzes the releases of some callers, those of the registry and those in the cache, against some releases
 of their callee. For each broken use it writes the caller's release that fixes it.
@@ -13,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import gzip
 import json
 import re
@@ -61,12 +61,11 @@ CALLEES: dict[str, tuple[str, tuple[str, ...]]] = {
 BY_MINOR = {"transformers", "transformer-engine", "deepspeed"}
 #: Caller, its first release of interest, callee, and releases of the callee between which its interface changes.
 CALLERS = (
-    ("transformer-engine", "0.13", "flash-attn", ("2.4.2", "2.5.8", "2.6.1", "2.6.3", "2.7.4.post1")),
+    ("transformer-engine", "1.0", "flash-attn", ("2.5.8", "2.6.1", "2.6.3", "2.7.4.post1")),
     ("ring-flash-attn", "0.1.0", "flash-attn", ("2.5.8", "2.6.3", "2.7.4.post1")),
     ("yunchang", "0.3.0", "flash-attn", ("2.5.8", "2.6.3", "2.7.4.post1")),
-    ("transformers", "4.40.0", "flash-attn", ("2.7.4.post1",)),
     ("deepspeed", "0.16.0", "flash-attn", ("2.7.4.post1",)),
-    ("xtuner", "0.1.18", "transformers", ("4.43.4", "4.45.2", "4.48.3")),
+    ("xtuner", "0.1.18", "transformers", ("4.43.4", "4.48.3")),
 )
 
 
@@ -85,6 +84,7 @@ def releases_of(name: str, first: str) -> list[str]:
 
 def breaks_of(job: tuple[str, str, str, str, str]) -> tuple[str, set[str]]:
     """Return the release of a caller and the keys of its uses that one release of the callee breaks."""
+    gc.disable()
     caller, version, callee, release, cache = job
     places = [fetch_release(caller, version, Path(cache)), fetch_release(callee, release, Path(cache))]
     environment = Environment(places)
@@ -114,7 +114,7 @@ def spans_of(
     """Return for each use the caller's releases that break, as (first broken, release that fixes it)."""
     releases = caller_releases(caller, first, cache)
     broken: dict[str, set[str]] = {}
-    with get_context("fork").Pool(1) as pool:
+    with get_context("fork").Pool(1, maxtasksperchild=20) as pool:
         jobs = [(caller, version, callee, release, str(cache)) for version in releases for release in against]
         for version, keys in pool.imap(breaks_of, jobs):
             for key in keys:
