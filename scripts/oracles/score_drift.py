@@ -2,7 +2,8 @@
 
     python scripts/oracles/score_drift.py CASES.jsonl [--cache /tmp/drift/src] [--part develop|held-out|all] [--show]
 
-Nothing is installed or built. A release that no registry has must be in the cache already, as `NAME-VERSION/` laid out like site-packages.
+Nothing is installed or built. A release that no registry has must be in the cache already, as `NAME-VERSION/` laid out
+like site-packages.
 """
 
 from __future__ import annotations

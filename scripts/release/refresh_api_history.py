@@ -2,7 +2,8 @@
 
     python scripts/release/refresh_api_history.py [--cache DIR] [--only NAME | --callers]
 
-No release is installed or built. Releases that are in the cache are not fetched again. Only what changes is written: a symbol has one entry for each release that changes it.
+No release is installed or built. Releases that are in the cache are not fetched again. Only what changes is written: a
+symbol has one entry for each release that changes it.
 
 `--callers` analyzes the releases of some callers, those of the registry and those in the cache, against some releases
 of their callee. For each broken use it writes the caller's release that fixes it.
