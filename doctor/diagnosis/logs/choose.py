@@ -15,6 +15,7 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library
 from doctor.rulebook.signatures import NONE, LogRule, Signature
 
+from .frames import Stack
 from .kinds import category_of, is_ambiguous
 from .names import history_of
 from .scan import Match
@@ -24,6 +25,7 @@ MOST = 5  # causes of one log that are reported
 _KINDS = (1, 4, -GENERAL)  # weights from 0, -1, -4 and -10 on: own message, vague one, kind of failure, last resort
 _OWN = 5  # score of a rule that was written for logs
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
+_OWNER = "{log.package}"  # the package that the line names, else that of the last frame
 _PLACEHOLDER = re.compile(r"\{log\.(\w+)\}")
 
 
@@ -37,6 +39,7 @@ class Candidate:
     holds: bool | None  # the rule's condition on the known facts
     weight: int
     score: int
+    groups: Mapping[str, str]  # what the expressions name; `package` is a distribution
 
     @property
     def kind(self) -> int:
@@ -50,14 +53,14 @@ class Candidate:
 
 
 def candidates(
-    rules: Iterable[LogRule], matches: Mapping[str, list[Match]], known: FactResolver, libraries: Mapping[str, Library]
+    rules: Iterable[LogRule], matches: Mapping[str, list[Match]], known: FactResolver, stack: Stack
 ) -> list[Candidate]:
     """Return every rule that the log shows, best first; a rule whose condition fails on known facts is left out."""
     found: dict[str, Candidate] = {}
     for rule in rules:
         for signature in rule.signatures:
             for match in _fitting(signature, matches):
-                made = _candidate(rule, signature, match, known, libraries)
+                made = _candidate(rule, signature, match, known, stack)
                 if made is not None and (rule.rule.id not in found or made.order < found[rule.rule.id].order):
                     found[rule.rule.id] = made
     kept = [item for item in found.values() if not found.keys() & set(item.rule.yields_to)]
@@ -73,22 +76,28 @@ def _fitting(signature: Signature, matches: Mapping[str, list[Match]]) -> Iterat
 
 
 def _candidate(
-    rule: LogRule, signature: Signature, match: Match, known: FactResolver, libraries: Mapping[str, Library]
+    rule: LogRule, signature: Signature, match: Match, known: FactResolver, stack: Stack
 ) -> Candidate | None:
     holds = rule.when.holds(known) if rule.when is not None else None
     if holds is False:
         return None
+    groups = {**dict(match.groups), "line": match.text}
+    if _OWNER in rule.packages:
+        owner = stack.owner(groups["package"]) if "package" in groups else stack.owner_of_file(match.frame)
+        if owner is None:  # a message of code outside the stack
+            return None
+        groups["package"] = owner
     stated = rule.rule.body.get("weight") if rule.explains_only else None
     weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
     if holds and rule.when is not None:
         weight = max(weight, 0)
     score = weight + signature.conditions + (3 if holds else 0)
     if rule.explains_only:
-        return Candidate(rule, signature, match, holds, weight, score + _OWN)
-    mentioned = _mentioned(libraries.get(rule.rule.library), match)
+        return Candidate(rule, signature, match, holds, weight, score + _OWN, groups)
+    mentioned = _mentioned(stack.libraries.get(rule.rule.library), match)
     if not mentioned and not holds and is_ambiguous(match.text):
         return None
-    return Candidate(rule, signature, match, holds, weight, score + mentioned)
+    return Candidate(rule, signature, match, holds, weight, score + mentioned, groups)
 
 
 def _mentioned(library: Library | None, match: Match) -> int:
@@ -105,10 +114,13 @@ def split(found: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate],
     benign = [item for item in found if item.rule.benign]
     quiet = {item.match.line for item in benign}
     unrelated = [item for item in found if item.rule.category == NONE and not item.rule.benign]
+    explained = {item.match.line for item in unrelated}
     causes = [
         item
         for item in found
-        if item.rule.category != NONE and (item.match.line not in quiet or item.holds or item.weight >= 1)
+        if item.rule.category != NONE
+        and (item.match.line not in quiet or item.holds or item.weight >= 1)
+        and not (_OWNER in item.rule.packages and item.match.line in explained)
     ]
     return causes, benign, unrelated
 
@@ -135,11 +147,11 @@ def _rivals(item: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
 
 def explanation(item: Candidate, known: FactResolver, rivals: Sequence[Candidate] = ()) -> Explanation:
     """Return what is said of one candidate."""
-    rule, body = item.rule.rule, item.rule.rule.body
-    groups = {**dict(item.match.groups), "line": item.match.text}
+    rule, body, groups = item.rule.rule, item.rule.rule.body, item.groups
     message = str(body.get("message") or body["summary"]) if item.holds or item.rule.explains_only else body["summary"]
     message = interpolate(_filled(str(message), groups) or "", known)
-    packages = item.rule.packages or _packages(item.rule)
+    named = (_filled(name, groups) or "" for name in item.rule.packages)
+    packages = tuple(dict.fromkeys(named)) or _packages(item.rule)
     history = history_of(packages[0], groups["name"]) if "name" in groups else None
     message = history.sentence if history is not None else message
     of_name = () if history is None else (Remedy(require={history.package: history.specifier}),)
@@ -184,7 +196,8 @@ def _remedies(remedies: Iterable[Remedy], known: FactResolver, groups: Mapping[s
         if remedy.when and parse_conditions(remedy.when).holds(known) is False:
             continue
         call, note = (_filled(text, groups) for text in (remedy.call, remedy.note))
-        yield replace(remedy, require=dict(_ranges(remedy, known)), call=call, note=note)
+        ranges = {_filled(name, groups) or name: wanted for name, wanted in _ranges(remedy, known)}
+        yield replace(remedy, require=ranges, call=call, note=note)
 
 
 def _filled(text: str | None, groups: Mapping[str, str]) -> str | None:

@@ -19,6 +19,7 @@ from doctor.sources.workload.defaults import complete_workload
 from . import nvte
 from .choose import candidates, explanation, explanations, split
 from .facts import facts_of, patterns
+from .frames import Stack
 from .scan import Match, Pattern, Scanner
 from .source import LogSource
 
@@ -40,6 +41,10 @@ class LogExplainer:
         return self.rulebook.watched_distributions
 
     @cached_property
+    def _stack(self) -> Stack:
+        return Stack(self.rulebook.libraries)
+
+    @cached_property
     def _patterns(self) -> tuple[Pattern, ...]:
         """Every pattern, each once."""
         texts = [(item.match, item.anchors) for rule in self.rules for item in rule.signatures]
@@ -56,7 +61,7 @@ class LogExplainer:
         facts = self._facts(matches)
         assessment = evaluate(self.rulebook, facts) if facts else _nothing_known(self.rulebook)
         known = assessment.known
-        causes, benign, unrelated = split(candidates(self.rules, matches, known, self.rulebook.libraries))
+        causes, benign, unrelated = split(candidates(self.rules, matches, known, self._stack))
         diagnosis = explanations(causes, known)
         detailed = tuple(_with_reasons(item, matches, assessment.predictions) for item in diagnosis)
         related = {item.rule.rule.id: item.match.line for item in causes}

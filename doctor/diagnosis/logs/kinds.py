@@ -28,17 +28,18 @@ _SHAPES = tuple(
     for pattern, category in (
         (r"GLIBC(?:XX)?_\d|CXXABI_", "glibc/GLIBCXX"),
         (r"undefined symbol|ABI\b|torchvision::nms", "abi-undefined-symbol"),
-        (r"CUDNN_STATUS_SUBLIBRARY|cuDNN version incompat|libcudnn", "cudnn-shadowed-library/sublibrary mismatch"),
-        (r"(?i)\btriton|ptxas|fp8e4nv|nvcc.*Killed", "triton/ptxas"),
-        (r"no kernel image|(?i:compute capability|ampere|blackwell|hopper)|sm_?\d\d", "no-kernel-image/arch"),
-        (r"(?i)head.?(?:dim|size)|\.shape\[-1\]|headdim", "head-dim-limit"),
+        (r"(?i)no module named|not installed|no package metadata", "missing-module/package"),
         (r"has no attribute", "missing-attribute"),
         (
             r"cannot import name|unexpected keyword|required positional|values? to unpack|positional arguments?"
             r"|incompatible function arguments|unrecognized arguments",
             "api-signature-drift",
         ),
-        (r"(?i)no module named|not installed|cannot open shared object|no package metadata", "missing-module/package"),
+        (r"CUDNN_STATUS_SUBLIBRARY|cuDNN version incompat|libcudnn", "cudnn-shadowed-library/sublibrary mismatch"),
+        (r"(?i)\btriton|ptxas|fp8e4nv|nvcc.*Killed", "triton/ptxas"),
+        (r"no kernel image|(?i:compute capability|ampere|blackwell|hopper)|sm_?\d\d", "no-kernel-image/arch"),
+        (r"cannot open shared object", "missing-module/package"),
+        (r"(?i)head.?(?:dim|size)|\.shape\[-1\]|headdim", "head-dim-limit"),
         (r"(?i)dtype|bf16|bfloat16|fp16|float16|data type", "dtype-limit"),
         (r"(?i)driver|toolchain|CUDA version", "cuda-toolkit/driver mismatch"),
         (r"(?i)\bnan\b", "NaN/wrong numerics"),

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from doctor.util.linear_regex import compiled
+from doctor.util.linear_regex import compiled, named_groups
+
+from .frames import last_frame
 
 BEFORE = 12_288  # bytes kept before a match, to see its traceback
 AFTER = 4_096
@@ -50,6 +52,7 @@ class Match:
     around: str  # the lines before and after that are of the same rank
     length: int  # of the matched text
     groups: tuple[tuple[str, str], ...] = ()
+    frame: str = ""  # file of the last frame of the traceback before it
 
 
 @dataclass
@@ -175,17 +178,10 @@ class Scanner:
         rank, shown = without_prefix(raw)
         before = self._text[max(start - BEFORE, 0) : start].decode("utf-8", "replace")
         after = self._text[end : end + AFTER].decode("utf-8", "replace")
-        around = "\n".join([*_same_rank(before.splitlines()[-60:], rank), shown, *_same_rank(after.splitlines(), rank)])
-        groups = tuple(
-            (_text(name), _text(found.group(index)))
-            for name, index in found.re.groupindex.items()
-            if found.group(index)
-        )
-        return Match(line, shown, rank, around, found.end() - found.start(), groups)
-
-
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+        earlier = "\n".join(_same_rank(before.splitlines()[-60:], rank))
+        around = "\n".join([earlier, shown, *_same_rank(after.splitlines(), rank)])
+        groups = tuple(named_groups(found).items())
+        return Match(line, shown, rank, around, found.end() - found.start(), groups, last_frame(earlier))
 
 
 def _line_start(text: bytes, at: int) -> int:

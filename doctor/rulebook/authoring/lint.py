@@ -181,7 +181,7 @@ def _places(source: Source, libraries: Rulebook) -> Iterator[Fault]:
 
 def _patterns(source: Source, _: Rulebook) -> Iterator[Fault]:
     for index, signature in enumerate(parse_signatures(source.content.get("signatures"))):
-        for pattern in (signature.match, *signature.anywhere, *signature.near, *signature.not_near):
+        for pattern in signature.patterns:
             scanned = pattern == signature.match or pattern in signature.anywhere
             if (problem := regex_fault(pattern, scanned=scanned)) is not None:
                 yield Fault(source.path, source.line("signatures", str(index)), f"signature `{pattern}` {problem}")
