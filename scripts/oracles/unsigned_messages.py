@@ -18,8 +18,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from doctor.diagnosis.logs.explain import LogExplainer
-from doctor.diagnosis.logs.source import LogSource
+from doctor.diagnosis.logs.choose import OWNER
+from doctor.diagnosis.logs.frames import Stack
 from doctor.drift.download import fetch_release, parse_pin
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.rulebook.signatures import LogRule, load_log_rules
@@ -94,20 +94,24 @@ def _of_cpp(text: str) -> Iterator[str]:
 
 
 class Judge:
-    """What `explain` says of a message of one file."""
+    """Which rule explains a message, by signature alone."""
 
     def __init__(self) -> None:
-        rules = load_log_rules()
-        self.explainer = LogExplainer(load_rulebook(), rules)
-        self.rules = rules
+        self.rules = load_log_rules()
+        self.stack = Stack(load_rulebook().libraries)
+        self.ordered = sorted(self.rules, key=lambda rule: -int(rule.rule.body.get("weight", 0)))
 
     def rule(self, message: str, place: str) -> str | None:
-        """Return the rule that explains a message, with whatever values are put into it; None if there is none."""
+        """Return the most specific rule that explains a message with some value; None if there is none."""
+        owner = self.stack.owner_of_file(place)
         for hole in HOLES:
             log = line_of(message, place, hole)
-            report = self.explainer.explain(LogSource("log", iter([log.encode()])), fixes=False)
-            if report.diagnosis:
-                return report.diagnosis[0].rule
+            for rule in self.ordered:
+                if owner is None and any(OWNER.fullmatch(name) and "|" not in name for name in rule.packages):
+                    continue
+                for signature in rule.signatures:
+                    if any(anchor in log for anchor in signature.anchors) and signature.explains(log):
+                        return rule.rule.id
         return None
 
 
@@ -128,9 +132,12 @@ def examples(rules: tuple[LogRule, ...], found: list[tuple[str, str]]) -> Iterat
 
 def collect(root: Path) -> dict[tuple[str, str], None]:
     """Return the messages below a folder, each once, with the file that it is in."""
+    package = re.sub(r"-[\d.]+\w*$", "", root.name.removesuffix("-latest")).replace("-", "_")
     found: dict[tuple[str, str], None] = {}
     for path in sorted(root.rglob("*")):
         place = path.relative_to(root).as_posix()
+        if path.suffix != ".py":  # called from Python: the last frame is in the package itself
+            place = f"{package}/{place}"
         if path.suffix not in SOURCES or SKIPPED.search(place) or not path.is_file():
             continue
         for message in messages(path):

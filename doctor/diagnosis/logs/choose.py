@@ -25,8 +25,9 @@ MOST = 5  # causes of one log that are reported
 _KINDS = (1, 4, -GENERAL)  # weights from 0, -1, -4 and -10 on: own message, vague one, kind of failure, last resort
 _OWN = 5  # score of a rule that was written for logs
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
-_OWNER = "{log.package}"  # the package that the line names, else that of the last frame
-_PLACEHOLDER = re.compile(r"\{log\.(\w+)\}")
+#: The package that the line names, else that of the last frame; after `|` what stands for one outside the stack.
+OWNER = re.compile(r"\{log\.package(?:\|([\w-]+))?\}")
+_PLACEHOLDER = re.compile(r"\{log\.(\w+)(?:\|[\w-]+)?\}")
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,9 @@ def _candidate(
     if holds is False:
         return None
     groups = {**dict(match.groups), "line": match.text}
-    if _OWNER in rule.packages:
+    if (owned := _owned(rule)) is not None:
         owner = stack.owner(groups["package"]) if "package" in groups else stack.owner_of_file(match.frame)
+        owner = owner or (owned[1] and groups.get("package", owned[1]).replace("_", "-"))
         if owner is None:  # a message of code outside the stack
             return None
         groups["package"] = owner
@@ -98,6 +100,11 @@ def _candidate(
     if not mentioned and not holds and is_ambiguous(match.text):
         return None
     return Candidate(rule, signature, match, holds, weight, score + mentioned, groups)
+
+
+def _owned(rule: LogRule) -> re.Match[str] | None:
+    """Return the placeholder for the package whose code failed; None for a rule that names its packages."""
+    return next((found for name in rule.packages if (found := OWNER.fullmatch(name))), None)
 
 
 def _mentioned(library: Library | None, match: Match) -> int:
@@ -120,7 +127,7 @@ def split(found: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate],
         for item in found
         if item.rule.category != NONE
         and (item.match.line not in quiet or item.holds or item.weight >= 1)
-        and not (_OWNER in item.rule.packages and item.match.line in explained)
+        and not (item.match.line in explained and _owned(item.rule))
     ]
     return causes, benign, unrelated
 
@@ -161,7 +168,7 @@ def explanation(item: Candidate, known: FactResolver, rivals: Sequence[Candidate
     return Explanation(
         cause=item.rule.cause,
         rule=rule.id,
-        category=item.rule.category or category_of(body.get("category"), item.match.text),
+        category=category_of(item.rule.category or body.get("category"), item.match.text),
         packages=packages,
         confidence=confidence,
         signature=item.signature.match,

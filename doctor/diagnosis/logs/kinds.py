@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from doctor.rulebook.signatures import CATEGORIES
+
 #: Words of rules for `check` that name one of the categories of failures.
 _WORDS = {
     "cudnn-shadowed-library": "cudnn-shadowed-library/sublibrary mismatch",
@@ -64,6 +66,10 @@ def is_ambiguous(line: str) -> bool:
 
 def category_of(word: str | None, line: str) -> str:
     """Return the category of a rule's own word, else of the shape of the line that shows it."""
+    if word == "api-signature-drift" and "has no attribute" in line:
+        return "missing-attribute"  # a pair of releases shows in names of both kinds
+    if word in CATEGORIES:
+        return word
     if word in _WORDS:
         return _WORDS[word]
     return next((category for shape, category in _SHAPES if shape.search(line)), "backend-unavailable")
