@@ -41,6 +41,7 @@ class Candidate:
     weight: int
     score: int
     groups: Mapping[str, str]  # what the expressions name; `package` is a distribution
+    follows: bool = False  # of another rank than the one that failed first
 
     @property
     def kind(self) -> int:
@@ -48,20 +49,29 @@ class Candidate:
         return bisect_right(_KINDS, -self.weight)
 
     @property
-    def order(self) -> tuple[int, int, int, int, str]:
-        """Return the sort key: the kind of evidence, then the first line, then the best fit."""
-        return self.kind, self.match.line, -self.score, -self.match.length, self.rule.rule.id
+    def order(self) -> tuple[int, bool, int, int, int, str]:
+        """Return the sort key: the kind of evidence, the rank that failed first, the first line, then the best fit."""
+        return self.kind, self.follows, self.match.line, -self.score, -self.match.length, self.rule.rule.id
 
 
 def candidates(
-    rules: Iterable[LogRule], matches: Mapping[str, list[Match]], known: FactResolver, stack: Stack
+    rules: Iterable[LogRule],
+    matches: Mapping[str, list[Match]],
+    known: FactResolver,
+    stack: Stack,
+    root: str | None = None,
 ) -> list[Candidate]:
-    """Return every rule that the log shows, best first; a rule whose condition fails on known facts is left out."""
+    """Return every rule that the log shows, best first; a rule whose condition fails on known facts is left out.
+
+    `root`: the rank that failed first, where that is known.
+    """
     found: dict[str, Candidate] = {}
     for rule in rules:
         for signature in rule.signatures:
             for match in _fitting(signature, matches):
                 made = _candidate(rule, signature, match, known, stack)
+                if made is not None and root is not None and match.rank not in (None, root):
+                    made = replace(made, follows=True)
                 if made is not None and (rule.rule.id not in found or made.order < found[rule.rule.id].order):
                     found[rule.rule.id] = made
     kept = [item for item in found.values() if not found.keys() & set(item.rule.yields_to)]

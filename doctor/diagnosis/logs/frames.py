@@ -10,7 +10,9 @@ from functools import cached_property
 from doctor.rulebook.rule import Library
 
 #: A frame of a traceback, as Python and IPython print it.
-_FRAME = re.compile(r"(?:File |^)\"?([^\"\s:][^\"\n:]{0,400}\.pyx?)\"?(?:, line |:)\d+(?:, in )?", re.MULTILINE)
+_FRAME = re.compile(
+    r"(?:File |^)\"?((?:[A-Z]:)?[^\"\s:][^\"\n:]{0,400}\.pyx?)\"?(?:, line |:)\d+(?:, in )?", re.MULTILINE
+)
 #: Frames that only pass a call on: the frame before them is the one that says whose code failed.
 _PASSING = re.compile(
     r"torch/(?:nn/modules/module|nn/parallel/\w+|utils/_contextlib|utils/_python_dispatch|autograd/function|_ops"

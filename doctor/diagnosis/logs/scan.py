@@ -8,8 +8,9 @@ they need leaves the scan. A text that many lines contain for no match is replac
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from doctor.util.linear_regex import compiled, named_groups
@@ -55,6 +56,31 @@ class Match:
     frame: str = ""  # file of the last frame of the traceback before it
 
 
+@lru_cache(maxsize=4)
+def _first_automaton(
+    patterns: tuple[Pattern, ...],
+) -> tuple[dict[bytes, list[int]], dict[bytes, tuple[int, ...]], Any]:
+    """Return for each text the patterns that need it, those to try where it is found, and the automaton of all texts."""
+    by_anchor: dict[bytes, list[int]] = {}
+    for index, pattern in enumerate(patterns):
+        for anchor in pattern.anchors:
+            by_anchor.setdefault(anchor.encode(), []).append(index)
+    return (by_anchor, *_automaton(by_anchor, ()))
+
+
+def _automaton(
+    by_anchor: Mapping[bytes, Sequence[int]], direct: Sequence[str]
+) -> tuple[dict[bytes, tuple[int, ...]], Any]:
+    """Return the patterns to try at each text, and the automaton: a text comes before its own prefixes."""
+    texts = sorted(by_anchor, reverse=True)
+    tried = {
+        text: tuple(dict.fromkeys(i for end in range(1, len(text) + 1) for i in by_anchor.get(text[:end], ())))
+        for text in texts
+    }
+    union = [re.escape(text).decode("utf-8") for text in texts] + [f"(?:{pattern})" for pattern in direct]
+    return tried, compiled("|".join(union), _MEMORY) if union else None
+
+
 @dataclass
 class Scanner:
     """The scan of one log; feed it blocks of text, then `finish`."""
@@ -72,29 +98,18 @@ class Scanner:
         self._wasted = 0
         self._vain: dict[bytes, int] = {}
         self._direct: list[int] = []  # patterns that are searched themselves
-        self._by_anchor: dict[bytes, list[int]] = {}
-        for index, pattern in enumerate(self.patterns):
-            for anchor in pattern.anchors:
-                self._by_anchor.setdefault(anchor.encode(), []).append(index)
-        self._build()
+        self._by_anchor, self._tried, self._union = _first_automaton(tuple(self.patterns))
 
     def _build(self) -> None:
-        """Make the automaton of all texts that are still needed: a text comes before its own prefixes."""
+        """Make the automaton again, of the texts and patterns that are still needed."""
         needed = {
             anchor: open_
             for anchor, indices in self._by_anchor.items()
             if (open_ := [index for index in indices if not self._full(index)])
         }
         self._by_anchor, self._wasted = needed, 0
-        texts = sorted(needed, reverse=True)
-        self._tried = {
-            text: tuple(dict.fromkeys(i for end in range(1, len(text) + 1) for i in needed.get(text[:end], ())))
-            for text in texts
-        }
         self._direct = [index for index in self._direct if not self._full(index)]
-        union = [re.escape(text).decode("utf-8") for text in texts]
-        union += [f"(?:{self.patterns[index].match})" for index in self._direct]
-        self._union = compiled("|".join(union), _MEMORY) if union else None
+        self._tried, self._union = _automaton(needed, [self.patterns[index].match for index in self._direct])
 
     def _full(self, index: int) -> bool:
         return len(self.matches.get(index, ())) >= self.patterns[index].most
@@ -142,7 +157,8 @@ class Scanner:
             if not matched:
                 self._vain[anchor] = self._vain.get(anchor, 0) + 1
                 if self._vain[anchor] > _COMMON:
-                    self._direct = list(dict.fromkeys((*self._direct, *self._by_anchor.pop(anchor))))
+                    self._direct = list(dict.fromkeys((*self._direct, *self._by_anchor[anchor])))
+                    self._by_anchor = {text: found for text, found in self._by_anchor.items() if text != anchor}
                     self._build()
 
     def _try(self, indices: Iterable[int], at: int) -> tuple[int, bool]:
