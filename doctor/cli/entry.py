@@ -17,7 +17,7 @@ def main() -> None:
 
 
 def _plain_command(arguments: list[str]) -> list[str]:
-    """Return the command of `run -- CMD ...`; empty where options, variables or closed streams need the full program."""
+    """Return the command of `run -- CMD ...`; empty where options or variables need the full program."""
     if arguments[:2] != ["run", "--"] or any(name.startswith("ATTN_DOCTOR_") for name in os.environ):
         return []
     try:

@@ -2,10 +2,10 @@
 
     python scripts/oracles/unsigned_messages.py flash-attn==2.8.3 FOLDER ... [--examples FILE] [--all]
 
-A release is fetched with pip; nothing of it is built or run. A folder holds unpacked sources, with C++ and CUDA files if
-their messages count too. Each message that a `raise`, an `assert` or a check macro can print is filled with usual values
-and given to `explain`, with a frame of its own file above it. `--examples` writes a line for each signature that some
-message shows, as JSON Lines; `--all` prints the messages that are known, too, with the rule.
+A release is fetched with pip; nothing of it is built or run. A folder holds unpacked sources, also C++ and CUDA. Each
+message that a `raise`, an `assert` or a check macro can print is filled with usual values and compared with the
+signatures, with a frame of its own file above it. `--examples` writes a line for each signature of a rule for `check`
+that some message shows, as JSON Lines; `--all` prints the messages that are known, too, with the rule.
 """
 
 from __future__ import annotations

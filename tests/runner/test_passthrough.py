@@ -122,14 +122,13 @@ def test_the_start_and_the_end_of_a_long_output_are_kept(monkeypatch):
 
 
 def test_options_and_variables_go_through_the_full_program(tmp_path):
-    code = "import sys; sys.exit('ImportError: cannot import name \'LlamaFlashAttention2\' from \'transformers.models\'')"
+    line = "ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama'"
     answer = tmp_path / "answer"
-    command = [*RUN[:-1], "--output", str(answer), "--", *python(code)]
+    command = [*RUN[:-1], "--output", str(answer), "--", *python(f"import sys; sys.exit({line!r})")]
     done = subprocess.run(command, capture_output=True, env=ENVIRONMENT, timeout=60)
     assert done.returncode == 1 and b"cause:" not in done.stderr and "transformers 4.48 removed" in answer.read_text()
-    quiet = subprocess.run(
-        [*RUN, *python("raise SystemExit(3)")], capture_output=True, env={**ENVIRONMENT, "ATTN_DOCTOR_QUIET": "1"}, timeout=60
-    )
+    variables = {**ENVIRONMENT, "ATTN_DOCTOR_QUIET": "1"}
+    quiet = subprocess.run([*RUN, *python("raise SystemExit(3)")], capture_output=True, env=variables, timeout=60)
     assert quiet.returncode == 3 and quiet.stderr == b""
 
 

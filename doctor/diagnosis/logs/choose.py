@@ -25,7 +25,7 @@ MOST = 5  # causes of one log that are reported
 _KINDS = (1, 4, -GENERAL)  # weights from 0, -1, -4 and -10 on: own message, vague one, kind of failure, last resort
 _OWN = 5  # score of a rule that was written for logs
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
-#: The package that the line names, else that of the last frame; after `|` what stands for one outside the stack.
+#: The package that the line names, else that of the last frame; after `|` the name for one outside the stack.
 OWNER = re.compile(r"\{log\.package(?:\|([\w-]+))?\}")
 _PLACEHOLDER = re.compile(r"\{log\.(\w+)(?:\|[\w-]+)?\}")
 
@@ -47,6 +47,11 @@ class Candidate:
     def kind(self) -> int:
         """Return 0 for a message of its own, and more for what says less of the cause."""
         return bisect_right(_KINDS, -self.weight)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether facts that are missing decide about the rule."""
+        return self.rule.when is not None and self.holds is None
 
     @property
     def order(self) -> tuple[int, bool, int, int, int, str]:
@@ -154,11 +159,13 @@ def explanations(found: Sequence[Candidate], known: FactResolver) -> tuple[Expla
 
 
 def _rivals(item: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
-    """Return the other causes that rest on the same line and fit as well."""
+    """Return the other causes that rest on the same line, and fit as well or would with facts that are missing."""
     return [
         other
         for other in others
-        if other is not item and other.match.line == item.match.line and other.score >= item.score
+        if other is not item
+        and other.match.line == item.match.line
+        and (other.score >= item.score or (other.rule.explains_only and other.undecided))
     ]
 
 
@@ -174,7 +181,7 @@ def explanation(item: Candidate, known: FactResolver, rivals: Sequence[Candidate
     of_name = () if history is None else (Remedy(require={history.package: history.specifier}),)
     general = item.kind > 1 and history is None
     confidence = Confidence.LOW if general else Confidence.MEDIUM if rivals and not item.holds else Confidence.HIGH
-    decisive = [other for other in (item, *rivals) if other.rule.when is not None and other.holds is None]
+    decisive = [other for other in (item, *rivals) if other.undecided]
     return Explanation(
         cause=item.rule.cause,
         rule=rule.id,

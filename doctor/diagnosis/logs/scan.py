@@ -60,7 +60,7 @@ class Match:
 def _first_automaton(
     patterns: tuple[Pattern, ...],
 ) -> tuple[dict[bytes, list[int]], dict[bytes, tuple[int, ...]], Any]:
-    """Return for each text the patterns that need it, those to try where it is found, and the automaton of all texts."""
+    """Return for each text the patterns that have it and those to try where it is found, and the automaton of all."""
     by_anchor: dict[bytes, list[int]] = {}
     for index, pattern in enumerate(patterns):
         for anchor in pattern.anchors:

@@ -1,7 +1,7 @@
 """Logs in the manner of public threads whose cause is known, and logs that show no incompatibility.
 
 `data/logs/threads.jsonl`: one thread on each line, with the categories that fit, and expressions that the answer
-(`says`) and its fixes or packages (`fix`) match. The logs are made up; only the error lines have the form of the thread's.
+(`says`) and its fixes or packages (`fix`) match. The logs are made up; the error lines have the form of the thread's.
 """
 
 import json
@@ -9,7 +9,8 @@ import re
 
 import pytest
 
-from doctor.report.explanation import as_json
+from doctor.report.explanation import as_json, as_text
+from doctor.report.style import Style
 from tests.helpers.paths import DATA
 
 
@@ -69,7 +70,9 @@ MODULE = FRAME.format(file="/x/site-packages/torch/nn/modules/module.py")
     ],
 )
 def test_the_last_frame_says_whose_call_fails(explain, frames, packages):
-    found = explain(f"Traceback (most recent call last):\n{frames}TypeError: f() got an unexpected keyword argument 'x'\n")
+    found = explain(
+        f"Traceback (most recent call last):\n{frames}TypeError: f() got an unexpected keyword argument 'x'\n"
+    )
     assert [list(item.packages) for item in found.diagnosis] == ([packages] if packages else [])
 
 
@@ -99,3 +102,17 @@ RANKS = """\
 def test_the_rank_that_torchrun_reports_as_first_is_the_root(explain, reports, rank):
     found = explain(RANKS + reports).diagnosis
     assert found[0].line.rank == rank and {item.line.rank for item in found} == {"2", "5"}
+
+
+SHARED = (
+    "ImportError: cannot import name '_flash_supports_window_size' from 'transformers.modeling_flash_attention_utils'\n"
+)
+
+
+def test_causes_that_share_a_message_are_shown_with_the_command_that_decides(explain):
+    report = explain(SHARED)
+    assert [item.rule for item in report.diagnosis[:2]] == ["LOGTF007", "LOGTF009"]
+    assert report.diagnosis[0].confidence == "medium"
+    text = as_text(report, Style())
+    assert "attn-doctor explain LOG --set transformers.version=VALUE" in " ".join(text.split())
+    assert "LOGTF009" in text
