@@ -64,9 +64,7 @@ BY_MINOR = {"transformers", "transformer-engine", "deepspeed"}
 CALLERS = (
     ("transformer-engine", "1.0", "flash-attn", ("2.5.8", "2.6.1", "2.6.3", "2.7.4.post1")),
     ("ring-flash-attn", "0.1.0", "flash-attn", ("2.5.8", "2.6.3", "2.7.4.post1")),
-    ("yunchang", "0.3.0", "flash-attn", ("2.5.8", "2.6.3", "2.7.4.post1")),
     ("deepspeed", "0.16.0", "flash-attn", ("2.7.4.post1",)),
-    ("xtuner", "0.1.18", "transformers", ("4.43.4", "4.48.3")),
 )
 
 
