@@ -69,6 +69,7 @@ class Checker:
         self.signatures: dict[tuple[str, str, int], Signature | None] = {}
         self.lengths: dict[tuple[str, str, int], frozenset[int]] = {}
         self.reading: set[int] = set()
+        self.spelled: dict[tuple[str, bool, str], bool] = {}
         self.patches: list[tuple[ClassInfo, str, Function]] = []
         self.dispatched: list[tuple[Function, str]] = []
         """Functions that become methods of objects whose class the code tests by name, with that name."""
@@ -172,7 +173,10 @@ class Checker:
         if any(name in self_reads(item.node) for item in foreign):
             return UNKNOWN  # a class that others complete, or that is given the attribute
         own = not self.foreign(frame, base.info.module)
-        if self._spelled_by(frame, own, name):
+        key = (frame.record.package.name, own, name)
+        if key not in self.spelled:
+            self.spelled[key] = self._spelled_by(frame, own, name)
+        if self.spelled[key]:
             return UNKNOWN
         return self._missing(frame, base.info, foreign[0], name, node, state, checked)
 

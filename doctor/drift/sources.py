@@ -83,6 +83,7 @@ class Environment:
         A package in an overlay hides the installed one of the same name, and so does its distribution.
         """
         self.notices: list[Notice] = []
+        self._found: dict[str, SourceFile | None] = {}
         self.packages: dict[str, Package] = {}
         self.releases: dict[str, Release] = {}
         self.installed, self.overlay = tuple(paths), tuple(overlay)
@@ -150,6 +151,11 @@ class Environment:
 
     def find(self, module: str) -> SourceFile | None:
         """Return the file of a dotted module, None where there is none."""
+        if module not in self._found:
+            self._found[module] = self._find(module)
+        return self._found[module]
+
+    def _find(self, module: str) -> SourceFile | None:
         package = self.package_of(module)
         if package is None:
             return None
@@ -167,10 +173,9 @@ class Environment:
         if parts and plain.is_file():
             return SourceFile(module, plain, False)
         if parts and place.is_dir():
-            for suffix in COMPILED:
-                found = next(iter(place.glob(f"{last}*{suffix}")), None)
-                if found is not None and found.name.partition(".")[0] == last:
-                    return SourceFile(module, found, False, True)
+            for name in _names_in(place):
+                if name.endswith(COMPILED) and name.partition(".")[0] == last:
+                    return SourceFile(module, place / name, False, True)
         folder = place / last
         return SourceFile(module, folder, True) if folder.is_dir() else None
 
@@ -276,6 +281,13 @@ def is_readable(package: Package) -> bool:
     A folder that only shares its name with a package of the stack, such as `kernels`, is neither.
     """
     return package.is_code or (package.release.name in STACK and package.release.version != "")
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(folder))
+    except OSError:
+        return []
 
 
 def _name_of(entry: os.DirEntry[str]) -> str:
