@@ -94,7 +94,7 @@ class Survey:
         self.used: dict[str, Any] = {}
         if self.place.program is not None and not isinstance(read_summary(self.place.program), Summary):
             self.place = replace(self.place, program=None)  # what it brings is unknown
-        self.files = Disk(system=self.place.program is not None, remembered=self.remembered.get("summaries", {}))
+        self.files = Disk(has_system=self.place.program is not None, remembered=self.remembered.get("summaries", {}))
         self.binder = SymbolBinder(self.remembered.get("symbols"))
         self.process = Process(
             self.files, self.place.environ, self.place.machine, closed=self.place.program is not None,
