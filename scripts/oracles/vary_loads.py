@@ -214,7 +214,9 @@ class Generator:
         for path in files:
             if ".link" in path.parts or path.is_symlink():
                 continue
-            kind = self.chance.choice(["keep"] * 32 + ["gone", "cut", "empty", "text", "machine", "class", "away", "dir"])
+            kind = self.chance.choice(
+                ["keep"] * 32 + ["gone", "cut", "empty", "text", "machine", "class", "away", "dir"]
+            )
             data = path.read_bytes()
             if kind in ("gone", "dir", "away"):
                 path.unlink()
@@ -246,7 +248,9 @@ class Generator:
                 for folder in self.chance.sample(self.folders, self.chance.randint(1, 3))
             ]
             if self.chance.random() < 0.15:
-                parts.insert(self.chance.randrange(len(parts) + 1), self.chance.choice(["", "/nowhere", "$ORIGIN/../d0"]))
+                parts.insert(
+                    self.chance.randrange(len(parts) + 1), self.chance.choice(["", "/nowhere", "$ORIGIN/../d0"])
+                )
             self.case.environ["LD_LIBRARY_PATH"] = self.chance.choice([":", ":", ";"]).join(parts)
         if self.chance.random() < 0.2:
             name = self.chance.choice(self.names)
@@ -409,7 +413,9 @@ def differences(case: Case) -> list[str]:
     found = []
     for number, (mine, truth) in enumerate(zip(predicted, real, strict=False)):  # real ones end at a crash
         kind, _, missing = truth[0].partition(": ")
-        same = _EQUAL.get(mine[0], mine[0]).partition(": ")[0] == _EQUAL.get(kind, kind) and (not missing or missing in mine[0].split())
+        same = _EQUAL.get(mine[0], mine[0]).partition(": ")[0] == _EQUAL.get(kind, kind) and (
+            not missing or missing in mine[0].split()
+        )
         if not same:
             found.append(f"step {number}: predicted {mine[0]}, real {truth[0]}")
         elif truth[1] and sorted(mine[1]) != sorted(one for one in truth[1] if "/ld-linux" not in one):

@@ -146,16 +146,22 @@ def _change_known(change: str | None) -> bool:
     return change not in (None, ABSENT)
 
 
-@derived("files.some_owned_twice", BOOLEAN, "two distributions overwrite each other's files; false where not known",
-         uses=("files.owned_twice",))  # fmt: skip
-def _owned_twice(found: Builds | str | None) -> bool:
+#: List of findings -> the flag that there is one, and what it means; false where that is not known.
+_FLAGS = {
+    "files.owned_twice": ("files.some_owned_twice", "two distributions overwrite each other's files"),
+    "files.changed": ("files.some_changed", "installed files are not what was installed"),
+    "modules.stray": ("modules.some_stray", "a module is imported from a copy that no distribution owns"),
+    "modules.split": ("modules.some_split", "the parts of a package are imported from two folders"),
+    "modules.hidden": ("modules.some_hidden", "another copy of a module exists that is not imported"),
+}
+
+
+def _some(found: Builds | str | None) -> bool:
     return isinstance(found, tuple) and bool(found)
 
 
-@derived("files.some_changed", BOOLEAN, "installed files are not what was installed; false where not known",
-         uses=("files.changed",))  # fmt: skip
-def _some_changed(found: Builds | str | None) -> bool:
-    return isinstance(found, tuple) and bool(found)
+for _key, (_flag, _meaning) in _FLAGS.items():
+    derived(_flag, BOOLEAN, f"{_meaning}; false where not known", uses=(_key,))(_some)
 
 
 @derived(

@@ -205,7 +205,9 @@ class Process:
         program = self.program.identity if self.program is not None else ""
         paths = self.environ.get("LD_LIBRARY_PATH", "").replace(";", ":")
         if paths:
-            yield from self._each(expand(paths, program, self._system.lib, self._system.platform), name, "LD_LIBRARY_PATH")
+            yield from self._each(
+                expand(paths, program, self._system.lib, self._system.platform), name, "LD_LIBRARY_PATH"
+            )
         if caller is not None:
             yield from self._in(caller, caller.summary.runpath, name, "DT_RUNPATH of")
         searcher = caller or self.program

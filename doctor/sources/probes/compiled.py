@@ -15,6 +15,7 @@ from doctor.sources.watch import Watch
 
 from .distributions import scan
 from .elf import NotElf, read_dynamic
+from .module_copies import stray_files
 from .target import Target, TargetKind
 from .torch_build import torch_folder, version_file
 
@@ -73,8 +74,13 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
 
 
 def _packages(target: Target) -> Iterator[Package]:
-    """Yield the packages that list shared libraries; the first on the import path counts."""
+    """Yield the packages that list shared libraries; the copy that is imported counts, whoever owns it."""
     seen: set[str] = set()
+    for name, (folder, files) in stray_files(target).items():
+        if name not in _UNRELATED and _is_related(folder, files):
+            name = "transformer-engine-torch" if name == "transformer-engine" else name
+            seen.add(name)
+            yield name, None, folder, files
     for found in scan(target.site_dirs):
         if not found.name or found.name in seen or found.name in _UNRELATED or found.name.startswith("nvidia-"):
             continue
