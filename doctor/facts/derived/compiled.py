@@ -122,6 +122,14 @@ def _torch_itself(problem: str | None) -> bool:
 
 
 @derived(
+    "loader.libstdcxx_too_old", BOOLEAN, "a compiled file needs a newer C++ library; false where not known",
+    uses=("loader.old_libstdcxx",),
+)  # fmt: skip
+def _too_old(found: str | None) -> bool:
+    return found not in (None, ABSENT)
+
+
+@derived(
     "loader.torch_mixes_cudnn", BOOLEAN, "torch loads cuDNN's libraries from several folders; false where not known",
     uses=("loader.torch_cudnn_folders",),
 )  # fmt: skip
@@ -150,6 +158,8 @@ def _change_known(change: str | None) -> bool:
 _FLAGS = {
     "files.owned_twice": ("files.some_owned_twice", "two distributions overwrite each other's files"),
     "files.changed": ("files.some_changed", "installed files are not what was installed"),
+    "files.conda_and_pip": ("files.some_conda_and_pip", "packages of conda were installed over"),
+    "loader.conda_copies": ("loader.some_conda_copies", "torch's process takes libraries from conda that a wheel has"),
     "modules.stray": ("modules.some_stray", "a module is imported from a copy that no distribution owns"),
     "modules.split": ("modules.some_split", "the parts of a package are imported from two folders"),
     "modules.hidden": ("modules.some_hidden", "another copy of a module exists that is not imported"),

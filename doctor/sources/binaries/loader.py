@@ -37,6 +37,7 @@ class Failure:
     missing: tuple[str, ...]  # the library, the version or the symbols that are missing
     detail: str = ""
     count: int = 0  # of the symbols that were looked up
+    provider: str = ""  # the file that lacks the version
 
 
 @dataclass
@@ -82,14 +83,14 @@ class Process:
         self.program: Loaded | None = None
         self._global: list[Loaded] = []
         self._by_name: dict[str, Loaded] = {}
-        self._system = System((), "lib64", machine)
+        self.system = System((), "lib64", machine)
 
     def start(self, program: str) -> Failure | None:
         """Load a program with its libraries, LD_PRELOAD first; return why it does not start."""
         summary = self.files.summary(program)
         if not isinstance(summary, Summary):
             return Failure(FailureKind.MISSING_LIBRARY, program, (program,), "it is no program")
-        self._system = self.files.system(summary.interpreter, self.machine)
+        self.system = self.files.system(summary.interpreter, self.machine)
         self.program = self._add(program, summary, None, "the program")
         interpreter = self.files.summary(summary.interpreter) if summary.interpreter else None
         if isinstance(interpreter, Summary):
@@ -112,10 +113,12 @@ class Process:
         `caller` is the library that calls: its run path counts where the name has no folder.
         """
         before = len(self.loaded)
-        root = self._find(name, caller)
+        root = self._find(name, None if "/" in name else caller)
         if isinstance(root, Failure):
             self._undo(before)
             return root
+        if len(self.loaded) > before:
+            root.loader = None  # whoever calls `dlopen` does not lend its DT_RPATH to what the library needs
         failure = self._close([root])
         new = self.loaded[before:]
         if failure is None:
@@ -206,32 +209,32 @@ class Process:
         paths = self.environ.get("LD_LIBRARY_PATH", "").replace(";", ":")
         if paths:
             yield from self._each(
-                expand(paths, program, self._system.lib, self._system.platform), name, "LD_LIBRARY_PATH"
+                expand(paths, program, self.system.lib, self.system.platform), name, "LD_LIBRARY_PATH"
             )
         if caller is not None:
             yield from self._in(caller, caller.summary.runpath, name, "DT_RUNPATH of")
         searcher = caller or self.program
         limited = searcher is not None and searcher.summary.no_default_folders
         cached = self.files.cached_path(name)
-        if cached is not None and not (limited and cached.startswith(self._system.folders)):
+        if cached is not None and not (limited and cached.startswith(self.system.folders)):
             yield cached, "ldconfig's cache"
         if self.closed and not limited:
-            yield from self._each(self._system.folders, name, "the system's folders")
+            yield from self._each(self.system.folders, name, "the system's folders")
 
     def _in(self, owner: Loaded, paths: str, name: str, how: str) -> Iterator[tuple[str, str]]:
         if not paths:
             return
         # The kernel names the program by its path without links; libraries keep the name under which they were opened.
         file = owner.identity if owner is self.program else owner.path
-        folders = expand(paths, file, self._system.lib, self._system.platform)
+        folders = expand(paths, file, self.system.lib, self.system.platform)
         yield from self._each(folders, name, f"{how} {os.path.basename(owner.path)}")  # noqa: PTH119
 
     def _each(self, folders: Iterable[str], name: str, how: str) -> Iterator[tuple[str, str]]:
         """Yield the paths of a library in folders and their hardware subfolders."""
-        roots = dict.fromkeys(path.partition("/")[0] for path in self._system.subfolders)
+        roots = dict.fromkeys(path.partition("/")[0] for path in self.system.subfolders)
         for folder in folders:
             present = [root for root in roots if self.files.is_folder(f"{folder}/{root}")]
-            for inner in self._system.subfolders if present else ():
+            for inner in self.system.subfolders if present else ():
                 if inner.partition("/")[0] in present:
                     yield f"{folder}/{inner}/{name}", how
             yield f"{folder}/{name}", how
@@ -273,8 +276,9 @@ class Process:
                 continue  # a library without version tables takes every reference
             if version not in provider.summary.provides:
                 return Failure(
-                    FailureKind.SYMBOL_VERSION, library.path, (version,), f"`{provider.path}` does not define it"
-                )
+                    FailureKind.SYMBOL_VERSION, library.path, (version,), f"`{os.path.normpath(provider.path)}` does not define it",
+                    provider=os.path.normpath(provider.path),
+                )  # fmt: skip
         return None
 
     def _undo(self, before: int) -> None:

@@ -17,6 +17,7 @@ from .files import Disk, read_summary, stamp
 from .fit import SymbolBinder, by_index, describe_symbols, fitting_torch, of_torch, range_of
 from .loader import Failure, FailureKind, Loaded, Process
 from .packages import OF_DRIVER, Opening, archs_for_pick, is_alternative, is_known, is_related, opening_of
+from .repair import Places
 from .te_import import import_te_common
 from .torch_import import TorchFiles, import_torch, read_text
 
@@ -39,6 +40,7 @@ class Place:
     torch_folder: str | None = None
     torch_version: str | None = None
     torch_cuda: str | None = None  # empty: a build without CUDA
+    conda: str | None = None  # the folder of a conda environment
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Verdict:
     problem: str = ""  # a sentence, also where that is unknown
     kind: FailureKind | None = None
     about_torch: bool = True  # False: a library of another package is missing, which its own code may load first
+    failure: Failure | None = None
 
 
 @dataclass
@@ -79,6 +82,11 @@ class PackageVerdict:
     def problem(self) -> str:
         """The sentence of the first file that does not load."""
         return next((one.problem for one in self.verdicts if one.loads is False), "")
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why the first file does not load, where the loader decides it."""
+        return next((one.failure for one in self.verdicts if one.loads is False), None)
 
 
 @dataclass
@@ -110,6 +118,15 @@ class Survey:
             tag = "cpython-" + "".join((self.place.python or "").split(".")[:2])
             self.torch = TorchFiles(self.place.torch_folder, self.place.site_dirs, major, tag)
             self.torch_failure = import_torch(self.process, self.torch, self.torch_text, self.binder)
+
+    def places(self) -> Places:
+        """Return where this environment has libraries that the loader may not search."""
+        place = self.place
+        return Places(self.files, place.site_dirs, place.conda, place.torch_cuda, self.process.system.folders)
+
+    def with_environ(self, environ: Mapping[str, str]) -> Survey:
+        """Return a survey of the same environment under other variables; it uses what this one read."""
+        return Survey(replace(self.place, environ=environ), self.to_remember())
 
     def to_remember(self) -> dict[str, Any]:
         """Return what a later run needs: all of it is tied to size and time of files."""
@@ -161,7 +178,7 @@ class Survey:
             return Verdict(name, False, f"`{name}` is for Python {own}, and this is Python {self.place.python}")
         found = self._open(package, path, opening)
         if isinstance(found, Failure):
-            return Verdict(name, False, self.sentence(found, name), found.kind, _about_torch(found))
+            return Verdict(name, False, self.sentence(found, name), found.kind, _about_torch(found), found)
         if isinstance(found, str):
             return Verdict(name, None, found)
         if self.torch_failure is not None:

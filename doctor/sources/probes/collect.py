@@ -9,6 +9,7 @@ from doctor.sources.watch import Watch
 
 from . import (
     compiled,
+    conda_meta,
     cudnn,
     distributions,
     env_vars,
@@ -31,6 +32,7 @@ PROBES: Mapping[str, Probe] = {
     "xformers_build": xformers_build,
     "wheel_files": wheel_files,
     "module_copies": module_copies,
+    "conda_meta": conda_meta,
     "compiled": compiled,
     "cudnn": cudnn,
     "te_cudnn": te_cudnn,

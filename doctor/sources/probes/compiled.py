@@ -13,6 +13,7 @@ from doctor.facts.vocabulary import fact
 from doctor.model import Fact
 from doctor.sources.watch import Watch
 
+from .conda_meta import conda_folder
 from .distributions import scan
 from .elf import NotElf, read_dynamic
 from .module_copies import stray_files
@@ -63,6 +64,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         torch_folder=str(folder) if folder else None,
         torch_version=assigned.get("__version__"),
         torch_cuda=assigned.get("cuda"),
+        conda=conda_folder(target),
     )
     owners = [
         judge.Owner(found.name, found.version, os.path.dirname(found.path), f"{found.path}/RECORD")  # noqa: PTH120
