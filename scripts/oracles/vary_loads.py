@@ -36,9 +36,9 @@ NAMES = "pqrstv"
 _MESSAGES = (
     (FailureKind.UNDEFINED_SYMBOL, r"undefined symbol: (\w+)"),
     (FailureKind.SYMBOL_VERSION, r"version `(\w+)' not found"),
-    (FailureKind.MISSING_LIBRARY, r"([^\s:]+): cannot open shared object file: (?:No such file|Not a directory)"),
+    (FailureKind.MISSING_LIBRARY, r"([^\s:]+): cannot open shared object file(?!: Exec format)"),
     (FailureKind.OTHER_MACHINE, r"(wrong ELF class|ELF file's machine|cannot open shared object file: Exec format)"),
-    (FailureKind.DAMAGED, r"(invalid ELF header|file too short|cannot read file data|ELF load command|object file)"),
+    (FailureKind.DAMAGED, r"(invalid ELF header|file too short|cannot read file data|ELF load command)"),
 )
 #: A search passes over files of another machine, so that the message depends on what else it found.
 _EQUAL = {str(FailureKind.OTHER_MACHINE): str(FailureKind.MISSING_LIBRARY)}
@@ -128,6 +128,9 @@ class Generator:
         found = []
         for folder in self.chance.sample(self.folders, self.chance.randint(1, 3)):
             up = os.path.relpath(folder, depth_from)
+            if self.case.rooted and depth_from == "bin":  # the program's $ORIGIN needs /proc, which is not inside
+                found.append(self.chance.choice([self.case.path(folder), folder]))
+                continue
             found.append(self.chance.choice([
                 self.case.path(folder), f"$ORIGIN/{up}", f"${{ORIGIN}}/{up}/", self.case.path(folder) + "/",
                 f"$ORIGIN/{up}/../{Path(folder).name}", "missing", folder, f"{self.case.path('')}$LIB",

@@ -116,7 +116,7 @@ class Disk:
         """Return what the loader of this machine brings."""
         found = read_system(loader, machine)
         if self.has_system:
-            self._cache = loader_cache(self.cache_file, machine, found.subfolders)
+            self._cache = loader_cache(self.cache_file, machine, found.subfolders, found.legacy)
         return found
 
 

@@ -29,6 +29,7 @@ _LEVELS = (
     ("x86-64-v4", {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
 )
 _HASWELL = {"avx2", "bmi1", "bmi2", "abm", "movbe", "popcnt"}
+_LEGACY_BITS = {"x86_64": 1 << 1, "avx512_1": 1 << 2, "haswell": 1 << 50, "tls": 1 << 63}
 _AVX512_1 = {"avx512cd", "avx512bw", "avx512dq", "avx512vl"}
 _FALLBACK = ("/lib/{machine}-linux-gnu", "/usr/lib/{machine}-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
 
@@ -41,6 +42,7 @@ class System:
     lib: str  # the value of $LIB
     platform: str  # the value of $PLATFORM
     subfolders: tuple[str, ...] = ()  # of each folder, searched before it
+    legacy: int = 0  # bits of the CPU in cache entries, up to glibc 2.36
 
 
 def read_system(loader: str, machine: str, cpuinfo: str = "/proc/cpuinfo") -> System:
@@ -58,7 +60,12 @@ def read_system(loader: str, machine: str, cpuinfo: str = "/proc/cpuinfo") -> Sy
     release = (int(version[1]), int(version[2])) if version else (2, 0)  # it names its release from 2.33 on
     vendor, flags = _cpu(cpuinfo) if machine == "x86_64" else ("", frozenset())
     platform = "haswell" if vendor == "GenuineIntel" and flags >= _HASWELL else machine
-    return System(folders, folders[0].lstrip("/"), platform, _subfolders(release, platform, vendor, flags))
+    named = _named_subfolders(release, flags)
+    words = _legacy_words(platform, vendor, flags) if flags and release < (2, 37) else []
+    chosen = (itertools.compress(words, bits) for bits in itertools.product((1, 0), repeat=len(words)))
+    legacy = tuple(path for path in ("/".join(part) for part in chosen) if path)
+    bits = sum({_LEGACY_BITS[word] for word in words if word in _LEGACY_BITS})
+    return System(folders, folders[0].lstrip("/"), platform, (*named, *legacy), bits)
 
 
 def _cpu(path: str) -> tuple[str, frozenset[str]]:
@@ -73,22 +80,20 @@ def _cpu(path: str) -> tuple[str, frozenset[str]]:
     return (vendor[1] if vendor else ""), frozenset(flags[1].split()) if flags else frozenset()
 
 
-def _subfolders(release: tuple[int, int], platform: str, vendor: str, flags: frozenset[str]) -> tuple[str, ...]:
-    if not flags:
+def _named_subfolders(release: tuple[int, int], flags: frozenset[str]) -> tuple[str, ...]:
+    if release < (2, 33):
         return ()
     levels = itertools.takewhile(lambda level: flags >= level[1], _LEVELS)
-    named = [f"glibc-hwcaps/{name}" for name, _ in levels][::-1] if release >= (2, 33) else []
-    if release >= (2, 37):
-        return tuple(named)
-    words = ["tls", platform]
-    if vendor == "GenuineIntel" and flags >= _AVX512_1:
-        words.append("avx512_1")
-    words.append("x86_64")
-    chosen = (itertools.compress(words, bits) for bits in itertools.product((1, 0), repeat=len(words)))
-    return (*named, *(path for path in ("/".join(part) for part in chosen) if path))
+    return tuple(f"glibc-hwcaps/{name}" for name, _ in levels)[::-1]
 
 
-def loader_cache(path: str, machine: str, subfolders: Iterable[str] = ()) -> dict[str, str]:
+def _legacy_words(platform: str, vendor: str, flags: frozenset[str]) -> list[str]:
+    """Return the folder names that are combined, up to glibc 2.36."""
+    has_avx512 = vendor == "GenuineIntel" and flags >= _AVX512_1
+    return ["tls", platform, *(["avx512_1"] if has_avx512 else []), "x86_64"]
+
+
+def loader_cache(path: str, machine: str, subfolders: Iterable[str] = (), legacy: int = 0) -> dict[str, str]:
     """Return library name -> file from ldconfig's cache, without running ldconfig; empty without a cache.
 
     Of several files of one library, the one in the best subfolder counts.
@@ -117,7 +122,7 @@ def loader_cache(path: str, machine: str, subfolders: Iterable[str] = ()) -> dic
         rank = len(ranks)
         if processors & _NAMED_HWCAP:
             rank = ranks.get(capabilities.get(processors & 0xFFFFFFFF, ""), -1)
-        elif processors:  # for some processors only, up to glibc 2.36
+        elif processors & ~legacy:  # for other processors; of the rest, the first counts
             continue
         if rank < 0 or flags != _FLAGS.get(machine, flags):
             continue

@@ -275,10 +275,9 @@ class Process:
             if provider is None or not provider.summary.provides:
                 continue  # a library without version tables takes every reference
             if version not in provider.summary.provides:
-                return Failure(
-                    FailureKind.SYMBOL_VERSION, library.path, (version,), f"`{os.path.normpath(provider.path)}` does not define it",
-                    provider=os.path.normpath(provider.path),
-                )  # fmt: skip
+                path = os.path.normpath(provider.path)
+                detail = f"`{path}` does not define it"
+                return Failure(FailureKind.SYMBOL_VERSION, library.path, (version,), detail, provider=path)
         return None
 
     def _undo(self, before: int) -> None:

@@ -19,6 +19,7 @@ from . import (
     te_cudnn,
     toolkit,
     torch_build,
+    triton_tools,
     wheel_files,
     xformers_build,
 )
@@ -38,6 +39,7 @@ PROBES: Mapping[str, Probe] = {
     "te_cudnn": te_cudnn,
     "gpu": gpu,
     "toolkit": toolkit,
+    "triton_tools": triton_tools,
     "env_vars": env_vars,
 }
 
