@@ -17,9 +17,12 @@ from .elf import BadElf, ElfFile, Reference
 from .files import stamp
 from .loader import Failure, FailureKind, Loaded
 
-#: Names that only torch's own libraries define: mangled names of its namespaces and its C interface.
+#: Names that only torch's own libraries define: mangled names of its namespaces, and its C interface. The latter holds
+#: the stable ABI (torch/csrc/stable/c/shim.h and the shims of AOTInductor), whose functions also come with releases.
 _OF_TORCH = re.compile(
     r"_Z(?:T[VISTHW]|GV)?N[KVrRO]*(?:3c10|2at|5torch(?!8executor)|6caffe2)|THP[A-Z]\w+|aoti_torch_\w+"
+    r"|torch_(?:call_dispatcher|from_blob|parallel_for|empty|clone|"
+    r"(?:library|new|delete|get|set|list|string|dtype|tag|exception|parse|stream|generator|cuda|c10|layout|device)_\w+)"
 )
 _MAX_SHOWN = 3
 

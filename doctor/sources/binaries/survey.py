@@ -291,7 +291,7 @@ class Survey:
         found: dict[str, None] = {}
         for name in names:
             path = f"{package.base}/{name}"
-            archs = self._once("gpu", path, lambda path=path: _archs(path)) or ()
+            archs = self._once("gpu", path, lambda path=path: archs_of(path)) or ()
             found.update(dict.fromkeys(archs_for_pick(package.name, name, archs)))
         return tuple(found)
 
@@ -346,7 +346,8 @@ def fitting_builds(path: str) -> list[str] | None:
     ]
 
 
-def _archs(path: str) -> list[str]:
+def archs_of(path: str) -> list[str]:
+    """Return the GPU architectures of a file, empty where it has none or cannot be read."""
     try:
         with ElfFile(path) as elf:
             return list(read_gpu_code(elf).archs)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from doctor.facts.vocabulary import fact
 from doctor.model import Fact
@@ -55,24 +57,42 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         return  # nothing that could fail to load, and no CUDA library that could be mixed
     from doctor.sources.binaries import judge  # door: binaries
 
-    place = judge.Place(
-        site_dirs=tuple(str(path) for path in target.site_dirs),
-        machine=target.machine or "x86_64",
-        environ=target.environ,
-        program=os.path.realpath(target.python) if target.kind == TargetKind.INTERPRETER and target.python else None,
-        python=target.version,
-        torch_folder=str(folder) if folder else None,
-        torch_version=assigned.get("__version__"),
-        torch_cuda=assigned.get("cuda"),
-        conda=conda_folder(target),
-    )
     owners = [
         judge.Owner(found.name, found.version, os.path.dirname(found.path), f"{found.path}/RECORD")  # noqa: PTH120
         for found in scan(target.site_dirs)
         if _OWNED.match(found.name)
     ]
+    place = judge.Place(**_place_of(target))
     for key, value, source in judge.judge(place, [judge.Installed(*package) for package in packages], owners):
         yield fact(key, value, source)
+
+
+def _place_of(target: Target) -> dict[str, Any]:
+    """Return what is known of the environment whose files are judged, by the names of `judge.Place`."""
+    folder = torch_folder(target)
+    assigned = version_file(folder)[0] if folder else {}
+    starts = target.kind == TargetKind.INTERPRETER and target.python
+    return {
+        "site_dirs": tuple(str(path) for path in target.site_dirs),
+        "machine": target.machine or "x86_64",
+        "environ": target.environ,
+        "program": os.path.realpath(str(target.python)) if starts else None,
+        "python": target.version,
+        "torch_folder": str(folder) if folder else None,
+        "torch_version": assigned.get("__version__"),
+        "torch_cuda": assigned.get("cuda"),
+        "conda": conda_folder(target),
+    }
+
+
+def judge_wheel(target: Target, path: Path) -> tuple[bool | None, str]:
+    """Return whether the files of a wheel would load in an environment, and why not; DoctorError for no wheel."""
+    from doctor.sources.binaries import judge, wheel_file  # door: binaries
+
+    with wheel_file.unpacked(path) as package:
+        place = judge.Place(**_place_of(target))
+        found = {key: value for key, value, _ in judge.judge(place, [package])}
+    return found.get(f"{package.name}.loads"), str(found.get(f"{package.name}.load_problem", ""))
 
 
 def _packages(target: Target) -> Iterator[Package]:
