@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from doctor.sources.binaries.survey import Installed, Place, Survey  # noqa: E402
+from doctor.sources.binaries.survey import PYTHON_TAG, Installed, Place, Survey  # noqa: E402
 from doctor.sources.probes.compiled import _compiled_files  # noqa: E402
 
 _CHILD = r"""
@@ -100,6 +100,8 @@ def compare(torch: Path, extensions: list[Path], python: str) -> list[dict[str, 
         work = Survey(Place(**{**vars(place), "site_dirs": (str(torch), str(folder))}), load_siblings=False)
         for package in packages_in(folder):
             for file in work.own_files(package):
+                if (tagged := PYTHON_TAG.search(file)) and tagged[1] != "".join(str(place.python).split(".")[:2]):
+                    continue  # `dlopen` takes it, an import of this Python does not find it
                 verdict = work.verdict(package, file)
                 path = f"{package.base}/{file}"
                 rows.append({

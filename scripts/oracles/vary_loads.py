@@ -1,6 +1,6 @@
 """Compare predicted and real loads in generated environments.
 
-    python scripts/oracles/vary_loads.py [--count 300] [--seed 1] [--only N] [--rooted] [--show]
+    python scripts/oracles/vary_loads.py [--count 300] [--seed 1] [--rooted] [--show]
 
 Each environment is a folder with small libraries made by gcc and a program that opens some of them. They vary in
 DT_RPATH, DT_RUNPATH, SONAME, links, missing and damaged files, hardware subfolders, symbols and their versions,
@@ -65,6 +65,12 @@ int main(int count, char **word) {
     }
     fflush(stdout); _exit(0);
 }
+"""
+_ENTER = """
+import os, sys
+os.chroot(sys.argv[1])
+os.chdir("/")
+os.execve(sys.argv[2], sys.argv[2:], dict(word.split("=", 1) for word in os.environ["WORDS"].split("\\n") if word))
 """
 Step = tuple[str, tuple[str, ...]]  # outcome, loaded files without links
 
@@ -325,15 +331,12 @@ def real_steps(case: Case) -> list[Step] | None:
     environ = {"PATH": os.environ["PATH"], **case.environ}
     command = [case.path("bin/host"), *case.opens]
     if case.rooted:
-        command = ["/usr/sbin/chroot", str(case.folder), "/usr/bin/env", *command]
-        # Variables of the loader must not reach `chroot` itself.
-        words = [f"{name}={value}" for name, value in case.environ.items()]
-        pid_code = "import os,sys; os.chroot(sys.argv[1]); os.chdir('/'); os.execve(sys.argv[2], sys.argv[2:], dict(w.split('=',1) for w in os.environ['W'].split('\\n') if w))"  # noqa: E501
-        command = [sys.executable, "-c", pid_code, str(case.folder), *command[3:]]
-        environ = {"W": "\n".join(words)}
+        words = "\n".join(f"{name}={value}" for name, value in case.environ.items())
+        command = [sys.executable, "-c", _ENTER, str(case.folder), *command]
+        environ = {"WORDS": words}  # variables of the loader must not reach this interpreter
     done = subprocess.run(command, env=environ, cwd=case.folder, capture_output=True, text=True, check=False)
     if done.returncode > 0:
-        return None if done.returncode == 127 else [(done.stderr, ())]
+        return None
     steps: list[tuple[str, list[str]]] = []
     for line in done.stdout.splitlines():
         if not line.startswith("  "):

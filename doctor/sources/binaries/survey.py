@@ -25,7 +25,7 @@ _CUDART = re.compile(r"libcudart\.so\.(\d+)(?:\..*)?")
 _MAX_SIBLINGS = 16
 TE_CORE = "/libtransformer_engine.so"
 _TE_FOLDERS = ("transformer_engine/wheel_lib", "transformer_engine", ".")
-_PYTHON_TAG = re.compile(r"\.cpython-(\d{2,3})t?-")
+PYTHON_TAG = re.compile(r"\.cpython-(\d{2,3})t?-")
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Survey:
     def verdict(self, package: Installed, name: str, opening: Opening | None = None) -> Verdict:
         """Return what becomes of one file, opened after all that its package loads first."""
         path = f"{package.base}/{name}"
-        tagged = _PYTHON_TAG.search(name)
+        tagged = PYTHON_TAG.search(name)
         if tagged and self.place.python and tagged[1] != "".join(self.place.python.split(".")[:2]):
             own = f"{tagged[1][0]}.{tagged[1][1:]}"
             return Verdict(name, False, f"`{name}` is for Python {own}, and this is Python {self.place.python}")
