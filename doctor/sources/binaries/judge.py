@@ -15,7 +15,7 @@ from doctor._version import __version__
 from doctor.util.cache_file import cache_folder, read_cache, write_cache
 from doctor.util.deep_search import SearchTooLarge
 
-from . import elf, fatbin, files, fit, ldso, loader, survey
+from . import elf, fatbin, files, fit, layout, ldso, loader, packages, survey
 from .families import Job, conda_copies, one_cudnn, predict
 from .loader import Failure, FailureKind
 from .ownership import Owner, changed_files, shared_files
@@ -25,7 +25,7 @@ from .torch_import import NO_EXTENSION
 
 __all__ = ["Installed", "Owner", "PackageFacts", "Place", "judge"]
 
-FORMAT = 1  # of the cache file
+FORMAT = 2  # of the cache file
 #: Packages whose Python files are compared by content, not by size alone.
 _HASHED = re.compile(r"flash-attn|transformer-engine|xformers")
 #: Packages with a rule of their own; what others do not load is one list.
@@ -188,7 +188,7 @@ def _named(paths: tuple[str, ...]) -> str:
 def _key() -> str:
     """Return the digest of the code whose results are kept."""
     digest = hashlib.sha256(repr((FORMAT, __version__)).encode())
-    for module in (elf, fatbin, files, fit, ldso, loader, survey):
+    for module in (elf, fatbin, files, fit, layout, ldso, loader, packages, survey):
         status = Path(str(module.__file__)).stat()
         digest.update(repr((module.__name__, status.st_mtime_ns, status.st_size)).encode())
     return digest.hexdigest()

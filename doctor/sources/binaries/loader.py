@@ -26,6 +26,7 @@ class FailureKind(TextEnum):
     OTHER_MACHINE = "other machine"
     SYMBOL_VERSION = "symbol version"
     UNDEFINED_SYMBOL = "undefined symbol"
+    CLASS_LAYOUT = "class layout"  # every symbol binds, and the registration of operators aborts
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from .elf import BadElf, ElfFile, Summary
 from .fatbin import read_gpu_code
 from .files import Disk, read_summary, stamp
 from .fit import SymbolBinder, by_index, describe_symbols, fitting_torch, of_torch, range_of
+from .layout import builds_with, has_new_layout, registers_operators
 from .loader import Failure, FailureKind, Loaded, Process
 from .packages import OF_DRIVER, Opening, archs_for_pick, is_alternative, is_known, is_related, opening_of
 from .repair import Places
@@ -264,6 +265,9 @@ class Survey:
             return need + self._fitting_words(failure.file)
         if failure.kind == FailureKind.SYMBOL_VERSION:
             return f"{own} needs {failure.missing[0]}: {failure.detail}"
+        if failure.kind == FailureKind.CLASS_LAYOUT:
+            why = f"was compiled for another torch, whose `{failure.missing[0]}` has another layout: loading it aborts"
+            return f"{own} {why}{self._fitting_words(failure.file)}"
         if failure.kind == FailureKind.UNDEFINED_SYMBOL:
             return f"{own} does not fit: {describe_symbols(failure)}{self._fitting_words(failure.file)}"
         return f"{own} cannot be loaded: {failure.detail}"
@@ -336,14 +340,14 @@ def fitting_builds(path: str) -> list[str] | None:
         with ElfFile(path) as elf:
             names = [one.name for one in elf.undefined() if not one.weak and of_torch(one.name)]
             needed = elf.summary().needed
+            layout = has_new_layout(elf) if registers_operators(names) else None
     except (BadElf, OSError, ValueError):
         return None
     if not names:
         return None
     linked = next((match[1] for name in needed if (match := _CUDART.fullmatch(name))), None)
-    return [
-        labelled(build) for build in fitting_torch(names) if linked in (None, (build.cuda or "cpu").partition(".")[0])
-    ]
+    builds = fitting_torch(names) if layout is None else builds_with(layout, fitting_torch(names))
+    return [labelled(build) for build in builds if linked in (None, (build.cuda or "cpu").partition(".")[0])]
 
 
 def archs_of(path: str) -> list[str]:
