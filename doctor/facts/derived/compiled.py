@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from doctor.facts.kinds import BOOLEAN, LIST, TEXT
+from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
 
 from .registry import derived
@@ -49,7 +50,12 @@ def _loads(version: str, fitting: Builds | str, cuda: str | None, on_record: str
     if not label and cuda is not None:
         label = "cpu" if cuda == ABSENT else "cu" + cuda.replace(".", "")
     build = f"{public}+{label}" if label else on_record
-    return True if build in fitting else False if build is not None and build == on_record else None
+    if build in fitting:
+        return True
+    if on_record is None:  # a release before those on record, or a later one
+        releases = [parse_version(one.partition("+")[0]).release[:2] for one in fitting if one != "none"]
+        return False if releases and parse_version(public).release[:2] < min(releases) else None
+    return False if build is not None and build == on_record else None
 
 
 def _problem(loads: bool, version: str, fitting: Builds | str | None) -> str:

@@ -30,9 +30,9 @@ FORMAT = 2  # of the cache file
 _HASHED = re.compile(r"flash-attn|transformer-engine|xformers")
 #: Packages with a rule of their own; what others do not load is one list.
 RULED = frozenset((
-    "flash-attn", "flash-attn-3", "transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13",
-    "xformers", "vllm", "vllm-flash-attn", "sgl-kernel", "sglang-kernel", "sageattention", "bitsandbytes",
-    "torchvision", "torchaudio", "torchao", "autoawq-kernels",
+    "fa3-fwd", "flash-attn", "flash-attn-3", "transformer-engine-torch", "transformer-engine-cu12",
+    "transformer-engine-cu13", "xformers", "vllm", "vllm-flash-attn", "sgl-kernel", "sglang-kernel", "sageattention",
+    "bitsandbytes", "torchvision", "torchaudio", "torchao", "autoawq-kernels",
 ))  # fmt: skip
 _MAX_CHANGED = 4  # packages for which changes of variables are tried
 _CXX_VERSIONS = ("GLIBCXX_", "CXXABI_")

@@ -18,12 +18,12 @@ _DESTRUCTOR = ("_ZN3c1014KernelFunctionD1Ev", "_ZN3c1014KernelFunctionD2Ev")
 #: Only where a compiler emits every inline function, it emits these: one of the new layout, one of both.
 _TOKEN = ("_ZN3c1011KernelToken10invalidateEv", "_ZNSt8weak_ptrIN3c1011KernelTokenEED2Ev")
 _MEMBER = ("_ZN3c1011BoxedKernelD1Ev", "_ZN3c1011BoxedKernelD2Ev")
-_HANDED_OVER = "11CppFunction"  # torch::CppFunction, which holds the class
+_HANDED_OVER = ("11CppFunction", "c1017RegisterOperators")  # torch::CppFunction and what older code uses hold the class
 
 
 def registers_operators(undefined: Iterable[str]) -> bool:
     """Return whether a library hands torch objects of the class."""
-    return any(_HANDED_OVER in name for name in undefined)
+    return any(part in name for name in undefined for part in _HANDED_OVER)
 
 
 def has_new_layout(elf: ElfFile) -> bool:
