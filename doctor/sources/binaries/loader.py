@@ -119,7 +119,7 @@ class Process:
             self._undo(before)
             return root
         if len(self.loaded) > before:
-            root.loader = None  # whoever calls `dlopen` does not lend its DT_RPATH to what the library needs
+            root.loader = None  # the DT_RPATH of the caller of `dlopen` does not count for what the library needs
         failure = self._close([root])
         new = self.loaded[before:]
         if failure is None:

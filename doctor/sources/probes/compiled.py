@@ -96,7 +96,7 @@ def judge_wheel(target: Target, path: Path) -> tuple[bool | None, str]:
 
 
 def _packages(target: Target) -> Iterator[Package]:
-    """Yield the packages that list shared libraries; the copy that is imported counts, whoever owns it."""
+    """Yield the packages that list shared libraries; the copy that is imported counts, owned or not."""
     seen: set[str] = set()
     for name, (folder, files) in stray_files(target).items():
         if name not in _UNRELATED and _is_related(folder, files):

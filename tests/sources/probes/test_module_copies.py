@@ -96,7 +96,7 @@ def test_python_code_of_one_copy_and_a_compiled_module_of_another(tmp_path: Path
     assert "modules.split" not in facts_of(site, checkout)
 
 
-def test_one_copy_is_no_finding_whoever_owns_it(tmp_path: Path) -> None:
+def test_one_copy_is_no_finding(tmp_path: Path) -> None:
     site, checkout = tmp_path / "site", tmp_path / "src"
     install(site, "xformers", "0.0.35")
     (checkout / "xformers").mkdir(parents=True)
