@@ -91,6 +91,14 @@ def place_of(torch: Path, python: str, extensions: list[Path]) -> Place:
     )  # fmt: skip
 
 
+def first_of(package: str, torch: Path) -> list[str]:
+    """Return what a package loads by its path before its own library: TransformerEngine the wheels of CUDA."""
+    if not package.startswith("transformer-engine-cu"):
+        return []
+    folders = ("cudnn", "cuda_nvrtc", "curand", "cublas", "cuda_runtime")
+    return [str(path) for name in folders for path in sorted((torch / "nvidia" / name / "lib").glob("lib*.so.*[0-9]"))]
+
+
 def compare(torch: Path, extensions: list[Path], python: str) -> list[dict[str, Any]]:
     """Return one row for each compiled file of the extensions next to this torch."""
     place = place_of(torch, python, extensions)
@@ -109,7 +117,7 @@ def compare(torch: Path, extensions: list[Path], python: str) -> list[dict[str, 
                     "predicted": verdict.loads, "problem": verdict.problem, "path": path,
                 })  # fmt: skip
                 stem = Path(file).name.partition(".")[0]
-                items.append({"file": path, "modules": [stem], "after": []})
+                items.append({"file": path, "modules": [stem], "after": first_of(package.name, torch)})
         work.close()
     request = json.dumps({"path": [str(torch), *map(str, extensions)], "items": items})
     run = subprocess.run([python, "-c", _CHILD, request], capture_output=True, text=True, check=False)

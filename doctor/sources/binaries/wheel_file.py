@@ -52,7 +52,7 @@ def read_wheel(path: Path) -> WheelFit:
     if kept is not None:
         fits, archs = json.loads(kept[1])
         return WheelFit(name, version, None if fits is None else tuple(fits), tuple(archs))
-    with unpacked(path) as package:
+    with unpacked(path, opened_only=True) as package:
         found = _read(package)
     if cache is not None:
         write_cache(cache, key, json.dumps([found.fitting_torch, found.gpu_code]).encode())
@@ -69,26 +69,38 @@ def name_of(path: Path) -> tuple[str, str]:
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[Installed]:
-    """Unpack the shared libraries of a wheel for the time of the block; DoctorError where that is not possible."""
+def unpacked(path: Path, *, opened_only: bool = False) -> Iterator[Installed]:
+    """Unpack the shared libraries of a wheel for the time of the block; DoctorError where that is not possible.
+
+    opened_only: those that the package opens at import, where that is known.
+    """
     name, version = name_of(path)
     with tempfile.TemporaryDirectory(prefix="attn-doctor-") as folder:
         try:
             with zipfile.ZipFile(path) as archive:
-                files = tuple(_unpack(archive, Path(folder)))
+                names = [name for name in archive.namelist() if _LIBRARY.search(name)]
+                wanted = _opened(name, names) if opened_only else names
+                files = tuple(_unpack(archive, wanted[:MAX_FILES], Path(folder)))
         except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError) as problem:
             reason = reason_of(problem) if isinstance(problem, OSError) else str(problem)
             raise DoctorError(f"cannot read wheel `{path}`: {reason}") from None
         yield Installed(name, version, folder, files)
 
 
-def _unpack(archive: zipfile.ZipFile, folder: Path) -> Iterator[str]:
+def _opened(package: str, names: list[str]) -> list[str]:
+    """Return what a package opens; all that are not alternatives where that is not known."""
+    opening = opening_of(package, names, None)
+    if opening is None:
+        return [name for name in names if not is_alternative(package, name)]
+    return [name for name in names if re.fullmatch(opening.files, name)]
+
+
+def _unpack(archive: zipfile.ZipFile, names: list[str], folder: Path) -> Iterator[str]:
     left = MAX_BYTES
-    wanted = [one for one in archive.infolist() if _LIBRARY.search(one.filename) and not one.is_dir()]
-    for member in wanted[:MAX_FILES]:
-        parts = Path(member.filename).parts
-        if member.filename.startswith("/") or ".." in parts:
-            raise ValueError(f"`{member.filename[:80]}` leads out of it")
+    for member in names:
+        parts = Path(member).parts
+        if member.startswith("/") or ".." in parts:
+            raise ValueError(f"`{member[:80]}` leads out of it")
         target = folder.joinpath(*parts)
         target.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(member) as source, target.open("wb") as copy:
@@ -97,18 +109,13 @@ def _unpack(archive: zipfile.ZipFile, folder: Path) -> Iterator[str]:
                 if left < 0:
                     raise ValueError(f"its libraries have more than {MAX_BYTES >> 30} GB")
                 copy.write(chunk)
-        yield member.filename
+        yield member
 
 
 def _read(package: Installed) -> WheelFit:
-    opening = opening_of(package.name, package.files, None)
-    if opening is not None:
-        names = [name for name in package.files if re.fullmatch(opening.files, name)]
-    else:
-        names = [name for name in package.files if not is_alternative(package.name, name)]
     common: set[str] | None = None
     archs: dict[str, None] = {}
-    for name in names:
+    for name in package.files:
         path = f"{package.base}/{name}"
         found = fitting_builds(path)
         if found is not None:

@@ -90,7 +90,7 @@ def test_hostile_wheels_cost_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
     found = manifest(tmp_path, f"./{NAME}")
     assert any("cannot read wheel" in note and "\n" not in note for note in found.notes)
     with pytest.raises(DoctorError, match="leads out"):
-        read_wheel(wheel(tmp_path, "../../evil.so"))
+        read_wheel(wheel(tmp_path, "../../evil.so", "natten-1.0-cp311-cp311-linux_x86_64.whl"))
     monkeypatch.setattr(wheel_file, "MAX_BYTES", 100)
     with pytest.raises(DoctorError, match="more than"):
         read_wheel(wheel(tmp_path))
