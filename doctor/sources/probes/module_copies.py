@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from doctor.facts.vocabulary import fact
 from doctor.model import Fact
@@ -48,12 +48,11 @@ _ALSO = {
     "triton": ("pytorch-triton", "triton-windows"), "bitsandbytes": ("bitsandbytes-intel",),
 }  # fmt: skip
 _DIST = {module: name for name, modules in MODULES.items() for module in modules}
-_EXTENSION = re.compile(r"\.(?:cpython-(\d{2,3})t?-[\w-]+\.|abi3\.)?so$")
+_EXTENSION = r"\.(?:cpython-(\d{2,3})t?-[\w-]+\.|abi3\.)?so$"
 _MAX_FILES, _MAX_DEPTH = 256, 4
 
 
-@dataclass(frozen=True)
-class Copy:
+class Copy(NamedTuple):
     """One copy of a module; `owner` is the distribution whose metadata is in the same folder."""
 
     module: str
@@ -129,7 +128,7 @@ def _is_module(folder: str, name: str, module: str, tag: str) -> bool:
         return os.path.isfile(f"{folder}/{name}/__init__.py")  # noqa: PTH113
     if name == f"{module}.py":
         return True
-    match = _EXTENSION.fullmatch(name[len(module) :])
+    match = re.fullmatch(_EXTENSION, name[len(module) :])
     return match is not None and (match[1] is None or not tag or match[1] == tag)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT, Fact
@@ -22,10 +22,11 @@ from .target import Target, TargetKind
 PROMISES: tuple[str, ...] = ()
 
 _SOURCES = ("backends/nvidia/driver.py", "common/build.py")  # from 3.0 on, and before
-_CHECKED = re.compile(r"""join\(path, ['"](libcuda\.so(?:\.1)?)['"]\)""")
-_LISTED = re.compile(r"""['"](libcuda\.so(?:\.1)?)['"] in line""")
-_BY_NAME = re.compile(r"""^libraries = \[['"]libcuda\.so\.1['"]\]""", re.MULTILINE)
-_RELEASE = re.compile(rb"Cuda compilation tools, release (\d+\.\d+)")
+# Patterns are compiled at first use: most checks need none.
+_CHECKED = r"""join\(path, ['"](libcuda\.so(?:\.1)?)['"]\)"""
+_LISTED = r"""['"](libcuda\.so(?:\.1)?)['"] in line"""
+_BY_NAME = r"""(?m)^libraries = \[['"]libcuda\.so\.1['"]\]"""
+_RELEASE = rb"Cuda compilation tools, release (\d+\.\d+)"
 #: Where GNU ld looks after the folders of the command line and of LIBRARY_PATH.
 _LINKER_DIRS = (
     "/usr/local/lib/{machine}-linux-gnu", "/lib/{machine}-linux-gnu", "/usr/lib/{machine}-linux-gnu",
@@ -36,8 +37,7 @@ _OVERRIDES = {"TRITON_PTXAS_PATH": "ptxas_override", "TRITON_PTXAS_BLACKWELL_PAT
 _MAX_TEXT, _MAX_TOOL = 1 << 20, 256 << 20
 
 
-@dataclass(frozen=True)
-class Search:
+class Search(NamedTuple):
     """How one release of triton searches for the driver's library."""
 
     listed: str  # the text that a line of `ldconfig -p` must contain
@@ -48,10 +48,10 @@ class Search:
 
 def read_search(text: str) -> Search | None:
     """Return the search in the text of triton's driver module, None where it is another one (before 2.1)."""
-    listed, checked = _LISTED.search(text), _CHECKED.search(text)
+    listed, checked = re.search(_LISTED, text), re.search(_CHECKED, text)
     if listed is None or checked is None:
         return None
-    linked = "libcuda.so.1" if _BY_NAME.search(text) else "libcuda.so"
+    linked = "libcuda.so.1" if re.search(_BY_NAME, text) else "libcuda.so"
     return Search(listed[1], checked[1], linked, "TRITON_LIBCUDA_PATH" in text or "libcuda_path" in text)
 
 
@@ -117,7 +117,7 @@ def tool_release(path: str) -> str | None:
     """Return the CUDA release that a compiler tool carries in its text, without running it."""
     try:
         with open_regular(path) as stream:
-            found = _RELEASE.search(stream.read(_MAX_TOOL))
+            found = re.search(_RELEASE, stream.read(_MAX_TOOL))
     except OSError:
         return None
     return found[1].decode() if found else None
