@@ -53,7 +53,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         return  # nothing here can be imported
     assigned = version_file(folder)[0] if folder else {}
     packages = list(_packages(target))
-    if not packages and (folder is None or assigned.get("cuda") in (None, "")):
+    if not packages and not (assigned.get("cuda") and _has_libraries(target, folder)):
         return  # nothing that could fail to load, and no CUDA library that could be mixed
     from doctor.sources.binaries import judge  # door: binaries
 
@@ -93,6 +93,12 @@ def judge_wheel(target: Target, path: Path) -> tuple[bool | None, str]:
         place = judge.Place(**_place_of(target))
         found = {key: value for key, value, _ in judge.judge(place, [package])}
     return found.get(f"{package.name}.loads"), str(found.get(f"{package.name}.load_problem", ""))
+
+
+def _has_libraries(target: Target, torch: Path | None) -> bool:
+    """Return whether torch or NVIDIA's wheels have a folder of libraries."""
+    folders = (*(path / "nvidia" for path in target.site_dirs), *((torch / "lib",) if torch else ()))
+    return any(map(Path.is_dir, folders))
 
 
 def _packages(target: Target) -> Iterator[Package]:
