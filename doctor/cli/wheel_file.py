@@ -14,9 +14,10 @@ from doctor.packages.torch_symbols import load_torch_symbols
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.binaries.judge import Place, judge
 from doctor.sources.binaries.survey import labelled
-from doctor.sources.binaries.wheel_file import read_wheel
-from doctor.sources.probes.compiled import judge_wheel
+from doctor.sources.binaries.wheel_file import read_wheel, unpacked
+from doctor.sources.probes.compiled import place_of
 from doctor.sources.probes.locate import find_target
 
 from .request import TargetOptions, request_of
@@ -37,7 +38,7 @@ def judged(path: Path, target: TargetOptions, *, as_json: bool) -> tuple[str, bo
     known = know(rulebook, examined.facts)[0]
     wheel = read_wheel(path)
     if examined.python is not None:
-        loads, problem = judge_wheel(find_target(examined.python), path)
+        loads, problem = _by_files(Place(**place_of(find_target(examined.python))), path)
     else:
         loads, problem = _by_record(known, wheel.fitting_torch)
     sm = known.value("gpu.sm")
@@ -48,6 +49,12 @@ def judged(path: Path, target: TargetOptions, *, as_json: bool) -> tuple[str, bo
         "gpu": None if sm in (None, ABSENT) else sm, "runs_on_gpu": runs,
     }  # fmt: skip
     return (json.dumps(found, indent=2) + "\n" if as_json else _as_text(found)), loads is True
+
+
+def _by_files(place: Place, path: Path) -> tuple[bool | None, str]:
+    with unpacked(path) as package:
+        found = {key: value for key, value, _ in judge(place, [package])}
+    return found.get(f"{package.name}.loads"), str(found.get(f"{package.name}.load_problem", ""))
 
 
 def _by_record(known: FactResolver, fitting: tuple[str, ...] | None) -> tuple[bool | None, str]:

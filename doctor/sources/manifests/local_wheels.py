@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -51,14 +52,13 @@ def found_in(folders: Iterable[Path], name: str, version: str) -> Path | None:
 
 def wheel_facts(wheels: Iterable[Wheel], top: Path) -> Iterator[Fact | str]:
     """Yield the facts of wheels inside a project, and a note for each that is not read."""
-    from doctor.sources.binaries import wheel_file  # door: binaries
-
+    read_wheel = import_module("doctor.sources.binaries.wheel_file").read_wheel  # door: binaries
     for path, place in [item for item in wheels if not item[0].name.startswith(_OF_TORCH)][:_MOST]:
         if not (is_trusted() or contained(path, top)):
             yield f"{place}: `{path.name}` is outside the project and was not read ({TRUST_HINT})"
             continue
         try:
-            found = wheel_file.read_wheel(path)
+            found = read_wheel(path)
         except DoctorError as problem:
             yield f"{place}: {problem.message}"
             continue

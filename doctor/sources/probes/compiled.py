@@ -62,12 +62,12 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         for found in scan(target.site_dirs)
         if _OWNED.match(found.name)
     ]
-    place = judge.Place(**_place_of(target))
+    place = judge.Place(**place_of(target))
     for key, value, source in judge.judge(place, [judge.Installed(*package) for package in packages], owners):
         yield fact(key, value, source)
 
 
-def _place_of(target: Target) -> dict[str, Any]:
+def place_of(target: Target) -> dict[str, Any]:
     """Return what is known of the environment whose files are judged, by the names of `judge.Place`."""
     folder = torch_folder(target)
     assigned = version_file(folder)[0] if folder else {}
@@ -83,16 +83,6 @@ def _place_of(target: Target) -> dict[str, Any]:
         "torch_cuda": assigned.get("cuda"),
         "conda": conda_folder(target),
     }
-
-
-def judge_wheel(target: Target, path: Path) -> tuple[bool | None, str]:
-    """Return whether the files of a wheel would load in an environment, and why not; DoctorError for no wheel."""
-    from doctor.sources.binaries import judge, wheel_file  # door: binaries
-
-    with wheel_file.unpacked(path) as package:
-        place = judge.Place(**_place_of(target))
-        found = {key: value for key, value, _ in judge.judge(place, [package])}
-    return found.get(f"{package.name}.loads"), str(found.get(f"{package.name}.load_problem", ""))
 
 
 def _has_libraries(target: Target, torch: Path | None) -> bool:
