@@ -34,7 +34,7 @@ DOORS = {
     "command": ("doctor.cli",),
     "renderer": ("doctor.report",),
     "solver": ("doctor.solver",),
-    "manifest reader": ("doctor.sources.manifests",),
+    "manifest reader": ("doctor.sources.manifests", "doctor.sources.workload"),
     "runner": ("doctor.runner", "doctor.diagnosis"),
     "rulebook": ("doctor.rulebook",),
     "installer": ("doctor.apply",),

@@ -14,7 +14,6 @@ from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload, lay_over
 from doctor.sources.workload.files import parse_settings, read_workload
-from doctor.sources.workload.huggingface import read_model_config
 
 from .diagnosis_input import DiagnosisInput
 from .request import Request, Requirements
@@ -38,6 +37,8 @@ class InputCache:
 
     def model(self, name: str) -> Facts:
         """The workload of a model config."""
+
+        from doctor.sources.workload.huggingface import read_model_config  # door: manifest reader
 
         return self._once("model", name, lambda: read_model_config(Path(name)))
 

@@ -14,13 +14,13 @@ from doctor.model import Finding
 from doctor.packages.index import load_index
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.shared import SharedEvaluations
 from doctor.rulebook.usual import weigh
 
 from .diagnosis_input import DiagnosisInput
 from .request import Request
 
 if TYPE_CHECKING:
+    from doctor.rulebook.shared import SharedEvaluations
     from doctor.solver.constraints import Limits
 
     from .version_ranges import RangeChoices

@@ -96,18 +96,17 @@ class Leaf(Condition):
         yield Evidence(self.key, self.meaning.text, self.meaning.needs, found, holds)
 
 
-@dataclass(frozen=True)
 class _Several(Condition):
     """What has parts."""
 
-    parts: tuple[Condition, ...]
+    def __init__(self, parts: tuple[Condition, ...]) -> None:
+        self.parts = parts
 
     def leaves(self) -> Iterator[Leaf]:
         for part in self.parts:
             yield from part.leaves()
 
 
-@dataclass(frozen=True)
 class All(_Several):
     """Holds when every part does."""
 
@@ -119,7 +118,6 @@ class All(_Several):
             yield from part.evidence(known)
 
 
-@dataclass(frozen=True)
 class AnyOf(_Several):
     """Holds when one part does."""
 
@@ -140,11 +138,11 @@ class AnyOf(_Several):
                 yield from part.evidence(known)
 
 
-@dataclass(frozen=True)
 class Not(Condition):
     """Holds when its part does not."""
 
-    part: Condition
+    def __init__(self, part: Condition) -> None:
+        self.part = part
 
     def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
         holds = self.part.holds(known)
