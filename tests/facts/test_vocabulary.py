@@ -6,7 +6,7 @@ import pytest
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse
-from doctor.rulebook.conditions import parse_conditions
+from doctor.rulebook.conditions import check_conditions
 
 
 def test_a_compute_capability_is_read_in_its_usual_spellings() -> None:
@@ -18,4 +18,4 @@ def test_digits_of_other_scripts_are_no_compute_capability(text: str) -> None:
     with pytest.raises(DoctorError, match="compute capability"):
         parse("gpu.sm", text)
     with pytest.raises(DoctorError, match="compute capability"):
-        parse_conditions({"gpu.sm": f">={text}"})
+        check_conditions({"gpu.sm": f">={text}"})
