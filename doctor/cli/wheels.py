@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import click
@@ -28,6 +29,7 @@ from doctor.solver.install_plan import wheel_target_of
 from .options import Output
 from .output import write
 from .request import TargetOptions, examines, request_of
+from .wheel_file import judged
 
 _ASKED = re.compile(r"(?P<name>[A-Za-z0-9._-]+?)(?:==(?P<version>[A-Za-z0-9.!+_-]+))?")
 MOST = 4  # releases shown
@@ -44,7 +46,10 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 @examines(workload=False)
 def wheels(
     package: Annotated[
-        str, typer.Argument(metavar="PACKAGE", help="flash-attn, or one release of it: flash-attn==2.8.3.")
+        str,
+        typer.Argument(
+            metavar="PACKAGE", help="flash-attn, one release of it (flash-attn==2.8.3), or a wheel that is a file."
+        ),
     ],
     target: TargetOptions,
     formats: Annotated[
@@ -52,7 +57,11 @@ def wheels(
     ] = "text",
     output: Output = None,
 ) -> int:
-    """Find the official flash-attn wheel for this environment; else the nearest ones, and how to build it."""
+    """Find the official flash-attn wheel for this environment, or judge a wheel file by its symbols."""
+    if package.endswith(".whl"):
+        text, fits = judged(Path(package), target, as_json=formats == "json")
+        write(text, output)
+        return 0 if fits else 1
     version = _asked(package)
     known, here = _known(target)
     place = wheel_target_of(known)

@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from doctor.sources.binaries.survey import Installed, Place, Survey  # noqa: E402
+from doctor.sources.binaries.survey import PYTHON_TAG, Installed, Place, Survey  # noqa: E402
 from doctor.sources.probes.compiled import _compiled_files  # noqa: E402
 
 _CHILD = r"""
@@ -91,6 +91,14 @@ def place_of(torch: Path, python: str, extensions: list[Path]) -> Place:
     )  # fmt: skip
 
 
+def first_of(package: str, torch: Path) -> list[str]:
+    """Return what a package loads by its path before its own library: TransformerEngine the wheels of CUDA."""
+    if not package.startswith("transformer-engine-cu"):
+        return []
+    folders = ("cudnn", "cuda_nvrtc", "curand", "cublas", "cuda_runtime")
+    return [str(path) for name in folders for path in sorted((torch / "nvidia" / name / "lib").glob("lib*.so.*[0-9]"))]
+
+
 def compare(torch: Path, extensions: list[Path], python: str) -> list[dict[str, Any]]:
     """Return one row for each compiled file of the extensions next to this torch."""
     place = place_of(torch, python, extensions)
@@ -100,6 +108,8 @@ def compare(torch: Path, extensions: list[Path], python: str) -> list[dict[str, 
         work = Survey(Place(**{**vars(place), "site_dirs": (str(torch), str(folder))}), load_siblings=False)
         for package in packages_in(folder):
             for file in work.own_files(package):
+                if (tagged := PYTHON_TAG.search(file)) and tagged[1] != "".join(str(place.python).split(".")[:2]):
+                    continue  # `dlopen` takes it, an import of this Python does not find it
                 verdict = work.verdict(package, file)
                 path = f"{package.base}/{file}"
                 rows.append({
@@ -107,7 +117,7 @@ def compare(torch: Path, extensions: list[Path], python: str) -> list[dict[str, 
                     "predicted": verdict.loads, "problem": verdict.problem, "path": path,
                 })  # fmt: skip
                 stem = Path(file).name.partition(".")[0]
-                items.append({"file": path, "modules": [stem], "after": []})
+                items.append({"file": path, "modules": [stem], "after": first_of(package.name, torch)})
         work.close()
     request = json.dumps({"path": [str(torch), *map(str, extensions)], "items": items})
     run = subprocess.run([python, "-c", _CHILD, request], capture_output=True, text=True, check=False)

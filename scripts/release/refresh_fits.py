@@ -14,7 +14,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,14 +22,16 @@ sys.path.insert(0, str(ROOT))
 from packaging.version import Version  # noqa: E402
 
 from doctor.packages.torch_symbols import load_torch_symbols  # noqa: E402
-from doctor.sources.binaries.packages import opening_of  # noqa: E402
-from doctor.sources.binaries.survey import fitting_builds, labelled  # noqa: E402
+from doctor.sources.binaries.survey import labelled  # noqa: E402
+from doctor.sources.binaries.wheel_file import read_wheel  # noqa: E402
 
 #: Package -> its library in the rulebook, whose rows are those of this package.
 LIBRARIES = {
     "xformers": "xformers", "torchvision": "torchvision", "torchaudio": "torchaudio", "torchao": "torchao",
-    "autoawq-kernels": "autoawq_kernels", "vllm": "vllm",
+    "autoawq-kernels": "autoawq_kernels", "vllm": "vllm", "sglang-kernel": "sglang_kernel",
 }  # fmt: skip
+#: Packages that are not the first distribution of their library.
+IMPLIED = {"sgl-kernel": "sgl_kernel", "fa3-fwd": "flash_attn"}
 
 
 def fits_of(package: str, version: str, cache: Path) -> list[str] | None:
@@ -40,18 +41,21 @@ def fits_of(package: str, version: str, cache: Path) -> list[str] | None:
         if subprocess.run([*command, f"{package}=={version}"], check=False, timeout=1800).returncode:
             return None
         (wheel,) = Path(folder).glob("*.whl")
-        common: set[str] | None = None
-        with zipfile.ZipFile(wheel) as archive:
-            names = [name for name in archive.namelist() if name.endswith(".so")]
-            opening = opening_of(package, names, None)
-            for name in names:
-                if opening is None or re.fullmatch(opening.files, name):
-                    found = fitting_builds(archive.extract(name, folder))
-                    if found is not None:
-                        common = set(found) if common is None else common & set(found)
-    if common is None:
-        return None
-    return [label for label in map(labelled, load_torch_symbols().builds) if label in common]
+        found = read_wheel(wheel).fitting_torch
+        return None if found is None else list(found)
+
+
+def with_implied(text: str, package: str, fits: dict[str, list[str]]) -> str:
+    """Return a library file that says what each version of a package fits which is not its first distribution."""
+    old = re.compile(rf"^  - \{{when: \{{{re.escape(package)}\.version: .*fitting_torch.*\n", re.MULTILINE)
+    text = old.sub("", text)
+    lines = ""
+    for version in sorted(fits, key=Version):
+        facts = f"{{{package}.fitting_torch: {' '.join(fits[version])}}}"
+        lines += f'  - {{when: {{{package}.version: "=={version}"}}, facts: {facts}}}\n'
+    if "\nimplies:\n" not in text:
+        text = text.rstrip("\n") + "\nimplies:\n"
+    return text.replace("\nimplies:\n", f"\nimplies:\n{lines}", 1)
 
 
 def with_fits(text: str, package: str, fits: dict[str, list[str]]) -> str:
@@ -101,12 +105,13 @@ def main() -> int:
             store.write_text(json.dumps(fits), "utf-8")
     if options.wheels:
         return 0
-    for package in sorted(fits.keys() & LIBRARIES.keys()):
+    writers = {**dict.fromkeys(LIBRARIES, with_fits), **dict.fromkeys(IMPLIED, with_implied)}
+    for package in sorted(fits.keys() & writers.keys()):
         releases = fits[package]
-        path = ROOT / "rules" / LIBRARIES[package] / "library.yaml"
+        path = ROOT / "rules" / {**LIBRARIES, **IMPLIED}[package] / "library.yaml"
         # One that fits none was built for another CUDA than the registry's torch: it may fit elsewhere.
         known = {version: found for version, found in releases.items() if found}
-        path.write_text(with_fits(path.read_text("utf-8"), package, known), "utf-8")
+        path.write_text(writers[package](path.read_text("utf-8"), package, known), "utf-8")
     torch = ROOT / "rules" / "torch" / "library.yaml"
     torch.write_text(with_exports(torch.read_text("utf-8")), "utf-8")
     return 0

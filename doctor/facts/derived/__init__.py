@@ -16,6 +16,7 @@ from . import (
     transformer_engine,
     transformer_engine_bias,
     transformers,
+    triton,
     vllm,
     vllm_flash_attn,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "transformer_engine",
     "transformer_engine_bias",
     "transformers",
+    "triton",
     "vllm",
     "vllm_flash_attn",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from doctor.facts.kinds import BOOLEAN, LIST, TEXT
+from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
 
 from .registry import derived
@@ -49,7 +50,12 @@ def _loads(version: str, fitting: Builds | str, cuda: str | None, on_record: str
     if not label and cuda is not None:
         label = "cpu" if cuda == ABSENT else "cu" + cuda.replace(".", "")
     build = f"{public}+{label}" if label else on_record
-    return True if build in fitting else False if build is not None and build == on_record else None
+    if build in fitting:
+        return True
+    if on_record is None:  # a release before those on record, or a later one
+        releases = [parse_version(one.partition("+")[0]).release[:2] for one in fitting if one != "none"]
+        return False if releases and parse_version(public).release[:2] < min(releases) else None
+    return False if build is not None and build == on_record else None
 
 
 def _problem(loads: bool, version: str, fitting: Builds | str | None) -> str:
@@ -122,6 +128,14 @@ def _torch_itself(problem: str | None) -> bool:
 
 
 @derived(
+    "loader.libstdcxx_too_old", BOOLEAN, "a compiled file needs a newer C++ library; false where not known",
+    uses=("loader.old_libstdcxx",),
+)  # fmt: skip
+def _too_old(found: str | None) -> bool:
+    return found not in (None, ABSENT)
+
+
+@derived(
     "loader.torch_mixes_cudnn", BOOLEAN, "torch loads cuDNN's libraries from several folders; false where not known",
     uses=("loader.torch_cudnn_folders",),
 )  # fmt: skip
@@ -146,16 +160,24 @@ def _change_known(change: str | None) -> bool:
     return change not in (None, ABSENT)
 
 
-@derived("files.some_owned_twice", BOOLEAN, "two distributions overwrite each other's files; false where not known",
-         uses=("files.owned_twice",))  # fmt: skip
-def _owned_twice(found: Builds | str | None) -> bool:
+#: List of findings -> the flag that there is one, and what it means; false where that is not known.
+_FLAGS = {
+    "files.owned_twice": ("files.some_owned_twice", "two distributions overwrite each other's files"),
+    "files.changed": ("files.some_changed", "installed files are not what was installed"),
+    "files.conda_and_pip": ("files.some_conda_and_pip", "packages of conda were installed over"),
+    "loader.conda_copies": ("loader.some_conda_copies", "torch's process takes libraries from conda that a wheel has"),
+    "modules.stray": ("modules.some_stray", "a module is imported from a copy that no distribution owns"),
+    "modules.split": ("modules.some_split", "the parts of a package are imported from two folders"),
+    "modules.hidden": ("modules.some_hidden", "another copy of a module exists that is not imported"),
+}
+
+
+def _some(found: Builds | str | None) -> bool:
     return isinstance(found, tuple) and bool(found)
 
 
-@derived("files.some_changed", BOOLEAN, "installed files are not what was installed; false where not known",
-         uses=("files.changed",))  # fmt: skip
-def _some_changed(found: Builds | str | None) -> bool:
-    return isinstance(found, tuple) and bool(found)
+for _key, (_flag, _meaning) in _FLAGS.items():
+    derived(_flag, BOOLEAN, f"{_meaning}; false where not known", uses=(_key,))(_some)
 
 
 @derived(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import TracebackType
 
-_PT_LOAD, _PT_DYNAMIC = 1, 2
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _ET_DYN, _ET_EXEC = 3, 2
 _MAX_HEADERS = 4096
 _MAX_DYNAMIC = 1 << 20
@@ -26,12 +26,13 @@ _MAX_CHAIN = 1 << 16
 _SYMBOL = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 _TAGS = {
     1: "needed", 4: "hash", 5: "strtab", 6: "symtab", 10: "strsz", 14: "soname", 15: "rpath", 29: "runpath",
-    0x6FFFFEF5: "gnu_hash", 0x6FFFFFF0: "versym", 0x6FFFFFFC: "verdef", 0x6FFFFFFD: "verdefnum",
+    0x6FFFFFFB: "flags_1", 0x6FFFFEF5: "gnu_hash", 0x6FFFFFF0: "versym", 0x6FFFFFFC: "verdef", 0x6FFFFFFD: "verdefnum",
     0x6FFFFFFE: "verneed", 0x6FFFFFFF: "verneednum",
 }  # fmt: skip
 #: e_machine of the ELF header -> `platform.machine`.
 MACHINES = {62: "x86_64", 183: "aarch64", 3: "i386", 40: "arm", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
 _LOCAL, _GLOBAL, _WEAK, _UNIQUE = 0, 1, 2, 10
+_NO_DEFAULT_FOLDERS = 0x800  # DF_1_NODEFLIB
 _HIDDEN = 0x8000  # of a version index: only a reference that names the version may bind
 
 
@@ -60,6 +61,8 @@ class Summary:
     runpath: str  # DT_RUNPATH as written
     requires: tuple[tuple[str, str, bool], ...]  # library, version, weak: the version tables it was linked against
     provides: tuple[str, ...]  # versions that it defines
+    interpreter: str = ""  # of a program: the loader that starts it
+    no_default_folders: bool = False
 
 
 class ElfFile:
@@ -97,7 +100,7 @@ class ElfFile:
         if head[:4] != b"\x7fELF":
             raise BadElf("it is no ELF file")
         if head[4] != 2:
-            raise BadElf("it is a 32-bit ELF file")
+            raise BadElf("it is a 32-bit ELF file" if head[4] == 1 else "its ELF class is invalid")
         if head[5] != 1:
             raise BadElf("it is a big-endian ELF file")
         kind, machine = struct.unpack_from("<HH", head, 16)
@@ -111,6 +114,7 @@ class ElfFile:
         headers = self.read(table, size * count)
         self._loads: list[tuple[int, int, int]] = []  # address, offset, size in the file
         self._dynamic: tuple[int, int] | None = None
+        self.interpreter = ""
         for kind, _, offset, address, _, length in (
             struct.unpack_from("<IIQQQQ", headers, index * 56) for index in range(count)
         ):
@@ -120,6 +124,8 @@ class ElfFile:
                 self._loads.append((address, offset, length))
             elif kind == _PT_DYNAMIC:
                 self._dynamic = (offset, length)
+            elif kind == _PT_INTERP:
+                self.interpreter = self.read(offset, min(length, _MAX_STRING)).rstrip(b"\0").decode("utf-8", "replace")
 
     def read(self, offset: int, length: int) -> bytes:
         """Return bytes of the file; BadElf where they are not in it."""
@@ -189,6 +195,8 @@ class ElfFile:
             runpath,
             tuple((library, version, weak) for library, version, weak, _ in self._required.values()),
             tuple(dict.fromkeys(self._defined_versions.values())),
+            self.interpreter,
+            bool(self._tags.get("flags_1", 0) & _NO_DEFAULT_FOLDERS),
         )
 
     @cached_property
@@ -311,9 +319,8 @@ class ElfFile:
         number = int.from_bytes(self.read(self._versyms + index * 2, 2), "little")
         if version is None:
             return True
-        return self._defined_versions.get(number & 0x7FFF) == version or (
-            not self._defined_versions and not number & _HIDDEN
-        )
+        own = self._defined_versions.get(number & 0x7FFF)
+        return own == version or (own is None and not number & _HIDDEN)  # the base version serves any
 
     def section(self, name: str) -> tuple[int, int] | None:
         """Return offset and size of a named section, None where the file has none or was stripped of its headers."""
@@ -441,13 +448,15 @@ def _sysv_hash(name: str) -> int:
     return value
 
 
-def expand(path: str, file: str, machine: str = "x86_64") -> tuple[str, ...]:
-    """Return the folders of a run path, with `$ORIGIN` as the folder of the name under which the file was opened."""
-    origin = os.path.dirname(os.path.abspath(file))  # noqa: PTH100, PTH120 - a link's own folder, not its target's
+def expand(path: str, file: str, lib: str = "lib64", platform: str = "x86_64") -> tuple[str, ...]:
+    """Return the folders of a run path, with `$ORIGIN` as the folder of the name under which the file was opened.
+
+    `..` is kept: behind a linked folder, it leads to the parent of the link's target.
+    """
+    origin = os.path.dirname(file if file.startswith("/") else f"{os.getcwd()}/{file}")  # noqa: PTH109, PTH120
     folders = []
     for part in path.split(":"):
-        for name, value in (("ORIGIN", origin), ("LIB", "lib64"), ("PLATFORM", machine)):
+        for name, value in (("ORIGIN", origin), ("LIB", lib), ("PLATFORM", platform)):
             part = part.replace(f"${{{name}}}", value).replace(f"${name}", value)
-        if part:
-            folders.append(os.path.normpath(part))
+        folders.append(part.rstrip("/") or ("/" if part else "."))
     return tuple(folders)

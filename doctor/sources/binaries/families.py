@@ -82,6 +82,25 @@ def _families(process: Process) -> dict[str, dict[str, tuple[str, ...]]]:
     return {family: {name: tuple(paths) for name, paths in names.items()} for family, names in found.items() if names}
 
 
+def conda_copies(files: Files, outcome: Outcome, conda: str, site_dirs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the libraries that come from a conda environment's own folder, though an NVIDIA wheel has them."""
+    own = os.path.realpath(f"{conda}/lib")
+    wheels = {
+        name: f"{folder}/{name}"
+        for base in site_dirs
+        for package in files.listing(f"{base}/nvidia")
+        for folder in (f"{base}/nvidia/{package}/lib",)
+        for name in files.listing(folder)
+    }
+    found = []
+    for family, names in outcome.families.items():
+        for path in (path for paths in names.values() for path in paths):
+            soname = getattr(files.summary(path), "soname", None) or ""
+            if os.path.dirname(path) == own and soname in wheels:  # noqa: PTH120
+                found.append(f"{family}: `{path}`, not `{wheels[soname]}`")
+    return tuple(found)
+
+
 def one_cudnn(files: Files, environ: Mapping[str, str], job: Job) -> dict[str, str | None] | None:
     """Return the smallest change of variables after which torch and TransformerEngine load one cuDNN.
 

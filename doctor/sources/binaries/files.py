@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -11,13 +10,7 @@ from typing import Any, Protocol
 from doctor.util.deep_search import deep_search
 
 from .elf import BadElf, ElfFile, Summary
-
-#: Where a glibc system installs libraries. Debian's glibc searches the folders with the machine's name first.
-DEFAULT_DIRS = (
-    "/lib/{machine}-linux-gnu", "/usr/lib/{machine}-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib",
-)  # fmt: skip
-_CACHE_MAGIC = b"glibc-ld.so.cache1.1"
-_MAX_CACHE = 16 << 20
+from .ldso import System, loader_cache, read_system
 
 
 @dataclass(frozen=True)
@@ -50,17 +43,26 @@ class Files(Protocol):
         """Return the files below a folder whose names begin with a text, stubs left out, as `glob` with `**` does."""
         ...
 
+    def is_folder(self, path: str) -> bool:
+        """Return whether there is such a folder."""
+        ...
+
+    def system(self, loader: str, machine: str) -> System:
+        """Return what the system's loader brings."""
+        ...
+
 
 @dataclass
 class Disk:
     """The files of this machine; each is read once."""
 
     cache_file: str = "/etc/ld.so.cache"
-    system: bool = True  # False: only the files of a tree count, not the libraries of this machine
+    has_system: bool = True  # False: only the files of a tree count, not the libraries of this machine
     remembered: Mapping[str, Any] = field(default_factory=dict)  # of an earlier run: path -> stamp, description
     known: dict[str, Summary | Damaged | None] = field(default_factory=dict)
     stamps: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _cache: dict[str, str] | None = None
+    _cache: dict[str, str] = field(default_factory=dict)
+    _folders: dict[str, bool] = field(default_factory=dict)
 
     def summary(self, path: str) -> Summary | Damaged | None:
         """Return what the loader reads of a file before it looks up symbols."""
@@ -102,9 +104,20 @@ class Disk:
 
     def cached_path(self, name: str) -> str | None:
         """Return the file that ldconfig's cache names for a library."""
-        if self._cache is None:
-            self._cache = loader_cache(self.cache_file) if self.system else {}
         return self._cache.get(name)
+
+    def is_folder(self, path: str) -> bool:
+        """Return whether there is such a folder; each is looked at once."""
+        if path not in self._folders:
+            self._folders[path] = os.path.isdir(path)  # noqa: PTH112
+        return self._folders[path]
+
+    def system(self, loader: str, machine: str) -> System:
+        """Return what the loader of this machine brings."""
+        found = read_system(loader, machine)
+        if self.has_system:
+            self._cache = loader_cache(self.cache_file, machine, found.subfolders, found.legacy)
+        return found
 
 
 def read_summary(path: str) -> Summary | Damaged | None:
@@ -138,6 +151,7 @@ class Captured:
     def identity(self, path: str) -> str:
         """Return the path without links."""
         links = self.body["links"]
+        path = path if path in links else os.path.normpath(path)
         for _ in range(40):
             target = links.get(path)
             if target is None:
@@ -162,6 +176,14 @@ class Captured:
         found = self.body["cache"].get(name)
         return None if found is None else str(found)
 
+    def is_folder(self, path: str) -> bool:
+        """Return False: hardware subfolders are not in a description."""
+        return False
+
+    def system(self, loader: str, machine: str) -> System:
+        """Return common folders: a description does not have those of the loader."""
+        return read_system("", machine)
+
 
 def from_description(entry: Mapping[str, Any]) -> Summary | Damaged:
     """Return what an entry of a description says of a file."""
@@ -170,7 +192,7 @@ def from_description(entry: Mapping[str, Any]) -> Summary | Damaged:
     return Summary(
         entry["machine"], entry["soname"], tuple(entry["needed"]), entry["rpath"], entry["runpath"],
         tuple((library, version, bool(weak)) for library, version, weak in entry["requires"]),
-        tuple(entry["provides"]),
+        tuple(entry["provides"]), entry.get("interpreter", ""), entry.get("no_default_folders", False),
     )  # fmt: skip
 
 
@@ -189,31 +211,3 @@ def stamp(path: str) -> tuple[int, int]:
 def described(summary: Summary | Damaged) -> dict[str, Any]:
     """Return the entry of a description for one file."""
     return {"damaged": summary.reason} if isinstance(summary, Damaged) else asdict(summary)
-
-
-def loader_cache(path: str = "/etc/ld.so.cache") -> dict[str, str]:
-    """Return library name -> file from ldconfig's cache, without running ldconfig; empty without a cache."""
-    try:
-        with open(path, "rb") as stream:  # noqa: PTH123
-            data = stream.read(_MAX_CACHE)
-    except OSError:
-        return {}
-    start = data.find(_CACHE_MAGIC)  # an old-format cache may come first
-    if start < 0:
-        return {}
-    body = data[start:]
-    count = int.from_bytes(body[20:24], "little")
-    found: dict[str, str] = {}
-    if not 0 < count < 1 << 20:
-        return {}
-    for index in range(count):
-        entry = body[48 + index * 24 : 48 + (index + 1) * 24]
-        if len(entry) < 24:
-            break
-        _, key, value, _, processors = struct.unpack("<IIIIQ", entry)
-        if processors:  # for some processors only
-            continue
-        name, target = (body[at : body.find(b"\0", at)].decode("utf-8", "replace") for at in (key, value))
-        if name:
-            found.setdefault(name, target)
-    return found

@@ -15,11 +15,15 @@ from doctor.packages.torch_symbols import TorchBuild, load_torch_symbols
 
 from .elf import BadElf, ElfFile, Reference
 from .files import stamp
+from .layout import has_new_layout, registers_operators, torch_has_new_layout
 from .loader import Failure, FailureKind, Loaded
 
-#: Names that only torch's own libraries define: mangled names of its namespaces and its C interface.
+#: Names that only torch's own libraries define: mangled names of its namespaces, and its C interface. The latter holds
+#: the stable ABI (torch/csrc/stable/c/shim.h and the shims of AOTInductor), whose functions also come with releases.
 _OF_TORCH = re.compile(
     r"_Z(?:T[VISTHW]|GV)?N[KVrRO]*(?:3c10|2at|5torch(?!8executor)|6caffe2)|THP[A-Z]\w+|aoti_torch_\w+"
+    r"|torch_(?:call_dispatcher|from_blob|parallel_for|empty|clone|"
+    r"(?:library|new|delete|get|set|list|string|dtype|tag|exception|parse|stream|generator|cuda|c10|layout|device)_\w+)"
 )
 _MAX_SHOWN = 3
 
@@ -50,10 +54,24 @@ class SymbolBinder:
         found = self.remembered.get(key)
         if found is None:
             missing, count = self._missing(library, scope)
-            found = [list(missing), count]
+            found = [list(missing), count, not missing and self._differs(library, scope)]
         self.used[key] = found
         missing, count = tuple(found[0]), int(found[1])
-        return Failure(FailureKind.UNDEFINED_SYMBOL, library.path, missing, count=count) if missing else None
+        if missing:
+            return Failure(FailureKind.UNDEFINED_SYMBOL, library.path, missing, count=count)
+        return Failure(FailureKind.CLASS_LAYOUT, library.path, ("c10::KernelFunction",)) if found[2] else None
+
+    def _differs(self, library: Loaded, scope: list[Loaded]) -> bool:
+        """Return whether a library and torch disagree on the layout of a class."""
+        of_torch = [one for one in scope if os.path.basename(one.path).startswith("libtorch_cpu.so")]  # noqa: PTH119
+        elf = self._elf(library.identity)
+        others = [found for one in of_torch if (found := self._elf(one.identity)) is not None]
+        if elf is None or not others or any(one is library for one in of_torch):
+            return False
+        inside = os.path.dirname(of_torch[0].identity)  # noqa: PTH120 - torch's own libraries are of one build
+        if os.path.dirname(library.identity) == inside or not registers_operators(one.name for one in elf.undefined()):  # noqa: PTH120
+            return False
+        return has_new_layout(elf) is not torch_has_new_layout(others)
 
     def _missing(self, library: Loaded, scope: list[Loaded]) -> tuple[tuple[str, ...], int]:
         elf = self._elf(library.identity)

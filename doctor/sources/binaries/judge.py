@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +15,27 @@ from doctor._version import __version__
 from doctor.util.cache_file import cache_folder, read_cache, write_cache
 from doctor.util.deep_search import SearchTooLarge
 
-from . import elf, fatbin, files, fit, loader, survey
-from .families import Job, one_cudnn, predict
+from . import elf, fatbin, files, fit, layout, ldso, loader, packages, survey
+from .families import Job, conda_copies, one_cudnn, predict
+from .loader import Failure, FailureKind
 from .ownership import Owner, changed_files, shared_files
+from .repair import find_change, in_words
 from .survey import Installed, PackageVerdict, Place, Survey
 from .torch_import import NO_EXTENSION
 
 __all__ = ["Installed", "Owner", "PackageFacts", "Place", "judge"]
 
-FORMAT = 1  # of the cache file
+FORMAT = 2  # of the cache file
 #: Packages whose Python files are compared by content, not by size alone.
 _HASHED = re.compile(r"flash-attn|transformer-engine|xformers")
 #: Packages with a rule of their own; what others do not load is one list.
 RULED = frozenset((
-    "flash-attn", "flash-attn-3", "transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13",
-    "xformers", "vllm", "vllm-flash-attn", "sgl-kernel", "sglang-kernel", "sageattention", "bitsandbytes",
-    "torchvision", "torchaudio", "torchao", "autoawq-kernels",
+    "fa3-fwd", "flash-attn", "flash-attn-3", "transformer-engine-torch", "transformer-engine-cu12",
+    "transformer-engine-cu13", "xformers", "vllm", "vllm-flash-attn", "sgl-kernel", "sglang-kernel", "sageattention",
+    "bitsandbytes", "torchvision", "torchaudio", "torchao", "autoawq-kernels",
 ))  # fmt: skip
+_MAX_CHANGED = 4  # packages for which changes of variables are tried
+_CXX_VERSIONS = ("GLIBCXX_", "CXXABI_")
 _TE_CORE = re.compile(r"transformer-engine-cu1[23]")
 PackageFacts = Iterable[tuple[str, Any, str]]  # fact key, value, source
 
@@ -42,6 +48,7 @@ def judge(place: Place, packages: Iterable[Installed], owners: Iterable[Owner] =
     packages = list(packages)
     try:
         verdicts = [verdict for package in packages if (verdict := work.judge(package)) is not None]
+        changes = _changes(work, packages, verdicts)
     finally:
         work.close()
     try:
@@ -51,12 +58,59 @@ def judge(place: Place, packages: Iterable[Installed], owners: Iterable[Owner] =
     fresh = work.to_remember()
     if cache is not None and fresh != remembered:
         write_cache(cache, key, json.dumps(fresh, separators=(",", ":")).encode())
-    return [*_facts(work, verdicts), *loaded, *_owned(list(owners))]
+    return [*_facts(work, verdicts, changes), *loaded, *_owned(list(owners))]
 
 
-def _facts(work: Survey, verdicts: list[PackageVerdict]) -> Iterator[tuple[str, Any, str]]:
+def _changes(work: Survey, packages: list[Installed], verdicts: list[PackageVerdict]) -> dict[str, str]:
+    """Return package -> the change of variables after which it loads, as the end of a sentence; `torch` among them."""
+    if work.place.program is None:
+        return {}
+    failures = {verdict.name: verdict.failure for verdict in verdicts if verdict.loads is False and verdict.failure}
+    if work.torch_failure is not None:
+        failures = {"torch": work.torch_failure}
+    installed = {package.name: package for package in packages}
+    found = {}
+    for name, failure in list(failures.items())[:_MAX_CHANGED]:
+        loads = partial(_loads, work, installed.get(name))
+        change = find_change(failure, work.place.environ, work.places(), loads)
+        if change:
+            found[name] = f"; it loads with `{in_words(change)}`"
+    return found
+
+
+def _loads(work: Survey, package: Installed | None, environ: Mapping[str, str]) -> bool:
+    """Return whether torch, and a package after it, load under these variables."""
+    other = work.with_environ(environ)
+    try:
+        verdict = None if package is None else other.judge(package)
+        return other.torch_failure is None and (verdict is None or verdict.loads is True)
+    finally:
+        other.close()
+
+
+def _too_old(failures: Iterable[Failure | None]) -> str | None:
+    """Return which C++ library comes first and lacks a version, None where none does."""
+    for failure in failures:
+        if failure and failure.kind == FailureKind.SYMBOL_VERSION and failure.missing[0].startswith(_CXX_VERSIONS):
+            newest = _newest(failure.provider, failure.missing[0].partition("_")[0])
+            own = f", which ends at {newest}" if newest else ""
+            return f"`{os.path.basename(failure.file)}` needs {failure.missing[0]}, and `{failure.provider}`{own}, comes first"  # noqa: PTH119, E501
+    return None
+
+
+def _newest(path: str, family: str) -> str | None:
+    summary = files.read_summary(path)
+    versions = summary.provides if isinstance(summary, elf.Summary) else ()
+    numbered = [name for name in versions if re.fullmatch(rf"{family}_[\d.]+", name)]
+    return max(numbered, key=lambda name: [int(part) for part in name.partition("_")[2].split(".")], default=None)
+
+
+def _facts(work: Survey, verdicts: list[PackageVerdict], changes: dict[str, str]) -> Iterator[tuple[str, Any, str]]:
+    old = _too_old((work.torch_failure, *(verdict.failure for verdict in verdicts if verdict.loads is False)))
+    if old:
+        yield "loader.old_libstdcxx", old, "version tables of the files"
     if work.torch_failure is not None and work.torch_failure.missing != NO_EXTENSION:
-        problem = work.sentence(work.torch_failure)
+        problem = work.sentence(work.torch_failure) + changes.get("torch", "")
         yield "binaries.torch_problem", problem, f"files of {work.place.torch_folder}"
     others = []
     for verdict in verdicts:
@@ -66,14 +120,15 @@ def _facts(work: Survey, verdicts: list[PackageVerdict]) -> Iterator[tuple[str, 
         if verdict.loads is not None:
             yield f"{verdict.name}.loads", verdict.loads, source
         if verdict.problem:
-            yield f"{verdict.name}.load_problem", verdict.problem, source
+            yield f"{verdict.name}.load_problem", verdict.problem + changes.get(verdict.name, ""), source
         if verdict.gpu_code:
             yield f"{verdict.name}.gpu_code", verdict.gpu_code, source
         if verdict.torch_fits is not None:
             yield f"{verdict.name}.fitting_torch", verdict.torch_fits or ("none",), source
         if verdict.name not in RULED:
             bad = [one for one in verdict.verdicts if one.loads is False and one.about_torch]
-            others += [f"{verdict.name}: {one.problem}" for one in bad if verdict.loads is False]
+            if verdict.loads is False:
+                others += [f"{verdict.name}: {one.problem}{changes.get(verdict.name, '')}" for one in bad]
     yield "binaries.unloadable", tuple(others), "the compiled files of installed packages"
 
 
@@ -92,10 +147,12 @@ def _loaded(work: Survey, packages: list[Installed]) -> Iterator[tuple[str, Any,
     if not torch.families.get("cudnn"):
         return
     yield "loader.torch_cudnn_folders", torch.folders("cudnn"), source
-    if te_core is None:
+    if work.place.conda and (copies := conda_copies(work.files, torch, work.place.conda, job.torch.site_dirs)):
+        yield "loader.conda_copies", copies, source
+    if te_core is None and not torch.mixed("cudnn"):
         return
     both = predict(work.files, work.place.environ, job, te=True)
-    if both.failure is None:
+    if both.failure is None and te_core is not None:
         yield "loader.te_cudnn_folders", both.folders("cudnn"), source
     change = one_cudnn(work.files, work.place.environ, job)
     if change:
@@ -131,7 +188,7 @@ def _named(paths: tuple[str, ...]) -> str:
 def _key() -> str:
     """Return the digest of the code whose results are kept."""
     digest = hashlib.sha256(repr((FORMAT, __version__)).encode())
-    for module in (elf, fatbin, files, fit, loader, survey):
+    for module in (elf, fatbin, files, fit, layout, ldso, loader, packages, survey):
         status = Path(str(module.__file__)).stat()
         digest.update(repr((module.__name__, status.st_mtime_ns, status.st_size)).encode())
     return digest.hexdigest()

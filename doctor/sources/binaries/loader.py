@@ -14,7 +14,8 @@ from typing import Protocol
 from doctor.model import TextEnum
 
 from .elf import Summary, expand
-from .files import DEFAULT_DIRS, Damaged, Files
+from .files import Damaged, Files
+from .ldso import System
 
 
 class FailureKind(TextEnum):
@@ -25,6 +26,7 @@ class FailureKind(TextEnum):
     OTHER_MACHINE = "other machine"
     SYMBOL_VERSION = "symbol version"
     UNDEFINED_SYMBOL = "undefined symbol"
+    CLASS_LAYOUT = "class layout"  # every symbol binds, and the registration of operators aborts
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Failure:
     missing: tuple[str, ...]  # the library, the version or the symbols that are missing
     detail: str = ""
     count: int = 0  # of the symbols that were looked up
+    provider: str = ""  # the file that lacks the version
 
 
 @dataclass
@@ -81,21 +84,27 @@ class Process:
         self.program: Loaded | None = None
         self._global: list[Loaded] = []
         self._by_name: dict[str, Loaded] = {}
+        self.system = System((), "lib64", machine)
 
-    def start(self, program: str) -> None:
-        """Load a program with its libraries, LD_PRELOAD first."""
+    def start(self, program: str) -> Failure | None:
+        """Load a program with its libraries, LD_PRELOAD first; return why it does not start."""
         summary = self.files.summary(program)
         if not isinstance(summary, Summary):
-            return
+            return Failure(FailureKind.MISSING_LIBRARY, program, (program,), "it is no program")
+        self.system = self.files.system(summary.interpreter, self.machine)
         self.program = self._add(program, summary, None, "the program")
+        interpreter = self.files.summary(summary.interpreter) if summary.interpreter else None
+        if isinstance(interpreter, Summary):
+            self._add(summary.interpreter, interpreter, None, "the kernel")
         roots = [self.program]
         for name in self.environ.get("LD_PRELOAD", "").replace(":", " ").split():
             found = self._find(name, self.program)
             if isinstance(found, Loaded):  # a missing one is ignored with a message
                 found.how = "LD_PRELOAD"
                 roots.append(found)
-        self._close(roots)
+        failure = self._close(roots)
         self._global = list(self.loaded)
+        return failure or next((bad for bad in (self._versions(one) for one in self.loaded) if bad), None)
 
     def dlopen(
         self, name: str, *, caller: Loaded | None = None, make_global: bool = False, binder: Binder | None = None
@@ -105,10 +114,12 @@ class Process:
         `caller` is the library that calls: its run path counts where the name has no folder.
         """
         before = len(self.loaded)
-        root = self._find(name, caller)
+        root = self._find(name, None if "/" in name else caller)
         if isinstance(root, Failure):
             self._undo(before)
             return root
+        if len(self.loaded) > before:
+            root.loader = None  # the DT_RPATH of the caller of `dlopen` does not count for what the library needs
         failure = self._close([root])
         new = self.loaded[before:]
         if failure is None:
@@ -175,10 +186,8 @@ class Process:
             return present
         for path, how in self._places(name, caller):
             summary = self.files.summary(path)
-            if summary is None or (isinstance(summary, Summary) and summary.machine != self.machine):
+            if summary is None or self._is_foreign(summary):
                 continue  # glibc passes over libraries of another machine
-            if isinstance(summary, Damaged) and "32-bit" in summary.reason:
-                continue
             found = self._open(path, caller, how)
             if isinstance(found, Loaded):
                 self._by_name[name] = found
@@ -197,24 +206,39 @@ class Process:
                 chain = chain.loader
             if self.program is not None and not any(self.program is one for one in visited):
                 yield from self._in(self.program, self.program.summary.rpath, name, "DT_RPATH of")
-        for folder in library_path(self.environ):
-            yield f"{folder.rstrip('/')}/{name}", "LD_LIBRARY_PATH"
+        program = self.program.identity if self.program is not None else ""
+        paths = self.environ.get("LD_LIBRARY_PATH", "").replace(";", ":")
+        if paths:
+            yield from self._each(
+                expand(paths, program, self.system.lib, self.system.platform), name, "LD_LIBRARY_PATH"
+            )
         if caller is not None:
             yield from self._in(caller, caller.summary.runpath, name, "DT_RUNPATH of")
+        searcher = caller or self.program
+        limited = searcher is not None and searcher.summary.no_default_folders
         cached = self.files.cached_path(name)
-        if cached is not None:
+        if cached is not None and not (limited and cached.startswith(self.system.folders)):
             yield cached, "ldconfig's cache"
-        if self.closed:
-            for folder in DEFAULT_DIRS:
-                yield f"{folder.format(machine=self.machine)}/{name}", "the system's folders"
+        if self.closed and not limited:
+            yield from self._each(self.system.folders, name, "the system's folders")
 
     def _in(self, owner: Loaded, paths: str, name: str, how: str) -> Iterator[tuple[str, str]]:
         if not paths:
             return
         # The kernel names the program by its path without links; libraries keep the name under which they were opened.
         file = owner.identity if owner is self.program else owner.path
-        for folder in expand(paths, file, self.machine):
-            yield f"{folder}/{name}", f"{how} {os.path.basename(owner.path)}"  # noqa: PTH119
+        folders = expand(paths, file, self.system.lib, self.system.platform)
+        yield from self._each(folders, name, f"{how} {os.path.basename(owner.path)}")  # noqa: PTH119
+
+    def _each(self, folders: Iterable[str], name: str, how: str) -> Iterator[tuple[str, str]]:
+        """Yield the paths of a library in folders and their hardware subfolders."""
+        roots = dict.fromkeys(path.partition("/")[0] for path in self.system.subfolders)
+        for folder in folders:
+            present = [root for root in roots if self.files.is_folder(f"{folder}/{root}")]
+            for inner in self.system.subfolders if present else ():
+                if inner.partition("/")[0] in present:
+                    yield f"{folder}/{inner}/{name}", how
+            yield f"{folder}/{name}", how
 
     def _open(self, path: str, caller: Loaded | None, how: str) -> Loaded | Failure:
         identity = self.files.identity(path)
@@ -224,11 +248,17 @@ class Process:
         summary = self.files.summary(path)
         if summary is None:
             return Failure(FailureKind.MISSING_LIBRARY, path, (path,), "there is no such file")
+        if self._is_foreign(summary):
+            own = summary.machine if isinstance(summary, Summary) else "a 32-bit system"
+            return Failure(FailureKind.OTHER_MACHINE, path, (), f"it is for {own}, this is {self.machine}")
         if isinstance(summary, Damaged):
             return Failure(FailureKind.DAMAGED, path, (), summary.reason)
-        if summary.machine != self.machine:
-            return Failure(FailureKind.OTHER_MACHINE, path, (), f"it is for {summary.machine}, this is {self.machine}")
         return self._add(path, summary, caller, how)
+
+    def _is_foreign(self, summary: Summary | Damaged) -> bool:
+        if isinstance(summary, Damaged):
+            return "32-bit" in summary.reason
+        return summary.machine != self.machine
 
     def _add(self, path: str, summary: Summary, caller: Loaded | None, how: str) -> Loaded:
         library = Loaded(path, self.files.identity(path), summary, caller, how)
@@ -246,9 +276,9 @@ class Process:
             if provider is None or not provider.summary.provides:
                 continue  # a library without version tables takes every reference
             if version not in provider.summary.provides:
-                return Failure(
-                    FailureKind.SYMBOL_VERSION, library.path, (version,), f"`{provider.path}` does not define it"
-                )
+                path = os.path.normpath(provider.path)
+                detail = f"`{path}` does not define it"
+                return Failure(FailureKind.SYMBOL_VERSION, library.path, (version,), detail, provider=path)
         return None
 
     def _undo(self, before: int) -> None:

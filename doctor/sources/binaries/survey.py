@@ -15,8 +15,10 @@ from .elf import BadElf, ElfFile, Summary
 from .fatbin import read_gpu_code
 from .files import Disk, read_summary, stamp
 from .fit import SymbolBinder, by_index, describe_symbols, fitting_torch, of_torch, range_of
+from .layout import builds_with, has_new_layout, registers_operators
 from .loader import Failure, FailureKind, Loaded, Process
 from .packages import OF_DRIVER, Opening, archs_for_pick, is_alternative, is_known, is_related, opening_of
+from .repair import Places
 from .te_import import import_te_common
 from .torch_import import TorchFiles, import_torch, read_text
 
@@ -24,7 +26,7 @@ _CUDART = re.compile(r"libcudart\.so\.(\d+)(?:\..*)?")
 _MAX_SIBLINGS = 16
 TE_CORE = "/libtransformer_engine.so"
 _TE_FOLDERS = ("transformer_engine/wheel_lib", "transformer_engine", ".")
-_PYTHON_TAG = re.compile(r"\.cpython-(\d{2,3})t?-")
+PYTHON_TAG = re.compile(r"\.cpython-(\d{2,3})t?-")
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Place:
     torch_folder: str | None = None
     torch_version: str | None = None
     torch_cuda: str | None = None  # empty: a build without CUDA
+    conda: str | None = None  # the folder of a conda environment
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Verdict:
     problem: str = ""  # a sentence, also where that is unknown
     kind: FailureKind | None = None
     about_torch: bool = True  # False: a library of another package is missing, which its own code may load first
+    failure: Failure | None = None
 
 
 @dataclass
@@ -80,6 +84,11 @@ class PackageVerdict:
         """The sentence of the first file that does not load."""
         return next((one.problem for one in self.verdicts if one.loads is False), "")
 
+    @property
+    def failure(self) -> Failure | None:
+        """Why the first file does not load, where the loader decides it."""
+        return next((one.failure for one in self.verdicts if one.loads is False), None)
+
 
 @dataclass
 class Survey:
@@ -94,7 +103,7 @@ class Survey:
         self.used: dict[str, Any] = {}
         if self.place.program is not None and not isinstance(read_summary(self.place.program), Summary):
             self.place = replace(self.place, program=None)  # what it brings is unknown
-        self.files = Disk(system=self.place.program is not None, remembered=self.remembered.get("summaries", {}))
+        self.files = Disk(has_system=self.place.program is not None, remembered=self.remembered.get("summaries", {}))
         self.binder = SymbolBinder(self.remembered.get("symbols"))
         self.process = Process(
             self.files, self.place.environ, self.place.machine, closed=self.place.program is not None,
@@ -110,6 +119,15 @@ class Survey:
             tag = "cpython-" + "".join((self.place.python or "").split(".")[:2])
             self.torch = TorchFiles(self.place.torch_folder, self.place.site_dirs, major, tag)
             self.torch_failure = import_torch(self.process, self.torch, self.torch_text, self.binder)
+
+    def places(self) -> Places:
+        """Return where this environment has libraries that the loader may not search."""
+        place = self.place
+        return Places(self.files, place.site_dirs, place.conda, place.torch_cuda, self.process.system.folders)
+
+    def with_environ(self, environ: Mapping[str, str]) -> Survey:
+        """Return a survey of the same environment under other variables; it uses what this one read."""
+        return Survey(replace(self.place, environ=environ), self.to_remember())
 
     def to_remember(self) -> dict[str, Any]:
         """Return what a later run needs: all of it is tied to size and time of files."""
@@ -155,13 +173,13 @@ class Survey:
     def verdict(self, package: Installed, name: str, opening: Opening | None = None) -> Verdict:
         """Return what becomes of one file, opened after all that its package loads first."""
         path = f"{package.base}/{name}"
-        tagged = _PYTHON_TAG.search(name)
+        tagged = PYTHON_TAG.search(name)
         if tagged and self.place.python and tagged[1] != "".join(self.place.python.split(".")[:2]):
             own = f"{tagged[1][0]}.{tagged[1][1:]}"
             return Verdict(name, False, f"`{name}` is for Python {own}, and this is Python {self.place.python}")
         found = self._open(package, path, opening)
         if isinstance(found, Failure):
-            return Verdict(name, False, self.sentence(found, name), found.kind, _about_torch(found))
+            return Verdict(name, False, self.sentence(found, name), found.kind, _about_torch(found), found)
         if isinstance(found, str):
             return Verdict(name, None, found)
         if self.torch_failure is not None:
@@ -247,6 +265,9 @@ class Survey:
             return need + self._fitting_words(failure.file)
         if failure.kind == FailureKind.SYMBOL_VERSION:
             return f"{own} needs {failure.missing[0]}: {failure.detail}"
+        if failure.kind == FailureKind.CLASS_LAYOUT:
+            why = f"was compiled for another torch, whose `{failure.missing[0]}` has another layout: loading it aborts"
+            return f"{own} {why}{self._fitting_words(failure.file)}"
         if failure.kind == FailureKind.UNDEFINED_SYMBOL:
             return f"{own} does not fit: {describe_symbols(failure)}{self._fitting_words(failure.file)}"
         return f"{own} cannot be loaded: {failure.detail}"
@@ -274,7 +295,7 @@ class Survey:
         found: dict[str, None] = {}
         for name in names:
             path = f"{package.base}/{name}"
-            archs = self._once("gpu", path, lambda path=path: _archs(path)) or ()
+            archs = self._once("gpu", path, lambda path=path: archs_of(path)) or ()
             found.update(dict.fromkeys(archs_for_pick(package.name, name, archs)))
         return tuple(found)
 
@@ -319,17 +340,18 @@ def fitting_builds(path: str) -> list[str] | None:
         with ElfFile(path) as elf:
             names = [one.name for one in elf.undefined() if not one.weak and of_torch(one.name)]
             needed = elf.summary().needed
+            layout = has_new_layout(elf) if registers_operators(names) else None
     except (BadElf, OSError, ValueError):
         return None
     if not names:
         return None
     linked = next((match[1] for name in needed if (match := _CUDART.fullmatch(name))), None)
-    return [
-        labelled(build) for build in fitting_torch(names) if linked in (None, (build.cuda or "cpu").partition(".")[0])
-    ]
+    builds = fitting_torch(names) if layout is None else builds_with(layout, fitting_torch(names))
+    return [labelled(build) for build in builds if linked in (None, (build.cuda or "cpu").partition(".")[0])]
 
 
-def _archs(path: str) -> list[str]:
+def archs_of(path: str) -> list[str]:
+    """Return the GPU architectures of a file, empty where it has none or cannot be read."""
     try:
         with ElfFile(path) as elf:
             return list(read_gpu_code(elf).archs)

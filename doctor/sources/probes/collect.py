@@ -9,14 +9,17 @@ from doctor.sources.watch import Watch
 
 from . import (
     compiled,
+    conda_meta,
     cudnn,
     distributions,
     env_vars,
     gpu,
+    module_copies,
     platform,
     te_cudnn,
     toolkit,
     torch_build,
+    triton_tools,
     wheel_files,
     xformers_build,
 )
@@ -29,11 +32,14 @@ PROBES: Mapping[str, Probe] = {
     "torch_build": torch_build,
     "xformers_build": xformers_build,
     "wheel_files": wheel_files,
+    "module_copies": module_copies,
+    "conda_meta": conda_meta,
     "compiled": compiled,
     "cudnn": cudnn,
     "te_cudnn": te_cudnn,
     "gpu": gpu,
     "toolkit": toolkit,
+    "triton_tools": triton_tools,
     "env_vars": env_vars,
 }
 

@@ -9,13 +9,16 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from doctor.facts.vocabulary import fact
 from doctor.model import Fact
 from doctor.sources.watch import Watch
 
+from .conda_meta import conda_folder
 from .distributions import scan
 from .elf import NotElf, read_dynamic
+from .module_copies import stray_files
 from .target import Target, TargetKind
 from .torch_build import torch_folder, version_file
 
@@ -54,23 +57,32 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         return  # nothing that could fail to load, and no CUDA library that could be mixed
     from doctor.sources.binaries import judge  # door: binaries
 
-    place = judge.Place(
-        site_dirs=tuple(str(path) for path in target.site_dirs),
-        machine=target.machine or "x86_64",
-        environ=target.environ,
-        program=os.path.realpath(target.python) if target.kind == TargetKind.INTERPRETER and target.python else None,
-        python=target.version,
-        torch_folder=str(folder) if folder else None,
-        torch_version=assigned.get("__version__"),
-        torch_cuda=assigned.get("cuda"),
-    )
     owners = [
         judge.Owner(found.name, found.version, os.path.dirname(found.path), f"{found.path}/RECORD")  # noqa: PTH120
         for found in scan(target.site_dirs)
         if _OWNED.match(found.name)
     ]
+    place = judge.Place(**place_of(target))
     for key, value, source in judge.judge(place, [judge.Installed(*package) for package in packages], owners):
         yield fact(key, value, source)
+
+
+def place_of(target: Target) -> dict[str, Any]:
+    """Return what is known of the environment whose files are judged, by the names of `judge.Place`."""
+    folder = torch_folder(target)
+    assigned = version_file(folder)[0] if folder else {}
+    starts = target.kind == TargetKind.INTERPRETER and target.python
+    return {
+        "site_dirs": tuple(str(path) for path in target.site_dirs),
+        "machine": target.machine or "x86_64",
+        "environ": target.environ,
+        "program": os.path.realpath(str(target.python)) if starts else None,
+        "python": target.version,
+        "torch_folder": str(folder) if folder else None,
+        "torch_version": assigned.get("__version__"),
+        "torch_cuda": assigned.get("cuda"),
+        "conda": conda_folder(target),
+    }
 
 
 def _has_libraries(target: Target, torch: Path | None) -> bool:
@@ -80,8 +92,13 @@ def _has_libraries(target: Target, torch: Path | None) -> bool:
 
 
 def _packages(target: Target) -> Iterator[Package]:
-    """Yield the packages that list shared libraries; the first on the import path counts."""
+    """Yield the packages that list shared libraries; the copy that is imported counts, owned or not."""
     seen: set[str] = set()
+    for name, (folder, files) in stray_files(target).items():
+        if name not in _UNRELATED and _is_related(folder, files):
+            name = "transformer-engine-torch" if name == "transformer-engine" else name
+            seen.add(name)
+            yield name, None, folder, files
     for found in scan(target.site_dirs):
         if not found.name or found.name in seen or found.name in _UNRELATED or found.name.startswith("nvidia-"):
             continue

@@ -11,11 +11,12 @@ import pytest
 
 from doctor.sources.binaries.elf import BadElf, ElfFile, expand
 from doctor.sources.binaries.fatbin import read_gpu_code
-from doctor.sources.binaries.files import Damaged, Disk, loader_cache, read_summary
+from doctor.sources.binaries.files import Damaged, Disk, read_summary
+from doctor.sources.binaries.ldso import loader_cache
 from tests.helpers.fake_trees import elf
 
 FATBIN = Path(__file__).parents[2] / "data/fatbin"
-LIBC = loader_cache().get("libc.so.6")
+LIBC = loader_cache("/etc/ld.so.cache", os.uname().machine).get("libc.so.6")
 needs_glibc = pytest.mark.skipif(LIBC is None, reason="no glibc on this machine")
 
 
@@ -47,7 +48,7 @@ def test_a_runpath_disables_an_rpath(tmp_path: Path) -> None:
 
 
 def test_origin_is_the_folder_of_the_name_that_was_opened() -> None:
-    assert expand("$ORIGIN/../lib:${ORIGIN}:/plain:", "/a/b/libc.so") == ("/a/lib", "/a/b", "/plain")
+    assert expand("$ORIGIN/../lib:${ORIGIN}:/plain:", "/a/b/libc.so") == ("/a/b/../lib", "/a/b", "/plain", ".")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from doctor.sources.binaries.fit import SymbolBinder, demangled, of_torch, range
 from doctor.sources.binaries.judge import RULED
 from doctor.sources.binaries.loader import Failure, FailureKind, Process
 from doctor.sources.binaries.packages import archs_for_pick, opening_of
-from doctor.sources.binaries.survey import Installed, Place, Survey
+from doctor.sources.binaries.survey import Installed, Place, Survey, fitting_builds
 from doctor.sources.probes.collect import collect
 from doctor.sources.probes.target import Target, TargetKind
 from doctor.sources.watch import Watch
@@ -344,3 +344,47 @@ def test_a_half_overwritten_installation(site: Path) -> None:
         "flash-attn 2.8.3: `flash_attn/b.py` not as in its RECORD",
         "flash-attn 2.8.3: `flash_attn/gone.so` missing",
     )
+
+
+REGISTERS = "_ZN5torch7Library5_implEPKcONS_11CppFunctionENS_22_RegisterOrVerifyE"
+DESTRUCTOR, MEMBER = "_ZN3c1014KernelFunctionD1Ev", "_ZN3c1011BoxedKernelD1Ev"
+
+
+@pytest.mark.parametrize(
+    ("own", "torch", "loads"),
+    [
+        ((), (), True),
+        ((DESTRUCTOR,), (DESTRUCTOR,), True),
+        ((DESTRUCTOR,), (), False),
+        ((), (DESTRUCTOR,), False),
+        ((DESTRUCTOR, MEMBER), (), True),  # a compiler that emits every inline function
+        ((DESTRUCTOR, MEMBER, "_ZN3c1011KernelToken10invalidateEv"), (), False),
+    ],
+)
+def test_files_whose_operators_have_another_layout(
+    site: Path, own: tuple[str, ...], torch: tuple[str, ...], loads: bool
+) -> None:
+    folder = torch_tree(site)
+    elf(folder / "lib/libc10.so", ("libtorch_cpu.so",), runpath="$ORIGIN")
+    elf(folder / "lib/libtorch_cpu.so", defined=(REGISTERS, *torch))
+    extension(site, "natten", "natten/_C.so")
+    elf(site / "natten/_C.so", ("libtorch_cpu.so",), undefined=(REGISTERS,), defined=own)
+    facts = facts_of(site)
+    assert facts.value("natten.loads") is loads
+    if not loads:
+        assert "`c10::KernelFunction` has another layout" in facts.value("natten.load_problem")
+
+
+def test_the_layout_decides_between_releases_on_record(tmp_path: Path) -> None:
+    set_device = (SET_DEVICE, "_ZN5torch11CppFunctionD1Ev")
+    for own, first, last in (((), "2.8.0+cu128", "2.8.0+cu128"), ((DESTRUCTOR,), "2.9.0+cu128", "2.15.0+cu132")):
+        path = elf(tmp_path / "x.so", ("libc10.so",), undefined=set_device, defined=own)
+        fits = fitting_builds(str(path))
+        assert fits is not None and (fits[0], fits[-1]) == (first, last)
+
+
+def test_the_stable_interface_of_torch_comes_with_releases(tmp_path: Path) -> None:
+    assert of_torch("torch_call_dispatcher") and of_torch("torch_list_push_back") and not of_torch("torch_my_helper")
+    path = elf(tmp_path / "x.abi3.so", ("libtorch.so",), undefined=("aoti_torch_zero_", "torch_call_dispatcher"))
+    fits = fitting_builds(str(path))
+    assert fits and "2.10.0+cu128" in fits and "2.9.1+cu128" not in fits

@@ -16,6 +16,7 @@ from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact
 from doctor.packages.requirements import parse_requirement
 from doctor.sources.manifests.base import MAX_BYTES, MOST_ENTRIES, DeclaredRequirement, Manifest, cuda_of_index, pin_of
+from doctor.sources.manifests.local_wheels import Wheel, found_in, named_file, wheel_facts
 from doctor.sources.watch import Watch
 from doctor.util.reading import read_text
 from doctor.util.redact import shortened
@@ -41,7 +42,7 @@ _REPOSITORIES = {
     "flash-attention": "flash-attn", "transformerengine": "transformer-engine", "megatron-lm": "megatron-core",
 }  # fmt: skip
 _WITHOUT_EFFECT = (
-    "--no-index", "--find-links", "-f", "--no-binary", "--only-binary", "--prefer-binary", "--require-hashes", "--pre",
+    "--no-index", "--no-binary", "--only-binary", "--prefer-binary", "--require-hashes", "--pre",
     "--trusted-host", "--use-feature", "--no-build-isolation", "--no-deps", "--no-cache-dir", "--upgrade", "-U",
     "--use-pep517", "--default-timeout", "--timeout", "--retries",
 )  # fmt: skip
@@ -66,12 +67,27 @@ class Reader:
         self.notes: list[str] = []
         self.hashed = 0
         self._read: set[tuple[Path, bool]] = set()
+        self._wheels: list[Wheel] = []  # that lines name by address
+        self._folders: list[Path] = []  # of --find-links
 
     def manifest(self) -> Manifest:
         """Return everything read; with a hash on every line, pip installs only what is listed."""
         wanted = [entry for entry in self.entries if not entry.constraint]
+        self._read_wheels()
         complete = bool(wanted) and self.hashed == len(wanted) and all(entry.version for entry in wanted)
         return Manifest(tuple(self.entries), tuple(self.facts), complete, "", tuple(self.notes))
+
+    def _read_wheels(self) -> None:
+        """Add the facts of wheels that are files here."""
+        wheels = list(self._wheels)
+        for entry in self.entries if self._folders else ():
+            if entry.version and entry.range and (found := found_in(self._folders, entry.name, entry.version)):
+                wheels.append((found, entry.place))
+        for item in wheel_facts(wheels, self.top) if wheels else ():
+            if isinstance(item, str):
+                self.notes.append(item)
+            else:
+                self.facts.append(item)
 
     def file(self, path: Path, text: str, behind: tuple[Path, ...], *, constraint: bool) -> None:
         """Read every line of a file; `behind` are the files that led here."""
@@ -102,6 +118,9 @@ class Reader:
         if len(self.entries) >= MOST_ENTRIES:
             raise fault(path, number, f"more than {MOST_ENTRIES:,} requirements")
         self.entries.append(_entry(line, str(path), number, raw, constraint))
+        address = line.partition("@")[2] if re.match(_NAMED, line) else line
+        if ".whl" in address and (wheel := named_file(split_marker(address)[0], path.parent)):
+            self._wheels.append((wheel, f"{path}:{number}"))
 
     def _option(self, line: str, path: Path, number: int, behind: tuple[Path, ...]) -> None:
         match = _OPTION.fullmatch(line)
@@ -119,6 +138,9 @@ class Reader:
             cuda = cuda_of_index(value)
             if cuda:
                 self.facts.append(Fact("torch.cuda", cuda, f"{path}:{number}"))
+        elif name in ("-f", "--find-links"):
+            if "://" not in value or value.startswith("file:"):
+                self._folders.append(path.parent / value.strip("'\"").removeprefix("file:").removeprefix("//"))
         elif name not in _WITHOUT_EFFECT:
             raise fault(path, number, f"unknown option `{_safe(name)}`")
 

@@ -1,0 +1,82 @@
+"""`attn-doctor wheels FILE.whl`: whether the compiled files of a wheel load next to a torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from doctor.diagnosis.examine import examine
+from doctor.errors import DoctorError
+from doctor.facts.derived.compiled import runs_on
+from doctor.model import ABSENT
+from doctor.packages.torch_symbols import load_torch_symbols
+from doctor.rulebook.evaluate import know
+from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rulebook import load_rulebook
+from doctor.sources.binaries.judge import Place, judge
+from doctor.sources.binaries.survey import labelled
+from doctor.sources.binaries.wheel_file import read_wheel, unpacked
+from doctor.sources.probes.compiled import place_of
+from doctor.sources.probes.locate import find_target
+
+from .request import TargetOptions, request_of
+
+_WORDS = {True: "loads", False: "does not load", None: "unknown"}
+
+
+def judged(path: Path, target: TargetOptions, *, as_json: bool) -> tuple[str, bool]:
+    """Return the verdict on a wheel as text, and whether it loads; DoctorError where it cannot be read.
+
+    Next to an installed torch, the loader's work is repeated on the files; else the exports on record decide.
+    """
+    if not path.is_file():
+        raise DoctorError(f"wheel `{path}` does not exist")
+    request = request_of(target)
+    rulebook = load_rulebook((*request.defaults.rules, *request.rules))
+    examined = examine(request, rulebook)
+    known = know(rulebook, examined.facts)[0]
+    wheel = read_wheel(path)
+    if examined.python is not None:
+        loads, problem = _by_files(Place(**place_of(find_target(examined.python))), path)
+    else:
+        loads, problem = _by_record(known, wheel.fitting_torch)
+    sm = known.value("gpu.sm")
+    runs = None if sm in (None, ABSENT) or not wheel.gpu_code else runs_on(wheel.gpu_code, str(sm)) or "not at all"
+    found = {
+        "schema": 1, "package": wheel.name, "version": wheel.version, "torch": known.value("torch.version"),
+        "loads": loads, "problem": problem or None, "fitting_torch": wheel.fitting_torch, "gpu_code": wheel.gpu_code,
+        "gpu": None if sm in (None, ABSENT) else sm, "runs_on_gpu": runs,
+    }  # fmt: skip
+    return (json.dumps(found, indent=2) + "\n" if as_json else _as_text(found)), loads is True
+
+
+def _by_files(place: Place, path: Path) -> tuple[bool | None, str]:
+    with unpacked(path) as package:
+        found = {key: value for key, value, _ in judge(place, [package])}
+    return found.get(f"{package.name}.loads"), str(found.get(f"{package.name}.load_problem", ""))
+
+
+def _by_record(known: FactResolver, fitting: tuple[str, ...] | None) -> tuple[bool | None, str]:
+    version, cuda = known.value("torch.version"), known.value("torch.cuda")
+    if fitting is None:
+        return None, "no compiled file of the wheel needs torch"
+    if version in (None, ABSENT):
+        return None, "the torch version is unknown"
+    build = load_torch_symbols().build(str(version), None if cuda in (None, ABSENT) else str(cuda))
+    if build is None:
+        return None, f"the exports of torch {version} are not on record"
+    return (True, "") if labelled(build) in fitting else (False, f"torch {version} does not export all its symbols")
+
+
+def _as_text(found: dict[str, Any]) -> str:
+    torch = f" next to torch {found['torch']}" if found["torch"] not in (None, ABSENT) else ""
+    lines = [f"{found['package']} {found['version']}: {_WORDS[found['loads']]}{torch}"]
+    lines += [f"  {found['problem']}"] if found["problem"] else []
+    if found["fitting_torch"] is not None:
+        lines.append(f"  torch builds on record that fit: {', '.join(found['fitting_torch']) or 'none'}")
+    if found["gpu_code"]:
+        lines.append(f"  GPU code: {', '.join(found['gpu_code'])}")
+    if found["runs_on_gpu"]:
+        lines.append(f"  on this GPU ({found['gpu']}): {found['runs_on_gpu']}")
+    return "\n".join(lines) + "\n"
