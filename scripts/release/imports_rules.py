@@ -164,6 +164,7 @@ def rule_body(
     caller, callee = f"{pair.caller}.version", f"{pair.callee}.version"
     what = "" if pair.hard else f"{', '.join(sorted(pair.entries))} of "
     verb = "cannot be imported with" if pair.hard else "imports names that are not in"
+    headline = "cannot be imported with" if pair.hard else "imports what is not in"
     body: dict[str, Any] = {
         "id": number,
         "name": name,
@@ -173,7 +174,7 @@ def rule_body(
     if general := hand_written(pair.caller, pair.callee):
         body["yields_to"] = general
     body |= {
-        "summary": f"{pair.caller} {'cannot be imported with' if pair.hard else 'imports what is not in'} this {pair.callee}",
+        "summary": f"{pair.caller} {headline} this {pair.callee}",
         "why": _why(pair, known),
         "references": [
             f"https://pypi.org/project/{pair.caller}/{windows[-1].caller}/#files",
@@ -192,9 +193,11 @@ def rule_body(
         tests[f"silent {at} without {pair.callee}"] = _test({caller: one.caller, callee: "absent"}, "silent")
         tests[f"silent {at} without {pair.caller}"] = _test({caller: "absent", callee: one.callee}, "silent")
         if one.good_callee:
-            tests[f"silent {at} with {pair.callee} {one.good_callee}"] = _test({caller: one.caller, callee: one.good_callee}, "silent")  # fmt: skip
+            given = {caller: one.caller, callee: one.good_callee}
+            tests[f"silent {at} with {pair.callee} {one.good_callee}"] = _test(given, "silent")
         if one.good_caller:
-            tests[f"silent {at} of {pair.caller} {one.good_caller}"] = _test({caller: one.good_caller, callee: one.callee}, "silent")  # fmt: skip
+            given = {caller: one.good_caller, callee: one.callee}
+            tests[f"silent {at} of {pair.caller} {one.good_caller}"] = _test(given, "silent")
     body["tests"] = tests
     return body
 
@@ -214,7 +217,9 @@ def _rules_by_hand() -> dict[str, str]:
     return {
         path.stem: text
         for path in RULES.glob("*/*.yaml")
-        if path.parent.name not in ("imports", "declared") and path.stem != "library" and not path.stem.startswith("LOG")
+        if path.parent.name not in ("imports", "declared")
+        and path.stem != "library"
+        and not path.stem.startswith("LOG")
         and "severity:" in (text := path.read_text())
     }  # fmt: skip
 

@@ -2,8 +2,8 @@
 
     python scripts/release/refresh_declared.py --cache DIR [--only CALLER …]
 
-The requirements come from the metadata of each release in the package index. pip checks them for what it installs in one
-command; a later command, `--no-deps` or an override leaves them unmet.
+The requirements come from the metadata of each release in the package index. pip checks them for what it installs in
+one command; a later command, `--no-deps` or an override leaves them unmet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -32,13 +31,14 @@ from surfaces import releases_of
 FOLDER = RULES / "declared"
 SINCE = "2023-06"
 _COMMON = (
-    "transformers", "tokenizers", "huggingface-hub", "accelerate", "peft", "trl", "vllm", "sglang", "deepspeed", "diffusers",
-    "kernels", "liger-kernel", "compressed-tensors", "unsloth-zoo", "optimum", "sentence-transformers", "timm", "torchao",
+    "transformers", "tokenizers", "huggingface-hub", "accelerate", "peft", "trl", "vllm", "sglang", "deepspeed",
+    "diffusers", "kernels", "liger-kernel", "compressed-tensors", "unsloth-zoo", "optimum", "sentence-transformers", "timm",
+    "torchao",
 )  # fmt: skip
 #: Packages of plain Python: their bounds on torch are about its interface. Compiled packages have rules of their own.
 _PLAIN = (
-    "unsloth", "unsloth-zoo", "llamafactory", "axolotl", "openrlhf", "verl", "autoawq", "colossalai", "accelerate", "peft",
-    "sentence-transformers", "optimum", "ms-swift", "flagembedding", "trl", "llmcompressor",
+    "unsloth", "unsloth-zoo", "llamafactory", "axolotl", "openrlhf", "verl", "autoawq", "colossalai", "accelerate",
+    "peft", "sentence-transformers", "optimum", "ms-swift", "flagembedding", "trl", "llmcompressor",
 )  # fmt: skip
 CALLERS = (
     *_PLAIN, "diffusers", "vllm", "sglang", "xtuner", "lmdeploy", "nemo-toolkit", "megatron-bridge", "gptqmodel",
@@ -106,7 +106,13 @@ def windows_of(per_release: Mapping[Version, dict[str, str] | None], callee: str
     return [(list(run), spec) for spec, run in runs]
 
 
-def rule_body(number: str, caller: str, callee: str, windows: Sequence[tuple[list[Version], str]], later: Mapping[Version, Version | None]) -> dict[str, Any]:  # fmt: skip
+def rule_body(
+    number: str,
+    caller: str,
+    callee: str,
+    windows: Sequence[tuple[list[Version], str]],
+    later: Mapping[Version, Version | None],
+) -> dict[str, Any]:
     """Return the content of a rule with its tests."""
     mine, other = f"{caller}.version", f"{callee}.version"
     cases, fixes, tests = [], [], {}
@@ -119,7 +125,10 @@ def rule_body(number: str, caller: str, callee: str, windows: Sequence[tuple[lis
         at = f"{run[-1]} with"
         tests[f"fires {at} {bad}"] = {"given": {mine: str(run[-1]), other: bad}, "expect": "fires"}
         tests[f"silent {at} {good}"] = {"given": {mine: str(run[-1]), other: good}, "expect": "silent"}
-        tests[f"silent with {bad} without {caller} ({spec})"] = {"given": {mine: "absent", other: bad}, "expect": "silent"}
+        tests[f"silent with {bad} without {caller} ({spec})"] = {
+            "given": {mine: "absent", other: bad},
+            "expect": "silent",
+        }
     last = windows[-1]
     tests[f"silent without {callee}"] = {"given": {mine: str(last[0][-1]), other: "absent"}, "expect": "silent"}
     body: dict[str, Any] = {
@@ -129,8 +138,8 @@ def rule_body(number: str, caller: str, callee: str, windows: Sequence[tuple[lis
         body["yields_to"] = general
     return body | {
         "summary": f"{callee} is outside the range that {caller} declares",
-        "why": f"The metadata of {caller} excludes this release of {callee}. pip leaves such a pair behind where a later "
-        "command, `--no-deps` or an override replaces one of the two.",
+        "why": f"The metadata of {caller} excludes this release of {callee}. pip leaves such a pair behind "
+        "where a later command, `--no-deps` or an override replaces one of the two.",
         "references": [f"https://pypi.org/project/{caller}/{last[0][-1]}/"],
         "when": {other: ">=0", "any": cases},
         "message": f"{caller} {{{mine}}} does not admit {callee} {{{other}}}",
@@ -144,7 +153,7 @@ def sample(spec: str) -> tuple[str, str]:
     wanted = SpecifierSet(spec)
     texts = [one.version.replace(".*", "") for one in wanted]
     near = [text for one in texts for text in (one, f"{one}.1", following(Version(one)), _before(one))]
-    bad = next((text for text in ["9999", *near, "0.0.1"] if not wanted.contains(text, prereleases=True)))
+    bad = next(text for text in ["9999", *near, "0.0.1"] if not wanted.contains(text, prereleases=True))
     good = next(text for text in near if wanted.contains(text))
     return bad, good
 
@@ -186,7 +195,9 @@ def main() -> None:
             if not windows or caller == callee:
                 continue
             number = ids.get(f"{caller}-requires-{callee}") or next(free)
-            same_rule(FOLDER / f"{number}.yaml", rule_body(number, caller, callee, windows, later), "refresh_declared.py")
+            same_rule(
+                FOLDER / f"{number}.yaml", rule_body(number, caller, callee, windows, later), "refresh_declared.py"
+            )
             written.add(number)
     if options.only == CALLERS:
         for path in FOLDER.glob("DCL*.yaml"):

@@ -61,8 +61,8 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
     "openrlhf": {"openrlhf": ("openrlhf.cli.train_sft", "openrlhf.cli.train_ppo_ray")},
     "xtuner": {"xtuner": ("xtuner.tools.train", "xtuner.v1.train.cli.sft")},
     "lmdeploy": {"lmdeploy": ("lmdeploy.api", "lmdeploy.serve.async_engine", "lmdeploy.pytorch.engine.engine")},
-    "colossalai": {"shardformer": ("colossalai.shardformer.shard.sharder", "colossalai.booster.plugin.hybrid_parallel_plugin")},
-    "nemo-toolkit": {"nemo.collections.llm": ("nemo.collections.llm",), "nemo.collections.asr": ("nemo.collections.asr",)},
+    "colossalai": {"shardformer": ("colossalai.shardformer.shard.sharder",)},
+    "nemo-toolkit": {"nemo.collections.llm": ("nemo.collections.llm",)},
     "megatron-bridge": {"megatron.bridge": ("megatron.bridge",)},
     "megatron-core": {"megatron.core": ("megatron.core.models.gpt.gpt_model", "megatron.core.transformer.attention")},
     "flagembedding": {"FlagEmbedding": ("FlagEmbedding",)},
@@ -82,10 +82,17 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 CALLEES = ("transformers", "trl", "peft", "accelerate", "diffusers", "liger-kernel", "kernels")
 CALLERS = (
-    "trl", "peft", "accelerate", "diffusers", "verl", "llamafactory", "liger-kernel", "autoawq", "sglang", "megatron-core",
-    "ring-flash-attn", "yunchang",
+    "trl", "peft", "accelerate", "diffusers", "verl", "llamafactory", "liger-kernel", "autoawq", "sglang",
+    "megatron-core", "ring-flash-attn", "yunchang",
 )  # fmt: skip
-_SKIPPED_TORCH = ("torch/testing/", "torch/_inductor/", "torch/onnx/", "torch/ao/", "torch/_dynamo/", "torch/quantization/")
+_SKIPPED_TORCH = (
+    "torch/testing/",
+    "torch/_inductor/",
+    "torch/onnx/",
+    "torch/ao/",
+    "torch/_dynamo/",
+    "torch/quantization/",
+)
 
 
 def load(package: str, cache: Path) -> dict[Version, Surface]:
@@ -181,9 +188,14 @@ def table(callers: Iterable[str], cache: Path) -> list[dict]:
                         if missing and (callee, module, name) not in seen:
                             if not label:
                                 seen.add((callee, module, name))
-                            rows.append({"caller": caller, "version": str(version), "entry": label, "callee": callee,
-                                         "module": module, "name": name, "missing": [str(one) for one in missing]})  # fmt: skip
-    releases = {package: [str(version) for version in (loaded.get(package) or names[package])] for package in {*packages, *CALLEES}}
+                            rows.append({
+                                "caller": caller, "version": str(version), "entry": label, "callee": callee,
+                                "module": module, "name": name, "missing": [str(one) for one in missing],
+                            })  # fmt: skip
+    releases = {
+        package: [str(version) for version in (loaded.get(package) or names[package])]
+        for package in {*packages, *CALLEES}
+    }
     return [{"releases": releases}, *rows]
 
 

@@ -119,7 +119,9 @@ def python_files(item: dict, wanted: Callable[[str], bool]) -> Iterator[tuple[st
         with tarfile.open(fileobj=io.BytesIO(refresh_index.fetch(item["url"]))) as archive:
             for member in archive:
                 path = member.name.partition("/")[2].removeprefix("src/").removeprefix("python/")
-                stream = archive.extractfile(member) if member.isfile() and path.endswith(".py") and wanted(path) else None
+                stream = (
+                    archive.extractfile(member) if member.isfile() and path.endswith(".py") and wanted(path) else None
+                )
                 if stream:
                     yield path, stream.read()
         return
@@ -238,8 +240,9 @@ def _gates(test: ast.expr) -> list[str]:
     match test:
         case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
             return ["TYPE_CHECKING"]
-        case ast.Call(func=ast.Name(id=name), args=[], keywords=[]) | ast.Call(
-            func=ast.Attribute(attr=name), args=[], keywords=[]
+        case (
+            ast.Call(func=ast.Name(id=name), args=[], keywords=[])
+            | ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[])
         ):
             found = _GATE.match(name)
             return [found[1]] if found else []
