@@ -32,8 +32,8 @@ FOLDER = RULES / "declared"
 SINCE = "2023-06"
 _COMMON = (
     "transformers", "tokenizers", "huggingface-hub", "accelerate", "peft", "trl", "vllm", "sglang", "deepspeed",
-    "diffusers", "kernels", "liger-kernel", "compressed-tensors", "unsloth-zoo", "optimum", "sentence-transformers", "timm",
-    "torchao",
+    "diffusers", "kernels", "liger-kernel", "compressed-tensors", "unsloth-zoo", "optimum", "sentence-transformers",
+    "timm", "torchao",
 )  # fmt: skip
 #: Packages of plain Python: their bounds on torch are about its interface. Compiled packages have rules of their own.
 _PLAIN = (
