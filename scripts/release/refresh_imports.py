@@ -83,7 +83,7 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
 CALLEES = ("transformers", "trl", "peft", "accelerate", "diffusers", "liger-kernel", "kernels")
 CALLERS = (
     "trl", "peft", "accelerate", "diffusers", "verl", "llamafactory", "liger-kernel", "autoawq", "sglang",
-    "megatron-core", "ring-flash-attn", "yunchang", "ms-swift", "axolotl", "xtuner", "colossalai", "optimum",
+    "megatron-core", "ring-flash-attn", "yunchang", "ms-swift", "axolotl", "xtuner", "colossalai",
 )  # fmt: skip
 _SKIPPED_TORCH = (
     "torch/testing/",
