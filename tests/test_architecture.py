@@ -34,11 +34,12 @@ DOORS = {
     "command": ("doctor.cli",),
     "renderer": ("doctor.report",),
     "solver": ("doctor.solver",),
-    "manifest reader": ("doctor.sources.manifests",),
+    "manifest reader": ("doctor.sources.manifests", "doctor.sources.workload"),
     "runner": ("doctor.runner", "doctor.diagnosis"),
     "rulebook": ("doctor.rulebook",),
     "installer": ("doctor.apply",),
     "binaries": ("doctor.sources.binaries",),
+    "probes": ("doctor.sources.probes", "doctor.diagnosis"),
 }
 #: Libraries outside the package: optional, of one platform only, or slow to import.
 OPTIONAL = {"tomlkit", "jinja2", "rich", "pynvml", "fcntl", "re", "sre_parse", "importlib", "tomllib", "tomli"}

@@ -11,6 +11,7 @@ from doctor.diagnosis.judge import TOOL
 from doctor.diagnosis.pipeline import diagnose
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.report.formats import Renderer, renderer
+from doctor.rulebook.rulebook import load_rulebook
 from doctor.util.printable import printable
 
 from .options import (
@@ -62,7 +63,6 @@ def check(
         raise
     if any(item.format == "html" for _, item in outputs):  # the one format with room for heat maps
         from doctor.rulebook.matrix import with_matrices
-        from doctor.rulebook.rulebook import load_rulebook
 
         report = with_matrices(load_rulebook((*request.defaults.rules, *request.rules)), report)
     for render, item in outputs:

@@ -35,15 +35,21 @@ def run(
     """Run a command; output, input, signals and exit code pass unchanged. If it fails, explain why on stderr."""
     outcome = run_command(command)
     if outcome.failed:
-        try:
-            _explain(outcome, TargetOptions(rules=tuple(rules or ())), output, Screen(quiet=quiet, color=color))
-        except DoctorError as problem:
-            sys.stderr.write(f"attn-doctor: no explanation: {problem.message}\n")
+        explain_failure(outcome, tuple(rules or ()), output, Screen(quiet=quiet, color=color))
     return end_like(outcome)
 
 
-def _explain(outcome: Outcome, target: TargetOptions, output: str | None, screen: Screen) -> None:
+def explain_failure(
+    outcome: Outcome, rules: tuple[str, ...] = (), output: str | None = None, screen: Screen | None = None
+) -> None:
     """Write the explanation to a file, or to stderr: stdout is the command's alone."""
+    try:
+        _explain(outcome, TargetOptions(rules=rules), output, screen or Screen())
+    except DoctorError as problem:
+        sys.stderr.write(f"attn-doctor: no explanation: {problem.message}\n")
+
+
+def _explain(outcome: Outcome, target: TargetOptions, output: str | None, screen: Screen) -> None:
     from .explain import explain_output  # what only a failure needs
 
     notes = ["the output was too long: its middle part was not looked at"] if outcome.spool.dropped else []

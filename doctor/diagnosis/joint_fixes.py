@@ -16,6 +16,9 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import VARYING, share_evaluation
 from doctor.solver.constraints import Limits
+from doctor.solver.effects import changed_facts
+from doctor.solver.environment import stack_of
+from doctor.solver.solve import solve
 
 from .case_model import CaseResult, EnvironmentCases
 
@@ -40,7 +43,6 @@ class _Checked:
 
 def fixes_for(rulebook: Rulebook, environment: EnvironmentCases, limits: Limits | None) -> tuple[Fix, ...]:
     """Up to three fixes for the errors of an environment's cases (for the warnings where there is no error)."""
-    from doctor.solver.solve import solve
 
     severity = "error" if any(_rules(cell, "error") for cell in environment.cells) else "warning"
     groups: dict[frozenset[str], CaseResult] = {}
@@ -97,8 +99,6 @@ def _checked(
 
 def _after(rulebook: Rulebook, cells: Sequence[CaseResult], solved: CaseResult, fix: Fix) -> Iterator[Assessment]:
     """Every case once the fix is made; what it does to the environment is worked out once."""
-    from doctor.solver.effects import changed_facts
-    from doctor.solver.environment import stack_of
 
     known: FactResolver = solved.verdict.to_fix.known
     chosen = {change.name: change.after or ABSENT for change in fix.changes if change.kind == ChangeKind.PACKAGE}

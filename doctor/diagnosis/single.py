@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from doctor.errors import NoDiagnosis
-from doctor.model import ABSENT, Confirmation, Fact, Finding, Fix, Infeasible, Prediction, Report
-from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
+from doctor.model import ABSENT, Finding, Fix, Infeasible, Report
+from doctor.rulebook.evaluate import Assessment
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
-from doctor.sources.probes.locate import named_interpreter
-from doctor.util.resources import programs_dir
 
 from .api_rules import api_rules
-from .examine import DiagnosisInput, examine, query_ahead
+from .diagnosis_input import DiagnosisInput
+from .examine import examine
 from .input_files import input_files
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
 from .request import Request
@@ -25,10 +21,7 @@ from .suppressions import apply_suppressions
 if TYPE_CHECKING:
     from doctor.runner.run import PrewarmedProcess
 
-#: Findings and predictions after the runs, with the job's own runs, notes and seconds by stage.
-_AsRun = tuple[
-    tuple[Finding, ...], tuple[Confirmation, ...], tuple[str, ...], tuple[Prediction, ...], Mapping[str, float]
-]
+    from .confirm_on_gpu import AfterRuns
 
 
 def diagnose_one(
@@ -87,7 +80,11 @@ def diagnose_one(
 
 def _read(request: Request, examined: DiagnosisInput | None, clock: Clock) -> tuple[Rulebook, DiagnosisInput]:
     """Rules and facts: while another interpreter starts and says who it is, the rules are read."""
-    query = query_ahead(request) if examined is None else None
+    query = None
+    if examined is None and request.examines_installed:
+        from .target import query_ahead  # door: probes
+
+        query = query_ahead(request)
     try:
         rulebook = load_rulebook((*request.defaults.rules, *request.rules))
         clock.lap("rules")
@@ -107,7 +104,7 @@ def _confirm(
     request: Request,
     on_step: Callable[[str], None],
     ahead: PrewarmedProcess | None,
-) -> _AsRun:
+) -> AfterRuns:
     """Confirm findings on the GPU, where there may be one and it may be used."""
     known = assessment.known
     if not request.run or not examined.python or not _may_have_gpu(known):
@@ -117,44 +114,9 @@ def _confirm(
         why = examined.why_not or f"no GPU was found{hidden}"
         notes = (f"no kernel was run: {why}",) if request.run and callers else ()
         return found, (), notes, assessment.predictions, {}
-    from doctor.runner.batch import KernelRunner
+    from .confirm_on_gpu import confirm_on_gpu  # door: kernels
 
-    from .confirm import Judged, confirm, job_of  # door: kernels
-
-    def reassess(changes: Mapping[str, Any]) -> Judged:
-        facts = (Fact(f"workload.{key}", value, "as the kernel ran it") for key, value in changes.items())
-        smaller = evaluate(rulebook, examined.facts.with_(*facts))
-        fires = frozenset(finding.rule for finding in with_backend_findings(rulebook, smaller))
-        return Judged(fires, smaller.predictions)
-
-    job = job_of(known, [key for key in examined.facts if key.startswith("workload.")])
-    ahead = ahead if ahead is not None and ahead.python == examined.python else None
-    bench = KernelRunner(examined.python, request.timeout, programs_dir(), ahead, examined.variables)
-    try:
-        return confirm(found, known, assessment.predictions, job, bench, on_step, reassess)
-    except NoDiagnosis as problem:  # a file system without room for the kernels hides no finding
-        return found, (), (f"no kernel was run: {problem.message}",), assessment.predictions, {}
-
-
-def prewarm_kernels(request: Request) -> PrewarmedProcess | None:
-    """A process that imports torch while rules and facts are read: for a job on this machine, if it has a driver."""
-    stated = (*(setting.partition("=")[0].strip() for setting in request.settings), *request.given)
-    job = request.model or request.workload or stated or request.defaults.model or request.defaults.workload
-    elsewhere = request.site_packages or request.facts or request.declared or request.gpu
-    if not request.run or not job or elsewhere or any(not key.startswith("workload.") for key in stated):
-        return None
-    if not any(map(os.path.exists, _DRIVER)):
-        return None
-    from doctor.runner.batch import prewarm
-
-    try:
-        return prewarm(named_interpreter(request.python) or sys.executable)
-    except NoDiagnosis:  # no folder for the kernels: where one is needed, the report says so
-        return None
-
-
-#: Files that show a driver without loading it: Linux, Linux under Windows.
-_DRIVER = ("/dev/nvidiactl", "/dev/dxg")
+    return confirm_on_gpu(found, assessment, rulebook, examined.python, examined, request, on_step, ahead)
 
 
 def _may_have_gpu(known: FactResolver) -> bool:

@@ -14,7 +14,7 @@ from .dispatch import typed_functions
 from .findings import CallerResult, Notice
 from .machine import Machine
 from .overrides import check_overrides
-from .program import Program, Record
+from .program import Program, Record, imported_modules, module_level_imports, module_level_nodes
 from .sources import FILE_LIMIT, Environment, Package, is_readable, normalized
 from .state import BudgetExceeded, Raised, State
 from .trees import walk
@@ -160,7 +160,7 @@ class _Run:
             if record.tree is None:
                 continue
             interesting = mentions(self._interesting(record))
-            functions = self.machine.functions.get(record.name, [])
+            functions = self.machine.functions.get(record.name, {}).values()
             names = {id(item): self._uses(record, item.node, interesting) for item in functions}
             classes = {id(item.owner) for item in functions if item.owner is not None and names[id(item)]}
             for function in sorted(functions, key=_forward_first):
@@ -168,7 +168,7 @@ class _Run:
                 if names[id(function)]:
                     naming.append((record, function))
                 elif owner is not None and (id(owner) in classes or self._derived(owner)):
-                    first = function.qualname.endswith(".__init__")
+                    first = function.qualname.endswith((".__init__", ".forward"))
                     (naming if first else others).append((record, function))
         return naming, others
 
@@ -207,6 +207,8 @@ class _Run:
         machine.nested = []
         seed = None
         owner = function.owner
+        if owner is not None and owner.refused:
+            return
         if owner is not None and function.qualname.endswith(".backward"):
             seed = seeds.get(id(owner))
         try:
@@ -224,10 +226,12 @@ class _Run:
         """Check the imports inside a function that is not run any more."""
         machine = self.machine
         machine.budget.allow(FUNCTION_STEPS)
-        for node in walk(function.node):
-            if isinstance(node, ast.Try):
-                return
-        body = [node for node in walk(function.node) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        if b"import" not in self.program.lines(record.name, function.node):
+            return
+        nodes = list(walk(function.node))
+        if any(isinstance(node, ast.Try) for node in nodes):
+            return
+        body = [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
         machine.run_imports(record, function, [node for node in body if _absolute_top(record, node) in self.tops])
 
     def _interesting(self, record: Record) -> frozenset[str]:
@@ -243,7 +247,7 @@ class _Run:
             if any(self._is_foreign(self.program.force(item)) for item in alternatives(value)):
                 names.add(name)
         names |= {name for name, value in record.global_imports.items() if value.module.partition(".")[0] in self.tops}
-        return frozenset(names) | self.tops
+        return frozenset(names) | self.tops | self.distributions
 
     def _worth_following(self, value: Imported) -> bool:
         return value.module in self.mentioning or f"{value.module}.{value.name}" in self.mentioning
@@ -278,7 +282,7 @@ class _Run:
             record = self.program.records.get(name)
             if record is None or record.tree is None:
                 continue
-            for module in _module_level_imports(record):
+            for module in module_level_imports(record):
                 parts = module.split(".")
                 for index in range(1, len(parts) + 1):
                     part = ".".join(parts[:index])
@@ -327,11 +331,11 @@ class _Run:
         return found
 
     def _imports_of(self, record: Record, module: str) -> list[bool]:
-        at_module_level = _module_level_nodes(record)
+        at_module_level = module_level_nodes(record)
         found: list[bool] = []
         assert record.tree is not None
         for node in walk(record.tree):
-            if not isinstance(node, (ast.Import, ast.ImportFrom)) or module not in _imported(record, node):
+            if not isinstance(node, (ast.Import, ast.ImportFrom)) or module not in imported_modules(record, node):
                 continue
             # A lazy module imports for type checkers what it gives on demand.
             if record.lazy or id(node) not in at_module_level or isinstance(node, ast.Import):
@@ -364,31 +368,3 @@ def _absolute_top(record: Record, node: ast.AST) -> str:
     if isinstance(node, ast.ImportFrom):
         return record.absolute(node.module, node.level).partition(".")[0]
     return node.names[0].name.partition(".")[0] if isinstance(node, ast.Import) else ""
-
-
-def _imported(record: Record, node: ast.Import | ast.ImportFrom) -> set[str]:
-    if isinstance(node, ast.Import):
-        return {item.name for item in node.names}
-    module = record.absolute(node.module, node.level)
-    return {module} | {f"{module}.{item.name}" for item in node.names}
-
-
-def _module_level_nodes(record: Record) -> set[int]:
-    """Return the ids of nodes outside functions."""
-    assert record.tree is not None
-    found: set[int] = set()
-    waiting: list[ast.AST] = [record.tree]
-    while waiting:
-        node = waiting.pop()
-        found.add(id(node))
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
-            waiting += list(ast.iter_child_nodes(node))
-    return found
-
-
-def _module_level_imports(record: Record) -> Iterable[str]:
-    level = _module_level_nodes(record)
-    assert record.tree is not None
-    for node in walk(record.tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) in level:
-            yield from _imported(record, node)

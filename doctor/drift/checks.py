@@ -18,6 +18,8 @@ from .classes import (
     lineage,
     may_have_attribute,
     return_lengths,
+    self_reads,
+    store_lines,
 )
 from .findings import Kind
 from .frames import Call, Frame, Sink, Violation
@@ -153,7 +155,7 @@ class Checker:
         self, frame: Frame, base: Instance, name: str, node: ast.AST, state: State, checked: bool
     ) -> Value:
         found = self._class_attribute(base.info, name)
-        stored = None if found is not None and found != NONE else self._stored(base, name)
+        stored = None if found is not None and found != NONE else self._stored(frame, base, name)
         if checked and (found is not None or stored is not None) and self.foreign(frame, base.info.module):
             self.sink.fits(frame, node, f"{base.info.symbol}.{name}")
         if isinstance(found, Function) and not is_static(found):
@@ -167,6 +169,8 @@ class Checker:
         foreign = [item for item in lineage(self.program, base.info)[0] if self.foreign(frame, item.module)]
         if not foreign:
             return UNKNOWN
+        if any(name in self_reads(item.node) for item in foreign):
+            return UNKNOWN  # a class that others complete, or that is given the attribute
         own = not self.foreign(frame, base.info.module)
         if self._spelled_by(frame, own, name):
             return UNKNOWN
@@ -209,10 +213,14 @@ class Checker:
             self.fail(frame, node, state, violation)
         return UNKNOWN
 
-    def _stored(self, base: Instance, name: str) -> Value | None:
+    def _stored(self, frame: Frame, base: Instance, name: str) -> Value | None:
         """Return what the methods of a class assign to an attribute of its instances; None where none does."""
         order, _, _ = lineage(self.program, base.info)
         self._read_instance(base.info, order)
+        seen = {line for info in order for line in info.stored_at}
+        own = (info for info in order if not self.foreign(frame, info.module))
+        if any(not store_lines(info.node).get(name, frozenset()) <= seen for info in own):
+            return UNKNOWN  # another package is needed there, or the method did not run yet
         values: list[Value] = []
         for info in order:
             values += [item for item in (info.instance or {}).get(name, []) if item != NONE]
@@ -247,7 +255,7 @@ class Checker:
             return Bound(found, receiver if receiver is not None else Instance(frame.owner, False))
         return UNKNOWN if found is None else found
 
-    def store(self, frame: Frame, base: Value, name: str, value: Value, state: State) -> None:
+    def store(self, frame: Frame, base: Value, name: str, value: Value, state: State, line: int = 0) -> None:
         """Note an assignment to an attribute of a module, class or instance."""
         if isinstance(base, ModuleValue):
             record = self.program.record(base.name)
@@ -266,6 +274,7 @@ class Checker:
         elif isinstance(base, Instance) and not self.foreign(frame, base.info.module):
             if base.info.instance is None:
                 base.info.instance = {}
+            base.info.stored_at.add(line)
             values = base.info.instance.setdefault(name, [])
             if value not in values and len(values) < 8:
                 values.append(value)
@@ -287,11 +296,10 @@ class Checker:
             violations, result = self.examine(frame, item, call)
             results.append(result)
             refused += violations[:1]
-            target, _ = _target(item)
             if not violations:
                 fits = True
-                if target is not None:
-                    self.sink.fits(frame, node, target.symbol)
+                if symbol := _symbol_of(item):
+                    self.sink.fits(frame, node, symbol)
         if refused and not fits:
             self.fail(frame, node, state, refused[0])
         return choice(results) if results else UNKNOWN
@@ -308,8 +316,8 @@ class Checker:
         for violation in violations:
             self.fail(frame, node, state, violation)
         module = _module_of(function)
-        if not violations and target is not None:
-            self.sink.fits(frame, node, target.symbol)
+        if not violations and (symbol := _symbol_of(function)):
+            self.sink.fits(frame, node, symbol)
         if module and self.foreign(frame, module):
             self.sink.use(frame, node, module, self.signature(function) is not None)
         return result
@@ -335,7 +343,7 @@ class Checker:
             target, signature = constructor(self.program, function.info)
             line = target.line if target is not None else function.info.line
             module = target.module if target is not None else function.info.module
-            symbol = f"{function.info.symbol}.__init__"
+            symbol = _symbol_of(function)
             return self._violations(frame, signature, call, symbol, module, line), Instance(function.info)
         if isinstance(function, Instance):
             method = call_method(self.program, function.info)
@@ -440,7 +448,10 @@ class Checker:
                 return True
             return None if may_have_attribute(self.program, base.info, name, instance=False) else False
         if isinstance(base, Instance):
-            if class_attribute(self.program, base.info, name) is not None or self._stored(base, name) is not None:
+            if (
+                class_attribute(self.program, base.info, name) is not None
+                or self._stored(frame, base, name) is not None
+            ):
                 return True
             if not base.exact or not self.foreign(frame, base.info.module):
                 return None
@@ -466,6 +477,14 @@ def _target(function: Value) -> tuple[Function | None, Value | None]:
     if isinstance(function, Bound):
         return function.function, function.receiver
     return None, None
+
+
+def _symbol_of(function: Value) -> str:
+    """Return what a violation of a call to a function or class names; empty for any other value."""
+    if isinstance(function, ClassValue):
+        return f"{function.info.symbol}.__init__"
+    target, _ = _target(function)
+    return target.symbol if target is not None else ""
 
 
 def _module_of(function: Value) -> str:

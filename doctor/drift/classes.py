@@ -30,6 +30,8 @@ TORCH_MODULE = frozenset({
     "register_state_dict_pre_hook", "requires_grad_", "set_extra_state", "set_submodule", "share_memory",
     "state_dict", "to", "to_empty", "train", "training", "type", "xpu", "zero_grad",
 })  # fmt: skip
+#: Classes that are visited above one class at most.
+LINEAGE = 120
 CLOSED_EXTERNALS = {"torch.nn.Module", "torch.nn.modules.module.Module", "builtins.object", "abc.ABC", "typing.Generic"}
 #: Decorators that keep the signature.
 PRESERVING = frozenset(
@@ -73,21 +75,24 @@ PROPERTIES = frozenset({"property", "cached_property", "lazyproperty"})
 
 def lineage(program: Program, info: ClassInfo) -> tuple[list[ClassInfo], bool, bool]:
     """Return the classes in look-up order, whether all bases are known, and whether one is a torch module."""
-    order: list[ClassInfo] = []
+    visited: list[ClassInfo] = []
     closed, torch_module = True, False
-    waiting: list[Value] = [ClassValue(info)]
-    while waiting and len(order) < 60:
-        value = program.force(waiting.pop(0))
+    waiting: list[tuple[Value, tuple[ClassInfo, ...]]] = [(ClassValue(info), ())]
+    while waiting and len(visited) < LINEAGE:
+        value, path = waiting.pop()
+        value = program.force(value)
         if isinstance(value, ClassValue):
-            if value.info not in order:
-                order.append(value.info)
+            if value.info not in path:
+                visited.append(value.info)
                 closed = closed and not value.info.dynamic
-                waiting = list(value.info.bases) + waiting
+                waiting += [(base, (*path, value.info)) for base in reversed(value.info.bases)]
         elif isinstance(value, External) and value.name in CLOSED_EXTERNALS:
             torch_module = torch_module or value.name.endswith(".Module")
         else:
             closed = False
-    return order, closed, torch_module
+    # A class that several bases share comes behind all of them: its last place counts.
+    order = list(dict.fromkeys(reversed(visited)))[::-1]
+    return order, closed and not waiting, torch_module
 
 
 def class_attribute(program: Program, info: ClassInfo, name: str, after: ClassInfo | None = None) -> Value | None:
@@ -142,6 +147,32 @@ def _mentioned(node: ast.ClassDef, instance: bool) -> frozenset[str]:
         known = (node, frozenset(stored | spelled), frozenset(spelled))
         _MENTIONED[id(node)] = known
     return known[1] if instance else known[2]
+
+
+_SELF: dict[int, tuple[ast.ClassDef, dict[str, set[int]], set[str]]] = {}
+
+
+def _self_uses(node: ast.ClassDef) -> tuple[ast.ClassDef, dict[str, set[int]], set[str]]:
+    known = _SELF.get(id(node))
+    if known is None or known[0] is not node:
+        known = _SELF[id(node)] = (node, {}, set())
+        for child in walk(node):
+            if isinstance(child, ast.Attribute) and isinstance(child.value, ast.Name) and child.value.id == "self":
+                if isinstance(child.ctx, ast.Store):
+                    known[1].setdefault(child.attr, set()).add(child.lineno)
+                else:
+                    known[2].add(child.attr)
+    return known
+
+
+def store_lines(node: ast.ClassDef) -> dict[str, set[int]]:
+    """Return the lines of a class at which `self.name` is assigned, by name."""
+    return _self_uses(node)[1]
+
+
+def self_reads(node: ast.ClassDef) -> set[str]:
+    """Return the names that a class reads as `self.name`."""
+    return _self_uses(node)[2]
 
 
 def is_property(function: Function) -> bool:

@@ -3,43 +3,19 @@
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass, field
 
 from .findings import Certainty, Finding, Kind, Location, Pair, PairVerdict, Reach, Severity
 from .frames import Frame, Violation
 from .program import Program
+from .reach import Seen, reach_of
 from .sources import Package
 from .state import State
 
-#: Code of context parallelism, by the names that its functions, files and conditions carry.
-CONTEXT_PARALLEL = re.compile(
-    r"(?<![a-z])cp(?![a-z])|with_?cp|context_?parallel|ring_?(?:flash|attn|attention)|sequence_?parallel|ulysses|zigzag"
-    r"|(?:^|_)fpdt|distributed_?attention|stripe", re.I
-)  # fmt: skip
-#: A condition by which the workload chooses an option by its name.
-_NAMED_OPTION = re.compile(r"[\w.]+ == (['\"]).*\1")
 CONDITIONS = 6
 OF_CALLS = frozenset(
     {Kind.MISSING_ARGUMENT, Kind.UNEXPECTED_KEYWORD, Kind.TOO_MANY_POSITIONALS, Kind.DUPLICATE_ARGUMENT}
 )
-
-
-@dataclass
-class Seen:
-    """A violation at a line, over all paths that reach it."""
-
-    violation: Violation
-    frame_module: str
-    scope: str
-    at_import: bool
-    path: str
-    line: int
-    definite: bool
-    unknown: str
-    conditions: tuple[str, ...]
-    contexts: set[tuple[str, str, int, str]]
-    """The ways into the function on which the violation is definite."""
 
 
 @dataclass
@@ -116,7 +92,7 @@ class Collector:
         violation = item.violation
         callee = self.program.package(violation.module)
         assert callee is not None
-        reach = self._reach(item, reached)
+        reach = reach_of(item, self.program, self.caller, reached)
         certainty, unknown = Certainty.DEFINITE if item.definite else Certainty.UNKNOWN, item.unknown
         if item.definite and violation.kind in OF_CALLS and item.contexts <= self.fitting:
             certainty, unknown = Certainty.POSSIBLE, "the same call fits on other paths: the workload decides"
@@ -136,30 +112,6 @@ class Collector:
         owner, _, member = item.violation.symbol.rpartition(".")
         is_member = owner.rpartition(".")[2][:1].isupper()
         return is_member and (item.path, item.line, member) in self.fitting_members
-
-    def _reach(self, item: Seen, reached: bool) -> Reach:
-        violation = item.violation
-        if violation.kind is Kind.MISSING_MODULE and self.program.is_family_member(violation.symbol):
-            return Reach.FEATURE
-        if violation.kind in (Kind.MISSING_NAME, Kind.MISSING_ATTRIBUTE) and self.program.is_family_name(
-            violation.module, violation.name
-        ):
-            return Reach.FEATURE
-        if violation.kind is Kind.MISSING_MODULE and any(map(_NAMED_OPTION.fullmatch, item.conditions)):
-            return Reach.FEATURE  # `if implementation == "flash_attention_4": from flash_attn.cute import …`
-        imported = violation.kind in (Kind.MISSING_MODULE, Kind.MISSING_NAME)
-        if imported and not item.at_import and self.program.in_family(violation.module):
-            return Reach.FEATURE
-        text = " ".join((item.scope, item.path.rpartition("/")[2], *item.conditions))
-        if CONTEXT_PARALLEL.search(text):
-            return Reach.CONTEXT_PARALLEL
-        if item.at_import:
-            return Reach.IMPORT if reached else Reach.ON_DEMAND
-        if imported and item.conditions:
-            return Reach.ON_DEMAND  # the author defers the import, and the workload decides whether it runs
-        if item.scope.endswith("__init__"):
-            return Reach.CONSTRUCTION
-        return Reach.COMMON
 
     def pairs(self, findings: list[Finding], callees: list[Package]) -> list[Pair]:
         """Return the verdict for each callee."""

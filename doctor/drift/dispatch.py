@@ -134,7 +134,7 @@ def _tested_table(test: ast.expr, tables: set[str]) -> str | None:
 def _from_tests(machine: Machine, record: Record) -> list[tuple[Function, str]]:
     """Run the functions that bind methods to objects of unknown classes, and return what each class name gets."""
     machine.checker.dispatched.clear()
-    for function in list(machine.functions.get(record.name, ())):
+    for function in list(machine.functions.get(record.name, {}).values()):
         if b"MethodType" in machine.program.lines(record.name, function.node):
             machine.calls.run_alone(function, DISPATCH_STEPS)
     return list(dict.fromkeys(machine.checker.dispatched))

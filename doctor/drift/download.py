@@ -1,19 +1,29 @@
-"""Fetch the sources of one release through pip, in a child process that builds and installs nothing."""
+"""Fetch the sources of one release without building or installing anything.
+
+pip downloads wheels. A source archive is fetched here, from where pip found it: `pip download` would run its build
+backend to learn its metadata.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import ssl
 import subprocess
 import sys
 import tarfile
 import tempfile
+import urllib.request
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.version import InvalidVersion, Version
 
 from doctor.errors import DoctorError
 
@@ -26,10 +36,18 @@ NAMED = (".so", ".pyd", ".pyx")
 METADATA = ("METADATA", "PKG-INFO", "top_level.txt", "RECORD", "entry_points.txt")
 #: Folders of a source archive that hold no installed module.
 NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "benchmarks", "scripts", "tools", "build", "dist", "csrc"}
-#: A build backend that refuses to be imported: pip unpacks the archive and stops before any of its code runs.
-NO_BUILD = 'raise ImportError("attn-doctor reads sources and builds nothing")\n'
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64")
 MEMBER_LIMIT = 60 * 2**20
+ARCHIVE_LIMIT = 2**30
+#: How pip says, at its highest verbosity, that it passes over a source archive.
+_SKIPPED = re.compile(r"Skipping link: No sources permitted[^:\n]*: ((?:https?|file)://[^\s#]+)")
+
+
+class _Attempt(NamedTuple):
+    """The outcome of one way to get sources; `error` is empty after success."""
+
+    error: str = ""
+    log: str = ""
 
 
 def parse_pin(text: str) -> tuple[str, str]:
@@ -74,17 +92,21 @@ def fetch_release(name: str, version: str, into: Path, python: str = sys.executa
         work = Path(scratch)
         made = work / "site"
         made.mkdir()
-        error = (
-            _from_wheel(name, version, work, made, python, [[]])
-            and _from_sdist(name, version, work, made, python)
-            and _from_wheel(name, version, work, made, python, _OTHER_MACHINES)
-        )
-        if error:
-            raise DoctorError(f"pip found no sources of `{name}=={version}`", error)
+        attempt = _from_wheel(name, version, work, made, python, [[]])
+        if attempt.error and (address := archive_address(attempt.log, name, version)):
+            attempt = _from_archive(address, name, version, work, made)
+        if attempt.error:
+            attempt = min(attempt, _from_wheel(name, version, work, made, python, _OTHER_MACHINES), key=_failed)
+        if attempt.error:
+            raise DoctorError(f"pip found no sources of `{name}=={version}`", attempt.error)
         (made / ".complete").write_text("")
         shutil.rmtree(place, ignore_errors=True)
         made.rename(place)
     return place
+
+
+def _failed(attempt: _Attempt) -> bool:
+    return bool(attempt.error)
 
 
 _OTHER_MACHINES = [
@@ -93,59 +115,80 @@ _OTHER_MACHINES = [
 ]
 
 
-def _from_wheel(name: str, version: str, work: Path, made: Path, python: str, options: list[list[str]]) -> str:
+def _from_wheel(name: str, version: str, work: Path, made: Path, python: str, options: list[list[str]]) -> _Attempt:
     wheels = work / "wheels"
-    error = ""
+    attempt = _Attempt("no wheel")
     for extra in options:
-        error = _pip(python, ["--only-binary", ":all:", *extra, "-d", str(wheels), f"{name}=={version}"], work)
+        attempt = _pip(python, [*extra, "-d", str(wheels), f"{name}=={version}"], work)
         found = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
         if found:
             unpack_wheel(found[0], made)
-            return ""
-    return error or "no wheel"
+            return _Attempt()
+    return attempt
 
 
-def _from_sdist(name: str, version: str, work: Path, made: Path, python: str) -> str:
-    temporary, refuse = work / "tmp", work / "refuse"
-    temporary.mkdir()
-    refuse.mkdir()
-    (refuse / "setuptools.py").write_text(NO_BUILD)
-    arguments = ["--no-binary", ":all:", "--no-build-isolation", "--use-pep517", "--no-clean"]
-    arguments += ["-d", str(work / "sdists"), f"{name}=={version}"]
-    error = _pip(python, arguments, work, {"TMPDIR": str(temporary), "PYTHONPATH": str(refuse)})
-    for unpacked in sorted(temporary.glob("pip-*/*/")):
-        if any(unpacked.iterdir()):
-            layout_sources(unpacked, made, name, version)
-            return ""
-    for archive in sorted((work / "sdists").glob("*")):
-        if archive.name.endswith((".tar.gz", ".tgz")):
-            _unpack_tar(archive, temporary / "archive")
-        elif archive.suffix == ".zip":
-            unpack_wheel(archive, temporary / "archive")
-        top = next(iter(sorted((temporary / "archive").glob("*/"))), None)
-        if top is not None:
-            layout_sources(top, made, name, version)
-            return ""
-    return error or "no source archive"
-
-
-def _pip(python: str, arguments: list[str], work: Path, extra: dict[str, str] | None = None) -> str:
-    """Run `pip download`; return the last line of its complaint, empty after success."""
-    command = [python, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--no-input", *arguments]
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | (extra or {})
+def _pip(python: str, arguments: list[str], work: Path) -> _Attempt:
+    """Run `pip download` for wheels only: pip never runs the build backend of a source archive for these."""
+    command = [python, "-m", "pip", "download", "-vvv", "--no-deps", "--no-input", "--disable-pip-version-check"]
+    command += ["--only-binary", ":all:", *arguments]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     try:
         ended = subprocess.run(
             command, cwd=work, env=environment, capture_output=True, text=True, errors="replace", timeout=TIMEOUT,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"pip took longer than {TIMEOUT:.0f} s"
+        return _Attempt(f"pip took longer than {TIMEOUT:.0f} s")
     except OSError as error:
-        return f"pip did not start: {error}"
+        return _Attempt(f"pip did not start: {error}")
     if ended.returncode == 0:
-        return ""
+        return _Attempt()
     lines = [line.strip() for line in ended.stderr.splitlines() if line.startswith("ERROR:")]
-    return lines[-1] if lines else f"pip ended with {ended.returncode}"
+    return _Attempt(lines[-1] if lines else f"pip ended with {ended.returncode}", ended.stdout + ended.stderr)
+
+
+def archive_address(log: str, name: str, version: str) -> str:
+    """Return where the source archive of a release is, from what `pip download -vvv` says of the links that it skips.
+
+    Empty where pip names none.
+    """
+    for address in _SKIPPED.findall(log):
+        file = unquote(urlsplit(address).path.rpartition("/")[2])
+        try:
+            found, release = parse_sdist_filename(file)
+        except (InvalidSdistFilename, InvalidVersion):
+            continue
+        if found == canonicalize_name(name) and release == Version(version):
+            return str(address)
+    return ""
+
+
+def _from_archive(address: str, name: str, version: str, work: Path, made: Path) -> _Attempt:
+    """Fetch a source archive and unpack it; nothing in it is run."""
+    if "****" in address:
+        return _Attempt("the only file is a source archive, and its index needs credentials that pip does not show")
+    archive = work / unquote(urlsplit(address).path.rpartition("/")[2])
+    try:
+        answers = urllib.request.urlopen(address, timeout=TIMEOUT, context=_certificates())  # noqa: S310 - _SKIPPED
+        with answers as answer, archive.open("wb") as file:
+            while chunk := answer.read(2**20):
+                file.write(chunk)
+                if file.tell() > ARCHIVE_LIMIT:
+                    return _Attempt(f"the source archive is larger than {ARCHIVE_LIMIT // 2**20} MiB")
+        unpack = unpack_wheel if archive.suffix == ".zip" else _unpack_tar
+        unpack(archive, work / "archive")
+    except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+        return _Attempt(f"the source archive cannot be read: {error}")
+    top = next(iter(sorted((work / "archive").glob("*/"))), None)
+    if top is None:
+        return _Attempt("the source archive is empty")
+    layout_sources(top, made, name, version)
+    return _Attempt()
+
+
+def _certificates() -> ssl.SSLContext:
+    """Return the certificates that pip is configured with, else those of the machine."""
+    return ssl.create_default_context(cafile=os.environ.get("PIP_CERT") or None)
 
 
 def _wanted(name: str) -> bool:

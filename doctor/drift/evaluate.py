@@ -22,10 +22,10 @@ from .containers import (
 from .custom_ops import OPS, CustomOps
 from .frames import Call, Frame, function_value
 from .handlers import Handlers
-from .intrinsics import builtin_call, external_value
+from .intrinsics import builtin_call, external_value, refuses_release
 from .program import Program
 from .signatures import Signature
-from .state import Budget, State, merge, written
+from .state import Budget, Raised, State, merge, written
 from .values import (
     FALSE,
     NONE,
@@ -390,7 +390,7 @@ class Evaluator:
         elif isinstance(target, ast.Attribute):
             path = dotted(target)
             base = self.eval(target.value, state)
-            self.checker.store(self.frame, base, target.attr, value, state)
+            self.checker.store(self.frame, base, target.attr, value, state, target.lineno)
             if path is not None:
                 state.bind(path, value)
                 text = dotted(source) if isinstance(source, (ast.Name, ast.Attribute)) else None
@@ -493,7 +493,7 @@ class Evaluator:
 
     def evaluate_call(self, node: ast.Call, state: State) -> Call:
         """Evaluate the arguments of a call."""
-        call = Call()
+        call = Call(node.lineno)
         for item in node.args:
             if isinstance(item, ast.Starred):
                 value = self.eval(item.value, state)
@@ -532,10 +532,12 @@ class Evaluator:
     def call(self, function: Value, call: Call, node: ast.Call, state: State) -> Value:
         """Return what calling a value gives, after the call was checked."""
         function = self.program.force(function)
+        if refuses_release(function, call, self.program.environment):
+            raise Raised("ImportError")
         if isinstance(function, Choice):
             return self.checker.call_any(self.frame, function, call, node, state)
         if isinstance(function, Partial):
-            joined = Call()
+            joined = Call(call.line)
             joined.positional = [*function.args, *call.positional]
             joined.star, joined.keywords = call.star, function.keywords.updated(call.keywords)
             return self.call(function.target, joined, node, state)

@@ -77,7 +77,8 @@ class Sink(Protocol):
 class Call:
     """The arguments of a call, evaluated."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: int = 0) -> None:
+        self.line = line
         self.positional: list[Value] = []
         self.star = False
         self.keywords = Mapping()

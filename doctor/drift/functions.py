@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from .classes import is_class_method, is_static
 from .evaluate import Evaluator
 from .frames import Call, Frame
-from .program import Record
 from .state import BudgetExceeded, Raised, State
 from .trees import walk
 from .values import (
@@ -66,12 +65,16 @@ class FunctionRunner:
         self.run_block = run_block
         self.running: list[Function] = []
         self.memo: dict[object, Value] = {}
+        self.passed: dict[Function, dict[int, dict[str, Value]]] = {}
+        """The constants that each call of a private method passes, by line."""
 
     # Functions
 
     def call_function(self, function: Function, receiver: Value | None, call: Call, state: State) -> Value:
         """Run a function with known arguments where that can find something; return the union of its results."""
         constructs = function.qualname.endswith("__init__")
+        if _is_private_method(function) and call.line:
+            self._note_constants(function, receiver, call)
         given = [*call.positional, *(value for _, value in call.keywords.entries)]
         matters = any(_follows(item) for item in given)
         if len(self.running) >= CALL_DEPTH or any(item == function for item in self.running):
@@ -106,7 +109,9 @@ class FunctionRunner:
         if record is None:
             return []
         state = State(unknown=unknown)
-        self._bind_parameters(function, receiver, call, state, record)
+        self._bind_parameters(function, receiver, call, state)
+        if call is None and function in self.passed:
+            state.variables |= self._always_passed(function)
         if seed is not None:
             state.variables |= seed.variables
             state.facts |= seed.facts
@@ -123,10 +128,30 @@ class FunctionRunner:
             self.running.pop()
         ends = flow.returned + [(item, NONE) for item in flow.normal]
         if not ends and flow.raised:
+            if call is None and function.owner is not None and function.qualname.endswith(".__init__"):
+                function.owner.refused = any(raised.exception == "ImportError" for _, raised in flow.raised)
             if call is not None and self.handlers.catches(flow.raised[0][1].exception):
                 raise flow.raised[0][1]
             return []
         return ends
+
+    def _note_constants(self, function: Function, receiver: Value | None, call: Call) -> None:
+        """Keep what one call of a private method passes as a constant, on every path to that call."""
+        scratch = State()
+        self._bind_parameters(function, receiver, call, scratch)
+        constants = {name: value for name, value in scratch.variables.items() if isinstance(value, Const)}
+        sites = self.passed.setdefault(function, {})
+        known = sites.get(call.line, constants)
+        sites[call.line] = {name: value for name, value in constants.items() if known.get(name) == value}
+
+    def _always_passed(self, function: Function) -> dict[str, Value]:
+        """Return the constants that every call in the class of a private method passes."""
+        sites = list(self.passed[function].values())
+        assert function.owner is not None
+        called = b"." + function.qualname.rpartition(".")[2].encode() + b"("
+        if self.program.lines(function.module, function.owner.node).count(called) > len(sites):
+            return {}  # a call was not reached
+        return {name: value for name, value in sites[0].items() if all(site.get(name) == value for site in sites)}
 
     def run_alone(self, function: Function, steps: int) -> None:
         """Run a function with any arguments, within some steps; what it returns is of no interest."""
@@ -136,9 +161,7 @@ class FunctionRunner:
         except (BudgetExceeded, Raised, RecursionError):
             self.running = []
 
-    def _bind_parameters(
-        self, function: Function, receiver: Value | None, call: Call | None, state: State, record: Record
-    ) -> None:
+    def _bind_parameters(self, function: Function, receiver: Value | None, call: Call | None, state: State) -> None:
         arguments = function.node.args
         names = [item.arg for item in [*arguments.posonlyargs, *arguments.args]]
         if call is None:
@@ -203,6 +226,11 @@ def _follows(value: Value) -> bool:
     ):
         return True
     return isinstance(value, Sequence) and any(_follows(item) for item in value.items)
+
+
+def _is_private_method(function: Function) -> bool:
+    name = function.qualname.rpartition(".")[2]
+    return function.owner is not None and name.startswith("_") and not name.endswith("__")
 
 
 def _size(function: Function) -> int:

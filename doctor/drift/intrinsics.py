@@ -6,6 +6,7 @@ import ast
 import sys
 from typing import Protocol, cast
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from .classes import lineage
@@ -157,7 +158,8 @@ def builtin_call(context: Context, name: str, call: Call, node: ast.Call, state:
     if name in ("inspect.signature", "inspect.getfullargspec", "inspect.getargspec") and first is not None:
         if isinstance(first, (Function, ClassValue, Bound, Partial, Instance)):
             return Parameters(first, "signature" if last == "signature" else "spec")
-        return Unknown("signature", True)
+        assumed = isinstance(first, External) and context.program.is_assumed(first.name)
+        return Unknown("signature", not assumed)
     if name in ("inspect.isfunction", "inspect.isclass", "inspect.ismethod", "inspect.isroutine"):
         if isinstance(first, (Function, ClassValue, Bound)):
             wanted = {"isfunction": Function, "isclass": ClassValue, "ismethod": Bound}.get(last)
@@ -173,6 +175,8 @@ def builtin_call(context: Context, name: str, call: Call, node: ast.Call, state:
         return call.positional[1]
     if name in ("copy.copy", "copy.deepcopy") and first is not None:
         return first
+    if name == "functools.wraps":
+        return External("functools.wraps(...)")  # which returns the function that it is applied to
     if name.startswith("functools.") and isinstance(first, Function):
         return first
     if name.startswith("torch.") and last in ("disable", "compile", "script", "ignore", "export", "allow_in_graph"):
@@ -185,6 +189,22 @@ def builtin_call(context: Context, name: str, call: Call, node: ast.Call, state:
     if "Lazy" in last and len(texts) == 2 and context.program.environment.find(texts[0]) is not None:
         return Imported(texts[0], texts[1])  # an object that imports a name on first use
     return UNKNOWN
+
+
+def refuses_release(function: Value, call: Call, environment: Environment) -> bool:
+    """Return whether a call of a function `require_version` raises: it names the releases that it wants."""
+    name = ""
+    if isinstance(function, (Function, External)):
+        name = function.qualname if isinstance(function, Function) else function.name
+    text = call.positional[0] if call.positional else UNKNOWN
+    if name.rpartition(".")[2] != "require_version" or not isinstance(text, Const) or not isinstance(text.value, str):
+        return False
+    try:
+        requirement = Requirement(text.value)
+        version = environment.version_of(requirement.name)
+        return version is not None and not requirement.specifier.contains(version, prereleases=True)
+    except (InvalidRequirement, InvalidVersion):
+        return False
 
 
 def _find_spec(program: Program, module: str) -> Value:

@@ -35,6 +35,8 @@ from .values import (
 )  # fmt: skip
 
 UNROLLED = 6
+#: The value of the name in `except E as name`.
+CAUGHT = "caught:"
 #: Steps of one module, which count for nothing that imports it.
 MODULE_STEPS = 60_000
 ACCEPTED_CLASS_DECORATORS = frozenset({"dataclass", "auto_docstring", "add_start_docstrings", "final", "requires",
@@ -62,7 +64,8 @@ class Machine:
         self.checker = Checker(program, sink, self._call_function, self.handlers.fail)
         self.values = Evaluator(program, self.checker, self.handlers, self.budget)
         self.calls = FunctionRunner(self.values, self.run_block)
-        self.functions: dict[str, list[Function]] = {}
+        self.functions: dict[str, dict[tuple[str, int], Function]] = {}
+        """The functions of each module and its classes, by qualified name and line: paths may define one twice."""
         self.nested: list[Function] = []
         self.imports: dict[str, list[OwnImport]] = {}
         program.execute = self.run_module
@@ -101,8 +104,8 @@ class Machine:
             self.calls.running = running
 
     def evaluate_in(self, record: Record, node: ast.expr) -> Value:
-        """Return the value of an expression at the end of a module."""
-        with self.values.within(Frame(record, "evaluate")):
+        """Return the value of an expression at the end of a module; what fails in it is not reported."""
+        with self.values.within(Frame(record, "evaluate")), self.handlers.guarding([frozenset({"Exception"})]):
             try:
                 return self.values.eval(node, State())
             except Raised:
@@ -211,9 +214,12 @@ class Machine:
         return Flow(returned=self._split_value(node.value, state) if node.value is not None else [(state, NONE)])
 
     def _raise(self, node: ast.Raise, state: State) -> Flow:
-        if node.exc is not None:
-            self.values.eval(node.exc, state)
-        name = (dotted(node.exc) or "Exception").rpartition(".")[2] if node.exc is not None else ""
+        if node.exc is None:
+            return Flow(raised=[(state, Raised(""))])
+        value = self.values.eval(node.exc, state)
+        name = (dotted(node.exc) or "Exception").rpartition(".")[2]
+        if isinstance(value, External) and value.name.startswith(CAUGHT):
+            name = value.name.removeprefix(CAUGHT)
         return Flow(raised=[(state, Raised(name))])
 
     def _leave(self, node: ast.Break | ast.Continue, state: State) -> Flow:
@@ -342,8 +348,11 @@ class Machine:
         for item, raised, index in caught:
             handler = node.handlers[index]
             if handler.name:
-                item.bind(handler.name, UNKNOWN)
+                item.bind(handler.name, External(CAUGHT + raised.exception))
             flow = self.run_block(handler.body, [item])
+            if handler.name:
+                for after in flow.normal:
+                    after.variables.pop(handler.name, None)
             if isinstance(raised, Caught) and not flow.normal and not flow.returned and not flow.left and flow.raised:
                 try:
                     self.handlers.fail(raised.frame, raised.node, raised.state, raised.violation)
@@ -441,7 +450,8 @@ class Machine:
             self.values.eval(default, state)
         function = function_value(self.values.frame, node, state)
         if self.values.frame.is_module or self.values.frame.is_class_body:
-            self.functions.setdefault(self.values.frame.record.name, []).append(function)
+            defined = self.functions.setdefault(self.values.frame.record.name, {})
+            defined[(function.qualname, function.line)] = function
         else:
             self.nested.append(function)
         value: Value = function

@@ -77,24 +77,50 @@ class Program:
         self.split: dict[str, list[bytes]] = {}
         self.listed: dict[str, dict[str, list[str]]] = {}
         self.families: dict[str, bool] = {}
+        self.parts: dict[str, bool] = {}
+        self.importers: dict[str, bytes] = {}
+        """The sources of each package that change the import system, joined."""
         self.execute: Callable[[Record], None] = _not_connected
 
     def package(self, module: str) -> Package | None:
         """Return the readable package that holds a module."""
         package = self.environment.package_of(module)
-        return package if package is not None and self.readable(package) else None
+        if package is None or not self.readable(package) or self._is_of_another(package, module):
+            return None
+        return package
+
+    def _is_of_another(self, package: Package, module: str) -> bool:
+        """Return whether a module below a namespace package is of a distribution that is not installed.
+
+        `megatron.core` and `megatron.bridge` come from different distributions.
+        """
+        if package.is_code or "." not in module:
+            return False
+        part = ".".join(module.split(".", 2)[:2])
+        if part not in self.parts:
+            namespace = package.root.is_dir() and not (package.root / "__init__.py").is_file()
+            self.parts[part] = namespace and self.environment.find(part) is None
+        return self.parts[part]
 
     @property
     def is_complete(self) -> bool:
         """Whether this is the whole environment of a job: without torch it is a part of one, and more may be there."""
         return "torch" in self.environment.packages or "torch" in self.environment.releases
 
+    def is_assumed(self, module: str) -> bool:
+        """Return whether a package counts as present although its files are not in this part of an environment."""
+        top = module.partition(".")[0]
+        return top in OFTEN_PRESENT and not self.is_complete and top not in self.environment.packages
+
     def is_absent(self, module: str) -> bool:
         """Return whether a top-level package is surely not installed."""
         top = module.partition(".")[0]
-        if top in self.environment.packages or top in ASSUMED_PRESENT or top in STANDARD_LIBRARY:
+        package = self.environment.packages.get(top)
+        if package is not None and self._is_of_another(package, module):
+            return True
+        if package is not None or top in ASSUMED_PRESENT or top in STANDARD_LIBRARY:
             return False
-        if top in OFTEN_PRESENT and not self.is_complete:
+        if self.is_assumed(top):
             return False
         # A compiled part of an installed package: `flash_attn_2_cuda` of `flash_attn`, absent from a source archive.
         return _COMPILED_PART.search(top) is None or not any(
@@ -125,7 +151,8 @@ class Program:
         record.status = "running"
         path = record.source.path
         if record.source.compiled or path.is_dir():
-            record.open = record.source.compiled
+            top = "." not in record.name and not record.package.is_code
+            record.open = record.source.compiled or top  # other distributions may add to a namespace package
         else:
             parsed = self.environment.parse(path, self.environment.display(record.package, path))
             if parsed is None:
@@ -182,7 +209,7 @@ class Program:
             return UNKNOWN if self._aliased(module) else None
         if name in record.namespace and not (record.lazy and name in self._lazy_imports(record)):
             return self.force(record.namespace[name], hops + 1)
-        if name in record.patched:
+        if name in record.patched or (name.startswith("__") and name.endswith("__")):
             return UNKNOWN
         if record.lazy and (target := self._lazy_imports(record).get(name)) is not None:
             found = self.force(target, hops + 1)
@@ -198,8 +225,6 @@ class Program:
             return UNKNOWN
         if name in self._bound(record):
             return Choice((UNKNOWN,), absent=True)
-        if name.startswith("__") and name.endswith("__"):
-            return UNKNOWN
         return None
 
     def provides(self, module: str, name: str) -> Value | None:
@@ -279,6 +304,16 @@ class Program:
             parent, _, _ = parent.rpartition(".")
         return False
 
+    def members_of_family(self, module: str) -> frozenset[str]:
+        """Return the names of the family that a module is part of: `llama` and its siblings; else none."""
+        parts = module.split(".")
+        for index in range(1, len(parts)):
+            parent = ".".join(parts[:index])
+            source = self.environment.find(parent)
+            if source is not None and self._is_family(parent):
+                return frozenset(item.parent.name for item in source.path.parent.glob("*/__init__.py"))
+        return frozenset()
+
     def in_family(self, module: str) -> bool:
         """Return whether a module is part of one member of a family: `transformers.models.llama.modeling_llama`."""
         parts = module.split(".")
@@ -314,6 +349,8 @@ class Program:
     def _aliased(self, module: str) -> bool:
         """Return whether a package mentions a module that has no file, as packages do that register aliases."""
         parts = module.split(".")
+        if self._registered(parts[0], module):
+            return True
         for index in range(1, len(parts)):
             record = self.record(".".join(parts[:index]))
             if record is None or record.tree is None:
@@ -322,6 +359,16 @@ class Program:
             if not self._spelled(record).isdisjoint((module, rest, f".{rest}")):
                 return True
         return False
+
+    def _registered(self, top: str, module: str) -> bool:
+        """Return whether a file of a package that changes the import system spells the full name of a module."""
+        package = self.package(top)
+        if package is None:
+            return False
+        if top not in self.importers:
+            texts = map(self.environment.peek, self.environment.files(package))
+            self.importers[top] = b"\n".join(text for text in texts if b"meta_path" in text or b"sys.modules" in text)
+        return re.search(rb"[\"']" + re.escape(module.encode()) + rb"[\"']", self.importers[top]) is not None
 
     def _spelled(self, record: Record) -> frozenset[str]:
         """Return the text constants of a module."""
@@ -411,6 +458,36 @@ def _defines(text: bytes, name: bytes) -> bool:
                 return True
             at = text.find(needle, at + 1)
     return False
+
+
+def imported_modules(record: Record, node: ast.Import | ast.ImportFrom) -> set[str]:
+    """Return the modules that an import names, and the names in them, which may be modules too."""
+    if isinstance(node, ast.Import):
+        return {item.name for item in node.names}
+    module = record.absolute(node.module, node.level)
+    return {module} | {f"{module}.{item.name}" for item in node.names}
+
+
+def module_level_nodes(record: Record) -> set[int]:
+    """Return the ids of nodes outside functions."""
+    assert record.tree is not None
+    found: set[int] = set()
+    waiting: list[ast.AST] = [record.tree]
+    while waiting:
+        node = waiting.pop()
+        found.add(id(node))
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            waiting += list(ast.iter_child_nodes(node))
+    return found
+
+
+def module_level_imports(record: Record) -> Iterable[str]:
+    """Yield the modules that a module imports outside of functions."""
+    level = module_level_nodes(record)
+    assert record.tree is not None
+    for node in walk(record.tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) in level:
+            yield from imported_modules(record, node)
 
 
 def _not_connected(record: Record) -> None:

@@ -174,8 +174,12 @@ class ClassInfo:
     attributes: dict[str, Value] = field(default_factory=dict)
     instance: dict[str, list[Value]] | None = None
     """Attributes of instances with the values assigned to them; None until the methods are read."""
+    stored_at: set[int] = field(default_factory=set)
+    """Lines at which an attribute of an instance was assigned on some path."""
     patched: set[str] = field(default_factory=set)
     """Attributes that code outside the class assigns."""
+    refused: bool = False
+    """The constructor always raises, ImportError among others: it needs another release, and no method runs."""
     dynamic: bool = False
     """A decorator or metaclass may add attributes."""
 

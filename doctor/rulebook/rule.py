@@ -111,6 +111,13 @@ class Library:
         return as_tuple(self.body.get("distributions"))
 
     @property
+    def modules(self) -> Mapping[str, str]:
+        """The modules that Python imports of it, each with its distribution."""
+        named = self.body.get("import_name", "")
+        own = {named: self.distributions[0]} if named and "." not in named and self.distributions else {}
+        return {**own, **(self.body.get("modules") or {})}
+
+    @property
     def environment(self) -> tuple[str, ...]:
         """Variables worth reading; a trailing `*` is a prefix."""
         return as_tuple(self.body.get("environment"))

@@ -15,13 +15,12 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import IO
+from typing import NamedTuple
 
 from doctor.errors import DoctorError, reason_of
 
@@ -32,16 +31,19 @@ _PAUSE = 0.0005  # seconds between reads of a busy pipe: fewer, larger reads
 _BUSY = 1 << 14  # bytes; a read with fewer is followed by the pause
 _FORWARDED = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 _FROM_KERNEL = 128  # si_code of a signal that the terminal sent, to the command as well
-_KEPT = 64 << 20  # bytes of the output's start that are kept, and twice at most of its end
+_HEAD = 16 << 20  # bytes of the output's start that are kept
+_TAIL = 48 << 20  # bytes of its end
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of a shell
 
 
 class Spool:
-    """What a command printed: its start, and its end, in files that vanish with us."""
+    """What a command printed: its start and its end, in memory."""
 
     def __init__(self) -> None:
-        self._parts: list[IO[bytes]] = [tempfile.TemporaryFile()]  # noqa: SIM115 - lives as long as the spool
-        self._sizes = [0]
+        self._head: list[bytes] = []
+        self._tail: deque[bytes] = deque()
+        self._room = _HEAD  # bytes that still fit into the start
+        self._held = 0  # bytes in the tail
         self._open: dict[int, bytes] = {}  # unfinished line of each stream
         self.dropped = False
 
@@ -52,40 +54,33 @@ class Spool:
             head, newline, tail = head + newline + tail, b"", b""
         if tail:
             self._open[stream] = tail
-        self._write(head + newline)
+        self._keep(head + newline)
 
-    def _write(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # a full disk costs the explanation, not the command
-            if self._sizes[-1] + len(data) > _KEPT:
-                self._next_part()
-            self._parts[-1].write(data)
-            self._sizes[-1] += len(data)
-
-    def _next_part(self) -> None:
-        if len(self._parts) == 3:  # the middle goes: the start and the last parts stay
-            self._parts.pop(1).close()
-            self._sizes.pop(1)
+    def _keep(self, data: bytes) -> None:
+        if self._room > 0:
+            self._head.append(data)
+            self._room -= len(data)
+            return
+        self._tail.append(data)
+        self._held += len(data)
+        while self._held > _TAIL:  # the middle goes
+            self._held -= len(self._tail.popleft())
             self.dropped = True
-        self._parts.append(tempfile.TemporaryFile())  # noqa: SIM115
-        self._sizes.append(0)
 
     def blocks(self) -> Iterator[bytes]:
         """Yield everything that was kept."""
-        self._write(b"".join(tail + b"\n" for tail in self._open.values()))
+        self._keep(b"".join(tail + b"\n" for tail in self._open.values()))
         self._open.clear()
-        for part in self._parts:
-            part.seek(0)
-            while block := part.read(_PIPE):
-                yield block
+        yield from self._head
+        yield from self._tail
 
 
-@dataclass
-class Outcome:
+class Outcome(NamedTuple):
     """How a command ended: its exit code, or the signal that ended it."""
 
     code: int
     signal: int | None
-    spool: Spool = field(repr=False)
+    spool: Spool
 
     @property
     def failed(self) -> bool:

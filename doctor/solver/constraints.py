@@ -6,14 +6,17 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement
 
 from doctor.errors import DoctorError
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import marker_holds, normalized, requirement
-from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.util.reading import TRUST_HINT, contained, is_trusted, project_top, read_text
+
+if TYPE_CHECKING:
+    from doctor.sources.manifests.base import DeclaredRequirement
 
 MAX_FILES = 200  # that one file includes
 # Compiled when a file of constraints is read, and not at every start.

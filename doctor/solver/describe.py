@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doctor.facts.settings import attention_call
 from doctor.facts.vocabulary import parse_version
@@ -15,7 +15,6 @@ from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, install_order, orphans, owner_of
 from doctor.packages.requirements import admits, normalized
 from doctor.rulebook.evaluate import Assessment
-from doctor.sources.manifests.base import DeclaredRequirement
 from doctor.util.call_text import describe_call
 
 from .constraints import requirement_in
@@ -24,6 +23,9 @@ from .effects import brings
 from .install_plan import install_plan, wheel_target_of
 from .regressions import FeatureRegressions
 from .repair import CandidateFix, FixSearch, is_change
+
+if TYPE_CHECKING:
+    from doctor.sources.manifests.base import DeclaredRequirement
 
 _MOST = 4  # missing keys named
 

@@ -27,3 +27,13 @@ def compiled(pattern: str, memory: int = _MEMORY) -> Any:
 def found_in(pattern: str, text: str) -> bool:
     """Return whether a pattern matches anywhere in a text."""
     return compiled(pattern).search(text.encode("utf-8", "replace")) is not None
+
+
+def named_groups(found: Any) -> dict[str, str]:
+    """Return the named groups of a match as text; those without text are left out."""
+    named = ((_text(name), found.group(index)) for name, index in found.re.groupindex.items())
+    return {name: _text(value) for name, value in named if value}
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")

@@ -1,14 +1,15 @@
-"""Count findings on the newest releases that declare each other: the false alarms of `attn-doctor drift`.
+"""Count findings on the newest releases that declare each other: an error is a false alarm, or a defect of these.
 
-    python scripts/oracles/false_alarms_drift.py [--cache DIR] [--output tests/drift/newest.json]
+    python scripts/oracles/false_alarms_drift.py [--cache DIR] [--output FILE.json] [--jobs N]
 
 For each caller the newest release is taken, and of each callee the newest that the caller's own metadata admits.
-Sources come from pip (`pip download --no-deps`, never installed or built).
+Nothing is installed or built.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import subprocess
 import sys
@@ -25,19 +26,27 @@ from packaging.version import Version  # noqa: E402
 from doctor.drift.analysis import analyze_caller  # noqa: E402
 from doctor.drift.collector import breaks  # noqa: E402
 from doctor.drift.download import fetch_release  # noqa: E402
+from doctor.drift.findings import Finding  # noqa: E402
 from doctor.drift.sources import Environment, is_readable, normalized  # noqa: E402
 from doctor.errors import DoctorError  # noqa: E402
 
-PAIRS = [
-    ("transformer-engine", "flash-attn"), ("transformers", "flash-attn"), ("megatron-core", "flash-attn"),
-    ("peft", "transformers"), ("peft", "accelerate"), ("trl", "transformers"), ("trl", "accelerate"), ("trl", "peft"),
-    ("trl", "deepspeed"), ("accelerate", "deepspeed"), ("accelerate", "transformers"), ("transformers", "accelerate"),
-    ("transformers", "peft"), ("transformers", "deepspeed"), ("megatron-core", "transformers"),
-    ("megatron-core", "transformer-engine"), ("deepspeed", "transformers"), ("deepspeed", "flash-attn"),
-    ("accelerate", "transformer-engine"), ("liger-kernel", "transformers"), ("sentence-transformers", "transformers"),
-    ("trl", "liger-kernel"), ("peft", "transformer-engine"), ("llamafactory", "transformers"), ("llamafactory", "trl"),
-    ("llamafactory", "peft"), ("ring-flash-attn", "flash-attn"), ("yunchang", "flash-attn"),
-]  # fmt: skip
+#: Callers, each with the packages that it calls.
+CALLERS = {
+    "transformer-engine": "flash-attn", "transformers": "flash-attn accelerate peft deepspeed kernels",
+    "megatron-core": "flash-attn transformers transformer-engine",
+    "peft": "transformers accelerate transformer-engine",
+    "trl": "transformers accelerate peft deepspeed liger-kernel",
+    "accelerate": "deepspeed transformers transformer-engine",
+    "deepspeed": "transformers flash-attn", "liger-kernel": "transformers",
+    "sentence-transformers": "transformers peft",
+    "llamafactory": "transformers trl peft accelerate",
+    "ring-flash-attn": "flash-attn", "yunchang": "flash-attn",
+    "xformers": "flash-attn", "axolotl": "transformers trl peft accelerate flash-attn liger-kernel",
+    "ms-swift": "transformers trl peft accelerate", "lmdeploy": "transformers peft",
+    "openrlhf": "transformers deepspeed",
+    "verl": "transformers trl", "unsloth": "transformers trl peft", "vllm": "transformers",
+    "diffusers": "transformers peft accelerate", "optimum": "transformers", "colossalai": "flash-attn",
+}  # fmt: skip
 
 
 @cache
@@ -66,47 +75,57 @@ def admitted(place: Path, callee: str) -> str:
     return next(item for item in versions_of(callee) if all(Version(item) in each for each in specifiers))
 
 
-def run(job: tuple[str, str, str]) -> dict[str, object]:
-    """Analyze one pair."""
-    name, callee, cache_folder = job
+def run(job: tuple[str, str, str]) -> list[dict[str, object]]:
+    """Analyze a caller in an environment with its callees; return a row for each of them."""
+    gc.disable()
+    name, callees, cache_folder = job
     place = Path(cache_folder)
+    version = versions_of(name)[0]
+    rows: list[dict[str, object]] = []
     try:
-        version = versions_of(name)[0]
         caller = fetch_release(name, version, place)
-        release = admitted(caller, callee)
-        other = fetch_release(callee, release, place)
-    except (DoctorError, StopIteration, subprocess.SubprocessError) as error:
-        return {"caller": name, "callee": callee, "error": str(error)}
-    environment = Environment([caller, other])
-    callees = [item for item in environment.packages.values() if item.release.name == callee]
-    found, unknown = [], 0
+    except DoctorError as error:
+        return [{"caller": name, "callee": callees, "error": f"{error.message}: {error.hint}"}]
+    paths = [caller]
+    for callee in callees.split():
+        try:
+            release = admitted(caller, callee)
+            paths.append(fetch_release(callee, release, place))
+        except (DoctorError, StopIteration, subprocess.SubprocessError) as error:
+            rows.append({"caller": name, "callee": callee, "error": str(error)})
+            continue
+        rows.append({"caller": name, "caller_version": version, "callee": callee, "callee_version": release})
+    environment = Environment(paths)
+    targets = [item for item in environment.packages.values() if item.release.name in callees.split()]
+    found: list[Finding] = []
     for package in environment.packages.values():
         if package.location == caller and is_readable(package) and package.release.name == name:
-            result = analyze_caller(environment, package, callees)
-            unknown += sum(pair.unknown_uses for pair in result.pairs)
-            found += [f"{item.code} {item.site} {item.message}" for item in result.findings if breaks(item)]
-    return {
-        "caller": name, "caller_version": version, "callee": callee, "callee_version": release,
-        "findings": found, "unknown_uses": unknown,
-    }  # fmt: skip
+            found += [item for item in analyze_caller(environment, package, targets).findings if breaks(item)]
+    for row in rows:
+        mine = (item for item in found if item.callee.name == row["callee"])
+        row["findings"] = [f"{item.severity.value} {item.code} {item.site} {item.message}" for item in mine]
+    return rows
 
 
 def main() -> int:
     """Print and write the findings; 1 where there are any."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--cache", type=Path, default=Path("/tmp/drift/src"))
-    options.add_argument("--output", type=Path, default=ROOT / "tests" / "drift" / "newest.json")
+    options.add_argument("--output", type=Path, help="also write the rows here, as JSON")
     options.add_argument("--jobs", type=int, default=2)
     chosen = options.parse_args()
     rows = []
-    with get_context("fork").Pool(chosen.jobs) as pool:
-        for row in pool.imap(run, [(*pair, str(chosen.cache)) for pair in PAIRS], chunksize=1):
-            rows.append(row)
-            print(json.dumps(row), flush=True)
-    chosen.output.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-    alarms = sum(len(row.get("findings", ())) for row in rows)  # type: ignore[arg-type]
-    print(f"{sum('findings' in row for row in rows)} pairs, {alarms} findings")
-    return int(alarms > 0)
+    with get_context("fork").Pool(chosen.jobs, maxtasksperchild=1) as pool:
+        for found in pool.imap(run, [(*item, str(chosen.cache)) for item in CALLERS.items()], chunksize=1):
+            rows += found
+            for row in found:
+                print(json.dumps(row), flush=True)
+    if chosen.output is not None:
+        chosen.output.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    findings = [text for row in rows for text in row.get("findings", ())]  # type: ignore[attr-defined]
+    errors = sum(text.startswith("error") for text in findings)
+    print(f"{sum('findings' in row for row in rows)} pairs, {errors} errors, {len(findings) - errors} warnings")
+    return int(errors > 0)
 
 
 if __name__ == "__main__":

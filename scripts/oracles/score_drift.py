@@ -2,13 +2,14 @@
 
     python scripts/oracles/score_drift.py CASES.jsonl [--cache /tmp/drift/src] [--part develop|held-out|all] [--show]
 
-Sources come from pip (`pip download --no-deps`, never installed or built). A release that no registry has must lie in
-the cache already, as `NAME-VERSION/` laid out like site-packages.
+Nothing is installed or built. A release that no registry has must be in the cache already, as `NAME-VERSION/` laid out
+like site-packages.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import sys
@@ -41,6 +42,7 @@ def held_out(row: dict[str, object]) -> bool:
 
 def run(job: tuple[dict[str, object], str]) -> tuple[dict[str, object], str, list[Finding], float]:
     """Analyze one pair."""
+    gc.disable()  # as the workers of the command do; the process ends after a few pairs
     row, cache = job
     started = time.perf_counter()
     try:
@@ -123,7 +125,7 @@ def main() -> int:
     ]  # fmt: skip
     counts: Counter[str] = Counter()
     seconds = []
-    with get_context("fork").Pool(options.jobs) as pool:
+    with get_context("fork").Pool(options.jobs, maxtasksperchild=8) as pool:
         for row, verdict, findings, took in pool.imap(run, [(row, str(options.cache)) for row in rows]):
             seconds.append(took)
             truth = row["verdict"]

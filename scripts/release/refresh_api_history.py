@@ -2,17 +2,18 @@
 
     python scripts/release/refresh_api_history.py [--cache DIR] [--only NAME | --callers]
 
-The sources of each release come from pip (`pip download --no-deps`, never installed or built). Releases that are in the
-cache are not fetched again. Only what changes is written: a symbol has one entry for each release that changes it.
+No release is installed or built. Releases that are in the cache are not fetched again. Only what changes is written: a
+symbol has one entry for each release that changes it.
 
-`--callers` analyzes releases of some callers that are in the cache against some releases of their callee, and writes
-for each broken use the caller's release that fixes it.
+`--callers` analyzes the releases of some callers, those of the registry and those in the cache, against some releases
+of their callee. For each broken use it writes the caller's release that fixes it.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import gzip
 import json
 import re
@@ -58,13 +59,14 @@ CALLEES: dict[str, tuple[str, tuple[str, ...]]] = {
     )),
 }  # fmt: skip
 #: Of these only the first and the last release of each minor version are read.
-BY_MINOR = {"transformers"}
-#: Caller, callee, and releases of the callee between which its interface changes.
+BY_MINOR = {"transformers", "transformer-engine", "deepspeed"}
+#: Caller, its first release of interest, callee, and releases of the callee between which its interface changes.
 CALLERS = (
-    ("transformer-engine", "flash-attn", ("2.4.2", "2.5.8", "2.6.1", "2.6.3", "2.7.4.post1", "2.8.3")),
-    ("ring-flash-attn", "flash-attn", ("2.5.8", "2.6.3", "2.7.4.post1")),
-    ("yunchang", "flash-attn", ("2.5.8", "2.6.3", "2.7.4.post1")),
-    ("xtuner", "transformers", ("4.41.2", "4.43.4", "4.45.2", "4.47.1", "4.48.3")),
+    ("transformer-engine", "1.0", "flash-attn", ("2.5.8", "2.6.1", "2.6.3", "2.7.4.post1")),
+    ("ring-flash-attn", "0.1.0", "flash-attn", ("2.5.8", "2.6.3", "2.7.4.post1")),
+    ("yunchang", "0.3.0", "flash-attn", ("2.5.8", "2.6.3", "2.7.4.post1")),
+    ("deepspeed", "0.16.0", "flash-attn", ("2.7.4.post1",)),
+    ("xtuner", "0.1.18", "transformers", ("4.43.4", "4.48.3")),
 )
 
 
@@ -83,6 +85,7 @@ def releases_of(name: str, first: str) -> list[str]:
 
 def breaks_of(job: tuple[str, str, str, str, str]) -> tuple[str, set[str]]:
     """Return the release of a caller and the keys of its uses that one release of the callee breaks."""
+    gc.disable()
     caller, version, callee, release, cache = job
     places = [fetch_release(caller, version, Path(cache)), fetch_release(callee, release, Path(cache))]
     environment = Environment(places)
@@ -92,12 +95,27 @@ def breaks_of(job: tuple[str, str, str, str, str]) -> tuple[str, set[str]]:
     return version, {use_key(item) for item in found if breaks(item)}
 
 
-def spans_of(caller: str, callee: str, against: tuple[str, ...], cache: Path) -> dict[str, list[list[str | None]]]:
-    """Return for each use the caller's releases that break, as (first broken, release that fixes it)."""
+def caller_releases(caller: str, first: str, cache: Path) -> list[str]:
+    """Return the releases of a caller that can be read, oldest first: of the registry, and in the cache."""
     folders = (item.name.removeprefix(f"{caller}-") for item in cache.glob(f"{caller}-*"))
-    releases = sorted((item for item in folders if re.fullmatch(r"\d[\w.]*", item)), key=Version)
+    known = {Version(item): item for item in folders if re.fullmatch(r"\d[\w.]*", item)}
+    for release in releases_of(caller, first):
+        if Version(release) not in known:
+            try:
+                fetch_release(caller, release, cache)
+                known[Version(release)] = release
+            except DoctorError as error:
+                print(f"{caller} {release}: {error.message}: {error.hint}", file=sys.stderr)
+    return [known[item] for item in sorted(known) if item >= Version(first)]
+
+
+def spans_of(
+    caller: str, first: str, callee: str, against: tuple[str, ...], cache: Path
+) -> dict[str, list[list[str | None]]]:
+    """Return for each use the caller's releases that break, as (first broken, release that fixes it)."""
+    releases = caller_releases(caller, first, cache)
     broken: dict[str, set[str]] = {}
-    with get_context("fork").Pool(1) as pool:
+    with get_context("fork").Pool(1, maxtasksperchild=20) as pool:
         jobs = [(caller, version, callee, release, str(cache)) for version in releases for release in against]
         for version, keys in pool.imap(breaks_of, jobs):
             for key in keys:
@@ -188,10 +206,10 @@ def main() -> int:
             data = json.load(stream)
     failed = 0
     if chosen.callers:
-        for caller, callee, against in CALLERS:
-            spans = spans_of(caller, callee, against, chosen.cache)
+        for caller, first, callee, against in CALLERS:
+            spans = spans_of(caller, first, callee, against, chosen.cache)
             data.setdefault("callers", {}).setdefault(caller, {})[callee] = spans
-            print(f"{caller} with {callee}: {len(spans)} uses are fixed by a later release")
+            print(f"{caller} with {callee}: {len(spans)} uses are fixed by a later release", flush=True)
     for name, (first, wanted) in CALLEES.items():
         if chosen.callers or chosen.only not in (None, name):
             continue

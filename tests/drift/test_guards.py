@@ -496,3 +496,18 @@ def test_a_lazy_package_reaches_what_it_imports_for_type_checkers(pair):
     """
     text = "from flash_attn import gone\ndef f(): pass\n"
     assert [name for _, name, _ in pair(text, more={"peft/__init__.py": lazy}).labels()] == ["gone"]
+
+
+def test_a_function_that_wraps_another_is_not_passed_to_it(pair):
+    text = """
+        import functools
+        import flash_attn
+        from flash_attn import attention
+        def patch(a):
+            def wrapper(*given):
+                return attention(a, a, a)
+            flash_attn.attention = functools.wraps(attention)(wrapper)
+            names = flash_attn.__dict__
+            attention(names)
+    """
+    assert [name for _, name, _ in pair(text).labels()] == ["k", "v"]

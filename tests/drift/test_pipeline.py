@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from doctor.cli.main import run
-from doctor.drift.download import layout_sources, parse_pin, unpack_wheel
+from doctor.drift.download import archive_address, fetch_release, layout_sources, parse_pin, unpack_wheel
 from doctor.drift.findings import PairVerdict, Severity
 from doctor.drift.history import ApiHistory
 from doctor.drift.pipeline import DriftRequest, analyze
@@ -42,7 +44,7 @@ def test_the_cache_answers_while_nothing_changes(pair, tmp_path, monkeypatch):
     [
         lambda root: (root / "peft" / "use.py").write_text("from flash_attn.interface import pair\n"),
         lambda root: (root / "flash_attn" / "interface.py").write_text("def backward(a, b, c, d): return a\n"),
-        lambda root: (root / "flash_attn-2.6.3.dist-info" / "METADATA").write_text("Name: flash-attn\nVersion: 2.5\n"),
+        lambda root: (root / "flash_attn-2.6.3.dist-info").rename(root / "flash_attn-2.5.dist-info"),
     ],
     ids=["caller", "callee", "version"],
 )
@@ -181,6 +183,40 @@ def test_a_wheel_cannot_write_outside_its_folder(tmp_path):
     unpack_wheel(archive, tmp_path / "site")
     assert not (tmp_path / "escaped.py").exists()
     assert sorted(path.name for path in (tmp_path / "site" / "pkg").iterdir()) == ["a.py", "b.py"]
+
+
+def test_a_source_archive_is_fetched_without_running_its_build_backend(tmp_path, monkeypatch):
+    ran = tmp_path / "ran"
+    files = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "own"\nbackend-path = ["."]\n',
+        "own.py": f"open({str(ran)!r}, 'w')",
+        "setup.py": f"open({str(ran)!r}, 'w')",
+        "PKG-INFO": "Metadata-Version: 2.1\nName: sample-callee\nVersion: 1.2\n",
+        "sample_callee/__init__.py": "def used(a): pass\n",
+    }
+    index = tmp_path / "index"
+    index.mkdir()
+    with tarfile.open(index / "sample_callee-1.2.tar.gz", "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"sample_callee-1.2/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    place = fetch_release("sample-callee", "1.2", tmp_path / "sources")
+    assert (place / "sample_callee" / "__init__.py").read_text() == files["sample_callee/__init__.py"]
+    assert not ran.exists()
+    with pytest.raises(DoctorError):
+        fetch_release("sample-callee", "1.3", tmp_path / "sources")
+
+
+def test_the_address_of_a_source_archive_is_the_one_of_the_release():
+    line = "  Skipping link: No sources permitted for a-b: {} (from https://index.example/a-b/)"
+    log = "\n".join(map(line.format, (
+        "https://files.example/a_b-1.10.tar.gz", "https://files.example/a_b-1.1.tar.gz", "ftp://files.example/a_b-2.zip",
+    )))  # fmt: skip
+    assert archive_address(log, "a.b", "1.1") == "https://files.example/a_b-1.1.tar.gz"
+    assert archive_address(log, "a.b", "2") == archive_address(log, "other", "1.1") == ""
 
 
 def _never(*given):

@@ -1,5 +1,6 @@
 """`attn-doctor run`: bytes, exit codes, signals and terminals pass unchanged."""
 
+import contextlib
 import os
 import pty
 import signal
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from doctor.runner import passthrough
 
 RUN = [sys.executable, "-m", "doctor", "run", "--"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path.cwd())}
@@ -83,6 +86,50 @@ def test_a_terminal_stays_a_terminal():
     assert os.read(reader, 4096) == b"True True True\r\nsecond\r\n"
     os.close(reader)
     os.close(writer)
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_command_once():
+    code = (
+        "import signal, sys, time\nseen = []\nsignal.signal(signal.SIGINT, lambda *_: seen.append(1))\n"
+        "print('ready', flush=True)\nwhile not seen: time.sleep(0.05)\n"
+        "time.sleep(1)\nprint('signals', len(seen), flush=True)\nsys.exit(5)"
+    )
+    child, terminal = pty.fork()  # the terminal controls the child's session: Ctrl-C goes to its foreground group
+    if child == 0:
+        os.execve(sys.executable, [*RUN, *python(code)], ENVIRONMENT)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal ends with its last writer
+        while data := os.read(terminal, 4096):
+            if b"ready" not in shown and b"ready" in shown + data:
+                os.write(terminal, b"\x03")
+            shown += data
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    assert b"signals 1" in shown
+
+
+def test_the_start_and_the_end_of_a_long_output_are_kept(monkeypatch):
+    monkeypatch.setattr(passthrough, "_HEAD", 100)
+    monkeypatch.setattr(passthrough, "_TAIL", 100)
+    spool = passthrough.Spool()
+    lines = [f"line {number:04}\n".encode() for number in range(200)]
+    for line in lines:
+        spool.add(1, line)
+    spool.add(2, b"no end")
+    kept = b"".join(spool.blocks())
+    assert spool.dropped and kept.startswith(b"".join(lines[:10])) and kept.endswith(lines[-1] + b"no end\n")
+    assert len(kept) < 300
+
+
+def test_options_and_variables_go_through_the_full_program(tmp_path):
+    line = "ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama'"
+    answer = tmp_path / "answer"
+    command = [*RUN[:-1], "--output", str(answer), "--", *python(f"import sys; sys.exit({line!r})")]
+    done = subprocess.run(command, capture_output=True, env=ENVIRONMENT, timeout=60)
+    assert done.returncode == 1 and b"cause:" not in done.stderr and "transformers 4.48 removed" in answer.read_text()
+    variables = {**ENVIRONMENT, "ATTN_DOCTOR_QUIET": "1"}
+    quiet = subprocess.run([*RUN, *python("raise SystemExit(3)")], capture_output=True, env=variables, timeout=60)
+    assert quiet.returncode == 3 and quiet.stderr == b""
 
 
 def test_a_reader_that_leaves_ends_the_command():

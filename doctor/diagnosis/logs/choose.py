@@ -15,6 +15,7 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library
 from doctor.rulebook.signatures import NONE, LogRule, Signature
 
+from .frames import Stack
 from .kinds import category_of, is_ambiguous
 from .names import history_of
 from .scan import Match
@@ -24,7 +25,9 @@ MOST = 5  # causes of one log that are reported
 _KINDS = (1, 4, -GENERAL)  # weights from 0, -1, -4 and -10 on: own message, vague one, kind of failure, last resort
 _OWN = 5  # score of a rule that was written for logs
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
-_PLACEHOLDER = re.compile(r"\{log\.(\w+)\}")
+#: The package that the line names, else that of the last frame; after `|` the name for one outside the stack.
+OWNER = re.compile(r"\{log\.package(?:\|([\w-]+))?\}")
+_PLACEHOLDER = re.compile(r"\{log\.(\w+)(?:\|[\w-]+)?\}")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Candidate:
     holds: bool | None  # the rule's condition on the known facts
     weight: int
     score: int
+    groups: Mapping[str, str]  # what the expressions name; `package` is a distribution
+    follows: bool = False  # of another rank than the one that failed first
 
     @property
     def kind(self) -> int:
@@ -44,20 +49,34 @@ class Candidate:
         return bisect_right(_KINDS, -self.weight)
 
     @property
-    def order(self) -> tuple[int, int, int, int, str]:
-        """Return the sort key: the kind of evidence, then the first line, then the best fit."""
-        return self.kind, self.match.line, -self.score, -self.match.length, self.rule.rule.id
+    def undecided(self) -> bool:
+        """Whether facts that are missing decide about the rule."""
+        return self.rule.when is not None and self.holds is None
+
+    @property
+    def order(self) -> tuple[int, bool, int, int, int, str]:
+        """Return the sort key: the kind of evidence, the rank that failed first, the first line, then the best fit."""
+        return self.kind, self.follows, self.match.line, -self.score, -self.match.length, self.rule.rule.id
 
 
 def candidates(
-    rules: Iterable[LogRule], matches: Mapping[str, list[Match]], known: FactResolver, libraries: Mapping[str, Library]
+    rules: Iterable[LogRule],
+    matches: Mapping[str, list[Match]],
+    known: FactResolver,
+    stack: Stack,
+    root: str | None = None,
 ) -> list[Candidate]:
-    """Return every rule that the log shows, best first; a rule whose condition fails on known facts is left out."""
+    """Return every rule that the log shows, best first; a rule whose condition fails on known facts is left out.
+
+    `root`: the rank that failed first, where that is known.
+    """
     found: dict[str, Candidate] = {}
     for rule in rules:
         for signature in rule.signatures:
             for match in _fitting(signature, matches):
-                made = _candidate(rule, signature, match, known, libraries)
+                made = _candidate(rule, signature, match, known, stack)
+                if made is not None and root is not None and match.rank not in (None, root):
+                    made = replace(made, follows=True)
                 if made is not None and (rule.rule.id not in found or made.order < found[rule.rule.id].order):
                     found[rule.rule.id] = made
     kept = [item for item in found.values() if not found.keys() & set(item.rule.yields_to)]
@@ -73,22 +92,34 @@ def _fitting(signature: Signature, matches: Mapping[str, list[Match]]) -> Iterat
 
 
 def _candidate(
-    rule: LogRule, signature: Signature, match: Match, known: FactResolver, libraries: Mapping[str, Library]
+    rule: LogRule, signature: Signature, match: Match, known: FactResolver, stack: Stack
 ) -> Candidate | None:
     holds = rule.when.holds(known) if rule.when is not None else None
     if holds is False:
         return None
+    groups = {**dict(match.groups), "line": match.text}
+    if (owned := _owned(rule)) is not None:
+        owner = stack.owner(groups["package"]) if "package" in groups else stack.owner_of_file(match.frame)
+        owner = owner or (owned[1] and groups.get("package", owned[1]).replace("_", "-"))
+        if owner is None:  # a message of code outside the stack
+            return None
+        groups["package"] = owner
     stated = rule.rule.body.get("weight") if rule.explains_only else None
     weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
     if holds and rule.when is not None:
         weight = max(weight, 0)
     score = weight + signature.conditions + (3 if holds else 0)
     if rule.explains_only:
-        return Candidate(rule, signature, match, holds, weight, score + _OWN)
-    mentioned = _mentioned(libraries.get(rule.rule.library), match)
+        return Candidate(rule, signature, match, holds, weight, score + _OWN, groups)
+    mentioned = _mentioned(stack.libraries.get(rule.rule.library), match)
     if not mentioned and not holds and is_ambiguous(match.text):
         return None
-    return Candidate(rule, signature, match, holds, weight, score + mentioned)
+    return Candidate(rule, signature, match, holds, weight, score + mentioned, groups)
+
+
+def _owned(rule: LogRule) -> re.Match[str] | None:
+    """Return the placeholder for the package whose code failed; None for a rule that names its packages."""
+    return next((found for name in rule.packages if (found := OWNER.fullmatch(name))), None)
 
 
 def _mentioned(library: Library | None, match: Match) -> int:
@@ -105,10 +136,13 @@ def split(found: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate],
     benign = [item for item in found if item.rule.benign]
     quiet = {item.match.line for item in benign}
     unrelated = [item for item in found if item.rule.category == NONE and not item.rule.benign]
+    explained = {item.match.line for item in unrelated}
     causes = [
         item
         for item in found
-        if item.rule.category != NONE and (item.match.line not in quiet or item.holds or item.weight >= 1)
+        if item.rule.category != NONE
+        and (item.match.line not in quiet or item.holds or item.weight >= 1)
+        and not (item.match.line in explained and _owned(item.rule))
     ]
     return causes, benign, unrelated
 
@@ -125,31 +159,33 @@ def explanations(found: Sequence[Candidate], known: FactResolver) -> tuple[Expla
 
 
 def _rivals(item: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
-    """Return the other causes that rest on the same line and fit as well."""
+    """Return the other causes that rest on the same line, and fit as well or would with facts that are missing."""
     return [
         other
         for other in others
-        if other is not item and other.match.line == item.match.line and other.score >= item.score
+        if other is not item
+        and other.match.line == item.match.line
+        and (other.score >= item.score or (other.rule.explains_only and other.undecided))
     ]
 
 
 def explanation(item: Candidate, known: FactResolver, rivals: Sequence[Candidate] = ()) -> Explanation:
     """Return what is said of one candidate."""
-    rule, body = item.rule.rule, item.rule.rule.body
-    groups = {**dict(item.match.groups), "line": item.match.text}
+    rule, body, groups = item.rule.rule, item.rule.rule.body, item.groups
     message = str(body.get("message") or body["summary"]) if item.holds or item.rule.explains_only else body["summary"]
     message = interpolate(_filled(str(message), groups) or "", known)
-    packages = item.rule.packages or _packages(item.rule)
+    named = (_filled(name, groups) or "" for name in item.rule.packages)
+    packages = tuple(dict.fromkeys(named)) or _packages(item.rule)
     history = history_of(packages[0], groups["name"]) if "name" in groups else None
     message = history.sentence if history is not None else message
     of_name = () if history is None else (Remedy(require={history.package: history.specifier}),)
     general = item.kind > 1 and history is None
     confidence = Confidence.LOW if general else Confidence.MEDIUM if rivals and not item.holds else Confidence.HIGH
-    decisive = [other for other in (item, *rivals) if other.rule.when is not None and other.holds is None]
+    decisive = [other for other in (item, *rivals) if other.undecided]
     return Explanation(
         cause=item.rule.cause,
         rule=rule.id,
-        category=item.rule.category or category_of(body.get("category"), item.match.text),
+        category=category_of(item.rule.category or body.get("category"), item.match.text),
         packages=packages,
         confidence=confidence,
         signature=item.signature.match,
@@ -184,7 +220,8 @@ def _remedies(remedies: Iterable[Remedy], known: FactResolver, groups: Mapping[s
         if remedy.when and parse_conditions(remedy.when).holds(known) is False:
             continue
         call, note = (_filled(text, groups) for text in (remedy.call, remedy.note))
-        yield replace(remedy, require=dict(_ranges(remedy, known)), call=call, note=note)
+        ranges = {_filled(name, groups) or name: wanted for name, wanted in _ranges(remedy, known)}
+        yield replace(remedy, require=ranges, call=call, note=note)
 
 
 def _filled(text: str | None, groups: Mapping[str, str]) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from doctor.diagnosis.examine import DiagnosisInput
+from doctor.diagnosis.diagnosis_input import DiagnosisInput
 from doctor.model import Facts, Prediction
 from doctor.report.log_model import Explanation, LogLine, LogReport
 from doctor.rulebook.anchors import anchors_of
@@ -19,6 +19,8 @@ from doctor.sources.workload.defaults import complete_workload
 from . import nvte
 from .choose import candidates, explanation, explanations, split
 from .facts import facts_of, patterns
+from .frames import Stack
+from .ranks import ROOT_CAUSE, root_rank
 from .scan import Match, Pattern, Scanner
 from .source import LogSource
 
@@ -40,12 +42,16 @@ class LogExplainer:
         return self.rulebook.watched_distributions
 
     @cached_property
+    def _stack(self) -> Stack:
+        return Stack(self.rulebook.libraries)
+
+    @cached_property
     def _patterns(self) -> tuple[Pattern, ...]:
         """Every pattern, each once."""
         texts = [(item.match, item.anchors) for rule in self.rules for item in rule.signatures]
         texts += [(text, anchors_of(text)) for rule in self.rules for item in rule.signatures for text in item.anywhere]
         own = [Pattern(text, anchors) for text, anchors in dict(texts).items() if anchors]
-        return (*own, *patterns(self._distributions), _ERRORS)
+        return (*own, *patterns(self._distributions), Pattern(ROOT_CAUSE, anchors_of(ROOT_CAUSE)), _ERRORS)
 
     def explain(self, source: LogSource, *, fixes: bool = True) -> LogReport:
         """Return what is known of one log; DoctorError for one that cannot be read."""
@@ -56,7 +62,8 @@ class LogExplainer:
         facts = self._facts(matches)
         assessment = evaluate(self.rulebook, facts) if facts else _nothing_known(self.rulebook)
         known = assessment.known
-        causes, benign, unrelated = split(candidates(self.rules, matches, known, self.rulebook.libraries))
+        root = root_rank(matches.get(ROOT_CAUSE, ()))
+        causes, benign, unrelated = split(candidates(self.rules, matches, known, self._stack, root))
         diagnosis = explanations(causes, known)
         detailed = tuple(_with_reasons(item, matches, assessment.predictions) for item in diagnosis)
         related = {item.rule.rule.id: item.match.line for item in causes}

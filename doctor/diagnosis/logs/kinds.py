@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from doctor.rulebook.signatures import CATEGORIES
+
 #: Words of rules for `check` that name one of the categories of failures.
 _WORDS = {
     "cudnn-shadowed-library": "cudnn-shadowed-library/sublibrary mismatch",
@@ -28,17 +30,18 @@ _SHAPES = tuple(
     for pattern, category in (
         (r"GLIBC(?:XX)?_\d|CXXABI_", "glibc/GLIBCXX"),
         (r"undefined symbol|ABI\b|torchvision::nms", "abi-undefined-symbol"),
-        (r"CUDNN_STATUS_SUBLIBRARY|cuDNN version incompat|libcudnn", "cudnn-shadowed-library/sublibrary mismatch"),
-        (r"(?i)\btriton|ptxas|fp8e4nv|nvcc.*Killed", "triton/ptxas"),
-        (r"no kernel image|(?i:compute capability|ampere|blackwell|hopper)|sm_?\d\d", "no-kernel-image/arch"),
-        (r"(?i)head.?(?:dim|size)|\.shape\[-1\]|headdim", "head-dim-limit"),
+        (r"(?i)no module named|not installed|no package metadata", "missing-module/package"),
         (r"has no attribute", "missing-attribute"),
         (
             r"cannot import name|unexpected keyword|required positional|values? to unpack|positional arguments?"
             r"|incompatible function arguments|unrecognized arguments",
             "api-signature-drift",
         ),
-        (r"(?i)no module named|not installed|cannot open shared object|no package metadata", "missing-module/package"),
+        (r"CUDNN_STATUS_SUBLIBRARY|cuDNN version incompat|libcudnn", "cudnn-shadowed-library/sublibrary mismatch"),
+        (r"(?i)\btriton|ptxas|fp8e4nv|nvcc.*Killed", "triton/ptxas"),
+        (r"no kernel image|(?i:compute capability|ampere|blackwell|hopper)|sm_?\d\d", "no-kernel-image/arch"),
+        (r"cannot open shared object", "missing-module/package"),
+        (r"(?i)head.?(?:dim|size)|\.shape\[-1\]|headdim", "head-dim-limit"),
         (r"(?i)dtype|bf16|bfloat16|fp16|float16|data type", "dtype-limit"),
         (r"(?i)driver|toolchain|CUDA version", "cuda-toolkit/driver mismatch"),
         (r"(?i)\bnan\b", "NaN/wrong numerics"),
@@ -63,6 +66,10 @@ def is_ambiguous(line: str) -> bool:
 
 def category_of(word: str | None, line: str) -> str:
     """Return the category of a rule's own word, else of the shape of the line that shows it."""
+    if word == "api-signature-drift" and "has no attribute" in line:
+        return "missing-attribute"  # a pair of releases shows in names of both kinds
+    if word in CATEGORIES:
+        return word
     if word in _WORDS:
         return _WORDS[word]
     return next((category for shape, category in _SHAPES if shape.search(line)), "backend-unavailable")

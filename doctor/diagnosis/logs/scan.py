@@ -8,11 +8,14 @@ they need leaves the scan. A text that many lines contain for no match is replac
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from doctor.util.linear_regex import compiled
+from doctor.util.linear_regex import compiled, named_groups
+
+from .frames import last_frame
 
 BEFORE = 12_288  # bytes kept before a match, to see its traceback
 AFTER = 4_096
@@ -50,6 +53,32 @@ class Match:
     around: str  # the lines before and after that are of the same rank
     length: int  # of the matched text
     groups: tuple[tuple[str, str], ...] = ()
+    frame: str = ""  # file of the last frame of the traceback before it
+
+
+@lru_cache(maxsize=4)
+def _first_automaton(
+    patterns: tuple[Pattern, ...],
+) -> tuple[dict[bytes, list[int]], dict[bytes, tuple[int, ...]], Any]:
+    """Return for each text the patterns that have it and those to try where it is found, and the automaton of all."""
+    by_anchor: dict[bytes, list[int]] = {}
+    for index, pattern in enumerate(patterns):
+        for anchor in pattern.anchors:
+            by_anchor.setdefault(anchor.encode(), []).append(index)
+    return (by_anchor, *_automaton(by_anchor, ()))
+
+
+def _automaton(
+    by_anchor: Mapping[bytes, Sequence[int]], direct: Sequence[str]
+) -> tuple[dict[bytes, tuple[int, ...]], Any]:
+    """Return the patterns to try at each text, and the automaton: a text comes before its own prefixes."""
+    texts = sorted(by_anchor, reverse=True)
+    tried = {
+        text: tuple(dict.fromkeys(i for end in range(1, len(text) + 1) for i in by_anchor.get(text[:end], ())))
+        for text in texts
+    }
+    union = [re.escape(text).decode("utf-8") for text in texts] + [f"(?:{pattern})" for pattern in direct]
+    return tried, compiled("|".join(union), _MEMORY) if union else None
 
 
 @dataclass
@@ -69,29 +98,18 @@ class Scanner:
         self._wasted = 0
         self._vain: dict[bytes, int] = {}
         self._direct: list[int] = []  # patterns that are searched themselves
-        self._by_anchor: dict[bytes, list[int]] = {}
-        for index, pattern in enumerate(self.patterns):
-            for anchor in pattern.anchors:
-                self._by_anchor.setdefault(anchor.encode(), []).append(index)
-        self._build()
+        self._by_anchor, self._tried, self._union = _first_automaton(tuple(self.patterns))
 
     def _build(self) -> None:
-        """Make the automaton of all texts that are still needed: a text comes before its own prefixes."""
+        """Make the automaton again, of the texts and patterns that are still needed."""
         needed = {
             anchor: open_
             for anchor, indices in self._by_anchor.items()
             if (open_ := [index for index in indices if not self._full(index)])
         }
         self._by_anchor, self._wasted = needed, 0
-        texts = sorted(needed, reverse=True)
-        self._tried = {
-            text: tuple(dict.fromkeys(i for end in range(1, len(text) + 1) for i in needed.get(text[:end], ())))
-            for text in texts
-        }
         self._direct = [index for index in self._direct if not self._full(index)]
-        union = [re.escape(text).decode("utf-8") for text in texts]
-        union += [f"(?:{self.patterns[index].match})" for index in self._direct]
-        self._union = compiled("|".join(union), _MEMORY) if union else None
+        self._tried, self._union = _automaton(needed, [self.patterns[index].match for index in self._direct])
 
     def _full(self, index: int) -> bool:
         return len(self.matches.get(index, ())) >= self.patterns[index].most
@@ -139,7 +157,8 @@ class Scanner:
             if not matched:
                 self._vain[anchor] = self._vain.get(anchor, 0) + 1
                 if self._vain[anchor] > _COMMON:
-                    self._direct = list(dict.fromkeys((*self._direct, *self._by_anchor.pop(anchor))))
+                    self._direct = list(dict.fromkeys((*self._direct, *self._by_anchor[anchor])))
+                    self._by_anchor = {text: found for text, found in self._by_anchor.items() if text != anchor}
                     self._build()
 
     def _try(self, indices: Iterable[int], at: int) -> tuple[int, bool]:
@@ -175,17 +194,10 @@ class Scanner:
         rank, shown = without_prefix(raw)
         before = self._text[max(start - BEFORE, 0) : start].decode("utf-8", "replace")
         after = self._text[end : end + AFTER].decode("utf-8", "replace")
-        around = "\n".join([*_same_rank(before.splitlines()[-60:], rank), shown, *_same_rank(after.splitlines(), rank)])
-        groups = tuple(
-            (_text(name), _text(found.group(index)))
-            for name, index in found.re.groupindex.items()
-            if found.group(index)
-        )
-        return Match(line, shown, rank, around, found.end() - found.start(), groups)
-
-
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+        earlier = "\n".join(_same_rank(before.splitlines()[-60:], rank))
+        around = "\n".join([earlier, shown, *_same_rank(after.splitlines(), rank)])
+        groups = tuple(named_groups(found).items())
+        return Match(line, shown, rank, around, found.end() - found.start(), groups, last_frame(earlier))
 
 
 def _line_start(text: bytes, at: int) -> int:

@@ -181,13 +181,12 @@ def _places(source: Source, libraries: Rulebook) -> Iterator[Fault]:
 
 def _patterns(source: Source, _: Rulebook) -> Iterator[Fault]:
     for index, signature in enumerate(parse_signatures(source.content.get("signatures"))):
-        for pattern in (signature.match, *signature.anywhere, *signature.near, *signature.not_near):
+        for pattern in signature.patterns:
             scanned = pattern == signature.match or pattern in signature.anywhere
             if (problem := regex_fault(pattern, scanned=scanned)) is not None:
                 yield Fault(source.path, source.line("signatures", str(index)), f"signature `{pattern}` {problem}")
-    if any(key in source.content for key in EFFECTS):
-        return
-    if (category := source.content["category"]) not in CATEGORIES:
+    explains_only = not any(key in source.content for key in EFFECTS)
+    if explains_only and (category := source.content["category"]) not in CATEGORIES:
         hint = nearest(category, CATEGORIES) or f"categories are {', '.join(CATEGORIES)}"
         yield Fault(source.path, source.line("category"), f"there is no category `{category}`", hint)
     for index in unshown_signatures(source):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from doctor.facts.vocabulary import fact
 from doctor.model import Fact
@@ -49,7 +50,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         return  # nothing here can be imported
     assigned = version_file(folder)[0] if folder else {}
     packages = list(_packages(target))
-    if not packages and (folder is None or assigned.get("cuda") in (None, "")):
+    if not packages and not (assigned.get("cuda") and _has_libraries(target, folder)):
         return  # nothing that could fail to load, and no CUDA library that could be mixed
     from doctor.sources.binaries import judge  # door: binaries
 
@@ -70,6 +71,12 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     ]
     for key, value, source in judge.judge(place, [judge.Installed(*package) for package in packages], owners):
         yield fact(key, value, source)
+
+
+def _has_libraries(target: Target, torch: Path | None) -> bool:
+    """Return whether torch or NVIDIA's wheels have a folder of libraries."""
+    folders = (*(path / "nvidia" for path in target.site_dirs), *((torch / "lib",) if torch else ()))
+    return any(map(Path.is_dir, folders))
 
 
 def _packages(target: Target) -> Iterator[Package]:

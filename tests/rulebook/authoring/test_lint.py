@@ -46,6 +46,7 @@ tests:
   silent, no mask: {given: {<<: *base, workload.mask: no_mask}, expect: silent}
   silent, neither: {given: {<<: *base, workload.mask: no_mask, workload.cp_comm_type: p2p}, expect: silent}
   silent, Blackwell: {given: {<<: *base, gpu.sm: "10.0"}, expect: silent}
+  matches: {log: "ValueError: Invalid combination of dtype and mask for fused attention", expect: matches}
 """
 LIBRARIES = Rulebook({}, {"transformer_engine": Library("transformer_engine", {
     "name": "transformer_engine", "distributions": ["transformer-engine"], "stages": ["layout", "mask"],

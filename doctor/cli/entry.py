@@ -1,0 +1,45 @@
+"""Where the program starts: `run -- CMD` starts the command at once, everything else goes on to the full program."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the `attn-doctor` program."""
+    command = _plain_command(sys.argv[1:])
+    if command:
+        _run(command)
+    from .main import main as full  # the full program takes longer to import than a short command runs
+
+    full()
+
+
+def _plain_command(arguments: list[str]) -> list[str]:
+    """Return the command of `run -- CMD ...`; empty where options or variables need the full program."""
+    if arguments[:2] != ["run", "--"] or any(name.startswith("ATTN_DOCTOR_") for name in os.environ):
+        return []
+    try:
+        for stream in range(3):
+            os.fstat(stream)
+    except OSError:
+        return []
+    return arguments[2:]
+
+
+def _run(command: list[str]) -> None:
+    """Run a command and end as it ended; return if it cannot be started, which the full program reports."""
+    from doctor.runner.passthrough import CommandNotStarted, end_like, run_command
+
+    try:
+        outcome = run_command(command)
+    except CommandNotStarted:
+        return
+    except KeyboardInterrupt:
+        sys.exit(130)
+    if outcome.failed:
+        from .run import explain_failure
+
+        explain_failure(outcome)
+    sys.exit(end_like(outcome))

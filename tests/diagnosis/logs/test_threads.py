@@ -1,0 +1,118 @@
+"""Logs in the manner of public threads whose cause is known, and logs that show no incompatibility.
+
+`data/logs/threads.jsonl`: one thread on each line, with the categories that fit, and expressions that the answer
+(`says`) and its fixes or packages (`fix`) match. The logs are made up; the error lines have the form of the thread's.
+"""
+
+import json
+import re
+
+import pytest
+
+from doctor.report.explanation import as_json, as_text
+from doctor.report.style import Style
+from tests.helpers.paths import DATA
+
+
+def lines(name):
+    return [json.loads(line) for line in (DATA / "logs" / name).read_text(encoding="utf-8").splitlines()]
+
+
+def answer(explain, log):
+    return json.loads(as_json(explain(log + "\n", fixes=False)))["diagnosis"]
+
+
+def faults(case, found):
+    """Yield what is wrong with an answer."""
+    if not found:
+        yield "no diagnosis"
+        return
+    first = found[0]
+    if first["category"] not in case["categories"]:
+        yield f"{first['rule']}: category {first['category']}"
+    if not re.search(case["says"], " ".join((first["cause"], first["message"], first["why"]))):
+        yield f"{first['rule']}: {first['message']}"
+    if not re.search(case["fix"], json.dumps([first["fixes"], first["packages"], first["no_pin"]])):
+        yield f"{first['rule']}: no fix names {case['fix']}"
+
+
+KNOWN_GAPS = {"trl#3115", "scGPT#4", "LMCache#412", "flex-blockmask"}  # the rule names another package of the pair
+
+
+def test_the_cause_of_public_threads_is_named(explain):
+    cases = lines("threads.jsonl")
+    wrong = {case["thread"]: list(faults(case, answer(explain, case["log"]))) for case in cases}
+    assert {thread: found for thread, found in wrong.items() if found and thread not in KNOWN_GAPS} == {}
+    assert len(cases) > 160
+
+
+def test_what_is_no_incompatibility_gets_no_diagnosis(explain):
+    cases = lines("unrelated.jsonl")
+    assert {case["name"]: found for case in cases if (found := answer(explain, case["log"]))} == {}
+    assert len(cases) >= 50
+
+
+FRAME = '  File "{file}", line 7, in call\n    return inner(x)\n'
+USER = FRAME.format(file="/srv/train.py")
+MODULE = FRAME.format(file="/x/site-packages/torch/nn/modules/module.py")
+
+
+@pytest.mark.parametrize(
+    ("frames", "packages"),
+    [
+        (FRAME.format(file="/x/site-packages/trl/trainer/a.py"), ["trl"]),
+        (FRAME.format(file="/x/site-packages/flash_attn/a.py") + MODULE, ["flash-attn"]),
+        (FRAME.format(file="/srv/Megatron-LM/megatron/core/a.py"), ["megatron-core"]),
+        (FRAME.format(file="C:\\venv\\Lib\\site-packages\\peft\\a.py"), ["peft"]),
+        (FRAME.format(file="/x/site-packages/trl/trainer/a.py") + USER, None),
+        (FRAME.format(file="/x/site-packages/someones_package/a.py"), None),
+        ("", None),
+    ],
+)
+def test_the_last_frame_says_whose_call_fails(explain, frames, packages):
+    found = explain(
+        f"Traceback (most recent call last):\n{frames}TypeError: f() got an unexpected keyword argument 'x'\n"
+    )
+    assert [list(item.packages) for item in found.diagnosis] == ([packages] if packages else [])
+
+
+REPORT = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-01_10:00:{second}
+  host      : node-{rank}
+  rank      : {rank} (local_rank: {rank})
+  exitcode  : 1 (pid: 15)
+"""
+RANKS = """\
+[rank2]: ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama'
+[rank5]: RuntimeError: FlashAttention only supports Ampere GPUs or newer.
+"""
+
+
+@pytest.mark.parametrize(
+    ("reports", "rank"),
+    [
+        ("", "2"),
+        (REPORT.format(rank=5, second="00"), "5"),
+        (REPORT.format(rank=2, second="04") + REPORT.format(rank=5, second="01"), "5"),
+        (REPORT.format(rank=7, second="00"), "2"),
+    ],
+)
+def test_the_rank_that_torchrun_reports_as_first_is_the_root(explain, reports, rank):
+    found = explain(RANKS + reports).diagnosis
+    assert found[0].line.rank == rank and {item.line.rank for item in found} == {"2", "5"}
+
+
+SHARED = (
+    "ImportError: cannot import name '_flash_supports_window_size' from 'transformers.modeling_flash_attention_utils'\n"
+)
+
+
+def test_causes_that_share_a_message_are_shown_with_the_command_that_decides(explain):
+    report = explain(SHARED)
+    assert [item.rule for item in report.diagnosis[:2]] == ["LOGTF007", "LOGTF009"]
+    assert report.diagnosis[0].confidence == "medium"
+    text = as_text(report, Style())
+    assert "attn-doctor explain LOG --set transformers.version=VALUE" in " ".join(text.split())
+    assert "LOGTF009" in text
