@@ -149,8 +149,13 @@ class FactResolver:
             )
             if release is None or key not in release:
                 continue
-            if label and str(version) not in releases and label != release.get("local"):
-                continue  # another build of that release: what it brings is not on record
+            if (
+                label
+                and str(version) not in releases
+                and label != release.get("local")
+                and ("local" in release or not cuda_of_label(label) or key.endswith(".fitting_torch"))
+            ):
+                continue  # another build: what it brings is not on record, unless the row holds for every CUDA
             if key != "torch.cuda" and "torch.cuda" in release:
                 built_for = self._given.value("torch.cuda")
                 if built_for is not None and built_for != release["torch.cuda"]:

@@ -284,6 +284,42 @@ def _wheel_torch_held(built_for: str, torch: str) -> bool:
 
 
 @derived(
+    "sgl-kernel.built_for_cuda_13",
+    BOOLEAN,
+    "the label of sgl-kernel's wheel names CUDA 13; the wheels without a label are for CUDA 12",
+    needs=("sgl-kernel.version",),
+)
+def _kernel_for_cuda_13(version: str) -> bool:
+    return version.partition("+")[2].startswith("cu13")
+
+
+def _label_held(package: str) -> None:
+    """Register whether the label of a wheel (+cu12torch2.6cxx11abiFALSE) names the installed torch and ABI."""
+    version = f"{package}.version"
+
+    @derived(
+        f"{package}.wheel_torch_held", BOOLEAN,
+        f"torch is of the minor release that {package}'s wheel was built for; true for one without a label",
+        needs=(version, "torch.version"),
+    )  # fmt: skip
+    def _torch_held(installed: str, torch: str) -> bool:
+        return bool(_wheel_torch_held(_wheel_torch(installed, None), torch))
+
+    @derived(
+        f"{package}.wheel_abi_held", BOOLEAN,
+        f"torch has the C++ ABI that {package}'s wheel names; true for one without a label",
+        needs=(version,), uses=("torch.cxx11_abi",),
+    )  # fmt: skip
+    def _abi_held(installed: str, abi: bool | str | None) -> bool | None:
+        held = _wheel_abi_held(_wheel_abi(installed, None), abi)
+        return None if held is None else bool(held)
+
+
+for _labelled in ("causal-conv1d", "mamba-ssm"):
+    _label_held(_labelled)
+
+
+@derived(
     "flash-attn.known_absent",
     BOOLEAN,
     "flash-attn is known not to be installed (not merely unknown)",

@@ -1,0 +1,266 @@
+"""Write the rows of `refresh_imports.py` as rules: one for each pair of packages and each kind of failure."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import yaml
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from doctor.rulebook.authoring.format import formatted  # noqa: E402
+
+RULES = ROOT / "rules"
+FOLDER = RULES / "imports"
+MOST_NAMES = 6
+
+
+@dataclass
+class Pair:
+    """What the releases of one package import from another one, where some release of that lacks it."""
+
+    caller: str
+    callee: str
+    hard: bool
+    broken: dict[Version, set[Version]] = field(default_factory=lambda: defaultdict(set))
+    names: dict[str, tuple[set[Version], set[Version]]] = field(default_factory=dict)
+    entries: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Releases of the caller that fail with releases of the callee; both as a range, and one release of each."""
+
+    callers: str
+    callees: str
+    caller: Version
+    callee: Version
+    good_callee: Version | None
+    good_caller: Version | None
+
+
+def write(releases: Mapping[str, Sequence[str]], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write one file per pair; a pair keeps the id it has."""
+    known = {package: [Version(text) for text in texts] for package, texts in releases.items()}
+    FOLDER.mkdir(exist_ok=True)
+    ids = {name_of(path): path.stem for path in FOLDER.glob("IMP*.yaml")}
+    free = numbers_for("IMP", ids.values())
+    written = set()
+    for pair in pairs_of(rows):
+        windows = windows_of(pair, known[pair.caller], known[pair.callee])
+        if windows:
+            name = f"{pair.caller}-{'imports' if pair.hard else 'uses'}-{pair.callee}"
+            number = ids.get(name) or next(free)
+            same_rule(FOLDER / f"{number}.yaml", rule_body(number, name, pair, windows, known), "refresh_imports.py")
+            written.add(number)
+    for path in FOLDER.glob("IMP*.yaml"):
+        if path.stem not in written:
+            path.unlink()
+    print(len(written), "rules")
+
+
+def name_of(path: Path) -> str:
+    """Return the name of the rule in a file."""
+    found = re.search(r"^name: (.+)$", path.read_text(), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def numbers_for(letters: str, taken: Iterable[str]) -> Iterator[str]:
+    """Yield the ids that are free."""
+    used = set(taken)
+    return (text for number in range(1, 1000) if (text := f"{letters}{number:03}") not in used)
+
+
+def same_rule(path: Path, body: Mapping[str, Any], script: str) -> None:
+    """Write a rule, in the style of `attn-doctor rules format`."""
+    text = yaml.safe_dump(dict(body), sort_keys=False, width=110, allow_unicode=True)
+    path.write_text(formatted(f"# Written by scripts/release/{script}\n{text}"))
+
+
+def pairs_of(rows: Sequence[Mapping[str, Any]]) -> list[Pair]:
+    """Group the rows; a release that fails on import is left out of the pair for single entries."""
+    found: dict[tuple[str, str, bool], Pair] = {}
+    for row in rows:
+        key = (row["caller"], row["callee"], not row["entry"])
+        pair = found.setdefault(key, Pair(*key))
+        missing = {Version(text) for text in row["missing"]}
+        if row["entry"]:
+            pair.entries.add(row["entry"])
+        pair.broken[Version(row["version"])] |= missing
+        name = f"{row['module']}.{row['name']}".rstrip(".")
+        callers, callees = pair.names.setdefault(name, (set(), set()))
+        callers.add(Version(row["version"]))
+        callees |= missing
+    for (caller, callee, hard), pair in found.items():
+        whole = found.get((caller, callee, True))
+        if not hard and whole:
+            for version in pair.broken:
+                pair.broken[version] -= whole.broken.get(version, set())
+    return [found[key] for key in sorted(found)]
+
+
+def _spans(wanted: set[Version], all_of: Sequence[Version]) -> list[tuple[int, int]]:
+    """Return the runs of wanted releases, as positions of first and last."""
+    numbers = [number for number, version in enumerate(all_of) if version in wanted]
+    return [
+        (run[0], run[-1])
+        for _, group in groupby(enumerate(numbers), key=lambda one: one[1] - one[0])
+        for run in [[number for _, number in group]]
+    ]
+
+
+def following(version: Version) -> str:
+    """Return the next patch release; post-releases of this one are before it."""
+    release = (*version.release, 0, 0)[: max(3, len(version.release))]
+    return ".".join(map(str, (*release[:-1], release[-1] + 1)))
+
+
+def _range(first: int, last: int, all_of: Sequence[Version], *, open_end: bool) -> str:
+    parts = [f">={all_of[first]}"] if first else []
+    if last < len(all_of) - 1:
+        parts.append(f"<{all_of[last + 1]}")
+    elif not open_end:
+        parts.append(f"<{following(all_of[last])}")  # releases to come are not judged
+    return ",".join(parts) or ">=0"
+
+
+def windows_of(pair: Pair, callers: Sequence[Version], callees: Sequence[Version]) -> list[Window]:
+    """Return the ranges in which the pair fails; caller releases that fail alike are one range."""
+    spans = {version: tuple(_spans(pair.broken.get(version, set()), callees)) for version in callers}
+    found = []
+    for span in sorted({one for several in spans.values() for one in several}):
+        for first, last in _spans({version for version in callers if span in spans[version]}, callers):
+            caller = callers[last]
+            good = [version for version in callees if version not in pair.broken[caller]]
+            callee = callees[span[0]] if span[0] else callees[span[1]]
+            newer = [version for version in callers[last + 1 :] if callee not in pair.broken.get(version, set())]
+            good_callee = (good and min(good, key=lambda one: _distance(one, span, callees))) or None
+            found.append(Window(
+                _range(first, last, callers, open_end=False), _range(*span, callees, open_end=span[0] > 0),
+                caller, callee, good_callee, newer[0] if newer else None,
+            ))  # fmt: skip
+    return [one for one in found if one.callees != ">=0"]
+
+
+def _distance(version: Version, span: tuple[int, int], callees: Sequence[Version]) -> int:
+    number = callees.index(version)
+    return span[0] - number if number < span[0] else number - span[1]
+
+
+def rule_body(
+    number: str, name: str, pair: Pair, windows: Sequence[Window], known: Mapping[str, list[Version]]
+) -> dict[str, Any]:
+    """Return the content of a rule with its tests."""
+    caller, callee = f"{pair.caller}.version", f"{pair.callee}.version"
+    what = "" if pair.hard else f"{', '.join(sorted(pair.entries))} of "
+    verb = "cannot be imported with" if pair.hard else "imports names that are not in"
+    headline = "cannot be imported with" if pair.hard else "imports what is not in"
+    body: dict[str, Any] = {
+        "id": number,
+        "name": name,
+        "severity": "error" if pair.hard else "warning",
+        "category": "api-signature-drift",
+    }
+    if general := hand_written(pair.caller, pair.callee):
+        body["yields_to"] = general
+    body |= {
+        "summary": f"{pair.caller} {headline} this {pair.callee}",
+        "why": _why(pair, known),
+        "references": [
+            f"https://pypi.org/project/{pair.caller}/{windows[-1].caller}/#files",
+            f"https://pypi.org/project/{pair.callee}/{windows[-1].callee}/#files",
+        ],
+        "when": {"any": [{caller: one.callers, callee: one.callees} for one in windows]},
+        "message": f"{what}{pair.caller} {{{caller}}} {verb} {pair.callee} {{{callee}}}",
+        "fix": _fixes(pair, windows, known[pair.callee]),
+    }
+    if not body["fix"]:
+        body["no_pin"] = "No release is on record that has all of these names."
+        del body["fix"]
+    tests: dict[str, Any] = {}
+    for at, one in enumerate(windows, 1):
+        tests[f"fires {at}"] = _test({caller: one.caller, callee: one.callee}, "fires")
+        tests[f"silent {at} without {pair.callee}"] = _test({caller: one.caller, callee: "absent"}, "silent")
+        tests[f"silent {at} without {pair.caller}"] = _test({caller: "absent", callee: one.callee}, "silent")
+        if one.good_callee:
+            given = {caller: one.caller, callee: one.good_callee}
+            tests[f"silent {at} with {pair.callee} {one.good_callee}"] = _test(given, "silent")
+        if one.good_caller:
+            given = {caller: one.good_caller, callee: one.callee}
+            tests[f"silent {at} of {pair.caller} {one.good_caller}"] = _test(given, "silent")
+    body["tests"] = tests
+    return body
+
+
+def _test(given: Mapping[str, Any], expect: str) -> dict[str, Any]:
+    return {"given": {key: str(value) for key, value in given.items()}, "expect": expect}
+
+
+def hand_written(first: str, second: str) -> list[str]:
+    """Return the rules written by hand that look at both packages."""
+    both = [re.compile(rf"^\s.*(?<![\w-]){re.escape(name)}\.version: ", re.MULTILINE) for name in (first, second)]
+    return sorted(name for name, text in _rules_by_hand().items() if all(one.search(text) for one in both))
+
+
+@functools.cache
+def _rules_by_hand() -> dict[str, str]:
+    return {
+        path.stem: text
+        for path in RULES.glob("*/*.yaml")
+        if path.parent.name not in ("imports", "declared")
+        and path.stem != "library"
+        and not path.stem.startswith("LOG")
+        and "severity:" in (text := path.read_text())
+    }  # fmt: skip
+
+
+def _why(pair: Pair, known: Mapping[str, list[Version]]) -> str:
+    newest = sorted(pair.names.items(), key=lambda item: (max(item[1][0]), len(item[1][1])), reverse=True)
+    parts = []
+    for name, (callers, callees) in newest[:MOST_NAMES]:
+        spans = " or ".join(
+            _words(first, last, known[pair.callee]) for first, last in _spans(callees, known[pair.callee])
+        )
+        parts.append(f"`{name}` ({pair.caller} {min(callers)} to {max(callers)}; not in {pair.callee} {spans})")
+    more = len(newest) - MOST_NAMES
+    start = "It imports these names at the top of a module, without a check: "
+    return start + "; ".join(parts) + (f"; and {more} more" if more > 0 else "") + "."
+
+
+def _words(first: int, last: int, all_of: Sequence[Version]) -> str:
+    if not first:
+        return f"before {all_of[last + 1]}" if last < len(all_of) - 1 else "any release"
+    return f"{all_of[first]} to {all_of[last]}" if last < len(all_of) - 1 else f"from {all_of[first]} on"
+
+
+def _fixes(pair: Pair, windows: Sequence[Window], callees: Sequence[Version]) -> list[dict[str, Any]]:
+    """Return the other releases of either package; each for the range that it helps."""
+    found: list[dict[str, Any]] = []
+    for one in windows:
+        good = {version for version in callees if version not in pair.broken[one.caller]}
+        if good:
+            first, last = _spans(good, callees)[-1]
+            found.append({
+                "require": {pair.callee: _range(first, last, callees, open_end=True)},
+                "when": {f"{pair.caller}.version": one.callers},
+            })  # fmt: skip
+        if one.good_caller:
+            found.append({
+                "require": {pair.caller: f">={one.good_caller}"},
+                "when": {f"{pair.callee}.version": one.callees},
+            })  # fmt: skip
+    unique: list[dict[str, Any]] = []
+    for fix in found:
+        if fix not in unique:
+            unique.append(fix)
+    return unique

@@ -1,0 +1,210 @@
+"""Renew `rules/declared/`: which releases of other packages the metadata of a release excludes.
+
+    python scripts/release/refresh_declared.py --cache DIR [--only CALLER …]
+
+The requirements come from the metadata of each release in the package index. pip checks them for what it installs in
+one command; a later command, `--no-deps` or an override leaves them unmet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import refresh_index
+from imports_rules import RULES, following, hand_written, name_of, numbers_for, same_rule
+from surfaces import releases_of
+
+FOLDER = RULES / "declared"
+SINCE = "2023-06"
+_COMMON = (
+    "transformers", "tokenizers", "huggingface-hub", "accelerate", "peft", "trl", "vllm", "sglang", "deepspeed",
+    "diffusers", "kernels", "liger-kernel", "compressed-tensors", "unsloth-zoo", "optimum", "sentence-transformers",
+    "timm", "torchao",
+)  # fmt: skip
+#: Packages of plain Python: their bounds on torch are about its interface. Compiled packages have rules of their own.
+_PLAIN = (
+    "unsloth", "unsloth-zoo", "llamafactory", "axolotl", "openrlhf", "verl", "autoawq", "colossalai", "accelerate",
+    "peft", "sentence-transformers", "optimum", "ms-swift", "flagembedding", "trl", "llmcompressor",
+)  # fmt: skip
+CALLERS = (
+    *_PLAIN, "diffusers", "vllm", "sglang", "xtuner", "lmdeploy", "nemo-toolkit", "megatron-bridge", "gptqmodel",
+    "compressed-tensors", "kernels", "liger-kernel", "qwen-tts", "qwen-asr", "lm-eval", "torchtune", "auto-gptq",
+    "flash-linear-attention", "deepspeed", "f5-tts", "chatterbox-tts", "open-clip-torch", "surya-ocr", "colpali-engine",
+    "vibevoice", "mineru", "vllm-omni", "lightllm", "bitsandbytes", "gliner", "outlines", "marker-pdf",
+)  # fmt: skip
+
+
+def requirements(package: str, cache: Path) -> dict[Version, list[str] | None]:
+    """Return the requirements of each release, None where only its build knows them."""
+    path = cache / f"{package}.requires.json"
+    known: dict[str, list[str] | None] = json.loads(path.read_text()) if path.is_file() else {}
+    try:
+        releases = releases_of(package, SINCE)
+    except OSError as error:
+        print(f"{package}: {error}", file=sys.stderr)
+        return {}
+    page = f"{refresh_index.configured_index().rstrip('/')}/{package}/"
+
+    def one(version: Version) -> tuple[str, list[str] | None]:
+        text = str(version)
+        if text in known:
+            return text, known[text]
+        try:
+            return text, refresh_index.requires_of(package, [releases[version]], page)
+        except OSError as error:
+            print(f"{package} {text}: {error}", file=sys.stderr)
+            return text, None
+
+    with ThreadPoolExecutor(4) as pool:
+        found = dict(pool.map(one, releases))
+    path.write_text(json.dumps(found))
+    return {Version(text): lines for text, lines in found.items()}
+
+
+def bounds(lines: Sequence[str]) -> dict[str, str]:
+    """Return package -> the range required of it on Linux, where it is more than a lower bound."""
+    found: dict[str, SpecifierSet] = defaultdict(SpecifierSet)
+    environment = {"python_version": "3.12", "platform_system": "Linux", "sys_platform": "linux", "extra": "",
+                   "platform_machine": "x86_64"}  # fmt: skip
+    for line in lines:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            found[re.sub(r"[-_.]+", "-", requirement.name).lower()] &= requirement.specifier
+    return {name: _plain(spec) for name, spec in found.items() if spec}
+
+
+def _plain(spec: SpecifierSet) -> str:
+    """Return the range as text; `<=4.57.2` as `<4.57.3`, which admits its post-releases too, `>4.0` as `>=4.0.1`."""
+    bounds_after = {"<=": "<", ">": ">="}
+    parts = {
+        f"{bounds_after[one.operator]}{following(Version(one.version))}" if one.operator in bounds_after else str(one)
+        for one in spec
+    }
+    return ",".join(sorted(parts, key=lambda text: (not text.startswith(">"), text)))
+
+
+def windows_of(per_release: Mapping[Version, dict[str, str] | None], callee: str) -> list[tuple[list[Version], str]]:
+    """Return runs of releases that require the same of a package."""
+    runs = groupby(sorted(per_release), key=lambda version: (per_release[version] or {}).get(callee, ""))
+    return [(list(run), spec) for spec, run in runs]
+
+
+def rule_body(
+    number: str,
+    caller: str,
+    callee: str,
+    windows: Sequence[tuple[list[Version], str]],
+    later: Mapping[Version, Version | None],
+) -> dict[str, Any]:
+    """Return the content of a rule with its tests."""
+    mine, other = f"{caller}.version", f"{callee}.version"
+    cases, fixes, tests = [], [], {}
+    for run, spec in windows:
+        after = later[run[-1]]
+        span = f">={run[0]},<{after or following(run[-1])}"
+        cases.append({mine: span, "not": {other: spec}})
+        fixes.append({"require": {callee: spec}, "when": {mine: span}})
+        bad, good = sample(spec)
+        at = f"{run[-1]} with"
+        tests[f"fires {at} {bad}"] = {"given": {mine: str(run[-1]), other: bad}, "expect": "fires"}
+        tests[f"silent {at} {good}"] = {"given": {mine: str(run[-1]), other: good}, "expect": "silent"}
+        tests[f"silent with {bad} without {caller} ({spec})"] = {
+            "given": {mine: "absent", other: bad},
+            "expect": "silent",
+        }
+    last = windows[-1]
+    tests[f"silent without {callee}"] = {"given": {mine: str(last[0][-1]), other: "absent"}, "expect": "silent"}
+    body: dict[str, Any] = {
+        "id": number, "name": f"{caller}-requires-{callee}", "severity": "warning", "category": "version-window",
+    }  # fmt: skip
+    if general := hand_written(caller, callee):
+        body["yields_to"] = general
+    return body | {
+        "summary": f"{callee} is outside the range that {caller} declares",
+        "why": f"The metadata of {caller} excludes this release of {callee}. pip leaves such a pair behind "
+        "where a later command, `--no-deps` or an override replaces one of the two.",
+        "references": [f"https://pypi.org/project/{caller}/{last[0][-1]}/"],
+        "when": {other: ">=0", "any": cases},
+        "message": f"{caller} {{{mine}}} does not admit {callee} {{{other}}}",
+        "fix": fixes,
+        "tests": tests,
+    }
+
+
+def sample(spec: str) -> tuple[str, str]:
+    """Return a release that a range excludes and one that it admits; the bounds themselves serve."""
+    wanted = SpecifierSet(spec)
+    texts = [one.version.replace(".*", "") for one in wanted]
+    near = [text for one in texts for text in (one, f"{one}.1", following(Version(one)), _before(one))]
+    bad = next(text for text in ["9999", *near, "0.0.1"] if not wanted.contains(text, prereleases=True))
+    good = next(text for text in near if wanted.contains(text))
+    return bad, good
+
+
+def _before(text: str) -> str:
+    release = list(Version(text).release)
+    for at in range(len(release) - 1, -1, -1):
+        if release[at]:
+            release[at] -= 1
+            return ".".join(map(str, release[: at + 1] + [99] * (len(release) - at - 1)))
+    return "0"
+
+
+def capped(spec: str) -> bool:
+    """Say whether a range excludes releases that are newer than some it admits, or single ones."""
+    return bool(re.search(r"<|==|!=|~=", spec))
+
+
+def main() -> None:
+    """Read the options, read the metadata, write the rules."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", default=CALLERS)
+    options = parser.parse_args()
+    options.cache.mkdir(parents=True, exist_ok=True)
+    FOLDER.mkdir(exist_ok=True)
+    ids = {name_of(path): path.stem for path in FOLDER.glob("DCL*.yaml")}
+    free = numbers_for("DCL", ids.values())
+    written = set()
+    for caller in options.only:
+        per_release = {
+            version: None if lines is None else bounds(lines)
+            for version, lines in requirements(caller, options.cache).items()
+        }
+        order = sorted(per_release)
+        later = dict(zip(order, [*order[1:], None], strict=True))
+        for callee in (*_COMMON, *(["torch"] if caller in _PLAIN else [])):
+            windows = [one for one in windows_of(per_release, callee) if one[1] and capped(one[1])]
+            if not windows or caller == callee:
+                continue
+            number = ids.get(f"{caller}-requires-{callee}") or next(free)
+            same_rule(
+                FOLDER / f"{number}.yaml", rule_body(number, caller, callee, windows, later), "refresh_declared.py"
+            )
+            written.add(number)
+    if options.only == CALLERS:
+        for path in FOLDER.glob("DCL*.yaml"):
+            if path.stem not in written:
+                path.unlink()
+    print(len(written), "rules")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,311 @@
+"""Read what modules of a release define and import at their top, from the archive that the package index serves.
+
+Nothing is installed or run. A large wheel is read by ranges: only its Python files are transferred.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import json
+import re
+import sys
+import tarfile
+import typing
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urljoin
+
+from packaging.version import Version
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import refresh_index
+
+_BLOCK = 1 << 20
+_WHOLE = 40 << 20  # archives up to this size are fetched in one request
+_GATE = re.compile(r"_?is_(\w+?)_(?:available|installed|found)$")
+#: Packages that are taken to be there where a gate names them, besides the one imported.
+_USUAL = {"torch", "transformers", "accelerate", "peft", "datasets", "numpy", "huggingface_hub"}
+_DYNAMIC = re.compile(r"__getattr__|_LazyModule|sys\.modules\[__name__\]|globals\(\)|lazy_import|attach\(")
+Parsed = tuple[list[str], list[str], bool, list[list[str]]]
+
+
+@dataclass
+class Surface:
+    """One release: its modules with their names, and what they import at their top without a guard."""
+
+    defines: dict[str, list[str]] = field(default_factory=dict)
+    stars: dict[str, list[str]] = field(default_factory=dict)
+    dynamic: list[str] = field(default_factory=list)
+    #: importing module -> (imported module, name or "", gate)
+    imports: dict[str, list[list[str]]] = field(default_factory=dict)
+    packages: list[str] = field(default_factory=list)  # modules that are an __init__.py
+
+
+class RangeFile(io.RawIOBase):
+    """A file behind an address, read in blocks."""
+
+    def __init__(self, url: str, size: int) -> None:
+        super().__init__()
+        self._url, self._size, self._at = url, size, 0
+        self._blocks: dict[int, bytes] = {}
+
+    def seekable(self) -> bool:
+        """Say that positions can be set."""
+        return True
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Set the position."""
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        end = self._size if size < 0 else min(self._size, self._at + size)
+        parts = []
+        while self._at < end:
+            number, inside = divmod(self._at, _BLOCK)
+            part = self._block(number)[inside : inside + end - self._at]
+            parts.append(part)
+            self._at += len(part)
+        return b"".join(parts)
+
+    def _block(self, number: int) -> bytes:
+        if number not in self._blocks:
+            last = min(self._size, (number + 1) * _BLOCK) - 1
+            headers = {"Range": f"bytes={number * _BLOCK}-{last}", "User-Agent": "attn-doctor refresh"}
+            with urllib.request.urlopen(urllib.request.Request(self._url, headers=headers), timeout=120) as answer:
+                self._blocks[number] = answer.read()
+        return self._blocks[number]
+
+
+def releases_of(package: str, since: str) -> dict[Version, dict]:
+    """Return the final releases that were uploaded from a date on, each with its best file."""
+    page = f"{refresh_index.configured_index().rstrip('/')}/{package}/"
+    found: dict[Version, list[dict]] = {}
+    for item in refresh_index.files_of(page):
+        tags = refresh_index.file_tags(item["filename"])
+        if tags is None or tags[0].is_prerelease or tags[0].is_devrelease or item.get("upload-time", "9") < since:
+            continue
+        if item["filename"].endswith((".whl", ".tar.gz")) and not item.get("yanked"):
+            found.setdefault(tags[0], []).append({**item, "url": urljoin(page, item["url"])})
+    return {version: min(files, key=_preference) for version, files in sorted(found.items())}
+
+
+def _preference(item: dict) -> tuple[int, str]:
+    name = item["filename"]
+    if name.endswith("none-any.whl"):
+        return 0, name
+    if name.endswith(".tar.gz") and item.get("size", 0) < _WHOLE:
+        return 1, name
+    return (2 if "manylinux" in name and "x86_64" in name else 3 if name.endswith(".whl") else 4), name
+
+
+def python_files(item: dict, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+    """Yield path and content of an archive's Python files; the first folder of a source archive is left out."""
+    if item["filename"].endswith(".tar.gz"):
+        with tarfile.open(fileobj=io.BytesIO(refresh_index.fetch(item["url"]))) as archive:
+            for member in archive:
+                path = member.name.partition("/")[2].removeprefix("src/").removeprefix("python/")
+                stream = (
+                    archive.extractfile(member) if member.isfile() and path.endswith(".py") and wanted(path) else None
+                )
+                if stream:
+                    yield path, stream.read()
+        return
+    whole = item.get("size") and item["size"] < _WHOLE
+    file = io.BytesIO(refresh_index.fetch(item["url"])) if whole else RangeFile(item["url"], item["size"])
+    with zipfile.ZipFile(file) as archive:
+        for entry in sorted(archive.infolist(), key=lambda one: one.header_offset):
+            if entry.filename.endswith(".py") and wanted(entry.filename):
+                yield entry.filename, archive.read(entry)
+
+
+_parsed: dict[bytes, Parsed] = {}
+
+
+def surface_of(item: dict, roots: tuple[str, ...], wanted: Callable[[str], bool] | None = None) -> Surface:
+    """Read one release; of it only modules below the roots (`trl`, `megatron.core`)."""
+    folders = tuple(root.replace(".", "/") for root in roots)
+    surface = Surface()
+
+    def keep(path: str) -> bool:
+        if re.search(r"(?:^|/)tests?/", path):
+            return False
+        below = any(path.startswith(f"{folder}/") or path == f"{folder}.py" for folder in folders)
+        return below and (wanted is None or wanted(path))
+
+    for path, content in python_files(item, keep):
+        name = path.removesuffix(".py").replace("/", ".")
+        if name.endswith(".__init__"):
+            name = name.removesuffix(".__init__")
+            surface.packages.append(name)
+        parsed = _parse(content)
+        if parsed is None:
+            surface.dynamic.append(name)
+            continue
+        names, stars, dynamic, imports = parsed
+        surface.defines[name] = names
+        package = name if name in surface.packages else name.rpartition(".")[0]
+        if stars:
+            surface.stars[name] = [_absolute(star, package) for star in stars]
+        if dynamic:
+            surface.dynamic.append(name)
+        surface.imports[name] = [[_absolute(module, package), what, gate] for module, what, gate in imports]
+    return surface
+
+
+def _absolute(module: str, package: str) -> str:
+    dots = len(module) - len(module.lstrip("."))
+    if not dots:
+        return module
+    base = package.split(".")[: len(package.split(".")) - dots + 1]
+    rest = module.lstrip(".")
+    return ".".join([*base, rest] if rest else base)
+
+
+def _parse(content: bytes) -> Parsed | None:
+    key = hashlib.sha1(content).digest()
+    if key not in _parsed:
+        try:
+            tree = ast.parse(content)
+        except (SyntaxError, ValueError):
+            return None
+        names, stars, imports = set[str](), list[str](), list[list[str]]()
+        _defined(tree.body, names, stars)
+        _imported(tree.body, "", imports)
+        dynamic = bool(_DYNAMIC.search(content.decode("utf-8", "replace")))
+        _parsed[key] = (sorted(names), stars, dynamic, imports)
+    return _parsed[key]
+
+
+def _defined(body: list[ast.stmt], names: set[str], stars: list[str]) -> None:
+    for item in body:
+        match item:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Assign(targets=targets):
+                names.update(node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.AugAssign(target=ast.Name(id=name)):
+                names.add(name)
+            case ast.Import(names=aliases):
+                names.update(alias.asname or alias.name.partition(".")[0] for alias in aliases)
+            case ast.ImportFrom(module=module, names=aliases, level=level):
+                if aliases[0].name == "*":
+                    stars.append("." * level + (module or ""))
+                names.update(alias.asname or alias.name for alias in aliases)
+            case ast.If(body=first, orelse=other):
+                _defined([*first, *other], names, stars)
+            case ast.Try(body=first, orelse=other, handlers=handlers, finalbody=last):
+                _defined([*first, *other, *last, *(x for h in handlers for x in h.body)], names, stars)
+            case ast.With(body=first) | ast.For(body=first) | ast.While(body=first):
+                _defined(first, names, stars)
+            case _:
+                pass
+
+
+def _imported(body: list[ast.stmt], gate: str, found: list[list[str]]) -> None:
+    for item in body:
+        match item:
+            case ast.Import(names=aliases):
+                found.extend([alias.name, "", gate] for alias in aliases)
+            case ast.ImportFrom(module=module, names=aliases, level=level):
+                found.extend(["." * level + (module or ""), alias.name, gate] for alias in aliases)
+            case ast.If(test=test, body=first, orelse=other):
+                words = _gates(test)
+                if words == ["TYPE_CHECKING"]:
+                    _imported(other, gate, found)
+                elif words:
+                    _imported(first, ",".join(filter(None, [gate, *words])), found)
+            case ast.ClassDef(body=first) | ast.With(body=first):
+                _imported(first, gate, found)
+            case _:
+                pass  # a function, or a try block that handles the failure
+
+
+def _gates(test: ast.expr) -> list[str]:
+    """Return the packages that a guard checks for; nothing where it checks anything else."""
+    match test:
+        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
+            return ["TYPE_CHECKING"]
+        case (
+            ast.Call(func=ast.Name(id=name), args=[], keywords=[])
+            | ast.Call(func=ast.Attribute(attr=name), args=[], keywords=[])
+        ):
+            found = _GATE.match(name)
+            return [found[1]] if found else []
+        case ast.BoolOp(op=ast.And(), values=values):
+            parts = [_gates(value) for value in values]
+            return [word for part in parts for word in part] if all(parts) else []
+        case _:
+            return []
+
+
+def usable(gate: str, callee: str) -> bool:
+    """Say whether the guards of an import hold wherever the imported package is installed."""
+    own = callee.replace("-", "_").partition(".")[0]
+    return all(word in _USUAL or word == own for word in filter(None, gate.split(",")))
+
+
+def stored(surface: Surface) -> bytes:
+    """Return the surface as JSON."""
+    return json.dumps(vars(surface), separators=(",", ":")).encode()
+
+
+class Names:
+    """Answer whether a module of a release has a name."""
+
+    def __init__(self, surface: Surface) -> None:
+        self._surface = surface
+        self._dynamic = set(surface.dynamic)
+        self._anywhere = {name for names in surface.defines.values() for name in names}
+
+    def has(self, module: str, name: str) -> bool:
+        """Say whether `from module import name` (or `import module`) finds what it names."""
+        known = self._surface.defines
+        if module not in known and module not in self._dynamic:
+            return any(other.startswith(f"{module}.") for other in known) and (
+                not name or f"{module}.{name}" in known or any(o.startswith(f"{module}.{name}.") for o in known)
+            )
+        return not name or name == "*" or f"{module}.{name}" in known or self._bound(module, name, set())
+
+    def _bound(self, module: str, name: str, seen: set[str]) -> bool:
+        if module in seen:
+            return False
+        seen.add(module)
+        if module in self._dynamic:
+            return name in self._anywhere
+        if name in self._surface.defines.get(module, ()):
+            return True
+        stars = self._surface.stars.get(module, [])
+        outside = any(star not in self._surface.defines and star not in self._dynamic for star in stars)
+        return outside or any(self._bound(star, name, seen) for star in stars)
+
+
+class RecordedNames:
+    """Answer the same for transformers from `rules/index/name_history.json.gz`, whose releases are one per minor."""
+
+    def __init__(self, minor: Version, history: dict) -> None:
+        minors = [Version(".".join(map(str, Version(text).release[:2]))) for text in history["releases"]]
+        self._first, self._last = minors.index(minor), len(minors) - 1 - minors[::-1].index(minor)
+        self._names: dict[str, list[int]] = history["names"]
+
+    def has(self, module: str, name: str) -> bool:
+        """Say whether a name of transformers is in this minor release; one without a record is in all."""
+        del module
+        if hasattr(typing, name):
+            return True  # the record has no names that a module imports from elsewhere
+        first, last = self._names.get(name, (0, self._last))
+        return first <= self._last and last >= self._first
