@@ -127,12 +127,16 @@ def _torch_fits(sources: Path) -> None:
 
 
 def inputs(fmha: types.ModuleType, workload: dict) -> object:
-    """Return the release's `Inputs` of a workload: grouped heads as five dimensions, with keys expanded."""
+    """Return the release's `Inputs` of a workload: grouped heads as five dimensions, with keys expanded.
+
+    No release has a backward pass for five dimensions, so a training job repeats its keys and values.
+    """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     dtype = getattr(torch, DTYPES[workload["dtype"]])
-    batch, heads, kv_heads = workload["batch_size"], workload["num_heads"], workload["num_kv_heads"]
+    batch, heads = workload["batch_size"], workload["num_heads"]
+    kv_heads = heads if workload["training"] else workload["num_kv_heads"]
     queries, keys = workload["seq_len_q"], workload["seq_len_kv"]
     varlen = workload["mask"].startswith("padding")
     rows = 1 if varlen else batch
@@ -154,7 +158,10 @@ def inputs(fmha: types.ModuleType, workload: dict) -> object:
         if workload["mask"] == "arbitrary" or workload["bias"] != "no_bias":
             groups = (heads,) if kv_heads == heads else (kv_heads, heads // kv_heads)
             wide = (keys + 7) // 8 * 8  # aligned, as the documentation demands
-            bias = torch.empty(rows, *groups, queries, wide, dtype=dtype, device="cuda").narrow(-1, 0, keys)
+            # its exact type counts, which a fake tensor does not have
+            bias = (rows, *groups, queries, wide)
+    if bias is not None:
+        bias = torch.empty(bias, dtype=dtype, device="meta").narrow(-1, 0, keys)
     if bias is None:
         bias = mask_of(fmha.attn_bias, workload, [queries] * batch, [keys] * batch)
     given = {"query": query, "key": key, "value": value, "attn_bias": bias, "p": workload["dropout"]}
@@ -212,8 +219,10 @@ def ask(dispatch: types.ModuleType, workload: dict) -> dict:
     if needs_gradient:
         packed = getattr(found, "VARLEN_LSE_PACKED", None)
         more = (packed,) if len(inspect.signature(dispatch._dispatch_bw).parameters) > 1 else ()
-        with contextlib.suppress(NotImplementedError):
+        try:
             answer["backward"] = name_of(dispatch._dispatch_bw(given, *more))
+        except NotImplementedError as problem:
+            answer["backward_reasons"] = [line.strip() for line in str(problem).splitlines()[5:]]
     return answer
 
 
@@ -249,10 +258,10 @@ def random_cases(release: str, cuda: str, count: int, seed: int) -> list[dict]:
     """Return random cases of a release."""
     draw = random.Random(f"{release} {seed}")
     cases = []
-    for number in range(count):
-        facts = {"xformers.version": release, "gpu.sm": draw.choice(CAPABILITIES), "torch.cuda": cuda,
-                 "flash-attn-3.version": "absent"}  # fmt: skip
-        cases.append({"id": f"xformers-{release}-{number:04d}", "facts": facts, "workload": random_workload(draw)})
+    for index in range(count):
+        absent = {f"flash-attn{number}.version": "absent" for number in ("", "-3", "-4")}
+        facts = {"xformers.version": release, "gpu.sm": draw.choice(CAPABILITIES), "torch.cuda": cuda, **absent}
+        cases.append({"id": f"xformers-{release}-{index:04d}", "facts": facts, "workload": random_workload(draw)})
     return cases
 
 

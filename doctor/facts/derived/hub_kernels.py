@@ -20,7 +20,9 @@ for _key, _meaning in (
     declare(Term(_key, TEXT, _meaning, derived=True))
 
 #: `owner/name`, `@revision`, `:function`; a wrapper such as `paged|` may precede it
-_ADDRESS = re.compile(r"(?:\w+\|)?(?P<repository>[^/:|@]+/[^/:|@]+)(?:@(?P<revision>[^:|@]+))?(?::(?P<function>[^/:]+))?")
+_ADDRESS = re.compile(
+    r"(?:\w+\|)?(?P<repository>[^/:|@]+/[^/:|@]+)(?:@(?P<revision>[^:|@]+))?(?::(?P<function>[^/:]+))?"
+)
 
 
 def _part(written: str, name: str) -> str:
