@@ -306,8 +306,6 @@ def main() -> int:
         cases = [case for case in cases if case["facts"]["xformers.version"] == release]
     else:
         cases = random_cases(release, cuda, options.count, options.seed)
-    import torch  # before the forks, which share it
-    import torch._subclasses.fake_tensor
 
     groups: dict[tuple, list[dict]] = {}
     for case in cases:
