@@ -39,6 +39,7 @@ DOORS = {
     "rulebook": ("doctor.rulebook",),
     "installer": ("doctor.apply",),
     "binaries": ("doctor.sources.binaries",),
+    "probes": ("doctor.sources.probes", "doctor.diagnosis"),
 }
 #: Libraries outside the package: optional, of one platform only, or slow to import.
 OPTIONAL = {"tomlkit", "jinja2", "rich", "pynvml", "fcntl", "re", "sre_parse", "importlib", "tomllib", "tomli"}

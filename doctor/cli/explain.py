@@ -9,7 +9,8 @@ from typing import Annotated
 import click
 import typer
 
-from doctor.diagnosis.examine import DiagnosisInput, InputCache, examine, with_job
+from doctor.diagnosis.diagnosis_input import DiagnosisInput
+from doctor.diagnosis.examine import InputCache, examine, with_job
 from doctor.diagnosis.logs.explain import LogExplainer
 from doctor.diagnosis.logs.source import LogSource, open_log
 from doctor.errors import DoctorError

@@ -14,7 +14,7 @@ from doctor.drift.pipeline import DriftRequest, analyze
 from doctor.model import ABSENT, ApiUse, Facts
 from doctor.rulebook.rule import Rule
 
-from .examine import DiagnosisInput
+from .diagnosis_input import DiagnosisInput
 from .request import Request
 
 MOST_PROCESSES = 4

@@ -9,7 +9,7 @@ from doctor.drift.stack import may_have_pairs
 from doctor.model import ABSENT, ApiUse, Finding, Fix, Infeasible
 from doctor.rulebook.rulebook import Rulebook
 
-from .examine import DiagnosisInput
+from .diagnosis_input import DiagnosisInput
 from .request import Request
 
 _VERSION = ".version"

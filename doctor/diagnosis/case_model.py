@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from doctor.model import Case
 
-from .examine import DiagnosisInput
+from .diagnosis_input import DiagnosisInput
 from .judge import RuleVerdict
 from .request import Request
 

@@ -16,7 +16,8 @@ from doctor.rulebook.shared import SharedEvaluations, same
 
 from .api_rules import ApiRules, api_rules
 from .baseline import read_baseline
-from .examine import DiagnosisInput, InputCache, environment_of, names_no_job, takes_project_gpus, with_job
+from .diagnosis_input import DiagnosisInput
+from .examine import InputCache, environment_of, names_no_job, takes_project_gpus, with_job
 from .input_files import input_files
 from .joint_fixes import fixes_for
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,50 +11,17 @@ from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.gpus import gpu_facts, with_capability
 from doctor.rulebook.rulebook import Rulebook
-from doctor.sources.probes.collect import collect
-from doctor.sources.probes.distributions import installed_requirements
-from doctor.sources.probes.interpreter import InterpreterQuery
-from doctor.sources.probes.locate import find_target, query_interpreter
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload, lay_over
 from doctor.sources.workload.files import parse_settings, read_workload
 from doctor.sources.workload.huggingface import read_model_config
-from doctor.util.redact import tilde
 
+from .diagnosis_input import DiagnosisInput
 from .request import Request, Requirements
 from .watch import watch_of
 
 if TYPE_CHECKING:
-    from doctor.sources.manifests.resolve import Declaration
-
-
-@dataclass(frozen=True)
-class DiagnosisInput:
-    """What is known before any rule is evaluated, and the interpreter in which a kernel can be run."""
-
-    facts: Facts
-    python: str | None = None
-    why_not: str = ""  # nothing can be run
-    requirements: Requirements | None = None  # Requires-Dist of what is installed
-    declaration: Declaration | None = None  # where files declare the environment
-    target: str = ""  # what was examined, for the report
-    variables: Mapping[str, str | None] = field(default_factory=dict)  # of kernels, over our own; None removes one
-    site_dirs: tuple[Path, ...] = ()  # folders of installed packages whose sources can be read
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the reader of the report should know of the declared files."""
-        return () if self.declaration is None else self.declaration.notes
-
-    @property
-    def job_facts(self) -> Facts:
-        """The facts that may describe the job; what commands in declared files state gives way to a stated job."""
-        return self.facts if self.declaration is None else Facts()
-
-    @property
-    def unread(self) -> tuple[str, ...]:
-        """Declared files that could not be read: file, line and reason of each."""
-        return () if self.declaration is None else tuple(fault.message for fault in self.declaration.faults)
+    from doctor.sources.probes.interpreter import InterpreterQuery
 
 
 class InputCache:
@@ -84,13 +51,6 @@ class InputCache:
         if found is None:
             found = self._read[kind, name] = read()
         return found
-
-
-def query_ahead(request: Request) -> InterpreterQuery | None:
-    """The interpreter under examination, if it is another than ours: queried while the rules are read."""
-    if request.facts or request.declared or request.site_packages is not None:
-        return None
-    return query_interpreter(request.python)
 
 
 def examine(request: Request, rulebook: Rulebook, query: InterpreterQuery | None = None) -> DiagnosisInput:
@@ -168,20 +128,9 @@ def environment_of(request: Request, rulebook: Rulebook, query: InterpreterQuery
             f"declared in {', '.join(request.declared)}",
         )  # fmt: skip
 
-    target = find_target(request.python, request.site_packages, query)
-    facts = collect(target, watch_of(rulebook))
+    from .target import examine_target  # door: probes
 
-    def requirements() -> Mapping[str, Sequence[str]]:
-        return installed_requirements(target)
-
-    return DiagnosisInput(
-        facts,
-        target.python,
-        "" if target.python else "a bare tree has no interpreter to run in",
-        requirements,
-        target=tilde(target.describe()),
-        site_dirs=target.site_dirs,
-    )
+    return examine_target(request, rulebook, query)
 
 
 def _merged_facts(files: Sequence[str]) -> Facts:

@@ -16,12 +16,13 @@ from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import SharedEvaluations
 from doctor.rulebook.usual import weigh
-from doctor.solver.constraints import Limits
 
-from .examine import DiagnosisInput
+from .diagnosis_input import DiagnosisInput
 from .request import Request
 
 if TYPE_CHECKING:
+    from doctor.solver.constraints import Limits
+
     from .version_ranges import RangeChoices
 
 LOGGER = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ def limits_of_request(request: Request, assessment: Assessment, examined: Diagno
     declared = examined.declaration.requested if examined.declaration is not None else {}
     if not (request.hold or request.allow or request.constraints or declared):
         return None
-    from doctor.solver.constraints import Limits, limits_of, unknown_names
+    from doctor.solver.constraints import Limits, limits_of, unknown_names  # door: solver
 
     if not (request.hold or request.allow or request.constraints):
         return Limits(declared=declared)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from doctor.diagnosis.judge import Clock
-from doctor.diagnosis.single import diagnose_one, prewarm_kernels
+from doctor.diagnosis.single import diagnose_one
 from doctor.model import Report
 from doctor.rulebook.rulebook import load_rulebook
 
-from .examine import DiagnosisInput
+from .diagnosis_input import DiagnosisInput
 from .request import Request
 
 
@@ -27,7 +27,11 @@ def diagnose(
         rulebook = load_rulebook((*request.defaults.rules, *request.rules))
         clock.lap("rules")
         return diagnose_all(request, rulebook, clock, on_step)
-    ahead = prewarm_kernels(request) if examined is None else None
+    ahead = None
+    if examined is None and request.run and request.examines_installed:
+        from .prewarm import prewarm_kernels  # door: kernels
+
+        ahead = prewarm_kernels(request)
     try:
         return diagnose_one(request, on_step, examined, clock, ahead)
     finally:

@@ -44,6 +44,11 @@ class Request:
     constraints: tuple[str, ...] = ()  # files of ranges that a fix keeps to
 
     @property
+    def examines_installed(self) -> bool:
+        """Whether an installed environment is examined, and no description of one."""
+        return not self.facts and not self.declared
+
+    @property
     def several(self) -> bool:
         """Whether this may describe more than one case."""
         own, of_project = (self.gpus, self.models, self.workloads), self.defaults

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +10,11 @@ from doctor.model import ABSENT, Confirmation, Fact, Finding, Fix, Infeasible, P
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
-from doctor.sources.probes.locate import named_interpreter
 from doctor.util.resources import programs_dir
 
 from .api_rules import api_rules
-from .examine import DiagnosisInput, examine, query_ahead
+from .diagnosis_input import DiagnosisInput
+from .examine import examine
 from .input_files import input_files
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
 from .request import Request
@@ -87,7 +85,11 @@ def diagnose_one(
 
 def _read(request: Request, examined: DiagnosisInput | None, clock: Clock) -> tuple[Rulebook, DiagnosisInput]:
     """Rules and facts: while another interpreter starts and says who it is, the rules are read."""
-    query = query_ahead(request) if examined is None else None
+    query = None
+    if examined is None and request.examines_installed:
+        from .target import query_ahead  # door: probes
+
+        query = query_ahead(request)
     try:
         rulebook = load_rulebook((*request.defaults.rules, *request.rules))
         clock.lap("rules")
@@ -134,27 +136,6 @@ def _confirm(
         return confirm(found, known, assessment.predictions, job, bench, on_step, reassess)
     except NoDiagnosis as problem:  # a file system without room for the kernels hides no finding
         return found, (), (f"no kernel was run: {problem.message}",), assessment.predictions, {}
-
-
-def prewarm_kernels(request: Request) -> PrewarmedProcess | None:
-    """A process that imports torch while rules and facts are read: for a job on this machine, if it has a driver."""
-    stated = (*(setting.partition("=")[0].strip() for setting in request.settings), *request.given)
-    job = request.model or request.workload or stated or request.defaults.model or request.defaults.workload
-    elsewhere = request.site_packages or request.facts or request.declared or request.gpu
-    if not request.run or not job or elsewhere or any(not key.startswith("workload.") for key in stated):
-        return None
-    if not any(map(os.path.exists, _DRIVER)):
-        return None
-    from doctor.runner.batch import prewarm
-
-    try:
-        return prewarm(named_interpreter(request.python) or sys.executable)
-    except NoDiagnosis:  # no folder for the kernels: where one is needed, the report says so
-        return None
-
-
-#: Files that show a driver without loading it: Linux, Linux under Windows.
-_DRIVER = ("/dev/nvidiactl", "/dev/dxg")
 
 
 def _may_have_gpu(known: FactResolver) -> bool:

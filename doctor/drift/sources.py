@@ -106,8 +106,9 @@ class Environment:
                 release = _release_of(Path(entry.path))
                 if release is not None and release.name not in self.releases:
                     self.releases[release.name] = release
-                    for top in _top_levels(Path(entry.path), release):
-                        owners.setdefault(top, release)
+                    if release.name in STACK:  # what others are called decides nothing
+                        for top in _top_levels(Path(entry.path), release):
+                            owners.setdefault(top, release)
         for entry in entries:
             name = entry.name.partition(".")[0]
             if not name.isidentifier() or name in self.packages or entry.name.endswith((".dist-info", ".egg-info")):
@@ -270,8 +271,11 @@ class Environment:
 
 
 def is_readable(package: Package) -> bool:
-    """Return whether a package is part of the stack, or the user's own code."""
-    return package.is_code or package.release.name in STACK
+    """Return whether a package is part of the stack and was installed, or is the user's own code.
+
+    A folder that only shares its name with a package of the stack, such as `kernels`, is neither.
+    """
+    return package.is_code or (package.release.name in STACK and package.release.version != "")
 
 
 def _name_of(entry: os.DirEntry[str]) -> str:
@@ -291,7 +295,11 @@ def _too_deep(data: bytes) -> bool:
 
 
 def _release_of(information: Path) -> Release | None:
-    """Read name and version of a `.dist-info` or `.egg-info` entry."""
+    """Return name and version of a `.dist-info` or `.egg-info` entry; the former has both in its name."""
+    stem, _, suffix = information.name.rpartition(".")
+    name, _, version = stem.partition("-")
+    if suffix == "dist-info" and name and version and "-" not in version:
+        return Release(normalized(name), version)
     for candidate in (information / "METADATA", information / "PKG-INFO", information):
         if not candidate.is_file():
             continue
@@ -310,7 +318,6 @@ def _release_of(information: Path) -> Release | None:
             return None
         if name:
             return Release(name, version)
-    stem = information.name.rpartition(".")[0]
     name, _, version = stem.partition("-")
     return Release(normalized(name), version.partition("-")[0]) if name and version else None
 

@@ -7,9 +7,9 @@ a version or number range (`">=2.1,<2.9"`), a literal, a list of literals, `pres
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Protocol
 
 from doctor.errors import DoctorError
@@ -52,13 +52,36 @@ class Condition(ABC):
 
 
 @dataclass(frozen=True)
-class Leaf(Condition):
-    """One key compared with one wanted value."""
+class Meaning:
+    """What a wanted value says."""
 
-    key: str
-    text: str  # the wanted value as the rule writes it
+    text: str  # as the rule writes it
     needs: str  # its opposite, for the reader of a finding
     test: Callable[[Any], bool | None]
+
+
+class Leaf(Condition):
+    """One key compared with one wanted value, whose meaning is worked out when a known fact is tested."""
+
+    def __init__(self, key: str, work_out: Callable[[], Meaning]) -> None:
+        """`work_out` raises DoctorError for a value that does not fit the key."""
+        self.key = key
+        self._work_out = work_out
+
+    @cached_property
+    def meaning(self) -> Meaning:
+        """What the wanted value says; DoctorError if it does not fit the key."""
+        return self._work_out()
+
+    @cached_property
+    def test(self) -> Callable[[Any], bool | None]:
+        """Whether a value is as wanted."""
+        return self.meaning.test
+
+    @property
+    def text(self) -> str:
+        """The wanted value as the rule writes it."""
+        return self.meaning.text
 
     def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
         value = known.look_up(self.key).value
@@ -70,7 +93,7 @@ class Leaf(Condition):
     def evidence(self, known: FactLookup) -> Iterator[Evidence]:  # noqa: D102
         found = known.look_up(self.key)
         holds = None if found.value is None else self.test(found.value)
-        yield Evidence(self.key, self.text, self.needs, found, holds)
+        yield Evidence(self.key, self.meaning.text, self.meaning.needs, found, holds)
 
 
 @dataclass(frozen=True)
@@ -89,14 +112,7 @@ class All(_Several):
     """Holds when every part does."""
 
     def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
-        verdict: bool | None = True
-        for part in self.parts:
-            holds = part.holds(known)
-            if holds is False:
-                return False
-            if holds is None:
-                verdict = None
-        return verdict
+        return _all_hold(self.parts, known)
 
     def evidence(self, known: FactLookup) -> Iterator[Evidence]:  # noqa: D102
         for part in self.parts:
@@ -151,38 +167,44 @@ class Deferred(Condition):
         self._parsed: list[Condition] = []
 
     @property
-    def _condition(self) -> Condition:
-        return All(tuple(self._part(position) for position in range(len(self._items))))
+    def parts(self) -> Iterable[Condition]:
+        """The parts in order; one that is not reached is not parsed."""
+        return self._parsed if len(self._parsed) == len(self._items) else self._parse()
 
-    def _part(self, position: int) -> Condition:
-        while len(self._parsed) <= position:
-            key, wanted = self._items[len(self._parsed)]
-            self._parsed.append(parse_conditions({key: wanted}))
-        return self._parsed[position]
+    def _parse(self) -> Iterator[Condition]:
+        for position, (key, wanted) in enumerate(self._items):
+            if position == len(self._parsed):
+                self._parsed.append(parse_conditions({key: wanted}))
+            yield self._parsed[position]
 
     def holds(self, known: FactLookup) -> bool | None:  # noqa: D102
-        verdict: bool | None = True
-        for position in range(len(self._items)):
-            holds = self._part(position).holds(known)
-            if holds is False:
-                return False
-            if holds is None:
-                verdict = None
-        return verdict
+        return _all_hold(self.parts, known)
 
     def leaves(self) -> Iterator[Leaf]:  # noqa: D102
-        yield from self._condition.leaves()
+        return All(tuple(self.parts)).leaves()
 
     def evidence(self, known: FactLookup) -> Iterator[Evidence]:  # noqa: D102
-        yield from self._condition.evidence(known)
+        return All(tuple(self.parts)).evidence(known)
+
+
+def _all_hold(parts: Iterable[Condition], known: FactLookup) -> bool | None:
+    verdict: bool | None = True
+    for part in parts:
+        holds = part.holds(known)
+        if holds is False:
+            return False
+        if holds is None:
+            verdict = None
+    return verdict
 
 
 def parse_conditions(when: Any, leaf: Callable[[str, Any], Leaf] | None = None) -> Condition:
-    """Return the tree of a `when:` mapping; DoctorError names the key that is wrong.
+    """Return the tree of a `when:` mapping; DoctorError for one that is no tree.
 
+    A value that does not fit its key is found when its leaf is first tested, or by `check_conditions`.
     `leaf` makes the condition on one key: by default on a fact of the vocabulary, `observation` on what a kernel saw.
     """
-    leaf = leaf or _leaf
+    leaf = leaf or _fact_leaf
     if not isinstance(when, Mapping) or not when:
         raise DoctorError("a condition needs a mapping of fact keys")
     parts: list[Condition] = []
@@ -199,47 +221,49 @@ def parse_conditions(when: Any, leaf: Callable[[str, Any], Leaf] | None = None) 
     return parts[0] if len(parts) == 1 else All(tuple(parts))
 
 
-def _leaf(key: str, wanted: Any) -> Leaf:
-    """The condition on one key; rules share most of them, so the meaning of each is worked out once."""
+def check_conditions(when: Any) -> None:
+    """Raise DoctorError for a `when:` mapping with an unknown key, or a value that does not fit its key."""
+    for leaf in parse_conditions(when).leaves():
+        _ = leaf.meaning
+
+
+def _fact_leaf(key: str, wanted: Any) -> Leaf:
+    """Return the condition on one fact; rules share most of them, so the meaning of each is worked out once."""
     if isinstance(wanted, str):
-        same = _understood_once(key, wanted)
-    elif isinstance(wanted, list) and all(isinstance(item, str) for item in wanted):
-        same = _understood_once(key, tuple(wanted))
-    else:
-        return _understood(key, wanted)
-    return Leaf(key, same.text, same.needs, same.test)  # a leaf of its own: lint separates the leaves of a rule
+        return Leaf(key, partial(_meaning_once, key, wanted))
+    return Leaf(key, partial(_meaning, key, wanted))
 
 
 @lru_cache(maxsize=4096)
-def _understood_once(key: str, wanted: str | tuple[str, ...]) -> Leaf:
-    return _understood(key, wanted if isinstance(wanted, str) else list(wanted))
+def _meaning_once(key: str, wanted: str) -> Meaning:
+    return _meaning(key, wanted)
 
 
-def _understood(key: str, wanted: Any) -> Leaf:
+def _meaning(key: str, wanted: Any) -> Meaning:
     kind = term(key).kind
     if wanted is None or isinstance(wanted, dict) or wanted == []:
         raise DoctorError(f"`{key}`: needs a value, a range or a list of values")
     if isinstance(wanted, list) and kind != WINDOW:
-        return _list_leaf(key, kind, [str(item) for item in wanted])
+        return _list_meaning(key, kind, [str(item) for item in wanted])
     text = str(wanted).strip() if not isinstance(wanted, (bool, list)) else str(wanted).lower()
     if text == PRESENT:
-        return Leaf(key, PRESENT, ABSENT, lambda value: value != ABSENT)
+        return Meaning(PRESENT, ABSENT, lambda value: value != ABSENT)
     if text == ABSENT:
-        return Leaf(key, ABSENT, PRESENT, lambda value: value == ABSENT)
+        return Meaning(ABSENT, PRESENT, lambda value: value == ABSENT)
     clauses = tuple(split_clauses(text))
     if not clauses:
         literal = parse(key, wanted)
         if kind in (VERSION, SM):
-            return _range_leaf(key, kind, (("==", str(literal)),), str(literal))
-        return Leaf(key, text, f"not {text}", lambda value: value == literal)
-    return _range_leaf(key, kind, clauses, text)
+            return _range_meaning(key, kind, (("==", str(literal)),), str(literal))
+        return Meaning(text, f"not {text}", lambda value: value == literal)
+    return _range_meaning(key, kind, clauses, text)
 
 
-def _list_leaf(key: str, kind: str, items: list[str]) -> Leaf:
+def _list_meaning(key: str, kind: str, items: list[str]) -> Meaning:
     text = ", ".join(items)
     options = frozenset(parse(key, item) for item in items)
     if kind != VERSION:
-        return Leaf(key, f"one of {text}", f"none of {text}", lambda value: value in options)
+        return Meaning(f"one of {text}", f"none of {text}", lambda value: value in options)
 
     def is_one(value: Any) -> bool | None:  # 2.6 is 2.6.0, and 2.6.0+cu124 is one too
         if value == ABSENT or value in options:
@@ -247,10 +271,10 @@ def _list_leaf(key: str, kind: str, items: list[str]) -> Leaf:
         verdicts = [clause_holds("==", option, value) for option in options if option != ABSENT]
         return True if True in verdicts else None if None in verdicts else False
 
-    return Leaf(key, f"one of {text}", f"none of {text}", is_one)
+    return Meaning(f"one of {text}", f"none of {text}", is_one)
 
 
-def _range_leaf(key: str, kind: str, clauses: tuple[tuple[str, str], ...], text: str) -> Leaf:
+def _range_meaning(key: str, kind: str, clauses: tuple[tuple[str, str], ...], text: str) -> Meaning:
     needs = _OPPOSITE[clauses[0][0]] + clauses[0][1] if len(clauses) == 1 and clauses[0][0] != "~=" else f"not {text}"
     for operator, bound in clauses:
         if bound == ABSENT and (kind in (VERSION, SM) or operator not in ("==", "!=")):
@@ -261,7 +285,7 @@ def _range_leaf(key: str, kind: str, clauses: tuple[tuple[str, str], ...], text:
         def in_range(value: Any) -> bool | None:
             return False if value == ABSENT else range_holds(clauses, value)
 
-        return Leaf(key, text, needs, in_range)
+        return Meaning(text, needs, in_range)
     bounds = tuple((_COMPARE[operator], parse(key, bound)) for operator, bound in clauses if operator in _COMPARE)
     if len(bounds) != len(clauses) or (
         kind in (BOOLEAN, WINDOW) and any(operator not in ("==", "!=") for operator, _ in clauses)
@@ -277,7 +301,7 @@ def _range_leaf(key: str, kind: str, clauses: tuple[tuple[str, str], ...], text:
             return False
         return all(holds(value, bound) for holds, bound in bounds)
 
-    return Leaf(key, text, needs, compare)
+    return Meaning(text, needs, compare)
 
 
 def _version_bound(key: str, kind: str, operator: str, bound: str) -> str:
@@ -299,14 +323,19 @@ def observation(key: str, wanted: Any) -> Leaf:
     A range (`">0.01"`) compares numbers and is unknown for anything else. A not-a-number is beyond every upper bound.
     A literal equals a value with the same text, and a list that contains it. DoctorError for `~=`.
     """
+    meaning = _observed_meaning(key, wanted)
+    return Leaf(key, lambda: meaning)
+
+
+def _observed_meaning(key: str, wanted: Any) -> Meaning:
     if isinstance(wanted, (list, tuple)):
         options = list(wanted)
         text = ", ".join(map(str, options))
-        return Leaf(key, f"one of {text}", f"none of {text}", lambda value: any(_same(value, item) for item in options))
+        return Meaning(f"one of {text}", f"none of {text}", lambda value: any(_same(value, item) for item in options))
     text = str(wanted).lower() if isinstance(wanted, bool) else str(wanted)
     clauses = split_clauses(text)
     if not clauses:
-        return Leaf(key, text, f"not {text}", lambda value: _same(value, wanted))
+        return Meaning(text, f"not {text}", lambda value: _same(value, wanted))
     if any(operator not in _COMPARE for operator, _ in clauses):
         raise DoctorError(f"`{key}`: `{text}`: only >=, <=, ==, !=, > and < compare what a kernel observed")
     try:
@@ -323,7 +352,7 @@ def observation(key: str, wanted: Any) -> Leaf:
             return all(operator in (">", ">=", "!=") for operator, _ in bounds)
         return all(_COMPARE[operator](number, bound) for operator, bound in bounds)
 
-    return Leaf(key, text, f"not {text}", compare)
+    return Meaning(text, f"not {text}", compare)
 
 
 def _same(value: Any, wanted: Any) -> bool:

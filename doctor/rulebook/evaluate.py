@@ -54,7 +54,11 @@ def know(
 
 def evaluate(rulebook: Rulebook, facts: Facts, implied: Mapping[str, Fact] | None = None) -> Assessment:
     """Judge every rule on these facts; `implied` is what is known to follow from them (`ground`)."""
-    known, predictions = know(rulebook, facts, implied)
+    return assess(rulebook, *know(rulebook, facts, implied))
+
+
+def assess(rulebook: Rulebook, known: FactResolver, predictions: Mapping[str, Prediction]) -> Assessment:
+    """Judge every rule on what `know` returned; what was looked up before is not worked out again."""
     considered = [
         library
         for library in rulebook.libraries.values()
@@ -86,7 +90,8 @@ def evaluate(rulebook: Rulebook, facts: Facts, implied: Mapping[str, Fact] | Non
         )
         for missing, rules in sorted(unclear.items())
     )
-    made = tuple(predictions[library.prefix] for library in considered if library.prefix in predictions)
+    prefixes = (library.prefix for library in considered if library.prefix)
+    made = tuple(predictions[prefix] for prefix in prefixes if prefix in predictions)
     return Assessment(tuple(findings), undetermined, made, known)
 
 

@@ -10,7 +10,7 @@ from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest, parse, term
 from doctor.util.yaml_text import Lines
 
-from .conditions import parse_conditions
+from .conditions import check_conditions
 
 At = tuple[str, ...]
 Check = Callable[[Any, At], None]
@@ -127,7 +127,7 @@ class Shape:
             elif key == "not":
                 self.condition(wanted, here)
             else:
-                self._told(lambda key=key, wanted=wanted: parse_conditions({key: wanted}), here)  # type: ignore[misc]
+                self._told(lambda key=key, wanted=wanted: check_conditions({key: wanted}), here)  # type: ignore[misc]
 
     def _told(self, attempt: Callable[[], Any], at: At) -> None:
         try:

@@ -73,10 +73,9 @@ def _is_build(search: FixSearch, outcome: CandidateFix) -> bool:
 
 def _has_drawback(search: FixSearch, outcome: CandidateFix) -> bool:
     """Whether it brings a warning of its own, an older release, or many changed packages."""
-    if len(outcome.chosen) >= search.budget.suspicious_size or search.new_warnings(outcome):
-        return True
     installed = search.stack.installed
-    return any(
+    is_older = any(
         ABSENT not in (version, installed.get(name, ABSENT)) and parse_version(version) < parse_version(installed[name])
         for name, version in outcome.chosen.items()
     )
+    return is_older or len(outcome.chosen) >= search.budget.suspicious_size or bool(search.new_warnings(outcome))

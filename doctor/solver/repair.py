@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from doctor.model import ABSENT, Facts, FixSafety, Remedy, Severity
+from doctor.model import ABSENT, Facts, FixSafety, Prediction, Remedy, Severity
 from doctor.rulebook.conditions import Condition, parse_conditions
-from doctor.rulebook.evaluate import Assessment, all_alternatives, evaluate, know, rule_holds
+from doctor.rulebook.evaluate import Assessment, all_alternatives, assess, know, rule_holds
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
@@ -34,6 +34,7 @@ class CandidateFix:
     chosen: Mapping[str, str]
     facts: Facts
     known: FactResolver
+    predictions: Mapping[str, Prediction]  # that `known` made so far
     firing: frozenset[str]  # error rules
     unclear: frozenset[str]  # error rules that cannot be judged
     cost: tuple[int, ...]
@@ -145,7 +146,7 @@ class FixSearch:
     def assessment_after(self, outcome: CandidateFix) -> Assessment:
         """Return what the whole rulebook says of the changed facts; equal changes are evaluated once."""
         if outcome.changes not in self._assessments:
-            self._assessments[outcome.changes] = evaluate(self.rulebook, outcome.facts)
+            self._assessments[outcome.changes] = assess(self.rulebook, outcome.known, outcome.predictions)
         return self._assessments[outcome.changes]
 
     def completed(self, plan: FixPlan, depth: int = 0) -> CandidateFix | None:
@@ -274,7 +275,9 @@ class FixSearch:
         }  # fmt: skip
         self.budget.trace(CandidateTried(chosen, plan.env, frozenset(left)))
         costs = (*cost(self.stack, chosen), by_hand(plan))
-        return CandidateFix(plan, chosen, facts, known, frozenset(left), frozenset(unclear), costs, tuple(conditions))
+        return CandidateFix(
+            plan, chosen, facts, known, predictions, frozenset(left), frozenset(unclear), costs, tuple(conditions)
+        )
 
 
 def downgrades_torch_line(stack: PackageSet, outcome: CandidateFix) -> bool:

@@ -9,18 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from doctor.errors import fault
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-from doctor.errors import DoctorError
+from doctor.errors import DoctorError, fault
 
 
 def parse_toml(text: str, name: str) -> dict[str, Any]:
     """Return the document; DoctorError with the file's name and the line of the error."""
+    if sys.version_info >= (3, 11):  # imported where there is TOML to read: most checks read none
+        import tomllib
+    else:
+        import tomli as tomllib
+
     _refuse_long_keys(text, name)
     try:
         content: dict[str, Any] = tomllib.loads(text)

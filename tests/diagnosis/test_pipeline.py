@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from doctor.diagnosis.examine import DiagnosisInput, examine
+from doctor.diagnosis.diagnosis_input import DiagnosisInput
+from doctor.diagnosis.examine import examine
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
@@ -144,18 +145,20 @@ JOB = ("workload.head_dim_qk=64",)
 )
 def test_torch_is_imported_while_the_facts_are_read(rules, monkeypatch, changed, begun):
     """Where kernels will most likely be asked, their process is begun at once; where it was not needed, it is ended."""
+    from doctor.diagnosis import prewarm
     from doctor.diagnosis import single as session
-    from doctor.runner import batch as bench
 
     made = []
-    monkeypatch.setattr(bench, "prewarm", lambda python, start=bench.prewarm: made.append(start(python)) or made[-1])
+    monkeypatch.setattr(
+        prewarm, "prewarm", lambda python, start=prewarm.prewarm: made.append(start(python)) or made[-1]
+    )
     facts = Facts([Fact("acme.version", "1.0", "dist-info"), Fact("gpu.sm", "absent", "NVML")])
     monkeypatch.setattr(session, "examine", lambda *_: DiagnosisInput(facts, sys.executable))
     asked = {"rules": (rules,), "settings": JOB, **changed}
-    monkeypatch.setattr(session, "_DRIVER", ("/no/driver",))
+    monkeypatch.setattr(prewarm, "_DRIVER", ("/no/driver",))
     diagnose(Request(**asked))
     assert not made
-    monkeypatch.setattr(session, "_DRIVER", ("/no/driver", "/dev/null"))
+    monkeypatch.setattr(prewarm, "_DRIVER", ("/no/driver", "/dev/null"))
     diagnose(Request(**asked))
     assert [ahead.python for ahead in made] == ([sys.executable] if begun else [])
     assert not any(ahead.directory.exists() for ahead in made)

@@ -42,7 +42,7 @@ def test_the_cache_answers_while_nothing_changes(pair, tmp_path, monkeypatch):
     [
         lambda root: (root / "peft" / "use.py").write_text("from flash_attn.interface import pair\n"),
         lambda root: (root / "flash_attn" / "interface.py").write_text("def backward(a, b, c, d): return a\n"),
-        lambda root: (root / "flash_attn-2.6.3.dist-info" / "METADATA").write_text("Name: flash-attn\nVersion: 2.5\n"),
+        lambda root: (root / "flash_attn-2.6.3.dist-info").rename(root / "flash_attn-2.5.dist-info"),
     ],
     ids=["caller", "callee", "version"],
 )

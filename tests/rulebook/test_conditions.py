@@ -12,7 +12,7 @@ from doctor.errors import DoctorError
 from doctor.facts.versions import clause_holds, pep440_holds
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
-from doctor.rulebook.conditions import All, AnyOf, Leaf, Not, parse_conditions
+from doctor.rulebook.conditions import All, AnyOf, Leaf, Meaning, Not, check_conditions, parse_conditions
 from doctor.rulebook.resolver import FactResolver
 
 VERDICTS = (True, False, None)
@@ -31,7 +31,7 @@ class Fixed(Leaf):
     """A leaf whose verdict is given."""
 
     def __init__(self, verdict):
-        super().__init__("torch.version", "", "", lambda value: verdict)
+        super().__init__("torch.version", lambda: Meaning("", "", lambda value: verdict))
 
     def holds(self, known):
         return self.test(None)
@@ -223,9 +223,9 @@ def test_other_kinds(key, wanted, found, verdict):
         ({"gpu.sm": ">=ninety"}, "compute capability"),
     ],
 )
-def test_a_faulty_condition_is_reported_when_it_is_read(when, words):
+def test_a_check_reports_a_faulty_condition(when, words):
     with pytest.raises(DoctorError) as caught:
-        parse_conditions(when)
+        check_conditions(when)
     assert words in caught.value.message
 
 
@@ -241,9 +241,10 @@ def test_a_faulty_condition_is_reported_when_it_is_read(when, words):
 )  # fmt: skip
 def test_what_is_accepted_can_be_judged(when, found):
     try:
-        condition = parse_conditions(when)
+        check_conditions(when)
     except DoctorError:
         return
+    condition = parse_conditions(when)
     facts = Facts(fact(leaf.key, found, "test") for leaf in condition.leaves())
     assert condition.holds(FactResolver(facts)) in VERDICTS
 

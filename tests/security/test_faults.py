@@ -190,7 +190,7 @@ def test_a_folder_for_kernels_that_cannot_be_made_hides_no_finding(
     monkeypatch.setattr("doctor.runner.batch.run_program", refuse)
     monkeypatch.setattr("doctor.runner.run.make_run_folder", refuse)
     monkeypatch.setattr(single, "_may_have_gpu", lambda known: True)
-    monkeypatch.setattr(single, "_DRIVER", ("/dev/null",))
+    monkeypatch.setattr("doctor.diagnosis.prewarm._DRIVER", ("/dev/null",))
     python = _interpreter_with_torch(project)
     job = [
         word

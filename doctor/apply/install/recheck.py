@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from doctor.diagnosis.examine import DiagnosisInput
+from doctor.diagnosis.diagnosis_input import DiagnosisInput
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request
 from doctor.diagnosis.watch import watch_of

@@ -14,7 +14,8 @@ from typing import Any
 
 from doctor.diagnosis.cases import common_facts, merge_findings
 from doctor.diagnosis.comparison import differences_of
-from doctor.diagnosis.examine import DiagnosisInput, InputCache, with_job
+from doctor.diagnosis.diagnosis_input import DiagnosisInput
+from doctor.diagnosis.examine import InputCache, with_job
 from doctor.diagnosis.judge import TOOL, Clock
 from doctor.diagnosis.pipeline import diagnose
 from doctor.diagnosis.request import Request

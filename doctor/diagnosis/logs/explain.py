@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from doctor.diagnosis.examine import DiagnosisInput
+from doctor.diagnosis.diagnosis_input import DiagnosisInput
 from doctor.model import Facts, Prediction
 from doctor.report.log_model import Explanation, LogLine, LogReport
 from doctor.rulebook.anchors import anchors_of

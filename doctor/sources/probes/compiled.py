@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from doctor.facts.vocabulary import fact
 from doctor.model import Fact
@@ -55,7 +56,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         return  # nothing here can be imported
     assigned = version_file(folder)[0] if folder else {}
     packages = list(_packages(target))
-    if not packages and (folder is None or assigned.get("cuda") in (None, "")):
+    if not packages and not (assigned.get("cuda") and _has_libraries(target, folder)):
         return  # nothing that could fail to load, and no CUDA library that could be mixed
     yield from _missing_modules(packages)
     from doctor.sources.binaries import judge  # door: binaries
@@ -94,6 +95,12 @@ def _missing_modules(packages: list[Package]) -> Iterator[Fact]:
     modules = tuple(stem.replace("/", ".") for stem in missing)
     where = ", ".join(f"{base} ({name})" for name, _, base, _ in servers)
     yield Fact("machine.compiled_modules_missing", modules, f"RECORD and files below {where}")
+
+
+def _has_libraries(target: Target, torch: Path | None) -> bool:
+    """Return whether torch or NVIDIA's wheels have a folder of libraries."""
+    folders = (*(path / "nvidia" for path in target.site_dirs), *((torch / "lib",) if torch else ()))
+    return any(map(Path.is_dir, folders))
 
 
 def _packages(target: Target) -> Iterator[Package]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from doctor.diagnosis.examine import DiagnosisInput
+from doctor.diagnosis.diagnosis_input import DiagnosisInput
 from doctor.diagnosis.logs.source import LogSource
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts

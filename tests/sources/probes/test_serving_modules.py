@@ -20,7 +20,9 @@ def server(site: Path, name: str, folder: str, listed: Iterable[str], there: Ite
     (metadata / "RECORD").write_text("".join(f"{path},sha256=x,1\n" for path in paths))
     for module in there:
         elf(site / folder / f"{module}.abi3.so", ("libtorch.so", "libc10.so"))
-    return Target(None, site.parents[2], (site,), TargetKind.SITE_PACKAGES, "3.11.7", "cpython", "Linux", "x86_64", "2.35")
+    return Target(
+        None, site.parents[2], (site,), TargetKind.SITE_PACKAGES, "3.11.7", "cpython", "Linux", "x86_64", "2.35"
+    )
 
 
 def missing(target: Target) -> object:

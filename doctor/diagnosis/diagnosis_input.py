@@ -1,0 +1,44 @@
+"""What a diagnosis starts from: facts, and what else is known of the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from doctor.model import Facts
+
+from .request import Requirements
+
+if TYPE_CHECKING:
+    from doctor.sources.manifests.resolve import Declaration
+
+
+@dataclass(frozen=True)
+class DiagnosisInput:
+    """What is known before any rule is evaluated, and the interpreter in which a kernel can be run."""
+
+    facts: Facts
+    python: str | None = None
+    why_not: str = ""  # nothing can be run
+    requirements: Requirements | None = None  # Requires-Dist of what is installed
+    declaration: Declaration | None = None  # where files declare the environment
+    target: str = ""  # what was examined, for the report
+    variables: Mapping[str, str | None] = field(default_factory=dict)  # of kernels, over our own; None removes one
+    site_dirs: tuple[Path, ...] = ()  # folders of installed packages whose sources can be read
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader of the report should know of the declared files."""
+        return () if self.declaration is None else self.declaration.notes
+
+    @property
+    def job_facts(self) -> Facts:
+        """The facts that may describe the job; what commands in declared files state gives way to a stated job."""
+        return self.facts if self.declaration is None else Facts()
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Declared files that could not be read: file, line and reason of each."""
+        return () if self.declaration is None else tuple(fault.message for fault in self.declaration.faults)
