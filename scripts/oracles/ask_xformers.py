@@ -9,8 +9,8 @@ tensors without data.
     pip download --no-deps -d wheels xformers==0.0.35 && unzip -q wheels/xformers-0.0.35-*.whl -d xformers-0.0.35
     python scripts/oracles/ask_xformers.py xformers-0.0.35 --count 400 --seed 1 --output answers.jsonl
 
-The interpreter needs torch (a CPU build will do), numpy and a Triton of the release's time (3.4 for 0.0.30 and later,
-3.0 before). 0.0.25, 0.0.26, 0.0.29.post2, 0.0.29.post3 and 0.0.30 check more of their binaries than can be replaced here.
+The interpreter needs torch (a CPU build will do), numpy and a Triton of the release's time: 3.4 for 0.0.31 and later,
+3.0 before. 0.0.25, 0.0.26, 0.0.29.post2, 0.0.29.post3 and 0.0.30 check more of their binaries than is replaced here.
 Each line holds facts and workload, in the form that `attn-doctor backends --batch` reads, and `expected`: the operators
 of the forward and the backward pass (null: none) and the reasons against each operator of the forward order.
 """
