@@ -12,7 +12,7 @@ COUNT ?= 200
 # For `make fuzz`.
 SECONDS ?= 3600
 
-.PHONY: test test-all fuzz lint bench docs sglang ask-vllm install clean
+.PHONY: test test-all fuzz lint bench docs sglang xformers ask-vllm install clean
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest
@@ -48,6 +48,14 @@ sglang: $(VENV)/.ready
 	$(PYTHON) -m zipfile -e build/sglang/sglang-$(RELEASE)-*.whl build/sglang/$(RELEASE)
 	$(TORCH_PYTHON) scripts/oracles/ask_sglang.py build/sglang/$(RELEASE) $(PACKAGES:%=--packages %) --count $(COUNT) --output build/sglang/$(RELEASE).jsonl
 	$(BIN)/python scripts/oracles/score_sglang.py build/sglang/$(RELEASE).jsonl
+
+# Run the operator dispatch of a release of xFormers, and compare with what the rules predict; needs triton.
+xformers: $(VENV)/.ready
+	$(BIN)/python -m pip download -q --no-deps -d build/xformers xformers==$(RELEASE)
+	rm -rf build/xformers/$(RELEASE)
+	$(PYTHON) -m zipfile -e build/xformers/xformers-$(RELEASE)-*.whl build/xformers/$(RELEASE)
+	$(TORCH_PYTHON) scripts/oracles/ask_xformers.py build/xformers/$(RELEASE) --count $(COUNT) --output build/xformers/$(RELEASE).jsonl
+	$(BIN)/python scripts/oracles/score_xformers.py build/xformers/$(RELEASE).jsonl
 
 # Judge a vLLM release: make ask-vllm VLLM=0.33.0 ASK_PYTHON=/path/to/python/with/torch
 ask-vllm: $(VENV)/.ready

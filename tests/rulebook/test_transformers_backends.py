@@ -207,7 +207,8 @@ def test_the_prediction_goes_on_where_the_attention_goes(rulebook):
     asked = libraries(rulebook, workload__attn_implementation="flash_attention_2")
     assert asked == {"transformers": "hf.flash_attention_2", "flash_attn": "fa.flash2"}
     hub = {"workload__attn_implementation": "flash_attention_2", "flash-attn_version": ABSENT}
-    assert set(libraries(rulebook, **hub, kernels_version="0.9.0")) == {"transformers"}
+    predicted = libraries(rulebook, **hub, kernels_version="0.9.0")
+    assert predicted == {"transformers": "hf.hub_kernel", "hub_kernels": "hub.flash_attn"}
     assert set(libraries(rulebook, workload__attn_implementation="eager")) == {"transformers"}
 
 

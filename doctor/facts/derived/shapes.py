@@ -284,3 +284,9 @@ def _scores_per_head(q: int, kv: int) -> int:
 )
 def _score_matrix(batch: int, heads: int, q: int, kv: int, dtype: str) -> int:
     return batch * heads * q * kv * {"float32": 4, "float8": 1}.get(dtype, 2)
+
+
+@derived("xf.few_groups", BOOLEAN, "sequences times key/value heads are fewer than 64, where xFormers splits keys",
+         needs=("workload.batch_size", "workload.num_kv_heads"))  # fmt: skip
+def _few_groups(batch_size: int, num_kv_heads: int) -> bool:
+    return batch_size * num_kv_heads < 64

@@ -40,6 +40,12 @@ _UNRELATED = frozenset((
     "tokenizers", "torch", "triton", "uvloop", "yarl",
 ))  # fmt: skip
 
+#: Servers that choose attention by which of their compiled modules are there.
+_SERVERS = frozenset(("vllm", "sgl-kernel", "sglang-kernel"))
+#: Modules of vLLM that every build for its usual GPUs holds, by the names that they had.
+_VLLM_ATTENTION = (("vllm/vllm_flash_attn/_vllm_fa2_C", "vllm/vllm_flash_attn/vllm_flash_attn_c"),
+                   ("vllm/vllm_flash_attn/_vllm_fa3_C",))  # fmt: skip
+
 #: name, version, folder, compiled files below it
 Package = tuple[str, str | None, str, tuple[str, ...]]
 
@@ -55,6 +61,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     packages = list(_packages(target))
     if not packages and not (assigned.get("cuda") and _has_libraries(target, folder)):
         return  # nothing that could fail to load, and no CUDA library that could be mixed
+    yield from _missing_modules(packages)
     from doctor.sources.binaries import judge  # door: binaries
 
     owners = [
@@ -83,6 +90,23 @@ def place_of(target: Target) -> dict[str, Any]:
         "torch_cuda": assigned.get("cuda"),
         "conda": conda_folder(target),
     }
+
+
+def _missing_modules(packages: list[Package]) -> Iterator[Fact]:
+    """Yield the compiled modules of a serving library that are listed and not there, or that its build left out."""
+    servers = [package for package in packages if package[0] in _SERVERS]
+    if not servers:
+        return
+    missing = []
+    for name, _, base, files in servers:
+        stems = {path: path.partition(".")[0] for path in files}
+        missing += [stem for path, stem in stems.items() if not os.path.isfile(f"{base}/{path}")]  # noqa: PTH113
+        if name == "vllm":
+            listed = set(stems.values())
+            missing += [stems_of[0] for stems_of in _VLLM_ATTENTION if listed.isdisjoint(stems_of)]
+    modules = tuple(stem.replace("/", ".") for stem in missing)
+    where = ", ".join(f"{base} ({name})" for name, _, base, _ in servers)
+    yield Fact("machine.compiled_modules_missing", modules, f"RECORD and files below {where}")
 
 
 def _has_libraries(target: Target, torch: Path | None) -> bool:

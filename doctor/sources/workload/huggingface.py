@@ -21,7 +21,11 @@ _DECODER_HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration", "Dou
 _DECODERS = (  # for configs that name no architecture
     "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text",
     "deepseek_v2", "deepseek_v3", "phi", "phi3", "gpt_oss", "falcon", "bloom", "mpt", "gpt2", "gpt_neo", "gpt_neox",
-    "gptj", "gpt_bigcode", "starcoder2", "cohere", "cohere2", "olmo", "olmo2", "internlm2", "glm4",
+    "gptj", "gpt_bigcode", "starcoder2", "cohere", "cohere2", "olmo", "olmo2", "olmo3", "olmoe", "internlm2", "glm",
+    "glm4", "glm4_moe", "glm_moe_dsa", "chatglm", "llama4_text", "gemma3n_text", "gemma4_text", "qwen3_next",
+    "deepseek_v32", "kimi_k2", "kimi_linear", "phimoe", "minimax", "minimax_m1", "minimax_m2", "minimax_text_01",
+    "exaone", "exaone4", "exaone_moe", "ministral", "granite", "granitemoe", "smollm3", "seed_oss", "RefinedWeb",
+    "RefinedWebModel",
 )  # fmt: skip
 _RELATIVE_BIAS = "relative_attention_num_buckets"  # T5 and similar models add a learned bias to the scores
 
