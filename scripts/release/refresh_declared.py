@@ -117,8 +117,8 @@ def rule_body(
     mine, other = f"{caller}.version", f"{callee}.version"
     cases, fixes, tests = [], [], {}
     for run, spec in windows:
-        after = later[run[-1]]
-        span = f">={run[0]},<{after or following(run[-1])}"
+        end = Version(following(run[-1]))  # a release in between may be withdrawn, and require something else
+        span = f">={run[0]},<{min(later[run[-1]] or end, end)}"
         cases.append({mine: span, "not": {other: spec}})
         fixes.append({"require": {callee: spec}, "when": {mine: span}})
         bad, good = sample(spec)
