@@ -1,7 +1,7 @@
 """The compiled rulebook: checked rule files as lines of JSON, so that start-up parses no YAML.
 
-The rules of a library form one or two sections, a line each, parsed when they are needed: those that need a version of
-the library itself are never parsed where it is not installed.
+The rules of a library form sections, a line each, parsed when they are needed. Rules that need a version of a library are
+not parsed where that library is not installed.
 The file is used only if its key equals the digest of everything that decides its content: path, size and
 modification times of every rule file, and the code that checks rules. Tests inside rules stay in the YAML.
 The cache is data, never code: it must be a regular file that belongs to this user and that others cannot write;
@@ -17,6 +17,8 @@ import os
 import stat
 import sys
 import time
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +29,7 @@ import yaml
 
 from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
+from doctor.facts.vocabulary import term
 from doctor.model import ABSENT
 from doctor.util.cache_file import cache_folder, read_cache, write_cache
 from doctor.util.resources import rules_dir
@@ -35,7 +38,7 @@ from .schema import read_file
 
 LOGGER = logging.getLogger(__name__)
 
-FORMAT = 6  # of the cache file
+FORMAT = 7  # of the cache file
 EXPLAINS_ONLY = "LOG"  # file names of rules that `explain` alone needs: `check` neither reads nor watches them
 CODE = ("", "facts", "rulebook", "util")  # packages of `doctor` that compiling uses; "": the modules of `doctor` itself
 _PACKAGE = Path(__file__).parents[1]
@@ -91,7 +94,7 @@ def _scan(folder: str, found: list[Stamp], explaining: bool) -> None:
 
 @dataclass(frozen=True)
 class Section:
-    """Rules of one library as a line of JSON; `version_key`: the version that every one of them needs, or None."""
+    """Rules in one folder as a line of JSON; `version_key`: the version that every one of them needs, or None."""
 
     library: str
     version_key: str | None
@@ -140,10 +143,13 @@ def _compile(files: list[Path]) -> CompiledRules:
             raise DoctorError(f"{path}:1: {kind} `{name}` is taken by `{taken}`", "ids are unique over all folders")
     contents = json.dumps([body[3] for body in bodies], sort_keys=True)
     libraries = {library: content for kind, library, _, content in bodies if kind == "library"}
+    rules = [body for body in bodies if body[0] == "rule"]
+    needed = [_needed_versions(content["when"]) for _, _, _, content in rules]
+    common = Counter(key for keys in needed for key in keys)
     grouped: dict[tuple[str, str | None], list[Body]] = {}
-    for body in bodies:
-        if body[0] == "rule":
-            grouped.setdefault((body[1], _needed_version(body, libraries.get(body[1]))), []).append(body)
+    for body, keys in zip(rules, needed, strict=True):
+        rarest = min(keys, key=lambda key: (common[key], key), default=None)
+        grouped.setdefault((body[1], rarest), []).append(body)
     return CompiledRules(
         hashlib.sha256(contents.encode()).hexdigest()[:12],
         tuple(libraries.items()),
@@ -151,12 +157,17 @@ def _compile(files: list[Path]) -> CompiledRules:
     )
 
 
-def _needed_version(rule: Body, library: dict[str, Any] | None) -> str | None:
-    """Return the version of its own library without which a rule is silent, as a fact key, or None."""
-    names = (library or {}).get("distributions")
-    key = f"{names if isinstance(names, str) else names[0]}.version" if names else ""
-    wanted = rule[3]["when"].get(key)
-    return key if isinstance(wanted, str) and wanted != ABSENT else None
+def _needed_versions(when: Mapping[str, Any]) -> set[str]:
+    """Return the fact keys of libraries without which a condition cannot hold; derived versions do not count."""
+    found: set[str] = set()
+    for key, wanted in when.items():
+        if key == "all":
+            found.update(*map(_needed_versions, wanted))
+        elif key == "any":
+            found |= set.intersection(*map(_needed_versions, wanted))
+        elif key.endswith(".version") and isinstance(wanted, str) and wanted != ABSENT and not term(key).derived:
+            found.add(key)
+    return found
 
 
 def _section(library: str, version_key: str | None, rules: list[Body]) -> Section:

@@ -77,6 +77,18 @@ def test_a_section_holds_what_needs_a_version_of_its_library(rules):
     }  # fmt: skip
 
 
+def test_a_section_is_of_the_version_that_the_fewest_rules_need(rules):
+    pair = RULE.format(id="T003", summary="third").replace(
+        'torch.version: "<2.6"',
+        'torch.version: "<2.6", any: [{vllm.version: ">=0.9", gpu.sm: "8.0"}, {vllm.version: ">=0.10"}]',
+    )
+    write(rules / "torch" / "T003.yaml", pair)
+    sections = compiled.load_compiled().sections
+    assert {(item.version_key, item.ids) for item in sections} == {
+        ("torch.version", ("T001",)), ("vllm.version", ("T003",)),
+    }  # fmt: skip
+
+
 def test_a_changed_file_is_read_again_even_at_the_same_size(rules):
     assert summaries() == {"T001": "first"}
     write(rules / "torch" / "T001.yaml", RULE.format(id="T001", summary="other"))
