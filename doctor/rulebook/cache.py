@@ -1,7 +1,7 @@
 """The compiled rulebook: checked rule files as lines of JSON, so that start-up parses no YAML.
 
-The rules of a library form sections, a line each, parsed when they are needed. Rules that need a version of a library are
-not parsed where that library is not installed.
+The rules of a library form sections, a line each, parsed when they are needed. Rules that need a version of a library
+are not parsed where that library is not installed.
 The file is used only if its key equals the digest of everything that decides its content: path, size and
 modification times of every rule file, and the code that checks rules. Tests inside rules stay in the YAML.
 The cache is data, never code: it must be a regular file that belongs to this user and that others cannot write;
