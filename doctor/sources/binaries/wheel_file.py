@@ -21,6 +21,7 @@ from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
 from doctor.packages.torch_symbols import load_torch_symbols
 from doctor.util.cache_file import cache_folder, read_cache, write_cache
+from doctor.util.redact import shortened
 
 from .files import stamp
 from .packages import archs_for_pick, is_alternative, opening_of
@@ -100,7 +101,7 @@ def _unpack(archive: zipfile.ZipFile, names: list[str], folder: Path) -> Iterato
     for member in names:
         parts = Path(member).parts
         if member.startswith("/") or ".." in parts:
-            raise ValueError(f"`{member[:80]}` leads out of it")
+            raise ValueError(f"`{shortened(member, 80)}` leads out of it")
         target = folder.joinpath(*parts)
         target.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(member) as source, target.open("wb") as copy:
