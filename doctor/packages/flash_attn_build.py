@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from doctor.facts.vocabulary import parse_version
 from doctor.util.reading import regular_bytes
@@ -22,8 +23,7 @@ TOOLS = ("ninja", "packaging", "psutil", "setuptools", "wheel")
 CHOOSES = parse_version("2.7.3")  # the first release whose setup.py reads FLASH_ATTN_CUDA_ARCHS
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """Where the build runs; None means unknown."""
 
     cores: int | None = None

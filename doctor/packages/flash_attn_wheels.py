@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse_version
@@ -22,8 +21,7 @@ PACKAGE = "flash-attn"
 MACHINES = ("x86_64", "aarch64")
 
 
-@dataclass(frozen=True)
-class WheelTarget:
+class WheelTarget(NamedTuple):
     """Where a wheel shall run; None means unknown."""
 
     torch: str | None = None
@@ -35,8 +33,7 @@ class WheelTarget:
     glibc: str | None = None
 
 
-@dataclass(frozen=True)
-class Wheel:
+class Wheel(NamedTuple):
     """One wheel that the release workflow builds."""
 
     version: str
@@ -71,8 +68,7 @@ class Wheel:
             yield f"built with torch {self.built_with}, a pre-release of {self.torch}: it may not load"
 
 
-@dataclass(frozen=True)
-class WheelMatch:
+class WheelMatch(NamedTuple):
     """What fits, newest first; else why nothing does, and the nearest that would."""
 
     place: WheelTarget

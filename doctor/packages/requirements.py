@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
@@ -73,8 +73,7 @@ def admits(range_text: str, version: str) -> bool:
     return not range_text or specifier(range_text).contains(parse_version(version), prereleases=True)
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(NamedTuple):
     """One requirement of a distribution."""
 
     package: str

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 LOGGER = logging.getLogger("doctor.solver")
 
 
-@dataclass(frozen=True)
-class CandidateTried:
+class CandidateTried(NamedTuple):
     """A set of changes that was evaluated by the rulebook."""
 
     packages: Mapping[str, str]
@@ -25,8 +25,7 @@ class CandidateTried:
         return f"tried {dict(self.packages)} {dict(self.env)}: {left}"
 
 
-@dataclass(frozen=True)
-class RemedyRejected:
+class RemedyRejected(NamedTuple):
     """A remedy that a rule names and that cannot be applied."""
 
     rule: str
@@ -36,8 +35,7 @@ class RemedyRejected:
         return f"rejected a remedy of {self.rule}: {self.reason}"
 
 
-@dataclass(frozen=True)
-class BudgetExhausted:
+class BudgetExhausted(NamedTuple):
     """A bound that ended a search."""
 
     search: str

@@ -21,11 +21,12 @@ from .constraints import requirement_in
 from .cost import in_words
 from .effects import brings
 from .install_plan import install_plan, wheel_target_of
-from .regressions import FeatureRegressions
 from .repair import CandidateFix, FixSearch, is_change
 
 if TYPE_CHECKING:
     from doctor.sources.manifests.base import DeclaredRequirement
+
+    from .regressions import FeatureRegressions
 
 _MOST = 4  # missing keys named
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.facts.vocabulary import TERMS, parse_version
 from doctor.model import ABSENT, Fact, Facts
@@ -25,8 +25,7 @@ Versions = Mapping[str, str]  # package -> version or ABSENT
 OWNERS = ("torch", "transformer-engine")
 
 
-@dataclass(frozen=True)
-class Clash:
+class Clash(NamedTuple):
     """A requirement that a set of versions breaks."""
 
     package: str

@@ -21,7 +21,6 @@ from .describe import as_fix
 from .environment import stack_of
 from .infeasibility_text import proofs
 from .ranking import best_of
-from .regressions import FeatureRegressions
 from .repair import CandidateFix, FixSearch, downgrades_torch_line
 from .search import Search, better, completed, keeping_backend
 
@@ -104,7 +103,11 @@ def _solve(
                 front = smaller.dominates(best[0])
                 best = [smaller, *best] if front else [*best[: budget.fixes - 1], smaller]
         best = best[: budget.fixes]
-    regressions = FeatureRegressions(repair) if deep and thorough else None
+    regressions = None
+    if deep and thorough:
+        from .regressions import FeatureRegressions  # door: solver
+
+        regressions = FeatureRegressions(repair)
     fixes: dict[tuple[object, ...], Fix] = {}  # two outcomes may make the same changes
     for outcome in best:
         first = outcome is best[0]
