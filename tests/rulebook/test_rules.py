@@ -1,60 +1,59 @@
-"""The tests inside the rule files and the lint of each file, one pytest case each."""
+"""The tests inside the rule files and the lint of each file, one pytest case for each folder of rules."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from doctor.errors import DoctorError
 from doctor.rulebook.authoring.lint import lint_source, lint_unique
-from doctor.rulebook.authoring.tests import (
-    RuleTest,
-    failure_text,
-    in_file_tests,
-    load_libraries,
-    rulebook_paths,
-    run_test,
-)
+from doctor.rulebook.authoring.tests import failure_text, in_file_tests, load_libraries, rulebook_paths, run_test
+from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.schema import Source, read_source
+
+FOLDERS = sorted({path.parent for path in rulebook_paths()})
 
 
 @pytest.fixture(scope="session")
-def libraries():
+def libraries() -> Rulebook:
     return load_libraries()
 
 
-def _sources() -> tuple[list[Source], list[tuple[Path, DoctorError]]]:
-    sources, faults = [], []
+@cache
+def sources() -> tuple[list[Source], list[str]]:
+    """(readable files, what is wrong with the others: one broken file must not hide the tests of the rest)."""
+    readable, faults = [], []
     for path in rulebook_paths():
         try:
-            sources.append(read_source(path))
-        except DoctorError as fault:  # one broken file must not hide the tests of the others
-            faults.append((path, fault))
-    return sources, faults
+            readable.append(read_source(path))
+        except DoctorError as fault:
+            faults.append(fault.message)
+    return readable, faults
 
 
-READABLE, FAULTS = _sources()
-SOURCES = [source for source in READABLE if source.kind == "rule"]
-TESTS = [test for source in SOURCES for test in in_file_tests(source)]
+def rules_below(folder: Path) -> list[Source]:
+    return [source for source in sources()[0] if source.kind == "rule" and Path(source.path).parent == folder]
 
 
 def test_every_file_of_the_rulebook_is_readable():
-    assert not FAULTS, "\n".join(fault.message for _, fault in FAULTS)
+    assert not sources()[1], "\n".join(sources()[1])
 
 
-@pytest.mark.parametrize("test", TESTS, ids=lambda test: test.id)
-def test_rule(test: RuleTest, libraries):
-    outcome = run_test(test, libraries)
-    assert outcome.passed, failure_text(outcome)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_tests_of_the_rules_pass(folder: Path, libraries: Rulebook):
+    outcomes = [run_test(test, libraries) for source in rules_below(folder) for test in in_file_tests(source)]
+    failed = [failure_text(outcome) for outcome in outcomes if not outcome.passed]
+    assert not failed, "\n".join(failed)
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: f"{source.content['id']}::lint")
-def test_lint(source: Source, libraries):
-    faults = lint_source(source, libraries)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_lint_has_no_complaint(folder: Path, libraries: Rulebook):
+    faults = [fault for source in rules_below(folder) for fault in lint_source(source, libraries)]
     assert not faults, "\n".join(map(str, faults))
 
 
 def test_no_two_rules_share_an_id_or_a_name():
-    faults = list(lint_unique(SOURCES))
+    faults = list(lint_unique([source for source in sources()[0] if source.kind == "rule"]))
     assert not faults, "\n".join(map(str, faults))
