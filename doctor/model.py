@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Value of a key that is known not to be there: a package that is not installed, a variable that is not set.
 ABSENT = "absent"
@@ -131,8 +131,7 @@ class Facts(Mapping[str, Fact]):
         return None if fact is None else fact.value
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """One condition of a rule, judged: the fact that was found and what would have been needed instead."""
 
     key: str
@@ -213,8 +212,7 @@ class Change:
     foreign: bool = False  # from a rule that is not built in
 
 
-@dataclass(frozen=True)
-class PinnedRequirement:
+class PinnedRequirement(NamedTuple):
     """One distribution at one version, and why it is in the plan."""
 
     package: str
@@ -335,8 +333,7 @@ class Finding:
     uses: tuple[ApiUse, ...] = ()  # of API drift: every place that breaks
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(NamedTuple):
     """Why a backend is out (`holds` True) or may be out (None)."""
 
     rule: str
@@ -369,8 +366,7 @@ class Prediction:
     prefill: str | None = None  # of the prompt, where the library chooses it apart; `selected` then decodes
 
 
-@dataclass(frozen=True)
-class MatrixRow:
+class MatrixRow(NamedTuple):
     """One feature, as changes to the workload, and what becomes of every backend."""
 
     group: str
@@ -427,8 +423,7 @@ class VerificationStep:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class Verification:
+class Verification(NamedTuple):
     """How far a fix was proven, or carried out."""
 
     kind: VerificationKind
@@ -437,8 +432,7 @@ class Verification:
     freeze: str | None = None  # the file that remembers what was there
 
 
-@dataclass(frozen=True)
-class InputFile:
+class InputFile(NamedTuple):
     """A file that the user named, or the project's own."""
 
     kind: str  # declared | model | workload | project | facts

@@ -6,10 +6,9 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.model import SEVERITIES, Report
@@ -24,8 +23,7 @@ _MOST_UNREAD = 3  # files by name in the one line of the complaint; the report's
 MAX_WIDTH = 100  # columns of prose
 
 
-@dataclass(frozen=True)
-class Screen:
+class Screen(NamedTuple):
     """How much a command shows, and in which colors."""
 
     verbose: bool = False
@@ -64,8 +62,7 @@ class Screen:
             progress.close()
 
 
-@dataclass(frozen=True)
-class Destination:
+class Destination(NamedTuple):
     """One output of a command: the format, and the file it goes to (None: stdout)."""
 
     format: str

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from doctor.facts.vocabulary import nearest
 from doctor.model import SEVERITIES, Case, Evidence, Fact, Finding, Severity, Undetermined, Verdict
@@ -19,8 +19,7 @@ _OWN = (EXPIRED, "NO_BACKEND", "UNPREDICTED")  # findings that no rule file stat
 _API = re.compile(r"API\d{3}")  # likewise: what the installed sources show
 
 
-@dataclass(frozen=True)
-class Suppressed:
+class Suppressed(NamedTuple):
     """The findings that are reported, those of the baseline, those that are ignored, the suppressed rules, and why."""
 
     findings: tuple[Finding, ...]

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
@@ -25,8 +24,7 @@ from .serving_terms import SERVING_ROWS
 from .workload_terms import JOB_TERMS
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """One key of the vocabulary."""
 
     key: str

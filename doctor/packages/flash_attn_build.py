@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,8 +29,7 @@ class Machine(NamedTuple):
     memory: int | None = None  # bytes that are free
 
 
-@dataclass(frozen=True)
-class Build:
+class Build(NamedTuple):
     """A command, and what to expect of it."""
 
     command: str  # with its settings in front, as typed in a shell

@@ -11,9 +11,8 @@ import gzip
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion
 
@@ -24,8 +23,7 @@ from doctor.packages.requirements import admits, needs_of
 from doctor.util.resources import rules_dir
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(NamedTuple):
     """One release of one package."""
 
     package: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Platform:
+class Platform(NamedTuple):
     """What a distribution has to run on; an unknown Python excludes nothing."""
 
     python: str | None = None

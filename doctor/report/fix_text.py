@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.facts.settings import setting_text
 from doctor.model import ABSENT, ChangeKind, Finding, Fix, Remedy, TextEnum
@@ -32,8 +31,7 @@ class LineKind(TextEnum):
     NOTE = "note"  # a setting of the job, or advice: no shell runs it
 
 
-@dataclass(frozen=True)
-class FixLine:
+class FixLine(NamedTuple):
     """One line of a remedy or fix; `names` are the variables that it sets or unsets."""
 
     kind: LineKind

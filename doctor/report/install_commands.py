@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from shlex import quote
+from typing import NamedTuple
 
 from doctor.model import InstallPlan, PinnedRequirement
 from doctor.packages.flash_attn_build import TOOLS
 from doctor.packages.flash_attn_wheels import PACKAGE
 
 
-@dataclass(frozen=True)
-class InstallCommand:
+class InstallCommand(NamedTuple):
     """One pip command; `compiles` where it needs the newly installed torch."""
 
     text: str

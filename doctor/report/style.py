@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(NamedTuple):
     """How much room there is, and whether colour is wanted."""
 
     color: bool = False

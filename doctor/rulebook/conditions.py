@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from doctor.errors import DoctorError
 from doctor.facts.kinds import BOOLEAN, INTEGER, NUMBER, SM, VERSION, WINDOW
@@ -51,8 +50,7 @@ class Condition(ABC):
         """The leaves that carry the verdict, judged."""
 
 
-@dataclass(frozen=True)
-class Meaning:
+class Meaning(NamedTuple):
     """What a wanted value says."""
 
     text: str  # as the rule writes it

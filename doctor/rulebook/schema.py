@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion
@@ -39,8 +38,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _DISTRIBUTION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One file of the rulebook as its author sees it: content, and the line of every part of it."""
 
     kind: str  # library | rule

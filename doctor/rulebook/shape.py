@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest, parse, term
@@ -16,8 +15,7 @@ At = tuple[str, ...]
 Check = Callable[[Any, At], None]
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """One file under examination: where it is and the line of each part."""
 
     path: str

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.model import ABSENT, Facts, FixSafety, Prediction, Remedy, Severity
 from doctor.rulebook.conditions import Condition, parse_conditions
@@ -26,8 +25,7 @@ from .resolve import choices, impossible, satisfied, unresolved_clashes
 UNNAMED = 99
 
 
-@dataclass(frozen=True)
-class CandidateFix:
+class CandidateFix(NamedTuple):
     """A plan with concrete releases, and what the rulebook says of it."""
 
     plan: FixPlan

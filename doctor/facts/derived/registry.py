@@ -7,17 +7,15 @@ rearranges what is known (`workload.head_dims_equal`), so that the condition lan
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.facts.kinds import BOOLEAN, FactKind
 from doctor.facts.vocabulary import TERMS, Term, declare
 from doctor.model import ABSENT
 
 
-@dataclass(frozen=True)
-class Derivation:
+class Derivation(NamedTuple):
     """How one key follows from others."""
 
     key: str

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest
@@ -31,8 +31,7 @@ _SECTION = re.compile(
 _NEEDED = ("rule", "reason", "until")
 
 
-@dataclass(frozen=True)
-class Ignore:
+class Ignore(NamedTuple):
     """One entry of `ignore`: a rule that is ignored until a date."""
 
     rule: str
