@@ -51,7 +51,7 @@ def asked(path: Path, gpu: str, settings: list[str], fixes: bool = True) -> Repo
     return diagnose(Request(declared=(str(path),), gpu=gpu, settings=tuple(settings), fixes=fixes, run=False))
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, 1, *(pytest.param(part, marks=pytest.mark.slow) for part in (2, 3))])
 def test_what_was_to_be_cleared_is_gone_from_the_file(tmp_path: Path, part: int):
     chance, cleared = random.Random(100 + part), 0
     path = tmp_path / "requirements.txt"

@@ -121,6 +121,7 @@ def test_check_changes_nothing_and_a_second_run_finds_nothing(tmp_path):
     assert format_file(path, write=True) is False
 
 
+@pytest.mark.slow  # CI checks the same in a step of its own, `rules format --check`
 def test_the_built_in_rules_are_in_the_style():
     files = rule_files([Path(__file__).parents[3] / "rules"])
     assert len(files) > 900
