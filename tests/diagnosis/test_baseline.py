@@ -122,12 +122,12 @@ def test_a_fingerprint_outlives_wording_and_line_but_not_another_version():
     def of(**changes):
         return fingerprint(replace(FINDING, **changes))
 
-    moved = replace(TORCH, fact=Fact("torch.version", "2.6.0", "b.txt:70"))
-    other = replace(TORCH, fact=Fact("torch.version", "2.5.1", "a.txt:7"))
+    moved = TORCH._replace(fact=Fact("torch.version", "2.6.0", "b.txt:70"))
+    other = TORCH._replace(fact=Fact("torch.version", "2.5.1", "a.txt:7"))
     assert of() == of(message="found 2.6.0 among 4", evidence=(moved, GPU))
     assert of() != of(evidence=(other, GPU))
     assert of() != of(rule="T002")
-    assert of(cases=(0,)) == of(cases=(1, 2), evidence=(TORCH, replace(GPU, fact=Fact("gpu.sm", "12.0", "x"))))
+    assert of(cases=(0,)) == of(cases=(1, 2), evidence=(TORCH, GPU._replace(fact=Fact("gpu.sm", "12.0", "x"))))
 
 
 def test_worse_than_before_is_new(tmp_path):
