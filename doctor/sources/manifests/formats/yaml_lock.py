@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import fault
+from doctor.util.redact import shortened
 from doctor.util.yaml_text import Lines, parse_yaml
 
 _LONG = 200_000  # characters; a shorter file is read whole
@@ -48,6 +49,8 @@ def machine_of(path: Path, platforms: set[str]) -> str:
     linux = sorted(name for name in platforms if name.startswith("linux"))
     if not linux:
         raise fault(
-            path, None, f"it locks no package for Linux (only for {', '.join(sorted(platforms)) or 'nothing'})"[:200]
+            path,
+            None,
+            shortened(f"it locks no package for Linux (only for {', '.join(sorted(platforms)) or 'nothing'})", 200),
         )
     return "linux-64" if "linux-64" in linux else linux[0]
