@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -46,8 +45,7 @@ def diff(
     """
     screen = Screen(verbose, quiet, color)
     outputs = [(renderer(item.format, "comparison"), item) for item in destinations(formats, output)]
-    target = TargetOptions.of(None, None, None, None, gpu, settings, rules, model, workload)
-    request = replace(request_of(target), run=False)
+    request = request_of(TargetOptions.of(None, None, None, None, gpu, settings, rules, model, workload))
     with screen.working("comparing") as progress:
         comparison = compare_environments(request, (a, b), progress.step)
     for render, item in outputs:

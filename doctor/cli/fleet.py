@@ -130,8 +130,7 @@ def fleet(
                           f"`{named[0]}` and `{named[1]}` exclude each other", hint)  # fmt: skip
     screen = Screen(verbose, quiet, color)
     outputs = [(renderer(item.format, "fleet"), item) for item in destinations(formats, output)]
-    target = TargetOptions.of(None, None, None, None, gpu, settings, rules, model, workload)
-    request = replace(request_of(target), run=False)
+    request = request_of(TargetOptions.of(None, None, None, None, gpu, settings, rules, model, workload))
     task = ProbeTask(python, tuple(os.path.abspath(name) for name in rules or ()), run, cases, device=device)  # noqa: PTH100
     progress = Progress(quiet=quiet)
     gathering = _Gathering(Collection(), progress)

@@ -227,12 +227,14 @@ def _fact_leaf(key: str, wanted: Any) -> Leaf:
     """Return the condition on one fact; rules share most of them, so the meaning of each is worked out once."""
     if isinstance(wanted, str):
         return Leaf(key, partial(_meaning_once, key, wanted))
+    if isinstance(wanted, list) and all(isinstance(item, str) for item in wanted):
+        return Leaf(key, partial(_meaning_once, key, tuple(wanted)))
     return Leaf(key, partial(_meaning, key, wanted))
 
 
 @lru_cache(maxsize=4096)
-def _meaning_once(key: str, wanted: str) -> Meaning:
-    return _meaning(key, wanted)
+def _meaning_once(key: str, wanted: str | tuple[str, ...]) -> Meaning:
+    return _meaning(key, wanted if isinstance(wanted, str) else list(wanted))
 
 
 def _meaning(key: str, wanted: Any) -> Meaning:

@@ -12,14 +12,13 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from doctor.util.ld_cache import ld_cache_entries, read_ld_cache, text_at
 from doctor.util.reading import open_regular
 
 _FOLDERS = re.compile(rb"(?:/[\w.+-]+(?:/[\w.+-]+)*/\0){2,}")
 _RELEASE = re.compile(rb"release version (\d+)\.(\d+)")
 _MAX_LOADER = 4 << 20
-_CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 _EXTENSION_MAGIC = 0xEAA42174
-_MAX_CACHE = 16 << 20
 _FLAGS = {"x86_64": 0x303, "aarch64": 0xA03}  # of cache entries for libraries of a machine
 _NAMED_HWCAP = 1 << 62
 #: CPU flags that each level needs on top of the one before (x86-64 psABI).
@@ -98,26 +97,12 @@ def loader_cache(path: str, machine: str, subfolders: Iterable[str] = (), legacy
 
     Of several files of one library, the one in the best subfolder counts.
     """
-    try:
-        with open_regular(path) as stream:
-            data = stream.read(_MAX_CACHE)
-    except OSError:
-        return {}
-    start = data.find(_CACHE_MAGIC)  # an old-format cache may come first
-    if start < 0:
-        return {}
-    body = data[start:]
-    count = int.from_bytes(body[20:24], "little")
-    if not 0 < count < 1 << 20:
-        return {}
+    body = read_ld_cache(path)
     names = [name.removeprefix("glibc-hwcaps/") for name in subfolders if name.startswith("glibc-hwcaps/")]
     ranks = {name: rank for rank, name in enumerate(names)}
     capabilities = _named(body)
     best: dict[str, tuple[int, str]] = {}
-    for index in range(count):
-        entry = body[48 + index * 24 : 48 + (index + 1) * 24]
-        if len(entry) < 24:
-            break
+    for entry in ld_cache_entries(body):
         flags, key, value, _, processors = struct.unpack("<IIIIQ", entry)
         rank = len(ranks)
         if processors & _NAMED_HWCAP:
@@ -126,14 +111,10 @@ def loader_cache(path: str, machine: str, subfolders: Iterable[str] = (), legacy
             continue
         if rank < 0 or flags != _FLAGS.get(machine, flags):
             continue
-        name, target = _text(body, key), _text(body, value)
+        name, target = text_at(body, key), text_at(body, value)
         if name and (name not in best or rank < best[name][0]):
             best[name] = rank, target
     return {name: target for name, (_, target) in best.items()}
-
-
-def _text(body: bytes, at: int) -> str:
-    return body[at : body.find(b"\0", at)].decode("utf-8", "replace")
 
 
 def _named(body: bytes) -> dict[int, str]:
@@ -149,5 +130,5 @@ def _named(body: bytes) -> dict[int, str]:
         kind, _, offset, size = struct.unpack("<IIII", section)
         if kind == 1:  # the names of the subfolders, each as an offset
             values = body[offset : offset + size // 4 * 4]
-            found = {number: _text(body, value) for number, (value,) in enumerate(struct.iter_unpack("<I", values))}
+            found = {number: text_at(body, value) for number, (value,) in enumerate(struct.iter_unpack("<I", values))}
     return found

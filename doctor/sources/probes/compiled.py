@@ -54,12 +54,11 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     """Yield the facts of every package with compiled files for torch or CUDA; none where there is none."""
     if target.system not in (None, "Linux") or (target.kind == TargetKind.INTERPRETER and not target.glibc):
         return
-    folder = torch_folder(target)
-    if folder is None and target.kind == TargetKind.INTERPRETER:
+    place = place_of(target)
+    if place["torch_folder"] is None and target.kind == TargetKind.INTERPRETER:
         return  # nothing here can be imported
-    assigned = version_file(folder)[0] if folder else {}
     packages = list(_packages(target))
-    if not packages and not (assigned.get("cuda") and _has_libraries(target, folder)):
+    if not packages and not (place["torch_cuda"] and _has_libraries(target, place["torch_folder"])):
         return  # nothing that could fail to load, and no CUDA library that could be mixed
     yield from _missing_modules(packages)
     from doctor.sources.binaries import judge  # door: binaries
@@ -69,8 +68,8 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
         for found in scan(target.site_dirs)
         if _OWNED.match(found.name)
     ]
-    place = judge.Place(**place_of(target))
-    for key, value, source in judge.judge(place, [judge.Installed(*package) for package in packages], owners):
+    installed = [judge.Installed(*package) for package in packages]
+    for key, value, source in judge.judge(judge.Place(**place), installed, owners):
         yield fact(key, value, source)
 
 
@@ -109,9 +108,9 @@ def _missing_modules(packages: list[Package]) -> Iterator[Fact]:
     yield Fact("machine.compiled_modules_missing", modules, f"RECORD and files below {where}")
 
 
-def _has_libraries(target: Target, torch: Path | None) -> bool:
+def _has_libraries(target: Target, torch: str | None) -> bool:
     """Return whether torch or NVIDIA's wheels have a folder of libraries."""
-    folders = (*(path / "nvidia" for path in target.site_dirs), *((torch / "lib",) if torch else ()))
+    folders = (*(path / "nvidia" for path in target.site_dirs), *((Path(torch) / "lib",) if torch else ()))
     return any(map(Path.is_dir, folders))
 
 

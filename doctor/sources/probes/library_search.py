@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from doctor.util.ld_cache import ld_cache_entries, read_ld_cache, text_at
 
 from .elf import Dynamic
 
 DEFAULT_DIRS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
-_CACHE_MAGIC = b"glibc-ld.so.cache1.1"
-_MAX_CACHE = 16 << 20
 
 
 def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
@@ -51,31 +52,13 @@ def _first(folders: Iterable[str], name: str) -> str | None:
 
 def loader_cache(path: str = "/etc/ld.so.cache", containing: str = "libcudnn") -> dict[str, str]:
     """Return library name -> file from ldconfig's cache, without running ldconfig; empty without a cache."""
-    try:
-        with open(path, "rb") as stream:  # noqa: PTH123
-            data = stream.read(_MAX_CACHE)
-    except OSError:
-        return {}
-    start = data.find(_CACHE_MAGIC)  # an old-format cache may come first
-    if start < 0:
-        return {}
-    body = data[start:]
-    little = body[28:29] in (b"\0", b"\2", b"\1")  # flags: 0 unset, 2 little endian
-    order = "little" if little and body[28:29] != b"\3" else "big"
-    count = int.from_bytes(body[20:24], order)  # type: ignore[arg-type]
+    body, wanted = read_ld_cache(path), containing.encode()
     found: dict[str, str] = {}
-    if not 0 < count < 1 << 20:
-        return {}
-    wanted = containing.encode()
     if wanted not in body:
-        return {}
-    for index in range(count):
-        entry = body[48 + index * 24 : 48 + (index + 1) * 24]
-        if len(entry) < 24:
-            break
-        key = int.from_bytes(entry[4:8], order)  # type: ignore[arg-type]
-        value = int.from_bytes(entry[8:12], order)  # type: ignore[arg-type]
+        return found
+    order: Literal["little", "big"] = "little" if body[28:29] in (b"\0", b"\2", b"\1") else "big"  # 0: unset
+    for entry in ld_cache_entries(body, order):
+        key = int.from_bytes(entry[4:8], order)
         if body.startswith(wanted, key):
-            name = body[key : body.find(b"\0", key)].decode("utf-8", "replace")
-            found.setdefault(name, body[value : body.find(b"\0", value)].decode("utf-8", "replace"))
+            found.setdefault(text_at(body, key), text_at(body, int.from_bytes(entry[8:12], order)))
     return found
