@@ -42,7 +42,7 @@ ROOTS = {
     "torchtune": ("torchtune",), "lm-eval": ("lm_eval",), "torch": ("torch",), "torchao": ("torchao",),
     "flash-linear-attention": ("fla",), "yunchang": ("yunchang",), "ring-flash-attn": ("ring_flash_attn",),
     "timm": ("timm",), "mamba-ssm": ("mamba_ssm",), "kernels": ("kernels",), "flash-attn": ("flash_attn",),
-    "xformers": ("xformers",), "hqq": ("hqq",),
+    "xformers": ("xformers",), "hqq": ("hqq",), "bitsandbytes": ("bitsandbytes",), "datasets": ("datasets",),
 }  # fmt: skip
 #: caller -> what a user runs: entry -> its modules, of which those count that the release has
 ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -80,10 +80,17 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
     "deepspeed": {"deepspeed": ("deepspeed.runtime.engine",)},
     "kernels": {"kernels": ("kernels",)},
 }  # fmt: skip
-CALLEES = ("transformers", "trl", "peft", "accelerate", "diffusers", "liger-kernel", "kernels")
+CALLEES = (
+    "transformers", "trl", "peft", "accelerate", "diffusers", "liger-kernel", "kernels", "torch", "vllm", "deepspeed",
+    "huggingface-hub", "flash-attn", "torchao", "megatron-core", "compressed-tensors", "flash-linear-attention",
+    "unsloth-zoo", "optimum", "sentence-transformers", "bitsandbytes", "datasets",
+)  # fmt: skip
 CALLERS = (
     "trl", "peft", "accelerate", "diffusers", "verl", "llamafactory", "liger-kernel", "autoawq", "sglang",
-    "megatron-core", "ring-flash-attn", "yunchang", "ms-swift", "axolotl", "xtuner", "colossalai",
+    "megatron-core", "ring-flash-attn", "yunchang", "ms-swift", "axolotl", "xtuner", "colossalai", "openrlhf",
+    "deepspeed", "megatron-bridge", "nemo-toolkit", "unsloth-zoo", "optimum", "sentence-transformers", "flagembedding",
+    "lm-eval", "torchtune", "flash-linear-attention", "llmcompressor", "compressed-tensors", "gptqmodel", "torchao",
+    "vllm", "lmdeploy", "kernels", "flash-attn", "bitsandbytes", "mamba-ssm", "timm",
 )  # fmt: skip
 _SKIPPED_TORCH = (
     "torch/testing/",
