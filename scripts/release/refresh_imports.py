@@ -200,7 +200,7 @@ def table(callers: Iterable[str], cache: Path) -> list[dict]:
                                 "module": module, "name": name, "missing": [str(one) for one in missing],
                             })  # fmt: skip
     releases = {
-        package: [str(version) for version in (loaded.get(package) or names[package])]
+        package: [str(version) for version in (loaded.get(package) or names.get(package, ()))]
         for package in {*packages, *CALLEES}
     }
     return [{"releases": releases}, *rows]
