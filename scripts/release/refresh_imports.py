@@ -92,6 +92,7 @@ CALLERS = (
     "lm-eval", "torchtune", "flash-linear-attention", "llmcompressor", "compressed-tensors", "gptqmodel", "torchao",
     "vllm", "lmdeploy", "kernels", "flash-attn", "bitsandbytes", "mamba-ssm", "timm",
 )  # fmt: skip
+COMPILED = ("torch",)  # modules take names from extensions, which are not read
 _SKIPPED_TORCH = (
     "torch/testing/",
     "torch/_inductor/",
@@ -172,7 +173,7 @@ def table(callers: Iterable[str], cache: Path) -> list[dict]:
     history = json.loads(gzip.decompress(HISTORY.read_bytes()))["transformers"]
     minors = sorted({Version(".".join(map(str, Version(text).release[:2]))) for text in history["releases"]})
     names: dict[str, dict[Version, Names | RecordedNames]] = {
-        package: {version: Names(surface) for version, surface in loaded[package].items()}
+        package: {version: Names(surface, compiled=package in COMPILED) for version, surface in loaded[package].items()}
         for package in CALLEES if package != "transformers"
     }  # fmt: skip
     names["transformers"] = {minor: RecordedNames(minor, history) for minor in minors}
