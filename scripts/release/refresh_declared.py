@@ -96,7 +96,8 @@ def requirements(package: str, cache: Path) -> dict[Version, list[str] | None]:
 def bounds(lines: Sequence[str], extras: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Return package -> the range required of it on Linux, by the package itself or by one of these extras."""
     found: dict[str, SpecifierSet] = defaultdict(SpecifierSet)
-    environment = {"python_version": "3.12", "platform_system": "Linux", "sys_platform": "linux", "platform_machine": "x86_64"}  # fmt: skip
+    environment = {"python_version": "3.12", "platform_system": "Linux", "sys_platform": "linux",
+                   "platform_machine": "x86_64"}  # fmt: skip
     for line in lines:
         try:
             requirement = Requirement(line)
@@ -180,7 +181,9 @@ def sample(spec: str) -> tuple[str, str]:
     """Return a release that a range excludes and one that it admits; the bounds themselves serve."""
     wanted = SpecifierSet(spec)
     texts = [one.version.replace(".*", "") for one in wanted]
-    near = [text for one in texts for text in (one, f"{Version(one).base_version}.1", following(Version(one)), _before(one))]
+    near = [
+        text for one in texts for text in (one, f"{Version(one).base_version}.1", following(Version(one)), _before(one))
+    ]
     bad = next(text for text in ["9999", *near, "0.0.1"] if not wanted.contains(text, prereleases=True))
     good = next(text for text in near if wanted.contains(text))
     return bad, good

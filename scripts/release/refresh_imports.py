@@ -83,14 +83,14 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
 CALLEES = (
     "transformers", "trl", "peft", "accelerate", "diffusers", "liger-kernel", "kernels", "torch", "vllm", "deepspeed",
     "huggingface-hub", "flash-attn", "torchao", "megatron-core", "compressed-tensors", "flash-linear-attention",
-    "unsloth-zoo", "optimum", "sentence-transformers", "bitsandbytes", "datasets",
+    "unsloth-zoo",
 )  # fmt: skip
 CALLERS = (
     "trl", "peft", "accelerate", "diffusers", "verl", "llamafactory", "liger-kernel", "autoawq", "sglang",
     "megatron-core", "ring-flash-attn", "yunchang", "ms-swift", "axolotl", "xtuner", "colossalai", "openrlhf",
     "deepspeed", "megatron-bridge", "nemo-toolkit", "unsloth-zoo", "optimum", "sentence-transformers", "flagembedding",
     "lm-eval", "torchtune", "flash-linear-attention", "llmcompressor", "compressed-tensors", "gptqmodel", "torchao",
-    "vllm", "lmdeploy", "kernels", "flash-attn", "bitsandbytes", "mamba-ssm", "timm",
+    "vllm", "lmdeploy", "kernels", "flash-attn", "mamba-ssm",
 )  # fmt: skip
 COMPILED = ("torch",)  # modules take names from extensions, which are not read
 _SKIPPED_TORCH = (
@@ -143,15 +143,21 @@ def reached(surface: Surface, starts: Iterable[str]) -> set[str]:
     return seen
 
 
-def needs_of(surface: Surface, starts: Iterable[str], roots: dict[str, str]) -> dict[str, set[tuple[str, str]]]:
-    """Return callee -> (module, name) that importing these modules takes from it."""
-    wanted: dict[str, set[tuple[str, str]]] = defaultdict(set)
+def needs_of(surface: Surface, starts: Iterable[str], roots: dict[str, str]) -> dict[str, dict[tuple[str, str], bool]]:
+    """Return callee -> (module, name) that importing these modules takes from it -> always behind a check for it."""
+    wanted: dict[str, dict[tuple[str, str], bool]] = defaultdict(dict)
     for name in reached(surface, starts):
         for module, what, gate in surface.imports[name]:
             callee = roots.get(module.partition(".")[0]) or roots.get(".".join(module.split(".")[:2]))
             if callee and usable(gate, callee):
-                wanted[callee].add((module, "" if what == "*" else what))
+                key = module, "" if what == "*" else what
+                wanted[callee][key] = _named(gate, callee) and wanted[callee].get(key, True)
     return wanted
+
+
+def _named(gate: str, callee: str) -> bool:
+    """Say whether a guard is about the package that is imported: such a check may demand a minimum release."""
+    return bool({callee.replace("-", "_"), callee.partition("-")[0]} & set(gate.split(",")))
 
 
 def entries_of(caller: str, surface: Surface) -> dict[str, tuple[str, ...]]:
@@ -163,6 +169,11 @@ def entries_of(caller: str, surface: Surface) -> dict[str, tuple[str, ...]]:
         if there:
             found[label] = there
     return found
+
+
+def _leading(missing: tuple[Version, ...], releases: tuple[Version, ...]) -> int:
+    """Return how many of the first releases are among the missing ones."""
+    return next((at for at, version in enumerate(releases) if version not in missing), len(releases))
 
 
 def table(callers: Iterable[str], cache: Path) -> list[dict]:
@@ -191,8 +202,10 @@ def table(callers: Iterable[str], cache: Path) -> list[dict]:
                 for callee, wanted in needs_of(surface, starts, roots).items():
                     if callee == caller:
                         continue
-                    for module, name in sorted(wanted):
+                    for (module, name), checked in sorted(wanted.items()):
                         missing = lacking(callee, module, name)
+                        if checked:  # an older release than the guard wants is not imported
+                            missing = missing[_leading(missing, tuple(names[callee])) :]
                         if missing and (callee, module, name) not in seen:
                             if not label:
                                 seen.add((callee, module, name))

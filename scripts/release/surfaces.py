@@ -265,7 +265,7 @@ def stored(surface: Surface) -> bytes:
 
 
 class Names:
-    """Answer whether a module of a release has a name; in a compiled package a module with code of its own may have any."""
+    """Answer whether a module of a release has a name; in a compiled package, a module with code for it has any."""
 
     def __init__(self, surface: Surface, *, compiled: bool = False) -> None:
         self._surface = surface
