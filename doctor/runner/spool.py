@@ -24,7 +24,7 @@ class WrittenFile:
     @property
     def _bounds(self) -> tuple[int, int]:
         end = os.fstat(self._reader).st_size
-        return (self._start if self._start <= end else 0), end  # a file that was cut starts anew
+        return (self._start if self._start <= end else 0), end  # a file that was cut starts at zero
 
     @property
     def dropped(self) -> bool:
