@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from doctor.drift.stack import may_have_pairs
 from doctor.model import ABSENT, ApiUse, Finding, Fix, Infeasible
@@ -29,7 +29,7 @@ class ApiRules:
     def findings(self, found: Iterable[Finding]) -> tuple[Finding, ...]:
         """Return findings as the report shows them: with the uses behind them, and the code as the rule."""
         return tuple(
-            replace(item, rule=_code(item.rule), uses=self.uses[item.rule]) if item.rule in self.uses else item
+            item._replace(rule=_code(item.rule), uses=self.uses[item.rule]) if item.rule in self.uses else item
             for item in found
         )
 
@@ -39,13 +39,13 @@ class ApiRules:
 
     def _fix(self, fix: Fix) -> Fix:
         open_codes = {_code(rule) for rule in self.uses if rule not in fix.resolves}
-        changes = tuple(replace(change, resolves=_codes(change.resolves)) for change in fix.changes)
+        changes = tuple(change._replace(resolves=_codes(change.resolves)) for change in fix.changes)
         resolves = tuple(code for code in _codes(fix.resolves) if code not in open_codes)
-        return replace(fix, changes=changes, resolves=resolves, leaves=_codes(fix.leaves))
+        return fix._replace(changes=changes, resolves=resolves, leaves=_codes(fix.leaves))
 
     def infeasible(self, items: Iterable[Infeasible]) -> tuple[Infeasible, ...]:
         """Return what no fix clears, by code."""
-        return tuple(replace(item, rule=_code(item.rule)) for item in items)
+        return tuple(item._replace(rule=_code(item.rule)) for item in items)
 
 
 def api_rules(

@@ -144,7 +144,7 @@ def _with_reasons(
     rule = rulebook.rules[finding.rule]
     if "fix_reasons" not in rule.body:
         return finding
-    return replace(finding, alternatives=all_alternatives(rulebook, rule, known, predictions))
+    return finding._replace(alternatives=all_alternatives(rulebook, rule, known, predictions))
 
 
 def all_alternatives(
