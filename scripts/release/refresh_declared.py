@@ -46,7 +46,7 @@ CALLERS = (
     "flash-linear-attention", "deepspeed", "f5-tts", "chatterbox-tts", "open-clip-torch", "surya-ocr", "colpali-engine",
     "vibevoice", "mineru", "vllm-omni", "lightllm", "bitsandbytes", "gliner", "outlines", "marker-pdf", "transformers",
 )  # fmt: skip
-#: Extras whose bounds say what a release works with, whoever installed the other package: caller -> extra -> packages
+#: Extras whose bounds say what a release works with, not only with that extra: caller -> extra -> packages
 EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {
     "trl": {"vllm": ("vllm",), "liger": ("liger-kernel",), "deepspeed": ("deepspeed",), "peft": ("peft",)},
     "verl": {"vllm": ("vllm",), "sglang": ("sglang",)},
