@@ -102,6 +102,8 @@ def made(name):
 class StubModule(types.ModuleType):
     """A module that has every name."""
 
+    __version__ = "3.5.1"
+
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
@@ -245,8 +247,8 @@ def prepare(sources):
         for module in MODULES.get(name, (name.replace("-", "_"),)):
             if module not in never and importlib.util.find_spec(module) is None:
                 stubbed.add(module)
-    if not (sources / "vllm" / "triton_utils" / "importing.py").exists():
-        stubbed.add("triton")  # imported unconditionally
+    if tuple(map(int, release_of(sources).split(".")[:2])) < (0, 9):
+        stubbed.add("triton")  # later releases have a complete substitute of their own
     finder = Surroundings(stubbed, never, nvml(), list(sys.meta_path))
     finder.never = never
     sys.meta_path[:] = [finder]
