@@ -4,9 +4,10 @@
     python3 scripts/gpu/vllm_kernels.py --sources vllm-0.22.1/ --output answers.jsonl
     python3 scripts/gpu/vllm_kernels.py --dry-run --output answers.jsonl      (no GPU: the reference stands in)
 
-`--sources` holds `vllm/vllm_flash_attn/` and, for FlashMLA, `vllm/_flashmla_C.abi3.so` with `vllm/third_party/flashmla/`,
-as the wheel has them; nothing else of vLLM is imported. A line holds the workload and what happened: `ran`, the relative
-error against float64, or the first line of the refusal. `tests/rulebook/test_vllm_kernels.py` compares with the rules.
+`--sources` holds `vllm/vllm_flash_attn/` and, for FlashMLA, `vllm/_flashmla_C.abi3.so` with
+`vllm/third_party/flashmla/`, as the wheel has them; nothing else of vLLM is imported. A line holds the workload and
+what happened: `ran`, the relative error against float64, or the first line of the refusal.
+`tests/rulebook/test_vllm_kernels.py` compares with the rules.
 """
 
 import argparse
@@ -111,7 +112,9 @@ def reference(torch, case, made):
         scores = torch.einsum("qhd,khd->hqk", q, k) * scale
         if case["softcap"]:
             scores = case["softcap"] * torch.tanh(scores / case["softcap"])
-        distance = torch.arange(queries, device=q.device)[:, None] + keys - queries - torch.arange(keys, device=q.device)
+        distance = (
+            torch.arange(queries, device=q.device)[:, None] + keys - queries - torch.arange(keys, device=q.device)
+        )
         hidden = distance < 0
         if case["window"]:
             hidden |= distance > case["window"] - 1

@@ -48,7 +48,8 @@ MODULES = {
 }  # fmt: skip
 ALWAYS = (
     "triton", "sgl_kernel", "gguf", "torchvision", "torchaudio", "deep_gemm", "IPython", "cuda", "cutlass", "flash_mla",
-    "pynvml", "uvloop", "dill", "zmq", "multipart", "starlette", "uvicorn", "jsonschema", "referencing", "sentencepiece",
+    "pynvml", "uvloop", "dill", "zmq", "multipart", "starlette", "uvicorn", "jsonschema", "referencing",
+    "sentencepiece",
 )  # fmt: skip
 #: parts of torch that would take a stub of triton for the real one
 BEFORE_STUBS = (
@@ -189,10 +190,10 @@ def pretend(release, flashinfer):
         names -= {"flashinfer"}
         hidden |= {"flashinfer"}
     import torch
-
     from transformers.models.auto import configuration_auto
 
-    register = configuration_auto._LazyConfigMapping.register  # a type that the transformers here has already is no error
+    # a model type that the transformers here knows already is no error
+    register = configuration_auto._LazyConfigMapping.register
     configuration_auto._LazyConfigMapping.register = lambda self, key, value, exist_ok=False: register(
         self, key, value, True
     )

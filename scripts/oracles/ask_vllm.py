@@ -45,15 +45,28 @@ OPTIONAL = {
 #: requirements whose module has another name, and what they bring themselves
 MODULES = {
     "apache-tvm-ffi": ("tvm_ffi",),
-    "fastapi": ("fastapi", "starlette", "uvicorn"), "grpcio": ("grpc",), "py-cpuinfo": ("cpuinfo",), "lm-format-enforcer": ("lmformatenforcer",),
+    "fastapi": ("fastapi", "starlette", "uvicorn"), "grpcio": ("grpc",), "py-cpuinfo": ("cpuinfo",),
+    "lm-format-enforcer": ("lmformatenforcer",),
     "nvidia-cutlass-dsl": ("cutlass",), "nvidia-ml-py": (), "opencv-python-headless": ("cv2",), "pillow": ("PIL",),
     "opentelemetry-api": ("opentelemetry",), "protobuf": ("google",), "python-json-logger": ("pythonjsonlogger",),
     "pyyaml": ("yaml",), "pyzmq": ("zmq",), "quack-kernels": ("quack",), "scikit-learn": ("sklearn",),
 }  # fmt: skip
 #: not required by name, but imported unconditionally by some release
-ALSO = ("openai_harmony", "outlines", "uvloop", "watchfiles", "aiohttp", "filelock", "cachetools", "httpx", "six",
-        "urllib3", "zmq", "py-cpuinfo",
-        "apache-tvm-ffi")
+ALSO = (
+    "openai_harmony",
+    "outlines",
+    "uvloop",
+    "watchfiles",
+    "aiohttp",
+    "filelock",
+    "cachetools",
+    "httpx",
+    "six",
+    "urllib3",
+    "zmq",
+    "py-cpuinfo",
+    "apache-tvm-ffi",
+)
 CAPABILITIES = ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1")
 FRESH = ("VLLM_ATTENTION_BACKEND", "VLLM_USE_V1", "VLLM_FLASH_ATTN_VERSION", "VLLM_USE_TRTLLM_ATTENTION")
 
@@ -328,7 +341,9 @@ def register_twice():
     from transformers.models.auto import configuration_auto
 
     real = configuration_auto._LazyConfigMapping.register
-    configuration_auto._LazyConfigMapping.register = lambda self, key, value, exist_ok=False: real(self, key, value, True)
+    configuration_auto._LazyConfigMapping.register = lambda self, key, value, exist_ok=False: real(
+        self, key, value, True
+    )
 
 
 def nvml():
@@ -729,7 +744,8 @@ NAMES = (
     "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION", "XFORMERS", "TRITON_MLA", "FLASHMLA", "CUTLASS_MLA",
     "FLASH_ATTN_MLA", "FLASHINFER_MLA", "FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE", "TREE_ATTN", "TORCH_SDPA",
     "ROCM_FLASH", "FLASH_ATTN_VLLM_V1", "TRITON_ATTN_VLLM_V1", "FLASHINFER_VLLM_V1", "TOKENSPEED_MLA", "TURBOQUANT",
-    "FLASH_ATTN_MLA_SPARSE", "NONSENSE", "XFORMERS_VLLM_V1", "FLASHMLA_VLLM_V1", "TRITON_FLASH_ATTN", "TRITON_FLASHINFER",
+    "FLASH_ATTN_MLA_SPARSE", "NONSENSE", "XFORMERS_VLLM_V1", "FLASHMLA_VLLM_V1", "TRITON_FLASH_ATTN",
+    "TRITON_FLASHINFER",
     "FLASHINFER_MLA_SPARSE_SM90", "FLASHINFER_MLA_SPARSE_SM120", "FLASH_ATTN_MLA_SPARSE_FA4", "FLASH_ATTN_DIFFKV",
 )  # fmt: skip
 
@@ -751,7 +767,8 @@ def random_case(draw, release, pins):
     workload = {
         "framework": "vllm", "model": name, "dtype": draw.choice(("bfloat16",) * 5 + ("float16", "float16", "float32")),
         "head_dim_qk": width, "head_dim_v": width, "num_heads": heads, "num_kv_heads": kv_heads,
-        "inference_kv_cache": True, "training": False, "kv_cache_dtype": draw.choice(("auto",) * 14 + ("fp8",) * 4 + pins["cache"]),
+        "inference_kv_cache": True, "training": False,
+        "kv_cache_dtype": draw.choice(("auto",) * 14 + ("fp8",) * 4 + pins["cache"]),
         "block_size": draw.choice((None,) * 6 + (8, 16, 24, 32, 64, 128, 256)), "mla": False, "mla_sparse": False,
         "softmax_type": "vanilla", "sinks": False, "window": "absent", "bias": "no_bias", "softcap": 0.0,
         "attention_type": "decoder", "multimodal_prefix_bidirectional": False, "non_causal": draw.random() < 0.03,
@@ -792,7 +809,9 @@ def random_case(draw, release, pins):
     if draw.random() < 0.12:
         facts["env.VLLM_ATTENTION_BACKEND"] = draw.choice(NAMES)
     if minor >= 13 and draw.random() < 0.15:
-        workload["attention_backend_option"] = draw.choice([NAMES, [name.lower() for name in NAMES]][draw.random() < 0.5])
+        workload["attention_backend_option"] = draw.choice(
+            [NAMES, [name.lower() for name in NAMES]][draw.random() < 0.5]
+        )
     if minor >= 13 and draw.random() < 0.08:
         workload["flash_attn_version_option"] = draw.choice((2, 3, 4))
     if draw.random() < 0.06:
@@ -803,7 +822,9 @@ def random_case(draw, release, pins):
         facts["env.VLLM_BATCH_INVARIANT"] = "1"
     if draw.random() < 0.06:
         facts["env.VLLM_USE_TRTLLM_ATTENTION"] = draw.choice("01")
-    kinds = draw.choice(((),) * 8 + ("_vllm_fa2_C _vllm_fa3_C vllm_flash_attn_c", "_flashmla_C _flashmla_extension_C", "_vllm_fa3_C"))
+    kinds = draw.choice(
+        ((),) * 8 + ("_vllm_fa2_C _vllm_fa3_C vllm_flash_attn_c", "_flashmla_C _flashmla_extension_C", "_vllm_fa3_C")
+    )
     missing = [name for name in pins["compiled"] if kinds and name.rpartition(".")[2] in kinds.split()]
     machine = {
         "nvcc": draw.random() < 0.9, "nvidia_artifactory_reachable": draw.random() < 0.9,

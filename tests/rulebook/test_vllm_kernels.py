@@ -16,7 +16,9 @@ from tests.helpers.rulebook import builtin_rulebook
 
 CASES = [
     json.loads(line)
-    for line in (Path(__file__).parents[1] / "captures" / "h200-vllm0.22.1-kernels.jsonl").read_text("utf-8").splitlines()
+    for line in (Path(__file__).parents[1] / "captures" / "h200-vllm0.22.1-kernels.jsonl")
+    .read_text("utf-8")
+    .splitlines()
 ]
 #: relative error against float64 that a right kernel keeps, by dtype of the cache
 BOUNDS = {"auto": 3e-3, "fp8": 2e-2}
@@ -40,7 +42,7 @@ def case_of(row):
 
 
 def same_kernel(row):
-    """Whether vLLM would call this kernel so: ALiBi runs in FlashAttention 2, wide heads in 4, large blocks are split."""
+    """Whether vLLM calls this kernel so: ALiBi runs in FlashAttention 2, wide heads in 4, large blocks are split."""
     split = row["backend"] == "flashmla" and row["block_size"] % 64 == 0 and row["block_size"] > 64
     return row["bias"] == "no_bias" and (row["mla"] or row["head_dim"] <= 256) and not split
 
