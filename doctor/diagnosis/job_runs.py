@@ -15,7 +15,7 @@ UNPREDICTED = "UNPREDICTED"
 _TE_USERS = ("transformer_engine", "megatron")
 _SDPA_USERS = ("torch_sdpa", "transformers", None)
 #: What TransformerEngine calls its ways to communicate, the default first.
-_CP_OF_TE = ("p2p", "all_gather", "a2a")
+_CP_OF_TE = ("p2p", "all_gather", "a2a", "a2a+p2p")
 #: Generation of flash-attn → its distribution.
 _FLASH = {"2": "flash-attn", "3": "flash-attn-3", "4": "flash-attn-4"}
 #: Kernel → prefix of the predictions it can contradict.
