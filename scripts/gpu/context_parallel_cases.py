@@ -112,6 +112,7 @@ def main() -> int:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--engines", default=",".join(FAMILIES), help="families, with commas")
     made.add_argument("--runs", type=int, default=3)
+    made.add_argument("--first", type=int, default=0, help="number of the first run; each has its own numbers")
     made.add_argument("--ranks", type=int, default=2)
     made.add_argument("--device", default="cuda")
     made.add_argument("--small", action="store_true", help="64 tokens and head dims up to 64, for a CPU")
@@ -127,7 +128,7 @@ def main() -> int:
         cases = [dict(case, seq_len_q=64, window=[20, 0] if case.get("window") else None) for case in cases
                  if case["head_dim_qk"] == 64 or case.get("window")]  # fmt: skip
     counts: collections.Counter[tuple[str, str, int]] = collections.Counter()
-    for seed in range(options.runs):
+    for seed in range(options.first, options.first + options.runs):
         began = time.monotonic()
         request = {"device": options.device, "ranks": options.ranks, "timeout": options.timeout}
         request["cases"] = [{**case, "seed": seed} for case in cases]
