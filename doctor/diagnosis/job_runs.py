@@ -57,12 +57,12 @@ def _context_parallel(known: FactResolver, job: Mapping[str, Any]) -> list[tuple
         comm = known.value("workload.cp_comm_type")
         engine = f"te.{comm if comm in _CP_OF_TE else _CP_OF_TE[0]}"
     elif known.value("ring-flash-attn.version") not in (None, ABSENT):
-        engine = "ring_flash_attn.zigzag"
+        engine = "ring_flash_attn.llama3"  # what its adapter puts into transformers, for packed batches
     elif framework in _SDPA_USERS:
         engine = "torch.alltoall" if known.value("workload.cp_comm_type") == "a2a" else "torch.allgather"
     else:
         return []
-    packed = str(job.get("qkv_layout") or "").startswith("thd")
+    packed = str(job.get("qkv_layout") or "").startswith("thd") or engine == "ring_flash_attn.llama3"
     return [("context_parallel", {**job, "engine": engine, "packed": packed, "ranks": min(ranks, gpus)})]
 
 

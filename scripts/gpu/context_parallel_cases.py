@@ -128,25 +128,26 @@ def main() -> int:
         cases = [dict(case, seq_len_q=64, window=[20, 0] if case.get("window") else None) for case in cases
                  if case["head_dim_qk"] == 64 or case.get("window")]  # fmt: skip
     counts: collections.Counter[tuple[str, str, int]] = collections.Counter()
-    for seed in range(options.first, options.first + options.runs):
-        began = time.monotonic()
-        request = {"device": options.device, "ranks": options.ranks, "timeout": options.timeout}
-        request["cases"] = [{**case, "seed": seed} for case in cases]
-        answer = run_one(sys.executable, "context_parallel", request, timeout=options.limit)
-        if answer.outcome != "ran":
-            print(f"run {seed}: {answer.outcome}: {answer.reason} {answer.stderr_tail[-2000:]}")
-            return 2
-        for case, result in zip(cases, answer.observed["cases"]):  # noqa: B905 - Python 3.9
-            sort = sort_of(result, case.get("planted", ""))
-            counts[case["engine"].rpartition("/")[2], sort, seed] += 1
-            if sort not in ("right", "planted fault found"):
-                errors = {name: error.get("rel") for name, error in result["observed"].get("errors", {}).items()}
-                print(f"run {seed}: {sort}: {label(case)}: {errors or result['reason'][:300]}")
-            if options.output:
-                line = {"run": seed, "tag": options.tag, "case": case, "result": sort, **result}
-                with options.output.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line, default=repr) + "\n")
-        print(f"run {seed}: {len(cases)} cases in {time.monotonic() - began:.1f} s", flush=True)
+    began = time.monotonic()
+    runs = range(options.first, options.first + options.runs)
+    asked = [(seed, case) for seed in runs for case in cases]
+    request = {"device": options.device, "ranks": options.ranks, "timeout": options.timeout}
+    request["cases"] = [{**case, "seed": seed} for seed, case in asked]
+    answer = run_one(sys.executable, "context_parallel", request, timeout=options.limit)
+    if answer.outcome != "ran":
+        print(f"{answer.outcome}: {answer.reason} {answer.stderr_tail[-2000:]}")
+        return 2
+    for (seed, case), result in zip(asked, answer.observed["cases"]):  # noqa: B905 - Python 3.9
+        sort = sort_of(result, case.get("planted", ""))
+        counts[case["engine"].rpartition("/")[2], sort, seed] += 1
+        if sort not in ("right", "planted fault found"):
+            errors = {name: error.get("rel") for name, error in result["observed"].get("errors", {}).items()}
+            print(f"run {seed}: {sort}: {label(case)}: {errors or result['reason'][:300]}")
+        if options.output:
+            line = {"run": seed, "tag": options.tag, "case": case, "result": sort, **result}
+            with options.output.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line, default=repr) + "\n")
+    print(f"{len(asked)} cases in {time.monotonic() - began:.1f} s", flush=True)
     for (engine, sort, seed), count in sorted(counts.items()):
         print(f"{engine:28} {sort:22} run {seed}: {count}")
     return int(any(sort == "PLANTED FAULT MISSED" for _, sort, _ in counts))
