@@ -177,7 +177,9 @@ class _Gathering:
         ray = ray_engine.connect(address)
         try:
             alive = sum(node[2] for node in ray_engine.nodes_of(ray))
-            self._take(ray_engine.probe_nodes(ray, task, timeout, self.collection.miss, lambda done, total: None), alive)
+            self._take(
+                ray_engine.probe_nodes(ray, task, timeout, self.collection.miss, lambda done, total: None), alive
+            )
         finally:
             ray.shutdown()
 

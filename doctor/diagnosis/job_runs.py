@@ -20,6 +20,8 @@ _CP_OF_TE = ("p2p", "all_gather", "a2a", "a2a+p2p")
 _FLASH = {"2": "flash-attn", "3": "flash-attn-3", "4": "flash-attn-4"}
 #: Kernel → prefix of the predictions it can contradict.
 _PREDICTED_BY = {"te_attention": "te", "sdpa": "sdpa"}
+#: Prefix of predictions → of the engines of `context_parallel` that run the same library over several ranks.
+_OVER_RANKS = {"te": "te.", "sdpa": "torch."}
 #: Backend of TransformerEngine → family that its kernels' names belong to; unfused attention has no name of its own.
 _TE_FAMILIES = {"te.fused": "cudnn", "te.flash2": "flash", "te.flash3": "flash", "te.flash4": "flash"}
 
@@ -235,6 +237,34 @@ def _prefix(prediction: Prediction) -> str | None:
 _OF_JOB = {RunVerdict.FAILED: RunVerdict.CONFIRMED, RunVerdict.HEALTHY: RunVerdict.REFUTED}
 
 
+def confirmed_over_ranks(
+    finding: Finding, predictions: Sequence[Prediction], runs: Sequence[Confirmation]
+) -> Confirmation | None:
+    """Confirm a predicted failure of the job by its run over context-parallel ranks, if that failed; else None."""
+    for prediction in predictions:
+        if prediction.fails_at_run is None or prediction.fails_at_run.rule != finding.rule:
+            continue
+        run = _over_ranks(prediction, runs)
+        if run is not None and run.verdict == RunVerdict.FAILED:
+            return replace(run, verdict=RunVerdict.CONFIRMED)
+    return None
+
+
+def _over_ranks(prediction: Prediction, runs: Sequence[Confirmation]) -> Confirmation | None:
+    """Return the job's run over several ranks through the library of the prediction."""
+    engine = _OVER_RANKS.get(str(_prefix(prediction)))
+    for run in runs:
+        if run.kernel == "context_parallel" and engine and str(run.request.get("engine")).startswith(engine):
+            return run
+    return None
+
+
+def _of_one_rank(run: Confirmation) -> bool:
+    """Whether the run left out what the job does: the library was only queried, or one rank ran for several."""
+    ranks = run.request.get("cp_size")
+    return run.observed.get("executed") is False or (isinstance(ranks, int) and ranks > 1)
+
+
 def confirmation_from_job_run(
     finding: Finding, predictions: Sequence[Prediction], runs: Sequence[Confirmation]
 ) -> Confirmation | None:
@@ -252,8 +282,8 @@ def confirmation_from_job_run(
             verdict = RunVerdict.REFUTED if imported else verdict
         elif prediction.fails_at_run is not None and prediction.fails_at_run.rule == finding.rule:
             verdict = _OF_JOB.get(run.verdict, RunVerdict.INCONCLUSIVE)
-            if run.observed.get("executed") is False:
-                verdict = RunVerdict.INCONCLUSIVE  # the library was only queried
+            if verdict == RunVerdict.REFUTED and _of_one_rank(run):
+                verdict = RunVerdict.INCONCLUSIVE
         else:
             continue
         return replace(run, verdict=verdict)

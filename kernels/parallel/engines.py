@@ -2,7 +2,7 @@
 
 An engine is a function (torch, case, group, q, k, v, dout) of global (batch, heads, seq, dim) tensors. It divides them
 itself and returns the output and the gradients of this rank, with the pattern by which they are to be put together;
-or the whole tensors, with None. Refused: the library declines the case; Unavailable: it is not installed.
+or the whole tensors, with None. Unavailable: the library is not installed, or this program cannot call it for the case.
 """
 
 import importlib
@@ -57,7 +57,9 @@ def _grads(torch, out, inputs, dout, training):
 def through_torch(torch, case, group, q, k, v, dout):
     """torch's context parallelism (torch.distributed.tensor.experimental), all-gather or all-to-all."""
     if case.get("packed") or case.get("window"):
-        raise Refused("torch's context parallelism of scaled_dot_product_attention takes no window and no packed batch")
+        raise Unavailable(
+            "torch's context parallelism of scaled_dot_product_attention takes no window and no packed batch"
+        )
     try:
         experimental = importlib.import_module("torch.distributed.tensor.experimental")
         internals = importlib.import_module("torch.distributed.tensor.experimental._attention")
@@ -96,7 +98,7 @@ def through_torch(torch, case, group, q, k, v, dout):
 def _torch_ring_on_cpu(torch, internals, case, group, tensors, pattern):
     """torch dispatches only operators of GPUs to its ring: on a CPU the ring itself is called, as those do."""
     if case["head_dim_qk"] != case["head_dim_v"]:
-        raise Refused("the CPU's flash attention takes equal head dims only")
+        raise Unavailable("the CPU's flash attention takes equal head dims only")
     ops = torch.ops.aten
     rank, ranks = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
     causal, scale = case["mask"] == "causal", case.get("scale") or case["head_dim_qk"] ** -0.5
@@ -194,7 +196,7 @@ def _hierarchy(torch, case, group):
     if key not in _HIERARCHIES:
         inner = 2
         if len(ranks) % inner:
-            raise Refused("a2a+p2p divides the ranks into pairs, and there are {}".format(len(ranks)))
+            raise Unavailable("a2a+p2p divides the ranks into pairs, and there are {}".format(len(ranks)))
         near = [ranks[first : first + inner] for first in range(0, len(ranks), inner)]
         far = [ranks[first::inner] for first in range(inner)]
         made = []
@@ -219,7 +221,7 @@ def _te_layout(form):
 
 
 def through_ring_flash_attn(torch, case, group, q, k, v, dout):
-    """ring-flash-attn: ring, zigzag (head and tail), stripe, or llama3 (gathers keys); packed batches by varlen calls."""
+    """ring-flash-attn: ring, zigzag (head and tail), stripe, or llama3 (gathers keys); packed by the varlen calls."""
     step("import ring_flash_attn")
     try:
         library = importlib.import_module("ring_flash_attn")
@@ -230,7 +232,7 @@ def through_ring_flash_attn(torch, case, group, q, k, v, dout):
     engine, starts = case["engine"], case.get("starts")
     kind, pattern = engine.partition(".")[2], RING[engine]
     if kind == "llama3" and not starts:
-        raise Refused("llama3 of ring_flash_attn takes packed batches only")
+        raise Unavailable("llama3 of ring_flash_attn takes packed batches only")
     prefix = "zigzag_ring" if kind == "zigzag" else kind
     name = "{}_flash_attn{}_func".format(prefix, "_varlen" if starts else "")
     function = getattr(library, name, None)

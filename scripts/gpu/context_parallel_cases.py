@@ -18,10 +18,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from doctor.runner.run import run_one
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 HEADS = ((8, 8), (8, 2))
 DIMS = ((64, 64), (128, 128), (192, 128))
@@ -61,8 +62,8 @@ def te_cases() -> Iterator[Case]:
         yield {**shape, "engine": engine, "window": WINDOW}
     for engine, shape in itertools.product(TE, list(shapes(MASKS, DIMS[1:2]))):
         yield {**shape, "engine": engine, "dtype": "float16"}
-    for shape in shapes(MASKS, DIMS[1:2]):
-        yield {**shape, "engine": "te.a2a+p2p"}
+    for shape, packed in itertools.product(list(shapes()), (False, True)):
+        yield {**shape, "engine": "te.a2a+p2p", "packed": packed}
 
 
 def ring_cases() -> Iterator[Case]:

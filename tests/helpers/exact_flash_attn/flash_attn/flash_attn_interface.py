@@ -90,9 +90,7 @@ def _flash_attn_varlen_backward(
 ):  # fmt: skip
     for (a, b), (c, d) in zip(_spans(cu_seqlens_q), _spans(cu_seqlens_k)):  # noqa: B905
         keep = _keep(b - a, d - c, causal, window_size_left, window_size_right)
-        grads = _one_backward(
-            dout[a:b], q[a:b], k[c:d], v[c:d], out[a:b], softmax_lse[:, a:b], softmax_scale, keep
-        )
+        grads = _one_backward(dout[a:b], q[a:b], k[c:d], v[c:d], out[a:b], softmax_lse[:, a:b], softmax_scale, keep)
         for place, grad, (first, last) in zip((dq, dk, dv), grads, ((a, b), (c, d), (c, d))):  # noqa: B905
             place[first:last].copy_(grad)
     return softmax_lse
