@@ -3,9 +3,9 @@
 Starts `ranks` processes with torch.distributed.run and compares their joined result with the float64 reference.
 Request: the workload's keys; `engine`: torch.allgather (default), torch.alltoall, te.p2p, te.all_gather, te.a2a,
 te.a2a+p2p, ring_flash_attn.ring, ring_flash_attn.zigzag, ring_flash_attn.stripe, ring_flash_attn.llama3, or
-`file:PATH:FUNCTION`; optional `ranks` (default: `cp_size`, at most the
-GPUs that are there), `device`, `backend` (of SDPA), `load_balance`, `packed` (with `sequences`, 3 by default), `window`, `gqa`, `sharding`, `timeout` in
-seconds without progress. `cases`: several such requests, which share the processes.
+`file:PATH:FUNCTION`; optional `ranks` (default: `cp_size`, at most the GPUs that are there), `device`, `backend` (of
+SDPA), `load_balance`, `packed` (with `sequences`, 3 by default), `window`, `gqa`, `sharding`, `timeout` in seconds
+without progress. `cases`: several such requests, which share the processes.
 Observed: `errors`, `bound`, `wrong`, `offenders`, `ranks`, `shrunk`; of several `cases` a list of outcome, observed and
 reason. A rank that crashes or hangs is the result of its case: `ended` is crashed or timeout, `ranks_at` says where.
 """
