@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from doctor.model import ABSENT, Confirmation, Evidence, Fact, Finding, Prediction, RunVerdict, Severity, Verdict
@@ -286,7 +285,7 @@ def confirmation_from_job_run(
                 verdict = RunVerdict.INCONCLUSIVE
         else:
             continue
-        return replace(run, verdict=verdict)
+        return run._replace(verdict=verdict)
     return None
 
 
@@ -310,7 +309,7 @@ def unpredicted(run: Confirmation, foreseen: bool) -> Finding | None:
         why="The rulebook knows no cause for what this kernel saw; please report it with a `snapshot` of this machine.",
         evidence=(Evidence("kernel.outcome", run.outcome, "ran, with the right result", outcome, True),),
         references=(),
-        confirmation=replace(run, verdict=RunVerdict.UNPREDICTED),
+        confirmation=run._replace(verdict=RunVerdict.UNPREDICTED),
     )
 
 
