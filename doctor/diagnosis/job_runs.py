@@ -245,7 +245,7 @@ def confirmed_over_ranks(
             continue
         run = _over_ranks(prediction, runs)
         if run is not None and run.verdict == RunVerdict.FAILED:
-            return replace(run, verdict=RunVerdict.CONFIRMED)
+            return run._replace(verdict=RunVerdict.CONFIRMED)
     return None
 
 

@@ -11,7 +11,7 @@ import inspect
 import pathlib
 
 from ..attention import sdpa
-from ..protocol import Refused, Unavailable, step
+from ..protocol import Unavailable, step
 from .shards import shard
 
 #: Engine names by library.
@@ -27,7 +27,7 @@ DECLINED = (
     "not supported", "NotImplemented", "not implemented", "No available kernel", "unsupported", "requires",
     "does not support", "No dot product attention",
 )  # fmt: skip
-_HIERARCHIES = {}  # ranks of a group → its a2a and p2p groups
+_HIERARCHIES = {}  # size of the a2a group, ranks → the a2a and p2p groups of this rank
 
 
 def engine_of(name):
@@ -192,11 +192,11 @@ def through_te(torch, case, group, q, k, v, dout):
 def _hierarchy(torch, case, group):
     """Return the [a2a, p2p] groups of this rank: heads are divided within the first, sequences over the second."""
     ranks = torch.distributed.get_process_group_ranks(group)
-    key = tuple(ranks)
+    inner = min(int(case.get("cp_size_a2a") or 2), len(ranks))
+    if len(ranks) % inner:
+        raise Unavailable("a2a over {} ranks does not divide {}".format(inner, len(ranks)))
+    key = (inner, *ranks)
     if key not in _HIERARCHIES:
-        inner = 2
-        if len(ranks) % inner:
-            raise Unavailable("a2a+p2p divides the ranks into pairs, and there are {}".format(len(ranks)))
         near = [ranks[first : first + inner] for first in range(0, len(ranks), inner)]
         far = [ranks[first::inner] for first in range(inner)]
         made = []

@@ -211,9 +211,11 @@ def _ended(process, followers, folder, count_done, limit):
 
 
 def _cause(log, status):
-    """Return what the launcher says about the rank that ended first."""
-    found = re.search(r"Root Cause.*?exitcode\s*: (-?\d+)", log, re.DOTALL) or re.search(r"exitcode\s*: (-?\d+)", log)
-    code = int(found.group(1)) if found else status
+    """Return what the launcher says about the rank that died of a signal, else about the one that ended first."""
+    codes = [int(code) for code in re.findall(r"exitcode\s*: (-?\d+)", log)]
+    died = [code for code in codes if code < 0 and code != -signal.SIGTERM]  # SIGTERM is from the launcher
+    root = re.search(r"Root Cause.*?exitcode\s*: (-?\d+)", log, re.DOTALL)
+    code = died[0] if died else int(root.group(1)) if root else codes[0] if codes else status
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):
             return signal.Signals(-code).name

@@ -131,6 +131,28 @@ def test_ring_flash_attn_on_exact_arithmetic(torch_python, monkeypatch):
         assert result["outcome"] == "ran" and result["observed"]["wrong"] is wrong, (case, result)
 
 
+ASK_GROUPS = """
+import json, os, sys, torch, torch.distributed as distributed
+sys.path.insert(0, os.environ["ROOT"])
+from kernels.parallel.engines import _hierarchy
+distributed.init_process_group("gloo")
+a2a, p2p = (distributed.get_process_group_ranks(one) for one in _hierarchy(torch, {}, distributed.group.WORLD))
+with open(sys.argv[1] + str(distributed.get_rank()), "w") as file:
+    json.dump([a2a, p2p], file)
+"""
+
+
+@pytest.mark.slow
+def test_four_ranks_are_divided_into_pairs_and_rings(torch_python, tmp_path):
+    (tmp_path / "ask.py").write_text(ASK_GROUPS)
+    command = [torch_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4",
+               str(tmp_path / "ask.py"), str(tmp_path / "rank")]  # fmt: skip
+    environment = {**os.environ, "ROOT": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=240)
+    groups = [json.loads((tmp_path / f"rank{rank}").read_text()) for rank in range(4)]
+    assert groups == [[[0, 1], [0, 2]], [[0, 1], [1, 3]], [[2, 3], [0, 2]], [[2, 3], [1, 3]]]
+
+
 #: (pattern, starts of a packed batch, tokens of rank 0, tokens of rank 1)
 HELD = (
     ("stripe", None, [0, 2, 4, 6], [1, 3, 5, 7]),
