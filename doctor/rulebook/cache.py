@@ -117,12 +117,27 @@ class CompiledRules:
 
 
 def load_compiled(extra: tuple[str, ...] = ()) -> CompiledRules:
-    """Return the contents of all rule files, from the cache if it is valid."""
+    """Return the contents of all rule files, of each folder from its cache where that is valid."""
     folders = (rules_dir(), *(Path(folder).absolute() for folder in extra))
+    parts = [_load(folder) for folder in reversed(folders)][::-1]  # those of the user first: what fails, fails at once
+    if len(parts) == 1:
+        return parts[0]
+    names = [("library", name) for part in parts for name, _ in part.libraries]
+    names += [("rule", name) for part in parts for section in part.sections for name in section.ids]
+    if len(set(names)) < len(names):  # one folder is in another, or it is an error, which names both files
+        return _compile([Path(stamp[0]) for stamp in stamps(folders)])
+    return CompiledRules(
+        hashlib.sha256(" ".join(part.version for part in parts).encode()).hexdigest()[:12],
+        tuple(library for part in parts for library in part.libraries),
+        tuple(section for part in parts for section in part.sections),
+    )
+
+
+def _load(folder: Path) -> CompiledRules:
     started = time.time_ns()
-    files = stamps(folders)
+    files = stamps((folder,))
     key = cache_key(files)
-    cache = cache_file(folders, "rules")
+    cache = cache_file((folder,), "rules")
     stored = _read(cache, key) if cache is not None else None
     if stored is not None:
         LOGGER.debug("rules read from %s", cache)

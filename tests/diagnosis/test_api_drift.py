@@ -100,8 +100,7 @@ def imports(tmp_path: Path, caller: str, version: str, line: str) -> Path:
     return root
 
 
-def test_a_rule_for_the_same_imports_gets_the_places(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_rule_for_the_same_imports_gets_the_places(tmp_path, capsys, cache_of_its_own):
     site = imports(tmp_path, "peft", "0.17.0", "from accelerate.utils.memory import clear_device_cache\n")
     report = checked(capsys, "--site-packages", str(site))
     (found,) = [item for item in report["findings"] if item["severity"] == "error"]
@@ -111,8 +110,7 @@ def test_a_rule_for_the_same_imports_gets_the_places(tmp_path, capsys, monkeypat
     assert report["fixes"][0]["resolves"] == ["IMP010"]
 
 
-def test_a_milder_rule_for_the_same_imports_is_left_out(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_milder_rule_for_the_same_imports_is_left_out(tmp_path, capsys, cache_of_its_own):
     site = imports(tmp_path, "trl", "0.19.0", "from accelerate.utils import is_peft_model\n")
     ids = [item["id"] for item in checked(capsys, "--site-packages", str(site))["findings"]]
     assert "API002" in ids and "IMP014" not in ids
