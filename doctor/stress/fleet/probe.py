@@ -94,7 +94,7 @@ def gpu_results(task: ProbeTask) -> list[dict[str, Any]]:
             bits = result.observed.get("bits") if "not_repeatable" not in result.observed.get("faults", ()) else None
             results.append(
                 {
-                    "gpu": gpu, "model": model, "case": key(dict(request)), "verdict": str(verdict(result)),
+                    "gpu": gpu.partition(" (")[0], "model": model, "case": key(dict(request)), "verdict": str(verdict(result)),
                     "bits": bits, "reason": result.reason[:MOST_REASON],
                 }
             )  # fmt: skip
