@@ -215,6 +215,14 @@ for _package, _parts in (
         uses=(f"{_package}.torch_pin",),
     )(_torch_pin_held(_parts))
 
+derived(
+    "xformers.torch_minor_held",
+    BOOLEAN,
+    "torch is of the minor release xformers was built for",
+    needs=("xformers.version", "torch.version"),
+    uses=("xformers.torch_pin",),
+)(_torch_pin_held(2))
+
 
 @derived(
     "flash-attn.wheel_torch",
@@ -281,6 +289,16 @@ def _label(version: str, wheel: str | None) -> str:
 )
 def _wheel_torch_held(built_for: str, torch: str) -> bool:
     return ABSENT in (built_for, torch) or _leading(built_for, 2) == _leading(torch, 2)
+
+
+@derived(
+    "lmdeploy.wheel_label",
+    TEXT,
+    "the local label of the lmdeploy release, such as cu128; absent without one",
+    needs=("lmdeploy.version",),
+)
+def _lmdeploy_label(version: str) -> str:
+    return version.partition("+")[2] or ABSENT
 
 
 @derived(

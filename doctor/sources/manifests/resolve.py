@@ -90,6 +90,8 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
     if all(manifest.complete for manifest in manifests) and _value(pinned, "torch") not in (None, ABSENT):
         where = ", ".join(dict.fromkeys(entry.file for manifest in manifests for entry in manifest.entries))
         facts["distributions.complete"] = Fact("distributions.complete", True, where)
+    if manifests and "target.manifest" not in facts:
+        facts["target.manifest"] = Fact("target.manifest", "other", "the files that declare the environment")
     notes = tuple(note for manifest in manifests for note in manifest.notes)
     unread = (f"{problem.message}; the other files were checked" for problem in faults)
     contradictions = (f"{problem.message}; the other packages were checked" for problem in broken)
