@@ -291,14 +291,17 @@ def _wheel_torch_held(built_for: str, torch: str) -> bool:
     return ABSENT in (built_for, torch) or _leading(built_for, 2) == _leading(torch, 2)
 
 
-@derived(
-    "lmdeploy.wheel_label",
-    TEXT,
-    "the local label of the lmdeploy release, such as cu128; absent without one",
-    needs=("lmdeploy.version",),
-)
-def _lmdeploy_label(version: str) -> str:
+def _wheel_label(version: str) -> str:
     return version.partition("+")[2] or ABSENT
+
+
+for _built in ("lmdeploy", "sgl-kernel"):
+    derived(
+        f"{_built}.wheel_label",
+        TEXT,
+        f"the local label of the {_built} release, such as cu128; absent without one",
+        needs=(f"{_built}.version",),
+    )(_wheel_label)
 
 
 @derived(
