@@ -19,6 +19,7 @@ from doctor.diagnosis.pipeline import diagnose as of_request
 from doctor.diagnosis.ranks import Gather, exchange, process_group, ranks_facts
 from doctor.diagnosis.request import Request
 from doctor.facts.vocabulary import parse
+from doctor.report.style import Style
 from doctor.rulebook.matrix import with_matrices
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.project.config import project_defaults, split_names
@@ -132,7 +133,6 @@ def diagnose_ranks(
 def render(report: Report, form: str = "text", *, rules: Iterable[str | os.PathLike[str]] = ()) -> str:
     """Return a report as `attn-doctor check --format FORM` prints it; `rules` as for `diagnose`."""
     from doctor.report.formats import renderer
-    from doctor.report.style import Style
 
     if form == "html":
         folders = (*project_defaults().rules, *(os.fspath(folder) for folder in rules))

@@ -70,8 +70,7 @@ class VerificationKind(TextEnum):
     ROLLBACK = "rollback"
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """One reading: what was found and where. `value is None` means unknown, and `problem` says why."""
 
     key: str
@@ -141,8 +140,7 @@ class Evidence(NamedTuple):
     holds: bool | None
 
 
-@dataclass(frozen=True)
-class Confirmation:
+class Confirmation(NamedTuple):
     """What a kernel on the GPU said about a finding."""
 
     verdict: RunVerdict
@@ -199,8 +197,7 @@ class Remedy:
         return self.safety != FixSafety.UNSAFE
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """One package, variable or setting that a fix changes."""
 
     kind: ChangeKind
@@ -228,8 +225,7 @@ class PinnedRequirement(NamedTuple):
         return f"{self.package}{self.extra}=={self.version}"
 
 
-@dataclass(frozen=True)
-class InstallPlan:
+class InstallPlan(NamedTuple):
     """What a fix does with packages, grouped by how an installer has to treat them."""
 
     changed: tuple[PinnedRequirement, ...] = ()  # installed from an index
@@ -252,8 +248,7 @@ class InstallPlan:
         return tuple(line for line in self.built if not line.held or self.moves_torch)
 
 
-@dataclass(frozen=True)
-class Fix:
+class Fix(NamedTuple):
     """A set of changes, verified by evaluating the rulebook again on the changed facts."""
 
     title: str
@@ -262,7 +257,7 @@ class Fix:
     leaves: tuple[str, ...] = ()  # error rule ids that still fire
     safety: FixSafety = FixSafety.SAFE
     note: str | None = None
-    plan: InstallPlan = field(default_factory=InstallPlan)
+    plan: InstallPlan = InstallPlan()
     costs: tuple[str, ...] = ()  # another torch, a downgrade, a build
     regressions: tuple[str, ...] | None = None  # features that some backend served before; None: not computed
 
@@ -277,8 +272,7 @@ class Fix:
         return any(change.kind == ChangeKind.PACKAGE for change in self.changes)
 
 
-@dataclass(frozen=True)
-class Infeasible:
+class Infeasible(NamedTuple):
     """Why nothing clears an error: which rule excludes which releases, and what would help instead."""
 
     rule: str
@@ -287,8 +281,7 @@ class Infeasible:
     proved: bool = False  # every case was judged; else the sentences say what is known
 
 
-@dataclass(frozen=True)
-class ApiUse:
+class ApiUse(NamedTuple):
     """One use of another package that its installed release does not answer, as the sources of both show."""
 
     file: str  # of the caller, relative to site-packages; a file of the user's own code as named
@@ -308,8 +301,7 @@ class ApiUse:
     fixed_in: str | None = None  # release of the caller
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One rule that fires, with the evidence for it."""
 
     rule: str
@@ -343,8 +335,7 @@ class Reason(NamedTuple):
     missing: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One attention backend judged for one workload; `available is None` means unknown."""
 
     backend: str
@@ -353,8 +344,7 @@ class Candidate:
     reasons: tuple[Reason, ...]
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Which backend of one library will run."""
 
     library: str
@@ -379,8 +369,7 @@ class MatrixRow(NamedTuple):
     import_error: Reason | None = None  # the library refuses before it comes to a choice
 
 
-@dataclass(frozen=True)
-class Matrix:
+class Matrix(NamedTuple):
     """Backends × features of one library in one environment."""
 
     library: str
@@ -390,8 +379,7 @@ class Matrix:
     rows: tuple[MatrixRow, ...]
 
 
-@dataclass(frozen=True)
-class Undetermined:
+class Undetermined(NamedTuple):
     """Rules that could not be judged because the same facts are missing."""
 
     missing: tuple[str, ...]
@@ -399,8 +387,7 @@ class Undetermined:
     problem: str
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One environment × GPU × workload of a gate, judged: all that a check of it alone says, but fixes."""
 
     environment: str  # as the user named it: a file, a folder, an interpreter
@@ -412,8 +399,7 @@ class Case:
     undetermined: tuple[Undetermined, ...]
 
 
-@dataclass(frozen=True)
-class VerificationStep:
+class VerificationStep(NamedTuple):
     """One step of a proof: whether it held, why not or what was seen, and the command that was run."""
 
     name: str

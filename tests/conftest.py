@@ -2,12 +2,15 @@
 
 import importlib.util
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from doctor.rulebook.rulebook import load_rulebook
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -20,6 +23,18 @@ def own_cache(tmp_path_factory):
         del os.environ["XDG_CACHE_HOME"]
     else:
         os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture
+def cache_of_its_own(own_cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of this test alone, in which the built-in rules are compiled already."""
+    load_rulebook()
+    mine = tmp_path / "cache"
+    (mine / "attn-doctor").mkdir(parents=True)
+    for file in (Path(os.environ["XDG_CACHE_HOME"]) / "attn-doctor").glob("rules-*.json"):
+        shutil.copy(file, mine / "attn-doctor")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(mine))
+    return mine
 
 
 @pytest.fixture(scope="session")

@@ -40,9 +40,10 @@ DOORS = {
     "installer": ("doctor.apply",),
     "binaries": ("doctor.sources.binaries",),
     "probes": ("doctor.sources.probes", "doctor.diagnosis"),
+    "analyzer": ("doctor.drift",),
 }
 #: Libraries outside the package: optional, of one platform only, or slow to import.
-OPTIONAL = {"tomlkit", "jinja2", "rich", "pynvml", "fcntl", "re", "sre_parse", "importlib", "tomllib", "tomli"}
+OPTIONAL = {"tomlkit", "jinja2", "rich", "pynvml", "fcntl", "re", "sre_parse", "importlib", "tomllib", "tomli", "yaml"}
 #: Imports inside functions. This number may only shrink.
 MOST_LATE = 41
 

@@ -14,6 +14,8 @@ from .options import Color, Output, Quiet, Rules
 from .output import Screen, write
 from .request import TargetOptions
 
+_STREAMS = {1: "stdout", 2: "stderr"}
+
 app = typer.Typer(rich_markup_mode="rich")
 
 
@@ -53,6 +55,7 @@ def _explain(outcome: Outcome, target: TargetOptions, output: str | None, screen
     from .explain import explain_output  # what only a failure needs
 
     notes = ["the output was too long: its middle part was not looked at"] if outcome.spool.dropped else []
+    notes += [f"{_STREAMS[stream]} goes to /dev/null and was not looked at" for stream in outcome.spool.discarded]
     text = explain_output(outcome.spool.blocks(), notes, target, screen)
     if text is None:
         return

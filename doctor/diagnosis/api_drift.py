@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.drift.cache import cache_folder
 from doctor.drift.findings import DriftReport, Finding, Kind, Reach, Severity
 from doctor.drift.history import ApiHistory
 from doctor.drift.pipeline import DriftRequest, analyze
 from doctor.model import ABSENT, ApiUse, Facts
+from doctor.model import Severity as RuleSeverity
+from doctor.rulebook.evaluate import know
 from doctor.rulebook.rule import Rule
+from doctor.rulebook.rulebook import Rulebook
 
 from .diagnosis_input import DiagnosisInput
 from .request import Request
@@ -34,15 +37,27 @@ _HEADLINES = {
     Kind.INCOMPATIBLE_OVERRIDE: "overrides methods with signatures that do not fit the calls of",
     Kind.VERSION_REFUSED: "refuses the version of",
 }
+_CATEGORY = "api-signature-drift"
+_IMPORTS = (Kind.MISSING_MODULE, Kind.MISSING_NAME)
 _WHY = "The sources of both packages are installed; no import or run is needed to see that the call fails."
 
 
-def rules_from_sources(
-    request: Request, examined: DiagnosisInput, on_step: Callable[[str], None]
-) -> tuple[dict[str, Rule], dict[str, tuple[ApiUse, ...]], tuple[str, ...]]:
-    """Return a rule for each pair and kind of break, the uses behind each, and notes.
+class SourceRules(NamedTuple):
+    """What the installed sources say of each other."""
 
-    Raises DoctorError for a bad `--code` folder.
+    rules: dict[str, Rule]  # by `API004/caller/callee`
+    uses: dict[str, tuple[ApiUse, ...]]  # of each such rule, and of rules of the rulebook for the same imports
+    repeated: dict[str, tuple[str, ...]]  # rules of the rulebook that say less of the same imports than these rules
+    notes: tuple[str, ...]
+
+
+def rules_from_sources(
+    rulebook: Rulebook, request: Request, examined: DiagnosisInput, on_step: Callable[[str], None]
+) -> SourceRules:
+    """Return a rule for each pair and kind of break; DoctorError for a bad `--code` folder.
+
+    A rule of the rulebook that fires for the same imports knows the releases, and the sources know the lines: its
+    finding gets the uses, unless it is milder.
     """
     models = request.models or ((request.model,) if request.model is not None else ())
     report = analyze(
@@ -60,9 +75,36 @@ def rules_from_sources(
     for item in report.findings:
         if item.severity is not Severity.NOTE:
             groups.setdefault(f"{item.code}/{item.caller.name}/{item.callee.name}", []).append(item)
-    rules = {name: _rule(name, items, examined.facts) for name, items in groups.items()}
-    uses = {name: tuple(map(_use, items)) for name, items in groups.items()}
-    return rules, uses, tuple(_notes(report))
+    imports = {name: items for name, items in groups.items() if items[0].kind in _IMPORTS}
+    stated = _stated(rulebook, examined.facts, imports) if imports else {}
+    found = SourceRules({}, {}, {}, tuple(_notes(report)))
+    for name, items in groups.items():
+        uses = tuple(map(_use, items))
+        severity = RuleSeverity(items[0].severity.value)
+        as_bad = [rule.id for rule in stated.get(name, ()) if rule.severity and rule.severity.rank <= severity.rank]
+        for rule in as_bad:
+            found.uses[rule] = (*found.uses.get(rule, ()), *uses)
+        if not as_bad:
+            found.rules[name], found.uses[name] = _rule(name, items, examined.facts), uses
+            found.repeated[name] = tuple(rule.id for rule in stated.get(name, ()))
+    return found
+
+
+def _stated(rulebook: Rulebook, facts: Facts, imports: Mapping[str, Sequence[Finding]]) -> dict[str, list[Rule]]:
+    """Return the rules that fire for the releases of the same two packages, and are about nothing else."""
+    known, _ = know(rulebook, facts)
+    pairs: dict[frozenset[str], list[str]] = {}
+    for name, items in imports.items():
+        keys = frozenset(f"{release.name}.version" for release in (items[0].caller, items[0].callee))
+        pairs.setdefault(keys, []).append(name)
+    found: dict[str, list[Rule]] = {}
+    for rule in rulebook.concerned(known.value):
+        if rule.body.get("category") == _CATEGORY and rule.severity is not None:
+            names = pairs.get(frozenset(leaf.key for leaf in rule.when.leaves()), ())
+            if names and rule.when.holds(known):
+                for name in names:
+                    found.setdefault(name, []).append(rule)
+    return found
 
 
 def _context_parallel(facts: Facts) -> bool | None:

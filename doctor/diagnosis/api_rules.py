@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from doctor.drift.stack import may_have_pairs
 from doctor.model import ABSENT, ApiUse, Finding, Fix, Infeasible
@@ -25,13 +25,21 @@ class ApiRules:
     rulebook: Rulebook
     uses: Mapping[str, tuple[ApiUse, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    repeated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Rules of the rulebook that a rule of the sources makes needless."""
 
     def findings(self, found: Iterable[Finding]) -> tuple[Finding, ...]:
         """Return findings as the report shows them: with the uses behind them, and the code as the rule."""
-        return tuple(
-            replace(item, rule=_code(item.rule), uses=self.uses[item.rule]) if item.rule in self.uses else item
-            for item in found
-        )
+        found = tuple(found)
+        needless = {rule for item in found for rule in self.repeated.get(item.rule, ())}
+        return tuple(self._finding(item) for item in found if item.rule not in needless)
+
+    def _finding(self, item: Finding) -> Finding:
+        if item.rule not in self.uses:
+            return item
+        uses = self.uses[item.rule]
+        message = item.message if "/" in item.rule else f"{item.message}, at {uses[0].file}:{uses[0].line}"
+        return item._replace(rule=_code(item.rule), message=message, uses=uses)
 
     def fixes(self, fixes: Iterable[Fix]) -> tuple[Fix, ...]:
         """Return fixes that name codes; a code is cleared when all of its pairs are."""
@@ -39,13 +47,13 @@ class ApiRules:
 
     def _fix(self, fix: Fix) -> Fix:
         open_codes = {_code(rule) for rule in self.uses if rule not in fix.resolves}
-        changes = tuple(replace(change, resolves=_codes(change.resolves)) for change in fix.changes)
+        changes = tuple(change._replace(resolves=_codes(change.resolves)) for change in fix.changes)
         resolves = tuple(code for code in _codes(fix.resolves) if code not in open_codes)
-        return replace(fix, changes=changes, resolves=resolves, leaves=_codes(fix.leaves))
+        return fix._replace(changes=changes, resolves=resolves, leaves=_codes(fix.leaves))
 
     def infeasible(self, items: Iterable[Infeasible]) -> tuple[Infeasible, ...]:
         """Return what no fix clears, by code."""
-        return tuple(replace(item, rule=_code(item.rule)) for item in items)
+        return tuple(dict.fromkeys(item._replace(rule=_code(item.rule)) for item in items))
 
 
 def api_rules(
@@ -63,8 +71,11 @@ def api_rules(
         return ApiRules(rulebook)
     from .api_drift import rules_from_sources  # door: the analyzer of sources
 
-    rules, uses, notes = rules_from_sources(request, examined, on_step)
-    return ApiRules(rulebook.with_more("api", rules) if rules else rulebook, uses, notes)
+    found = rules_from_sources(rulebook, request, examined, on_step)
+    if not found.uses:
+        return ApiRules(rulebook, notes=found.notes)
+    more = rulebook.with_more("api", found.rules) if found.rules else rulebook
+    return ApiRules(more, found.uses, found.notes, found.repeated)
 
 
 def _code(rule: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +115,8 @@ def compare(
         if as_bad and (not left or len(had) == len(left)):
             known.append(finding)
         elif had:
-            known.append(replace(finding, cases=tuple(had)))
-            new.append(replace(finding, cases=tuple(number for number in left if number not in had)))
+            known.append(finding._replace(cases=tuple(had)))
+            new.append(finding._replace(cases=tuple(number for number in left if number not in had)))
         else:
             new.append(finding)
     return Compared(tuple(new), tuple(known), tuple(_told(baseline, known, seen, cases, silent, unsure)))

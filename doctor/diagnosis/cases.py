@@ -167,13 +167,13 @@ def merge_findings(cases: Sequence[Case]) -> tuple[Finding, ...]:
     environments = len({case.environment for case in cases}) > 1
     for number, case in enumerate(cases):
         for finding in case.findings:
-            cause = fingerprint(replace(finding, cases=(number,)))
+            cause = fingerprint(finding._replace(cases=(number,)))
             own = case.environment if environments and finding.evidence else None
             way = tuple(sorted(finding.alternatives[0].require.items())) if finding.alternatives else ()
             key = (finding.rule, finding.severity, cause, own, way)
             first.setdefault(key, finding)
             found.setdefault(key, []).append(number)
-    made = [replace(first[key], cases=tuple(dict.fromkeys(numbers))) for key, numbers in found.items()]
+    made = [first[key]._replace(cases=tuple(dict.fromkeys(numbers))) for key, numbers in found.items()]
     return tuple(sorted(made, key=lambda item: (SEVERITIES.index(item.severity), -len(item.cases))))
 
 
@@ -220,7 +220,7 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, on_step: Ca
             limits = limits_of_request(request, environment.cells[0].verdict.assessment, environment.examined)
             made = api.fixes(fixes_for(api.rulebook, environment, limits))
             named = len(environments) > 1
-            fixes += [replace(fix, title=f"in {environment.name}: {fix.title}") if named else fix for fix in made]
+            fixes += [fix._replace(title=f"in {environment.name}: {fix.title}") if named else fix for fix in made]
         clock.lap("fixes")
     notes = dict.fromkeys(note for environment in environments for note in _notes(environment))
     notes |= dict.fromkeys(note for api in apis for note in api.notes)
@@ -252,4 +252,4 @@ def _notes(environment: EnvironmentCases) -> Iterator[str]:
 
 
 def _without(case: Case, ignored: set[str]) -> Case:
-    return replace(case, findings=tuple(finding for finding in case.findings if finding.rule not in ignored))
+    return case._replace(findings=tuple(finding for finding in case.findings if finding.rule not in ignored))

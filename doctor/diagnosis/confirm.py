@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from doctor.facts.vocabulary import TERMS, parse
@@ -88,7 +87,7 @@ def confirm(
         if surprise is not None:
             on_step(f"writing down how to see again what `{kernel}` saw …")
             script = reproduction(bench, kernel, cases[kernel][index], answers[kernel][index], run.reason)
-            confirmed.append(replace(surprise, reproduction=script))
+            confirmed.append(surprise._replace(reproduction=script))
     confirmed.sort(key=lambda finding: finding.severity.rank)  # stable: the order within stays
     notes = list(dict.fromkeys(busy for several in answers.values() for answer in several for busy in _busy(answer)))
     if foreseen and any(run.verdict == RunVerdict.FAILED for run in runs):
@@ -127,8 +126,8 @@ def _about_the_job(said: Confirmation, finding: Finding, judged: Judged) -> Conf
         return said
     shrunk = said.observed.get("shrunk") or {}
     smaller = ", ".join(f"{key} {item[1]} for {item[0]}" for key, item in shrunk.items())
-    return replace(
-        said, verdict=RunVerdict.INCONCLUSIVE, reason=f"it was run smaller, with {smaller}, where the rule is silent"
+    return said._replace(
+        verdict=RunVerdict.INCONCLUSIVE, reason=f"it was run smaller, with {smaller}, where the rule is silent"
     )
 
 
@@ -144,7 +143,7 @@ def _without(prediction: Prediction, refuted: set[str]) -> Prediction:
         None if reason is not None and reason.rule in refuted else reason
         for reason in (prediction.import_error, prediction.fails_at_run)
     )
-    return replace(prediction, import_error=import_error, fails_at_run=fails_at_run)
+    return prediction._replace(import_error=import_error, fails_at_run=fails_at_run)
 
 
 def _place(cases: dict[str, list[dict[str, Any]]], kernel: str, request: dict[str, Any]) -> tuple[str, int]:
@@ -158,7 +157,7 @@ def _place(cases: dict[str, list[dict[str, Any]]], kernel: str, request: dict[st
 def _settle(finding: Finding, said: Confirmation) -> Finding:
     """The finding with its confirmation; a refuted one is kept, as a note, and so fails no check."""
     severity = Severity.NOTE if said.verdict == RunVerdict.REFUTED else finding.severity
-    return replace(finding, confirmation=said, severity=severity)
+    return finding._replace(confirmation=said, severity=severity)
 
 
 def verdict_of(bad_if_any: Sequence[Mapping[str, Any]], answer: KernelResult) -> RunVerdict:

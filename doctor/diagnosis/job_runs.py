@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from doctor.model import ABSENT, Confirmation, Evidence, Fact, Finding, Prediction, RunVerdict, Severity, Verdict
@@ -256,7 +255,7 @@ def confirmation_from_job_run(
                 verdict = RunVerdict.INCONCLUSIVE  # the library was only queried
         else:
             continue
-        return replace(run, verdict=verdict)
+        return run._replace(verdict=verdict)
     return None
 
 
@@ -280,7 +279,7 @@ def unpredicted(run: Confirmation, foreseen: bool) -> Finding | None:
         why="The rulebook knows no cause for what this kernel saw; please report it with a `snapshot` of this machine.",
         evidence=(Evidence("kernel.outcome", run.outcome, "ran, with the right result", outcome, True),),
         references=(),
-        confirmation=replace(run, verdict=RunVerdict.UNPREDICTED),
+        confirmation=run._replace(verdict=RunVerdict.UNPREDICTED),
     )
 
 

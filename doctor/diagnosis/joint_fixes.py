@@ -6,7 +6,7 @@ Only the remedies of rules are tried: a search among all releases may take secon
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from doctor.facts.vocabulary import fact, term
 from doctor.model import ABSENT, Change, ChangeKind, Facts, Fix, Severity
@@ -57,7 +57,7 @@ def fixes_for(rulebook: Rulebook, environment: EnvironmentCases, limits: Limits 
         base = groups[rules].verdict.to_fix
         requires = environment.cells[0].examined.requirements  # without those of packages that the user sets otherwise
         for fix in solve(rulebook, base.known.given, base, limits=limits, installed=requires, deep=False):
-            key = tuple(replace(change, why="", resolves=()) for change in fix.changes)
+            key = tuple(change._replace(why="", resolves=()) for change in fix.changes)
             if key not in found:
                 found[key] = _checked(rulebook, environment, groups[rules], fix, severity, len(found))
     best = sorted((item for item in found.values() if item.fix.resolves), key=lambda item: item.rank)
@@ -75,7 +75,7 @@ def _checked(
     if any(change.kind == ChangeKind.CALL for change in fix.changes):  # code: no fact shows whether it is done
         errors = {rule for cell in environment.cells for rule in _rules(cell, "error")}
         left = frozenset(errors - set(fix.resolves)) | set(fix.leaves)
-        return _Checked(replace(fix, leaves=tuple(sorted(left))), left, order)
+        return _Checked(fix._replace(leaves=tuple(sorted(left))), left, order)
     before: set[str] = set()
     firing: set[str] = set()
     errors_left: set[str] = set()
@@ -90,10 +90,10 @@ def _checked(
     counted = {rule for cell in environment.cells for level in ("error", "warning") for rule in _rules(cell, level)}
     resolves = tuple(sorted((before & counted) - firing, key=lambda rule: (rule not in fix.resolves, rule)))
     changes = tuple(
-        replace(change, resolves=tuple(rule for rule in change.resolves if rule in resolves) or resolves)
+        change._replace(resolves=tuple(rule for rule in change.resolves if rule in resolves) or resolves)
         for change in fix.changes
     )
-    checked = replace(fix, changes=changes, resolves=resolves, leaves=tuple(sorted(errors_left)))
+    checked = fix._replace(changes=changes, resolves=resolves, leaves=tuple(sorted(errors_left)))
     return _Checked(checked, frozenset(errors_left), order)
 
 

@@ -11,7 +11,6 @@ from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.facts.vocabulary import nearest
 from doctor.model import Facts, Finding, Severity
-from doctor.packages.index import load_index
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.usual import weigh
@@ -71,7 +70,7 @@ def _deliberate(rulebook: Rulebook, facts: Facts, found: tuple[Finding, ...]) ->
     if complete is None or complete.value is not True:
         return found
     return tuple(
-        replace(item, severity=Severity.NOTE)
+        item._replace(severity=Severity.NOTE)
         if item.severity == Severity.WARNING and rulebook.rules[item.rule].body.get("category") == DECLARED_RANGE
         else item
         for item in found
@@ -104,14 +103,14 @@ def limits_of_request(request: Request, assessment: Assessment, examined: Diagno
 
     if not (request.hold or request.allow or request.constraints):
         return Limits(declared=declared)
-    from doctor.solver.environment import distributions, platform_of
+    from doctor.solver.environment import known_names, platform_of
 
     known = assessment.known
     limits = limits_of(request.hold, request.allow, request.constraints, platform_of(known))
-    installed, packages = distributions(known.given), load_index().packages
-    strangers = unknown_names((*request.hold, *request.allow), (*installed, *packages))
+    names = known_names(known.given)
+    strangers = unknown_names((*request.hold, *request.allow), names)
     if strangers:
-        hint = nearest(strangers[0], (*installed, *packages))
+        hint = nearest(strangers[0], names)
         raise DoctorError(f"`{strangers[0]}` is neither installed there nor on record", hint)
     return replace(limits, declared=declared)
 

@@ -151,7 +151,7 @@ def whole(facts: Facts, choice: Choice, packages: Sequence[OpenRange], declarati
     places = {item.name: item.place for item in packages}
     chosen = [make_fact(f"{name}.version", version, f"{places[name]}, which admits it") for name, version in choice]
     brought = [
-        replace(make_fact(f"{package}.version", pin, places[name]), via=f"{name} {version}")
+        make_fact(f"{package}.version", pin, places[name])._replace(via=f"{name} {version}")
         for name, version in choice
         for package, pin in pins_of(name, version, declaration.platform)
         if f"{package}.version" not in facts
@@ -188,7 +188,7 @@ def _judged(cases: Sequence[Case], packages: Sequence[OpenRange], fired: set[str
         if len(affected) == len(cases):
             concerned = [item for item in packages if item.name in about] or list(packages)
             named = " with ".join(f"`{item.name}{item.range}`" for item in concerned)
-            yield replace(worst, message=f"every release that {named} allows: {worst.message}")
+            yield worst._replace(message=f"every release that {named} allows: {worst.message}")
         else:
             ordered = sorted(packages, key=lambda item: item.name not in about)
             bad = [choice for case, _ in affected for choice in case.choices]
@@ -230,8 +230,7 @@ def _of_some(affected: _AffectedRange, every: Sequence[_AffectedRange], today: s
     named = ", ".join(affected.releases[-MOST_NAMED:])
     lead = f"`{item.name}{item.range}` ({item.place}) allows {named}{more}{spared}. With these: "
     severity = Severity.WARNING if finding.severity == Severity.ERROR else finding.severity
-    return replace(
-        finding,
+    return finding._replace(
         severity=Severity.NOTE if spared and (finding.severity == Severity.WARNING or not item.range) else severity,
         message=lead + finding.message,
         alternatives=(*_narrowing(affected, every), *_other_remedies(finding, item.name if spared else None)),
@@ -260,7 +259,7 @@ def _of_today(finding: Finding, choice: Choice) -> Finding:
     """A finding of the newest releases, where the others were too many to check."""
     named = ", ".join(f"{name} {version}" for name, version in choice)
     severity = Severity.WARNING if finding.severity == Severity.ERROR else finding.severity
-    return replace(finding, severity=severity, message=f"pip would pick {named} today: {finding.message}")
+    return finding._replace(severity=severity, message=f"pip would pick {named} today: {finding.message}")
 
 
 def _decided(base: Assessment, cases: Sequence[Case]) -> set[str]:

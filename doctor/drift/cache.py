@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+from doctor.util.cache_file import read_cache, write_cache
 
 from .findings import CallerResult
 from .serialize import as_data, result_from
 from .sources import Environment, Package, is_readable
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def cache_folder(name: str) -> Path | None:
@@ -44,36 +44,28 @@ class ResultCache:
 
     def read(self, caller: Package, callees: Sequence[Package]) -> CallerResult | None:
         """Return the result of a caller; None where there is none, or a file has changed."""
+        found = read_cache(self._file(caller), self._key(caller, callees))
+        if found is None:
+            return None
         try:
-            stored = json.loads(self._file(caller).read_bytes())
-            if stored["stack"] != self._stack(callees) or stored["listing"] != self._listing(caller, callees):
-                return None
+            stored = json.loads(found[1])
             if any(self._hash(path) != content for path, content in stored["files"].items()):
                 return None
             return result_from(stored["result"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             return None
 
     def write(self, caller: Package, callees: Sequence[Package], result: CallerResult) -> None:
         """Keep a result; a folder that cannot be written costs the cache and nothing else."""
-        document = {
-            "stack": self._stack(callees),
-            "listing": self._listing(caller, callees),
-            "files": {path: self._hash(path) for path in result.files},
-            "result": as_data(result),
-        }
-        with suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, name = tempfile.mkstemp(dir=self.folder, suffix=".new")
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                json.dump(document, stream)
-            Path(name).replace(self._file(caller))
+        document = {"files": {path: self._hash(path) for path in result.files}, "result": as_data(result)}
+        write_cache(self._file(caller), self._key(caller, callees), json.dumps(document).encode())
 
     def _file(self, caller: Package) -> Path:
         return self.folder / f"{caller.name}-{_digest(str(caller.root).encode())[:16]}.json"
 
-    def _stack(self, callees: Sequence[Package]) -> str:
-        return _digest(json.dumps([self.stack, sorted(item.name for item in callees)]).encode())
+    def _key(self, caller: Package, callees: Sequence[Package]) -> str:
+        parts = [self.stack, sorted(item.name for item in callees), self._listing(caller, callees)]
+        return _digest(json.dumps(parts).encode())
 
     def _listing(self, caller: Package, callees: Sequence[Package]) -> str:
         """Return a digest of which files a caller and its callees have; of a caller also when they changed."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Kind(Enum):
@@ -62,8 +62,7 @@ class PairVerdict(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, order=True)
-class Location:
+class Location(NamedTuple):
     """A line of a source file; `path` is relative to site-packages, or absolute for files of a project."""
 
     path: str
@@ -73,8 +72,7 @@ class Location:
         return f"{self.path}:{self.line}"
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(NamedTuple):
     """An installed distribution; `version` is empty for a folder of the user's own code."""
 
     name: str
@@ -84,8 +82,7 @@ class Release:
         return f"{self.name} {self.version}".strip()
 
 
-@dataclass(frozen=True)
-class History:
+class History(NamedTuple):
     """Releases that an embedded history names: of the callee, but `fixed_in` of the caller."""
 
     broken_since: str = ""
@@ -94,8 +91,7 @@ class History:
     fixed_in: str = ""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One use that the installed callee does not answer."""
 
     kind: Kind
@@ -126,16 +122,14 @@ class Finding:
         return self.kind.value
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(NamedTuple):
     """A file or package that was not read in full, and why."""
 
     subject: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """What is known about one caller and one callee."""
 
     caller: Release
@@ -145,8 +139,7 @@ class Pair:
     unknown_uses: int
 
 
-@dataclass(frozen=True)
-class CallerResult:
+class CallerResult(NamedTuple):
     """What the analysis of one caller found."""
 
     findings: tuple[Finding, ...]
@@ -158,8 +151,7 @@ class CallerResult:
     """The analysis ended without a result."""
 
 
-@dataclass(frozen=True)
-class DriftReport:
+class DriftReport(NamedTuple):
     """The result of one analysis."""
 
     pairs: tuple[Pair, ...]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
@@ -19,8 +18,7 @@ from .findings import Finding, History, Kind
 FILE = "api_history.json.gz"
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """What one release says of one symbol; `required` and `accepted` are None for a name that is no function."""
 
     required: tuple[str, ...] | None
@@ -29,8 +27,7 @@ class Shape:
     lengths: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Ranges:
+class Ranges(NamedTuple):
     """Releases of a callee in which uses are broken or work, nearest to the installed one first; empty: unknown."""
 
     broken: tuple[str, ...]
@@ -71,7 +68,7 @@ class ApiHistory:
         releases, works = self._works(finding)
         fixed = self.fixed_in(finding)
         if not works:
-            return replace(finding, history=History(fixed_in=fixed)) if fixed else finding
+            return finding._replace(history=History(fixed_in=fixed)) if fixed else finding
         installed = _position(releases, finding.callee.version)
         assert installed is not None
         first = installed
@@ -80,7 +77,7 @@ class ApiHistory:
         after = next((index for index in range(installed + 1, len(releases)) if works[index] is True), None)
         before = releases[first - 1] if first > 0 and works[first - 1] is True else ""
         since = releases[first] if first > 0 else ""
-        return replace(finding, history=History(since, before, releases[after] if after is not None else "", fixed))
+        return finding._replace(history=History(since, before, releases[after] if after is not None else "", fixed))
 
     def ranges(self, findings: Sequence[Finding]) -> Ranges:
         """Return the releases in which all of these uses of one callee by one caller work.

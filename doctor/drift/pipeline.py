@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from doctor.errors import DoctorError
 from .cache import ResultCache
 from .findings import CallerResult, DriftReport, Finding, Pair, Reach, Severity
 from .history import ApiHistory
-from .processes import analyze_in_processes
 from .sources import COMPILED, Environment, Package, is_readable, normalized
 
 #: Seconds for one caller, after which only its imports are checked.
@@ -70,7 +69,10 @@ def analyze(
         else:
             missing.append(caller)
     if missing:
-        run = run or partial(analyze_in_processes, request.jobs)
+        if run is None:
+            from .processes import analyze_in_processes  # door: processes of the analyzer
+
+            run = partial(analyze_in_processes, request.jobs)
         for caller, result in run(environment, missing, callees, request.seconds, on_step):
             if cache is not None and not result.failed:
                 cache.write(caller, callees, result)
@@ -115,4 +117,4 @@ def _for_workload(finding: Finding, context_parallel: bool | None) -> Finding:
         return finding
     if context_parallel is None:
         return finding
-    return replace(finding, severity=Severity.ERROR if context_parallel else Severity.NOTE)
+    return finding._replace(severity=Severity.ERROR if context_parallel else Severity.NOTE)

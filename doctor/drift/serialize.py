@@ -22,13 +22,13 @@ from .findings import (
 
 
 def as_data(value: Any) -> Any:
-    """Return JSON data of nested dataclasses, enums and tuples."""
+    """Return JSON data of nested named tuples, enums and tuples."""
     if isinstance(value, Enum):
         return value.name
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: as_data(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, tuple):
-        return [as_data(item) for item in value]
+        fields = getattr(value, "_fields", None)
+        parts = [as_data(item) for item in value]
+        return parts if fields is None else dict(zip(fields, parts, strict=True))
     return value
 
 

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from .findings import Notice, Release
 from .stack import STACK
@@ -32,8 +33,7 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@dataclass(frozen=True)
-class SourceFile:
+class SourceFile(NamedTuple):
     """A module on disk; `compiled` files have a name and no source."""
 
     module: str
@@ -42,8 +42,7 @@ class SourceFile:
     compiled: bool = False
 
 
-@dataclass(frozen=True)
-class Parsed:
+class Parsed(NamedTuple):
     """A syntax tree; `assigns_globals` says whether a function may assign variables of the module."""
 
     tree: ast.Module

@@ -42,6 +42,7 @@ def _document(item: Explanation) -> dict[str, Any]:
         "category": item.category,
         "packages": list(item.packages),
         "confidence": item.confidence,
+        "doubts": [doubt.name.lower() for doubt in item.doubts],
         "signature": item.signature,
         "line": item.line.number,
         "text": shortened(item.line.text, _LONGEST, ""),
@@ -113,7 +114,8 @@ def as_text(report: LogReport, style: Style) -> str:
 
 def _cause(page: Page, item: Explanation) -> None:
     page.say(item.message, lead="cause:", look="error")
-    page.say(f"{item.category}; confidence {item.confidence}; rule {item.rule}", indent=2)
+    because = f" ({'; '.join(item.doubts)})" if item.doubts else ""
+    page.say(f"{item.category}; confidence {item.confidence}{because}; rule {item.rule}", indent=2)
     rank = f" (rank {item.line.rank})" if item.line.rank is not None else ""
     page.line(f"  line {item.line.number}{rank}: {_cut(item.line.text)}")
     if item.why:
@@ -125,8 +127,7 @@ def _cause(page: Page, item: Explanation) -> None:
     page.gap()
     if item.missing:
         settings = " ".join(f"--set {key}=VALUE" for key in item.missing[:3])
-        page.say(f"other causes share this message; decide with `attn-doctor explain LOG {settings}`", lead="hint:",
-                 look="note")  # fmt: skip
+        page.say(f"these facts decide: `attn-doctor explain LOG {settings}`", lead="hint:", look="note")
     page.say("`attn-doctor check --run` in the environment of the job", lead="confirm:", look="label")
     if page.style.verbose or item.confidence != Confidence.HIGH:
         for reference in item.references[:2]:

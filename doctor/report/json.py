@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from doctor.model import (
@@ -180,7 +179,7 @@ def _told(item: Finding) -> dict[str, Any]:
         "myth": item.myth,
         "references": list(item.references),
         "backends": list(item.backends),
-        **({"uses": [asdict(use) for use in item.uses]} if item.uses else {}),
+        **({"uses": [use._asdict() for use in item.uses]} if item.uses else {}),
     }
 
 

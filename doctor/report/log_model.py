@@ -10,9 +10,27 @@ from doctor.model import Facts, Fix, Remedy, TextEnum
 class Confidence(TextEnum):
     """How sure the cause of a failure is, from the log and the facts at hand."""
 
-    HIGH = "high"  # its own message, and no other known cause has it
-    MEDIUM = "medium"  # other causes share the message
+    HIGH = "high"  # nothing speaks against it
+    MEDIUM = "medium"  # something is left open
     LOW = "low"  # the kind of failure is known, the cause is not
+
+
+class Doubt(TextEnum):
+    """What leaves a cause open; the value ends the sentence "the cause is open, because …"."""
+
+    GENERAL = "the message shows the kind of failure only"
+    VAGUE = "several causes lead to a message like this"
+    SHARED = "other causes share the message"
+    UNDECIDED = "facts that decide are not in the log"
+    LATER = "an earlier line shows another cause"
+    OTHER_RANK = "another rank failed first"
+
+
+def confidence_of(doubts: tuple[Doubt, ...]) -> Confidence:
+    """Return how sure a cause with these doubts is."""
+    if Doubt.GENERAL in doubts:
+        return Confidence.LOW
+    return Confidence.MEDIUM if doubts else Confidence.HIGH
 
 
 @dataclass(frozen=True)
@@ -32,7 +50,7 @@ class Explanation:
     rule: str
     category: str
     packages: tuple[str, ...]
-    confidence: Confidence
+    doubts: tuple[Doubt, ...]
     signature: str
     line: LogLine
     message: str
@@ -44,6 +62,11 @@ class Explanation:
     reasons: tuple[str, ...] = ()  # what the log or the rules say in detail, such as why each backend is unavailable
     missing: tuple[str, ...] = ()  # fact keys that decide between this cause and others with its message
     holds: bool | None = None  # whether the rule's conditions hold on the known facts
+
+    @property
+    def confidence(self) -> Confidence:
+        """Return how sure the cause is."""
+        return confidence_of(self.doubts)
 
 
 @dataclass(frozen=True)

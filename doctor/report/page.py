@@ -67,13 +67,12 @@ class Page:
 
     def _painted(self) -> str:
         from rich.console import Console
-        from rich.text import Text
 
         stream = io.StringIO()
         # Wide and soft: the lines are wrapped already, and a command must stay on its line.
         console = Console(file=stream, force_terminal=True, color_system="standard", width=10_000, highlight=False)
         for line, lead, look in self._lines:
-            text = Text(line.rstrip())
+            text = console.render_str(line.rstrip(), markup=False, highlight=False, emoji=False)
             if look:
                 text.stylize(LOOKS[look], 0, lead)
             text.highlight_regex(r"`[^`]+`", "bold")

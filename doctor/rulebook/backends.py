@@ -8,7 +8,6 @@ A workload that is cut into steps (`te.fused.steps`: context parallelism) needs 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from doctor.facts.vocabulary import parse
 from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
@@ -129,7 +128,7 @@ def predict(rulebook: Rulebook, library: Library, known: FactResolver) -> Predic
 def _refused(candidates: tuple[Candidate, ...], error: Reason) -> tuple[Candidate, ...]:
     """Return the candidates of a library that cannot be imported: none is available, each for its own reason too."""
     return tuple(
-        replace(item, available=False, reasons=(error, *(reason for reason in item.reasons if reason.holds)))
+        item._replace(available=False, reasons=(error, *(reason for reason in item.reasons if reason.holds)))
         for item in candidates
     )
 

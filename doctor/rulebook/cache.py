@@ -21,11 +21,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 import packaging
-import yaml
 
 from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
@@ -87,7 +87,7 @@ def _scan(folder: str, found: list[Stamp], explaining: bool) -> None:
                     raise DoctorError(f"cannot read rule file `{entry.path}`: {why}") from None
                 if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
                     raise DoctorError(f"rule file `{entry.path}` is no regular file")
-                found.append((entry.path, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
+                found.append(_stamp(entry.path, status))
             elif entry.is_dir(follow_symlinks=False):
                 _scan(entry.path, found, explaining)
 
@@ -117,12 +117,27 @@ class CompiledRules:
 
 
 def load_compiled(extra: tuple[str, ...] = ()) -> CompiledRules:
-    """Return the contents of all rule files, from the cache if it is valid."""
+    """Return the contents of all rule files, of each folder from its cache where that is valid."""
     folders = (rules_dir(), *(Path(folder).absolute() for folder in extra))
+    parts = [_load(folder) for folder in reversed(folders)][::-1]  # those of the user first: what fails, fails at once
+    if len(parts) == 1:
+        return parts[0]
+    names = [("library", name) for part in parts for name, _ in part.libraries]
+    names += [("rule", name) for part in parts for section in part.sections for name in section.ids]
+    if len(set(names)) < len(names):  # one folder is in another, or it is an error, which names both files
+        return _compile([Path(stamp[0]) for stamp in stamps(folders)])
+    return CompiledRules(
+        hashlib.sha256(" ".join(part.version for part in parts).encode()).hexdigest()[:12],
+        tuple(library for part in parts for library in part.libraries),
+        tuple(section for part in parts for section in part.sections),
+    )
+
+
+def _load(folder: Path) -> CompiledRules:
     started = time.time_ns()
-    files = stamps(folders)
+    files = stamps((folder,))
     key = cache_key(files)
-    cache = cache_file(folders, "rules")
+    cache = cache_file((folder,), "rules")
     stored = _read(cache, key) if cache is not None else None
     if stored is not None:
         LOGGER.debug("rules read from %s", cache)
@@ -178,9 +193,18 @@ def _section(library: str, version_key: str | None, rules: list[Body]) -> Sectio
 
 def cache_key(files: list[Stamp]) -> str:
     """Return the digest of all that decides the cache's content: the rule files, and the code that checks them."""
-    reads_yaml = (sys.implementation.cache_tag, yaml.__version__, packaging.__version__)
-    digest = hashlib.sha256(repr((FORMAT, __version__, reads_yaml, code(), files)).encode(errors="surrogateescape"))
-    return digest.hexdigest()
+    parts = (FORMAT, __version__, sys.implementation.cache_tag, packaging.__version__, _yaml_library(), code(), files)
+    return hashlib.sha256(repr(parts).encode(errors="surrogateescape")).hexdigest()
+
+
+def _yaml_library() -> Stamp | None:
+    """Return the state of the installed PyYAML: its import costs more than the rest of a start from the cache."""
+    found = PathFinder.find_spec("yaml")
+    return None if found is None or not found.origin else _stamp(found.origin, Path(found.origin).stat())
+
+
+def _stamp(path: str, status: os.stat_result) -> Stamp:
+    return (path, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
 
 
 def code() -> list[Stamp]:
@@ -195,8 +219,7 @@ def _scan_code(folder: str, found: list[Stamp], *, deep: bool) -> None:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".py"):
-                status = entry.stat()
-                found.append((entry.path, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
+                found.append(_stamp(entry.path, entry.stat()))
             elif deep and entry.name != "__pycache__" and entry.is_dir():
                 _scan_code(entry.path, found, deep=True)
 

@@ -144,7 +144,7 @@ def _with_reasons(
     rule = rulebook.rules[finding.rule]
     if "fix_reasons" not in rule.body:
         return finding
-    return replace(finding, alternatives=all_alternatives(rulebook, rule, known, predictions))
+    return finding._replace(alternatives=all_alternatives(rulebook, rule, known, predictions))
 
 
 def all_alternatives(
@@ -176,9 +176,11 @@ def all_alternatives(
 def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
     """Return the rule's fixes that apply here, with each `{fact.key}` of a range filled in.
 
-    One that lacks a fact is left out, and one whose conditions no change of it can meet.
+    One that lacks a fact is left out, and one whose conditions no change of it can meet; those come last whose
+    conditions hold for other releases only.
     """
-    ways = []
+    ways: list[Remedy] = []
+    later: list[Remedy] = []
     for way in rule.alternatives:
         if way.when and _never_holds(parse_conditions(way.when), way, known):
             continue
@@ -187,8 +189,8 @@ def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
             continue
         if keys:
             way = replace(way, require={name: interpolate(text, known) for name, text in way.require.items()})
-        ways.append(way)
-    return tuple(ways)
+        (later if way.when and parse_conditions(way.when).holds(known) is False else ways).append(way)
+    return (*ways, *later)
 
 
 def _never_holds(condition: Condition, way: Remedy, known: FactResolver) -> bool:

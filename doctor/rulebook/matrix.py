@@ -84,7 +84,7 @@ def with_matrices(rulebook: Rulebook, report: Report) -> Report:
             made = matrices(rulebook, facts)
         except NoDiagnosis:
             continue
-        found += [replace(item, title=f"{item.title} on {gpu}") if gpu and len(grounds) > 1 else item for item in made]
+        found += [item._replace(title=f"{item.title} on {gpu}") if gpu and len(grounds) > 1 else item for item in made]
     return replace(report, matrices=tuple(found))
 
 

@@ -58,7 +58,7 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
         rules = [rulebook.rules[name] for name in group.rules]
         found, left = _by_usual_values(rulebook, rules, key, with_value)
         added += found
-        open_ += [replace(group, rules=names, problem=f"{group.problem}{said}") for names, said in left]
+        open_ += [group._replace(rules=names, problem=f"{group.problem}{said}") for names, said in left]
     if not added and open_ == list(assessment.undetermined) and findings == list(assessment.findings):
         return assessment
     order = sorted((*findings, *added), key=lambda item: item.severity.rank)
@@ -79,7 +79,7 @@ def _doubted(rulebook: Rulebook, finding: Finding, facts: Facts, doubted: Sequen
             said = (
                 f"assumed {key.removeprefix('workload.')} {assumed.value}: {assumed.source.removeprefix('assumed: ')}"
             )
-            return replace(finding, severity=Severity.WARNING, message=f"{finding.message} ({said})", assumption=said)
+            return finding._replace(severity=Severity.WARNING, message=f"{finding.message} ({said})", assumption=said)
     return finding
 
 
@@ -109,6 +109,6 @@ def _for_all(rulebook: Rulebook, rule: Rule, key: str, known: FactResolver) -> F
     severity = Severity.WARNING if rule.severity == Severity.ERROR else rule.severity or Severity.NOTE
     finding = finding_of(rule, known, severity, f"{interpolate(rule.message, known)} ({said})")
     evidence = tuple(item for item in finding.evidence if item.fact.source != _SOURCE)
-    return replace(
-        finding, evidence=evidence, assumption=said, alternatives=all_alternatives(rulebook, rule, known, ())
+    return finding._replace(
+        evidence=evidence, assumption=said, alternatives=all_alternatives(rulebook, rule, known, ())
     )

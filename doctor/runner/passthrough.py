@@ -1,7 +1,8 @@
 """Run a command as if nothing stood between it and the terminal, and keep what it prints for a later look.
 
-Each output stream of the command is a pipe, or a pseudo-terminal where ours is a terminal. What comes out of it is
-written to our own stream at once. Standard input is the command's own: it inherits ours.
+Where our own stream is a file or /dev/null, the command inherits it: nothing is copied, and the file is read after a
+failure. Otherwise an output stream of the command is a pipe, or a pseudo-terminal where ours is a terminal, and what
+comes out of it is written to our own stream at once. The command inherits standard input.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import sys
 import termios
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from doctor.errors import DoctorError, reason_of
+
+from .spool import Spool
 
 _CHUNK = 1 << 16
 _PIPE = 1 << 20  # bytes a pipe holds, so that the command seldom waits
@@ -31,48 +33,7 @@ _PAUSE = 0.0005  # seconds between reads of a busy pipe: fewer, larger reads
 _BUSY = 1 << 14  # bytes; a read with fewer is followed by the pause
 _FORWARDED = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 _FROM_KERNEL = 128  # si_code of a signal that the terminal sent, to the command as well
-_HEAD = 16 << 20  # bytes of the output's start that are kept
-_TAIL = 48 << 20  # bytes of its end
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of a shell
-
-
-class Spool:
-    """What a command printed: its start and its end, in memory."""
-
-    def __init__(self) -> None:
-        self._head: list[bytes] = []
-        self._tail: deque[bytes] = deque()
-        self._room = _HEAD  # bytes that still fit into the start
-        self._held = 0  # bytes in the tail
-        self._open: dict[int, bytes] = {}  # unfinished line of each stream
-        self.dropped = False
-
-    def add(self, stream: int, data: bytes) -> None:
-        """Keep the complete lines of what a stream printed, so that streams mix by lines."""
-        head, newline, tail = (self._open.pop(stream, b"") + data).rpartition(b"\n")
-        if len(tail) > _PIPE:
-            head, newline, tail = head + newline + tail, b"", b""
-        if tail:
-            self._open[stream] = tail
-        self._keep(head + newline)
-
-    def _keep(self, data: bytes) -> None:
-        if self._room > 0:
-            self._head.append(data)
-            self._room -= len(data)
-            return
-        self._tail.append(data)
-        self._held += len(data)
-        while self._held > _TAIL:  # the middle goes
-            self._held -= len(self._tail.popleft())
-            self.dropped = True
-
-    def blocks(self) -> Iterator[bytes]:
-        """Yield everything that was kept."""
-        self._keep(b"".join(tail + b"\n" for tail in self._open.values()))
-        self._open.clear()
-        yield from self._head
-        yield from self._tail
 
 
 class Outcome(NamedTuple):
@@ -131,11 +92,13 @@ class _Plumbing:
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._ends: dict[int, tuple[int, int]] = {}  # stream -> read end, write end
+        self._ends: dict[int, tuple[int, int]] = {}  # stream -> read end, write end; no entry: inherited
         self._terminals: list[int] = []
         shared = _same_file(1, 2)
         for stream in (1, 2):
-            self._ends[stream] = self._ends[1] if stream == 2 and shared else self._pair(stream)
+            again = stream == 2 and shared
+            if not spool.note_target(stream, written_before=again):
+                self._ends[stream] = self._ends[1] if again else self._pair(stream)
         self._targets = {ends[0]: stream for stream, ends in reversed(self._ends.items())}
 
     def _pair(self, stream: int) -> tuple[int, int]:
@@ -159,9 +122,9 @@ class _Plumbing:
                 size = fcntl.ioctl(1 if os.isatty(1) else 2, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
                 fcntl.ioctl(terminal, termios.TIOCSWINSZ, size)
 
-    def write_end(self, stream: int) -> int:
-        """Return what the command gets as this stream."""
-        return self._ends[stream][1]
+    def write_end(self, stream: int) -> int | None:
+        """Return what the command gets as this stream; None for our own."""
+        return self._ends[stream][1] if stream in self._ends else None
 
     def close_write_ends(self) -> None:
         """Leave the command as the only writer."""

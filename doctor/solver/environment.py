@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from doctor.facts.vocabulary import TERMS, parse_version
 from doctor.model import ABSENT, Fact, Facts
-from doctor.packages.index import ReleaseIndex
+from doctor.packages.index import ReleaseIndex, load_index
 from doctor.packages.platform import Platform
 from doctor.packages.relations import other_build, owner_of
 from doctor.packages.requirements import Need, admits, needs_of, normalized
@@ -292,6 +292,11 @@ def distributions(facts: Facts) -> dict[str, Fact]:
         for key, fact in facts.items()
         if key.endswith(".version") and key not in TERMS and fact.value not in (None, ABSENT)
     }
+
+
+def known_names(facts: Facts) -> tuple[str, ...]:
+    """Return the distributions that are installed or on record."""
+    return (*distributions(facts), *load_index().packages)
 
 
 def platform_of(known: FactResolver) -> Platform:

@@ -40,6 +40,9 @@ _CREDENTIALS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 )  # fmt: skip
 #: `NAME=value` as shells and Dockerfiles write it; numbers, switches and references to other variables are no secrets.
 _ASSIGNMENT = r"""\b([A-Z][A-Z0-9_]{2,})(=\\?["']?)(?!\d+\b|true\b|false\b|\$)([^\s"'\\;&|,`<>()…]{2,})"""
+_WORD_END = re.compile(r"[\s\"'<>`\\]")  # what no credential contains
+_LAST_WORD = re.compile(r"[^\s\"'<>`\\]*$")
+_LONGEST_WORD = 16_384
 _HOMES = re.compile(r"(?<![\w.~-])/(?:home|Users)/[^/\s:;,'\"`()]+")
 
 
@@ -58,8 +61,17 @@ def without_credentials(text: str) -> str:
 
 def shortened(text: str, most: int, end: str = "...") -> str:
     """Return at most `most` characters; credentials are hidden first, as half of one is not recognized."""
-    text = without_credentials(text)
-    return text if len(text) <= most else text[: most - len(end)] + end
+    words = _whole_words(text, most)
+    shown = without_credentials(words)
+    return shown if len(shown) <= most and len(words) == len(text) else shown[: most - len(end)] + end
+
+
+def _whole_words(text: str, most: int) -> str:
+    """Return the start of a long text up to the end of the word at `most`; without that word if its end is far."""
+    if len(text) <= most + _LONGEST_WORD:
+        return text
+    after = _WORD_END.search(text, most, most + _LONGEST_WORD)
+    return text[: after.start()] if after else _LAST_WORD.sub("", text[:most])
 
 
 def _assigned(match: re.Match[str]) -> str:

@@ -6,9 +6,8 @@ refused: files are untrusted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
-
-import yaml
 
 from doctor.errors import DoctorError
 
@@ -26,9 +25,12 @@ Lines = dict[tuple[str, ...], int]
 
 def parse_yaml(text: str, origin: str) -> tuple[Any, Lines]:
     """Return the document as str, None, list and dict, and the line of every mapping key and list item by path."""
+    import yaml  # most checks read JSON only
+
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _refuse_depth(text, loader, origin)
+        if len(text) >= 100_000 or sum(map(text.count, ("[", "{", "- ", "? "))) >= 1000:  # else it cannot nest deeply
+            _refuse_depth(yaml.parse(text, Loader=loader), origin)
         node = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as problem:
         line = problem.problem_mark.line + 1 if problem.problem_mark else 1
@@ -42,18 +44,17 @@ def parse_yaml(text: str, origin: str) -> tuple[Any, Lines]:
     return _Builder(origin, lines).build(node, ()), lines
 
 
-def _refuse_depth(text: str, loader: Any, origin: str) -> None:
+def _refuse_depth(events: Iterable[Any], origin: str) -> None:
     """Raise DoctorError for a document nested so deeply that libyaml's recursive composer would crash."""
-    if len(text) < 100_000 and sum(map(text.count, ("[", "{", "- ", "? "))) < 1000:
-        return  # cannot nest that deeply
     depth = 0
-    for event in yaml.parse(text, Loader=loader):
-        if isinstance(event, yaml.CollectionStartEvent):
+    for event in events:
+        kind = type(event).__name__
+        if kind in ("MappingStartEvent", "SequenceStartEvent"):
             depth += 1
             if depth > MAX_DEPTH + 1:
                 line = event.start_mark.line + 1 if event.start_mark else 1
                 raise DoctorError(f"{origin}:{line}: nested deeper than {MAX_DEPTH} levels")
-        elif isinstance(event, yaml.CollectionEndEvent):
+        elif kind in ("MappingEndEvent", "SequenceEndEvent"):
             depth -= 1
 
 

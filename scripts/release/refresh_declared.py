@@ -33,7 +33,7 @@ SINCE = "2023-06"
 _COMMON = (
     "transformers", "tokenizers", "huggingface-hub", "accelerate", "peft", "trl", "vllm", "sglang", "deepspeed",
     "diffusers", "kernels", "liger-kernel", "compressed-tensors", "unsloth-zoo", "optimum", "sentence-transformers",
-    "timm", "torchao",
+    "timm", "torchao", "ring-flash-attn", "transformer-engine", "megatron-core",
 )  # fmt: skip
 #: Packages of plain Python: their bounds on torch are about its interface. Compiled packages have rules of their own.
 _PLAIN = (
@@ -44,8 +44,28 @@ CALLERS = (
     *_PLAIN, "diffusers", "vllm", "sglang", "xtuner", "lmdeploy", "nemo-toolkit", "megatron-bridge", "gptqmodel",
     "compressed-tensors", "kernels", "liger-kernel", "qwen-tts", "qwen-asr", "lm-eval", "torchtune", "auto-gptq",
     "flash-linear-attention", "deepspeed", "f5-tts", "chatterbox-tts", "open-clip-torch", "surya-ocr", "colpali-engine",
-    "vibevoice", "mineru", "vllm-omni", "lightllm", "bitsandbytes", "gliner", "outlines", "marker-pdf",
+    "vibevoice", "mineru", "vllm-omni", "lightllm", "bitsandbytes", "gliner", "outlines", "marker-pdf", "transformers",
 )  # fmt: skip
+#: Pairs that working projects lock outside the range (NeMo Automodel, prime-rl): a note.
+SHIPPED_OUTSIDE = {("transformers", "kernels")}
+#: Extras whose bounds say what a release works with, not only with that extra: caller -> extra -> packages
+EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {
+    "trl": {"vllm": ("vllm",), "liger": ("liger-kernel",), "deepspeed": ("deepspeed",), "peft": ("peft",)},
+    "verl": {"vllm": ("vllm",), "sglang": ("sglang",)},
+    "openrlhf": {"vllm": ("vllm",)},
+    "llamafactory": {"vllm": ("vllm",), "deepspeed": ("deepspeed",), "liger-kernel": ("liger-kernel",)},
+    "ms-swift": {"all": ("transformers", "trl", "peft"), "megatron": ("megatron-core",)},
+    "axolotl": {"deepspeed": ("deepspeed",), "vllm": ("vllm",), "ring-flash-attn": ("ring-flash-attn",)},
+    "unsloth": {"huggingface": _COMMON},
+    "unsloth-zoo": {"huggingface": _COMMON, "core": _COMMON},
+    "lm-eval": {"vllm": ("vllm",), "hf": ("transformers", "accelerate", "peft")},
+    "xtuner": {"all": ("transformers", "peft", "torch"), "deepspeed": ("deepspeed",)},
+    "transformers": {"kernels": ("kernels",), "accelerate": ("accelerate",), "deepspeed": ("deepspeed",)},
+}
+
+
+#: Pairs whose rule is written by hand, since each release moves the bound
+BY_HAND = {("unsloth", "unsloth-zoo")}
 
 
 def requirements(package: str, cache: Path) -> dict[Version, list[str] | None]:
@@ -64,7 +84,7 @@ def requirements(package: str, cache: Path) -> dict[Version, list[str] | None]:
         if text in known:
             return text, known[text]
         try:
-            return text, refresh_index.requires_of(package, [releases[version]], page)
+            return text, refresh_index.requires_of(package, [releases[version]], page, extras=package in EXTRAS)
         except OSError as error:
             print(f"{package} {text}: {error}", file=sys.stderr)
             return text, None
@@ -75,19 +95,28 @@ def requirements(package: str, cache: Path) -> dict[Version, list[str] | None]:
     return {Version(text): lines for text, lines in found.items()}
 
 
-def bounds(lines: Sequence[str]) -> dict[str, str]:
-    """Return package -> the range required of it on Linux, where it is more than a lower bound."""
+def bounds(lines: Sequence[str], extras: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return package -> the range required of it on Linux, by the package itself or by one of these extras."""
     found: dict[str, SpecifierSet] = defaultdict(SpecifierSet)
-    environment = {"python_version": "3.12", "platform_system": "Linux", "sys_platform": "linux", "extra": "",
+    environment = {"python_version": "3.12", "platform_system": "Linux", "sys_platform": "linux",
                    "platform_machine": "x86_64"}  # fmt: skip
     for line in lines:
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
             continue
-        if requirement.marker is None or requirement.marker.evaluate(environment):
-            found[re.sub(r"[-_.]+", "-", requirement.name).lower()] &= requirement.specifier
+        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        marker = requirement.marker
+        if marker is None or marker.evaluate({**environment, "extra": ""}):
+            found[name] &= requirement.specifier
+        elif any(name in names and marker.evaluate({**environment, "extra": extra}) for extra, names in extras.items()):
+            found[name] &= _at_least(requirement.specifier)
     return {name: _plain(spec) for name, spec in found.items() if spec}
+
+
+def _at_least(spec: SpecifierSet) -> SpecifierSet:
+    """Read the pin of an extra as the oldest release that was tested; the one after it mostly works too."""
+    return SpecifierSet(",".join(str(one).replace("==", ">=") if "*" not in str(one) else str(one) for one in spec))
 
 
 def _plain(spec: SpecifierSet) -> str:
@@ -130,9 +159,12 @@ def rule_body(
             "expect": "silent",
         }
     last = windows[-1]
+    if len(windows) > 1 and capped(last[1]):
+        fixes.append({"require": {caller: f">={last[0][0]}"}, "when": {other: last[1]}})
     tests[f"silent without {callee}"] = {"given": {mine: str(last[0][-1]), other: "absent"}, "expect": "silent"}
     body: dict[str, Any] = {
-        "id": number, "name": f"{caller}-requires-{callee}", "severity": "warning", "category": "version-window",
+        "id": number, "name": f"{caller}-requires-{callee}",
+        "severity": "note" if (caller, callee) in SHIPPED_OUTSIDE else "warning", "category": "version-window",
     }  # fmt: skip
     if general := hand_written(caller, callee):
         body["yields_to"] = general
@@ -152,7 +184,9 @@ def sample(spec: str) -> tuple[str, str]:
     """Return a release that a range excludes and one that it admits; the bounds themselves serve."""
     wanted = SpecifierSet(spec)
     texts = [one.version.replace(".*", "") for one in wanted]
-    near = [text for one in texts for text in (one, f"{one}.1", following(Version(one)), _before(one))]
+    near = [
+        text for one in texts for text in (one, f"{Version(one).base_version}.1", following(Version(one)), _before(one))
+    ]
     bad = next(text for text in ["9999", *near, "0.0.1"] if not wanted.contains(text, prereleases=True))
     good = next(text for text in near if wanted.contains(text))
     return bad, good
@@ -185,14 +219,14 @@ def main() -> None:
     written = set()
     for caller in options.only:
         per_release = {
-            version: None if lines is None else bounds(lines)
+            version: None if lines is None else bounds(lines, EXTRAS.get(caller, {}))
             for version, lines in requirements(caller, options.cache).items()
         }
         order = sorted(per_release)
         later = dict(zip(order, [*order[1:], None], strict=True))
         for callee in (*_COMMON, *(["torch"] if caller in _PLAIN else [])):
-            windows = [one for one in windows_of(per_release, callee) if one[1] and capped(one[1])]
-            if not windows or caller == callee:
+            windows = [one for one in windows_of(per_release, callee) if one[1]]
+            if not windows or caller == callee or (caller, callee) in BY_HAND:
                 continue
             number = ids.get(f"{caller}-requires-{callee}") or next(free)
             same_rule(

@@ -15,10 +15,11 @@ import gzip
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache as memo
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
@@ -42,7 +43,7 @@ ROOTS = {
     "torchtune": ("torchtune",), "lm-eval": ("lm_eval",), "torch": ("torch",), "torchao": ("torchao",),
     "flash-linear-attention": ("fla",), "yunchang": ("yunchang",), "ring-flash-attn": ("ring_flash_attn",),
     "timm": ("timm",), "mamba-ssm": ("mamba_ssm",), "kernels": ("kernels",), "flash-attn": ("flash_attn",),
-    "xformers": ("xformers",), "hqq": ("hqq",),
+    "xformers": ("xformers",), "hqq": ("hqq",), "bitsandbytes": ("bitsandbytes",), "datasets": ("datasets",),
 }  # fmt: skip
 #: caller -> what a user runs: entry -> its modules, of which those count that the release has
 ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -66,7 +67,7 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
     "megatron-bridge": {"megatron.bridge": ("megatron.bridge",)},
     "megatron-core": {"megatron.core": ("megatron.core.models.gpt.gpt_model", "megatron.core.transformer.attention")},
     "flagembedding": {"FlagEmbedding": ("FlagEmbedding",)},
-    "liger-kernel": {"liger_kernel.transformers": ("liger_kernel.transformers",)},
+    "liger-kernel": {"liger_kernel.transformers": ("liger_kernel.transformers.monkey_patch",)},
     "diffusers": {"pipelines": ("diffusers.pipelines.pipeline_utils", "diffusers.models.modeling_utils")},
     "transformers": {
         "models": ("transformers.modeling_utils",),
@@ -80,11 +81,19 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
     "deepspeed": {"deepspeed": ("deepspeed.runtime.engine",)},
     "kernels": {"kernels": ("kernels",)},
 }  # fmt: skip
-CALLEES = ("transformers", "trl", "peft", "accelerate", "diffusers", "liger-kernel", "kernels")
+CALLEES = (
+    "transformers", "trl", "peft", "accelerate", "diffusers", "liger-kernel", "kernels", "torch", "vllm", "deepspeed",
+    "huggingface-hub", "flash-attn", "torchao", "megatron-core", "compressed-tensors", "flash-linear-attention",
+    "unsloth-zoo",
+)  # fmt: skip
 CALLERS = (
     "trl", "peft", "accelerate", "diffusers", "verl", "llamafactory", "liger-kernel", "autoawq", "sglang",
-    "megatron-core", "ring-flash-attn", "yunchang", "ms-swift", "axolotl", "xtuner", "colossalai",
+    "megatron-core", "ring-flash-attn", "yunchang", "ms-swift", "axolotl", "xtuner", "colossalai", "openrlhf",
+    "deepspeed", "megatron-bridge", "nemo-toolkit", "unsloth-zoo", "optimum", "sentence-transformers", "flagembedding",
+    "lm-eval", "torchtune", "flash-linear-attention", "llmcompressor", "compressed-tensors", "gptqmodel", "torchao",
+    "vllm", "lmdeploy", "kernels", "flash-attn", "mamba-ssm",
 )  # fmt: skip
+COMPILED = ("torch",)  # modules take names from extensions, which are not read
 _SKIPPED_TORCH = (
     "torch/testing/",
     "torch/_inductor/",
@@ -95,31 +104,36 @@ _SKIPPED_TORCH = (
 )
 
 
-def load(package: str, cache: Path) -> dict[Version, Surface]:
-    """Read every release of a package, from the cache where it is there."""
+def load(package: str, cache: Path) -> None:
+    """Read every release of a package into the cache, where it is not there yet."""
     folder = cache / package
     folder.mkdir(parents=True, exist_ok=True)
-    releases = releases_of(package, SINCE)
+    published = releases_of(package, SINCE)
     with ThreadPoolExecutor(4) as pool:  # the time goes into the transfer
-        surfaces = pool.map(lambda version: _load(package, releases[version], folder / f"{version}.json.gz"), releases)
-        return {version: surface for version, surface in zip(releases, surfaces, strict=True) if surface}
+        list(pool.map(lambda version: _load(package, published[version], folder / f"{version}.json.gz"), published))
 
 
-def _load(package: str, item: dict, path: Path) -> Surface | None:
+def surfaces(package: str, cache: Path) -> Iterator[tuple[Version, Surface]]:
+    """Yield the releases of a package that hold modules, oldest first, one at a time: all together are large."""
+    for path in sorted((cache / package).glob("*.json.gz"), key=lambda path: Version(path.name[: -len(".json.gz")])):
+        surface = Surface(**json.loads(gzip.decompress(path.read_bytes())))
+        if surface.defines:
+            yield Version(path.name[: -len(".json.gz")]), surface
+
+
+def _load(package: str, item: dict, path: Path) -> None:
     if not path.is_file():
         wanted = (lambda name: not name.startswith(_SKIPPED_TORCH)) if package == "torch" else None
         try:
             surface = surface_of(item, ROOTS[package], wanted)
         except (OSError, EOFError, KeyError) as error:
             print(f"{item['filename']}: {error}", file=sys.stderr)
-            return None
+            return
         path.write_bytes(gzip.compress(stored(surface), mtime=0))
-    surface = Surface(**json.loads(gzip.decompress(path.read_bytes())))
-    return surface if surface.defines else None
 
 
-def reached(surface: Surface, starts: Iterable[str]) -> set[str]:
-    """Return the modules that importing these modules runs, their packages included."""
+def reached(surface: Surface, starts: Iterable[str], there: str = "torch") -> set[str]:
+    """Return the modules that importing these modules runs where a package is there, their packages included."""
     seen: set[str] = set()
     waiting = [name for name in starts if name in surface.imports]
     while waiting:
@@ -130,20 +144,30 @@ def reached(surface: Surface, starts: Iterable[str]) -> set[str]:
         parts = name.split(".")
         waiting += [".".join(parts[:end]) for end in range(1, len(parts))]
         for module, what, gate in surface.imports[name]:
-            if usable(gate, "torch"):
+            if usable(gate, there):
                 waiting += [module, f"{module}.{what}"]
     return seen
 
 
-def needs_of(surface: Surface, starts: Iterable[str], roots: dict[str, str]) -> dict[str, set[tuple[str, str]]]:
-    """Return callee -> (module, name) that importing these modules takes from it."""
-    wanted: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for name in reached(surface, starts):
-        for module, what, gate in surface.imports[name]:
-            callee = roots.get(module.partition(".")[0]) or roots.get(".".join(module.split(".")[:2]))
-            if callee and usable(gate, callee):
-                wanted[callee].add((module, "" if what == "*" else what))
+def needs_of(surface: Surface, starts: Iterable[str], roots: dict[str, str]) -> dict[str, dict[tuple[str, str], bool]]:
+    """Return callee -> (module, name) that importing these modules takes from it -> always behind a check for it."""
+    wanted: dict[str, dict[tuple[str, str], bool]] = defaultdict(dict)
+    always = reached(surface, starts)
+    words = {word for found in surface.imports.values() for _, _, gate in found for word in gate.split(",")}
+    for there in {"torch", *(package for package in set(roots.values()) if _named(",".join(words), package))}:
+        for name in always if there == "torch" else reached(surface, starts, there):
+            for module, what, gate in surface.imports[name]:
+                callee = roots.get(module.partition(".")[0]) or roots.get(".".join(module.split(".")[:2]))
+                if callee and usable(gate, callee) and (callee == there or name in always):
+                    key = module, "" if what == "*" else what
+                    checked = _named(gate, callee) or name not in always
+                    wanted[callee][key] = checked and wanted[callee].get(key, True)
     return wanted
+
+
+def _named(gate: str, callee: str) -> bool:
+    """Say whether a guard is about the package that is imported: such a check may demand a minimum release."""
+    return bool({callee.replace("-", "_"), callee.partition("-")[0]} & set(gate.split(",")))
 
 
 def entries_of(caller: str, surface: Surface) -> dict[str, tuple[str, ...]]:
@@ -157,46 +181,75 @@ def entries_of(caller: str, surface: Surface) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def table(callers: Iterable[str], cache: Path) -> list[dict]:
+def _leading(missing: tuple[Version, ...], releases: tuple[Version, ...]) -> int:
+    """Return how many of the first releases are among the missing ones."""
+    return next((at for at, version in enumerate(releases) if version not in missing), len(releases))
+
+
+@dataclass(frozen=True)
+class Need:
+    """A name that a release of a caller takes from a callee; in `entry`, or on import of the package itself."""
+
+    caller: str
+    version: Version
+    entry: str
+    callee: str
+    module: str
+    name: str
+    checked: bool
+
+
+def needs(caller: str, version: Version, surface: Surface, roots: dict[str, str]) -> Iterator[Need]:
+    """Yield what a release imports; a name of the package itself not again for its entries."""
+    seen: set[tuple[str, str]] = set()
+    for label, starts in entries_of(caller, surface).items():
+        for callee, wanted in needs_of(surface, starts, roots).items():
+            for (module, name), checked in sorted(wanted.items()):
+                if callee != caller and (module, name) not in seen:
+                    if not label:
+                        seen.add((module, name))
+                    yield Need(caller, version, label, callee, module, name, checked)
+
+
+def names_of(package: str, cache: Path) -> Iterator[tuple[Version, Names | RecordedNames]]:
+    """Yield the releases of a package with their names; of transformers one of each minor, from the record."""
+    if package != "transformers":
+        for version, surface in surfaces(package, cache):
+            yield version, Names(surface, compiled=package in COMPILED)
+        return
+    history = json.loads(gzip.decompress(HISTORY.read_bytes()))[package]
+    for minor in sorted({Version(".".join(map(str, Version(text).release[:2]))) for text in history["releases"]}):
+        yield minor, RecordedNames(minor, history)
+
+
+def table(callers: Iterable[str], cache: Path) -> list[dict[str, Any]]:
     """Return one row per caller release, entry, callee and name that some release of the callee lacks."""
-    packages = sorted({*callers, *CALLEES} - {"transformers"})
-    loaded = {package: load(package, cache) for package in packages}
     roots = {root: package for package in CALLEES for root in ROOTS[package]}
-    history = json.loads(gzip.decompress(HISTORY.read_bytes()))["transformers"]
-    minors = sorted({Version(".".join(map(str, Version(text).release[:2]))) for text in history["releases"]})
-    names: dict[str, dict[Version, Names | RecordedNames]] = {
-        package: {version: Names(surface) for version, surface in loaded[package].items()}
-        for package in CALLEES if package != "transformers"
-    }  # fmt: skip
-    names["transformers"] = {minor: RecordedNames(minor, history) for minor in minors}
-
-    @memo
-    def lacking(callee: str, module: str, name: str) -> tuple[Version, ...]:
-        has = {version: known.has(module, name) for version, known in names[callee].items()}
-        return tuple(version for version, there in has.items() if not there) if any(has.values()) else ()
-
-    rows = []
+    order: dict[str, list[Version]] = defaultdict(list)
+    found: dict[str, list[Need]] = defaultdict(list)
     for caller in callers:
-        for version, surface in loaded[caller].items():
-            seen: set[tuple[str, str, str]] = set()
-            for label, starts in entries_of(caller, surface).items():
-                for callee, wanted in needs_of(surface, starts, roots).items():
-                    if callee == caller:
-                        continue
-                    for module, name in sorted(wanted):
-                        missing = lacking(callee, module, name)
-                        if missing and (callee, module, name) not in seen:
-                            if not label:
-                                seen.add((callee, module, name))
-                            rows.append({
-                                "caller": caller, "version": str(version), "entry": label, "callee": callee,
-                                "module": module, "name": name, "missing": [str(one) for one in missing],
-                            })  # fmt: skip
-    releases = {
-        package: [str(version) for version in (loaded.get(package) or names[package])]
-        for package in {*packages, *CALLEES}
-    }
-    return [{"releases": releases}, *rows]
+        for version, surface in surfaces(caller, cache):
+            order[caller].append(version)
+            for need in needs(caller, version, surface, roots):
+                found[need.callee].append(need)
+    rows = []
+    for callee, mine in found.items():
+        has: dict[tuple[str, str], list[bool]] = {(need.module, need.name): [] for need in mine}
+        order[callee] = []
+        for version, names in names_of(callee, cache):
+            order[callee].append(version)
+            for (module, name), there in has.items():
+                there.append(names.has(module, name))
+        for need in mine:
+            there = has[need.module, need.name]
+            start = there.index(True) if need.checked and any(there) else 0  # the guard may demand a newer release
+            missing = [str(version) for version, one in list(zip(order[callee], there, strict=True))[start:] if not one]
+            if missing and any(there):
+                rows.append({
+                    "caller": need.caller, "version": str(need.version), "entry": need.entry, "callee": callee,
+                    "module": need.module, "name": need.name, "missing": missing,
+                })  # fmt: skip
+    return [{"releases": {package: list(map(str, versions)) for package, versions in order.items()}}, *rows]
 
 
 def main() -> None:
@@ -206,6 +259,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=CALLERS)
     parser.add_argument("--table", type=Path, help="write the rows to this file, and no rules")
     options = parser.parse_args()
+    for package in sorted({*options.only, *CALLEES} - {"transformers"}):
+        load(package, options.cache)
     head, *rows = table(options.only, options.cache)
     if options.table:
         options.table.write_text("\n".join(json.dumps(row) for row in [head, *rows]))

@@ -122,27 +122,27 @@ def files_of(page: str) -> list[dict]:
     return links.files
 
 
-def requires_of(package: str, files: list[dict], page: str) -> list[str] | None:
-    """Requires-Dist of a release; None when no file shows it without a build."""
+def requires_of(package: str, files: list[dict], page: str, *, extras: bool = False) -> list[str] | None:
+    """Requires-Dist of a release, of all extras if wished; None when no file shows it without a build."""
     wheels = [f for f in files if f["filename"].endswith(".whl")]
     linux = [f for f in wheels if "linux" in f["filename"] and "x86_64" in f["filename"]] or wheels
     for item in sorted(linux, key=lambda f: f["filename"], reverse=True)[:1]:
         metadata = beside(urljoin(page, item["url"])) or inside_wheel(fetch(urljoin(page, item["url"])))
-        return kept(package, metadata)
+        return kept(package, metadata, extras=extras)
     for item in files:
         if item["filename"].endswith(".tar.gz"):
             with tarfile.open(fileobj=io.BytesIO(fetch(urljoin(page, item["url"])))) as archive:
                 member = next((m for m in archive if re.fullmatch(r"[^/]+/PKG-INFO", m.name)), None)
                 stream = archive.extractfile(member) if member else None
                 text = stream.read().decode("utf-8", "replace") if stream else ""
-            lines = kept(package, text)
+            lines = kept(package, text, extras=extras)
             dynamic = {field.lower() for field in email.message_from_string(text).get_all("Dynamic") or ()}
             return lines if lines or (text and "requires-dist" not in dynamic) else None
     return None
 
 
-def kept(package: str, metadata: str) -> list[str]:
-    """The Requires-Dist lines worth keeping: none of extras, but for those that matter."""
+def kept(package: str, metadata: str, *, extras: bool = False) -> list[str]:
+    """The Requires-Dist lines worth keeping: none of extras (unless wished), but for those that matter."""
     lines = []
     for line in email.message_from_string(metadata).get_all("Requires-Dist") or ():
         try:
@@ -150,7 +150,7 @@ def kept(package: str, metadata: str) -> list[str]:
         except InvalidRequirement:
             continue
         extra = re.search(r"""extra\s*==\s*["']([^"']+)["']""", str(marker or ""))
-        if extra is None or extra[1] in EXTRAS.get(package, ()):
+        if extras or extra is None or extra[1] in EXTRAS.get(package, ()):
             lines.append(line)
     return lines
 

@@ -265,10 +265,11 @@ def stored(surface: Surface) -> bytes:
 
 
 class Names:
-    """Answer whether a module of a release has a name."""
+    """Answer whether a module of a release has a name; in a compiled package, a module with code for it has any."""
 
-    def __init__(self, surface: Surface) -> None:
+    def __init__(self, surface: Surface, *, compiled: bool = False) -> None:
         self._surface = surface
+        self._compiled = compiled
         self._dynamic = set(surface.dynamic)
         self._anywhere = {name for names in surface.defines.values() for name in names}
 
@@ -286,7 +287,7 @@ class Names:
             return False
         seen.add(module)
         if module in self._dynamic:
-            return name in self._anywhere
+            return self._compiled or name in self._anywhere
         if name in self._surface.defines.get(module, ()):
             return True
         stars = self._surface.stars.get(module, [])

@@ -12,8 +12,8 @@ from tests.sources.manifests.test_local_wheels import wheel
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def _cache(cache_of_its_own: Path) -> None:
+    """What is read of a wheel is kept for one test."""
 
 
 @pytest.mark.parametrize(

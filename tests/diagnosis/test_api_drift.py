@@ -90,6 +90,35 @@ def test_the_fix_goes_back_to_the_release_that_the_history_names(site, capsys):
     assert change["to"].startswith("2.5")
 
 
+def imports(tmp_path: Path, caller: str, version: str, line: str) -> Path:
+    """A folder in which a package imports a name that accelerate 0.20 does not have."""
+    root = tmp_path / "site-packages"
+    install(root, "torch", "2.4.0", {})
+    install(root, caller, version, {f"{caller}/__init__.py": line})
+    install(root, "accelerate", "0.20.0", {"accelerate/__init__.py": "", "accelerate/utils/__init__.py": "a = 1\n",
+                                           "accelerate/utils/memory.py": "b = 1\n"})  # fmt: skip
+    return root
+
+
+def test_a_rule_for_the_same_imports_gets_the_places(tmp_path, capsys, cache_of_its_own):
+    site = imports(tmp_path, "peft", "0.17.0", "from accelerate.utils.memory import clear_device_cache\n")
+    report = checked(capsys, "--site-packages", str(site))
+    (found,) = [item for item in report["findings"] if item["severity"] == "error"]
+    assert found["id"] == "IMP010" and found["message"].endswith("at peft/__init__.py:1")
+    assert [use["file"] for use in found["uses"]] == ["peft/__init__.py"]
+    assert found["fixes"][0]["require"] == {"accelerate": ">=0.32.0"}  # not that of other releases of peft
+    assert report["fixes"][0]["resolves"] == ["IMP010"]
+
+
+def test_a_milder_rule_for_the_same_imports_is_left_out(tmp_path, capsys, cache_of_its_own):
+    site = imports(tmp_path, "trl", "0.19.0", "from accelerate.utils import is_peft_model\n")
+    ids = [item["id"] for item in checked(capsys, "--site-packages", str(site))["findings"]]
+    assert "API002" in ids and "IMP014" not in ids
+    assert "IMP014" in [
+        item["id"] for item in checked(capsys, "--site-packages", str(site), "--no-drift", code=0)["findings"]
+    ]
+
+
 @pytest.mark.parametrize("form", ["text", "sarif", "junit", "github", "markdown", "html", "gitlab"])
 def test_every_format_shows_the_place(site, capsys, form):
     assert run(["check", "--no-run", "--format", form, "--site-packages", str(site)]) == 1

@@ -1,7 +1,6 @@
 """A baseline: what a report has already is not reported again, what is gone is reported as fixed, and nothing else."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,7 +119,7 @@ def test_a_baseline_written_with_a_baseline_has_what_that_one_had(project, capsy
 
 def test_a_fingerprint_outlives_wording_and_line_but_not_another_version():
     def of(**changes):
-        return fingerprint(replace(FINDING, **changes))
+        return fingerprint(FINDING._replace(**changes))
 
     moved = TORCH._replace(fact=Fact("torch.version", "2.6.0", "b.txt:70"))
     other = TORCH._replace(fact=Fact("torch.version", "2.5.1", "a.txt:7"))
@@ -132,12 +131,12 @@ def test_a_fingerprint_outlives_wording_and_line_but_not_another_version():
 
 def test_worse_than_before_is_new(tmp_path):
     path = tmp_path / "base.json"
-    path.write_text(json.dumps(report_of(replace(FINDING, severity=Severity.WARNING))))
+    path.write_text(json.dumps(report_of(FINDING._replace(severity=Severity.WARNING))))
     baseline = read_baseline(path)
     none = frozenset()
     assert compare(baseline, [FINDING], (), none, none).new == (FINDING,)
     path.write_text(json.dumps(report_of(FINDING)))
-    milder = replace(FINDING, severity=Severity.WARNING)
+    milder = FINDING._replace(severity=Severity.WARNING)
     assert compare(read_baseline(path), [milder], (), none, none).known == (milder,)
 
 
@@ -154,7 +153,7 @@ def test_a_baseline_of_one_case_covers_that_finding_in_several(tmp_path):
     path = tmp_path / "base.json"
     path.write_text(json.dumps(report_of(FINDING)))
     cases = tuple(Case("e", gpu, None, Facts(), (FINDING,), (), ()) for gpu in ("a", "b"))
-    found = compare(read_baseline(path), [replace(FINDING, cases=(0, 1))], cases, frozenset(), frozenset())
+    found = compare(read_baseline(path), [FINDING._replace(cases=(0, 1))], cases, frozenset(), frozenset())
     assert (found.new, len(found.known)) == ((), 1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from doctor.apply.edit.edits import Edits, edits_of
@@ -31,7 +30,7 @@ def planned(fix: Fix, facts: Facts, index_url: str | None = None) -> Fix:
     """The fix with its install plan in the environment of these facts."""
     known = FactResolver(facts)
     plan = install_plan(stack_of(facts, known, load_index()), known, fix.changes, index_url)
-    return replace(fix, plan=plan)
+    return fix._replace(plan=plan)
 
 
 def change(package: str, after: str | None, before: str | None = None) -> Change:

@@ -87,7 +87,7 @@ def test_a_finding_that_no_fix_of_the_report_clears_shows_its_own(make_report):
         "  fix: (risky: see `-v`)", "    pip install torch==2.8.0", "    unset C",
     ]  # fmt: skip
     assert "  fix: Ask the platform team." in lines
-    cleared = replace(report.fixes[0], resolves=("TE900", "W001"))
+    cleared = report.fixes[0]._replace(resolves=("TE900", "W001"))
     assert "export A=1" not in show(replace(report, findings=(report.findings[0], alone), fixes=(cleared,)))
 
 
@@ -100,7 +100,7 @@ def test_warnings_alone_are_shown_in_full(make_report):
 
 def test_several_errors_are_all_named(make_report):
     report = make_report()
-    findings = tuple(replace(report.findings[0], rule=f"T{number:03}") for number in range(8))
+    findings = tuple(report.findings[0]._replace(rule=f"T{number:03}") for number in range(8))
     text = show(replace(report, findings=findings))
     assert all(f"error T{number:03}:" in text for number in range(8))
     assert "(and 7 more)" in text.splitlines()[0]

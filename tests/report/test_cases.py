@@ -29,7 +29,7 @@ def finding(rule, length, severity=Severity.ERROR):
 @pytest.fixture
 def several(make_report):
     """Two GPUs × two jobs: one error in both jobs of the b200, one warning on all but one."""
-    healthy = [replace(item, fails_at_run=None) for item in make_report().predictions]
+    healthy = [item._replace(fails_at_run=None) for item in make_report().predictions]
     cases = []
     for gpu in ("h100", "b200"):
         for job, length in (("llama", 1024), ("gemma", 2048)):
@@ -38,7 +38,7 @@ def several(make_report):
             facts = Facts([TORCH, Fact("gpu.name", gpu, "--gpu"), Fact("workload.seq_len_q", length, "job")])
             predictions = tuple(healthy) if job == "llama" else ()
             cases.append(Case("req.txt", gpu, job, facts, tuple(found), predictions, ()))
-    merged = (replace(finding("T001", 1024), cases=(2, 3)), replace(finding("T002", 5, "warning"), cases=(0, 2, 3)))
+    merged = (finding("T001", 1024)._replace(cases=(2, 3)), finding("T002", 5, "warning")._replace(cases=(0, 2, 3)))
     return make_report(
         cases=tuple(cases), findings=merged, predictions=(), fixes=(), undetermined=(), runs=(), notes=(),
         facts=Facts([TORCH]),
@@ -62,7 +62,7 @@ def test_where_is_said_as_short_as_it_can_be(numbers, told, several):
 
 def test_an_axis_of_which_nothing_is_missing_is_not_spelled_out(several):
     cases = tuple(
-        replace(several.cases[0], gpu=gpu, workload=job) for gpu in ("a", "b", "c") for job in ("j", "k", "l")
+        several.cases[0]._replace(gpu=gpu, workload=job) for gpu in ("a", "b", "c") for job in ("j", "k", "l")
     )
     report = replace(several, cases=cases)
     assert where(report, (0, 3, 6)) == "every GPU · j"
@@ -70,7 +70,7 @@ def test_an_axis_of_which_nothing_is_missing_is_not_spelled_out(several):
 
 
 def test_several_environments_are_named(several):
-    cases = tuple(replace(case, environment=case.gpu, gpu=None) for case in several.cases)
+    cases = tuple(case._replace(environment=case.gpu, gpu=None) for case in several.cases)
     report = replace(several, cases=cases)
     assert where(report, (0, 1)) == "h100: llama, gemma"
     assert len({name_of(case) for case in cases}) == 4
@@ -88,13 +88,13 @@ def test_what_differs_from_case_to_case_is_reported_for_each(several):
 
 def test_the_line_of_the_pin_is_found_through_the_case(several):
     implied = Fact("cudnn.version", "9.1.0", "what torch 2.6.0 brings")
-    one = replace(several.findings[0], evidence=(Evidence("cudnn.version", "<9.3", ">=9.3", implied, True),))
+    one = several.findings[0]._replace(evidence=(Evidence("cudnn.version", "<9.3", ">=9.3", implied, True),))
     assert place_of(replace(several, facts=Facts()), one).line == 3
 
 
 def test_the_verdict_is_the_worst_and_says_of_how_many(several):
     assert verdict(several) == ("error", "FAIL", "2 of 4 cases: T001 in short")
-    fine = replace(several, findings=(), cases=tuple(replace(case, findings=()) for case in several.cases[1::2]))
+    fine = replace(several, findings=(), cases=tuple(case._replace(findings=()) for case in several.cases[1::2]))
     assert verdict(fine)[0] == "ok"
     assert verdict(fine)[2] == "no known problems in any of 2 cases"
 
@@ -177,8 +177,8 @@ def test_the_page_says_where_the_cases_found_different_values(several):
 
 
 def test_a_long_list_of_different_messages_ends(several):
-    cases = tuple(replace(case, findings=(finding("T001", 100 + number),)) for number, case in enumerate(several.cases))
-    whole = replace(several, cases=cases, findings=(replace(finding("T001", 100), cases=(0, 1, 2, 3)),))
+    cases = tuple(case._replace(findings=(finding("T001", 100 + number),)) for number, case in enumerate(several.cases))
+    whole = replace(several, cases=cases, findings=(finding("T001", 100)._replace(cases=(0, 1, 2, 3)),))
     assert message_of(whole, whole.findings[0]).endswith("; and 1 similar messages")
 
 
@@ -190,5 +190,5 @@ def test_a_library_has_one_name_in_every_format(several):
 def test_the_page_names_the_findings_of_each_case_and_the_environment_only_where_there_are_several(several):
     page = show("html", several)
     assert '<td><a href="#f1">T001</a>, <a href="#f2">T002</a></td>' in page and "<td>req.txt</td>" not in page
-    other = tuple(replace(case, environment="b.txt") if number else case for number, case in enumerate(several.cases))
+    other = tuple(case._replace(environment="b.txt") if number else case for number, case in enumerate(several.cases))
     assert "<td>b.txt</td>" in show("html", replace(several, cases=other))

@@ -30,7 +30,7 @@ def declared(report, **changes):
     """The sample with its torch pinned in a requirements file, and a finding that goes back to it."""
     torch = Fact("torch.version", "2.6.0", "ci/requirements.txt:7", raw="torch==2.6.0  # the trainer's")
     first = report.findings[0]
-    fix = replace(report.fixes[0], changes=report.fixes[0].changes[:1])
+    fix = report.fixes[0]._replace(changes=report.fixes[0].changes[:1])
     return replace(
         report,
         facts=report.facts.with_(torch),
@@ -65,14 +65,14 @@ def test_a_finding_is_at_home_where_its_cause_is_pinned(report):
 def test_what_can_be_changed_is_shown_before_what_is_only_mentioned(report):
     job = Evidence("workload.mask", "causal", "", Fact("workload.mask", "causal", "job.yaml:3"), True)
     pin = Evidence("torch.version", "<2.7", ">=2.7", Fact("torch.version", "2.6.0", "a.txt:9"), True)
-    finding = replace(report.findings[0], evidence=(job, pin))
+    finding = report.findings[0]._replace(evidence=(job, pin))
     assert place_of(report, finding).file == "a.txt"
 
 
 def test_a_source_that_leads_in_circles_ends(report):
     one = Fact("torch.cuda", "12.4", "derived from torch.cuda_major")
     two = Fact("torch.cuda_major", "12", "derived from torch.cuda")
-    finding = replace(report.findings[0], evidence=(Evidence("torch.cuda", "", "", one, True),))
+    finding = report.findings[0]._replace(evidence=(Evidence("torch.cuda", "", "", one, True),))
     assert place_of(replace(report, facts=Facts([one, two])), finding) is None
 
 
@@ -98,7 +98,7 @@ class TestSarif:
     def test_fingerprint_outlives_a_moved_line_and_not_another_version(self, report):
         def fingerprint(version, source):
             fact = Fact("torch.version", version, source)
-            finding = replace(report.findings[0], evidence=(Evidence("torch.version", "<2.7", ">=2.7", fact, True),))
+            finding = report.findings[0]._replace(evidence=(Evidence("torch.version", "<2.7", ">=2.7", fact, True),))
             return self.load(replace(report, findings=(finding,)))["results"][0]["partialFingerprints"]
 
         assert fingerprint("2.6.0", "a.txt:7") == fingerprint("2.6.0", "b.txt:70")
@@ -134,7 +134,7 @@ class TestSarif:
     @pytest.mark.parametrize("file", ["a b.txt", "ü#?.txt", "/srv/x.txt"])
     def test_file_names_become_uris(self, file, report):
         fact = Fact("torch.version", "2.6.0", f"{file}:1")
-        finding = replace(report.findings[0], evidence=(Evidence("torch.version", "", "", fact, True),))
+        finding = report.findings[0]._replace(evidence=(Evidence("torch.version", "", "", fact, True),))
         place = self.load(replace(report, findings=(finding,)))["results"][0]["locations"][0]["physicalLocation"]
         uri = place["artifactLocation"]["uri"]
         assert re.fullmatch(r"(file:///)?[A-Za-z0-9._/%-]+", uri)
@@ -212,7 +212,7 @@ class TestGithub:
 
     def test_commas_and_colons_do_not_end_a_property(self, report):
         fact = Fact("torch.version", "2.6.0", "a,b:c.txt:4")
-        finding = replace(report.findings[0], evidence=(Evidence("torch.version", "", "", fact, True),))
+        finding = report.findings[0]._replace(evidence=(Evidence("torch.version", "", "", fact, True),))
         assert show("github", replace(report, findings=(finding,))).startswith("::error file=a%2Cb%3Ac.txt,line=4,")
 
 
@@ -225,7 +225,7 @@ class TestMarkdown:
     def test_a_command_with_backticks_stays_in_its_block(self, report):
         from doctor.model import Remedy
 
-        finding = replace(report.findings[0], alternatives=(Remedy(call="x = '```'"),))
+        finding = report.findings[0]._replace(alternatives=(Remedy(call="x = '```'"),))
         text = show("markdown", replace(report, findings=(finding,)))
         assert "````sh\nx = '```'\n````" in text
 
@@ -233,8 +233,8 @@ class TestMarkdown:
 @pytest.mark.parametrize("name", GATE)
 def test_a_hostile_fact_stays_text(name, report):
     evil = Fact("torch.version", EVIL, "a.txt:1")
-    finding = replace(
-        report.findings[0], message=EVIL, summary=EVIL, why=EVIL, evidence=(Evidence(EVIL, "", EVIL, evil, True),)
+    finding = report.findings[0]._replace(
+        message=EVIL, summary=EVIL, why=EVIL, evidence=(Evidence(EVIL, "", EVIL, evil, True),)
     )
     text = show(name, replace(report, findings=(finding,), notes=(EVIL,), facts=report.facts.with_(evil)))
     assert "\x1b" not in text
@@ -262,6 +262,6 @@ def test_an_annotation_says_its_headline_and_its_message_once(report):
 
 
 def test_a_line_of_code_to_write_is_no_change_from_nothing_in_a_comment(report):
-    change = replace(report.fixes[0].changes[0], kind="call", name="x = pad(x)", before=None, after="x = pad(x)")
-    text = show("markdown", replace(report, fixes=(replace(report.fixes[0], changes=(change,), resolves=()),)))
+    change = report.fixes[0].changes[0]._replace(kind="call", name="x = pad(x)", before=None, after="x = pad(x)")
+    text = show("markdown", replace(report, fixes=(report.fixes[0]._replace(changes=(change,), resolves=()),)))
     assert "→" not in text.split("### Fix")[1] and "Fixes ." not in text

@@ -112,8 +112,7 @@ def test_a_command_in_backticks_is_one_also_where_its_file_breaks_the_line():
 def test_hostile_facts_stay_text():
     report = diagnose(facts=INCIDENTS / "b" / "facts.yaml", workload=INCIDENTS / "b" / "workload.yaml")
     evil = Fact("torch.version", EVIL, EVIL)
-    finding = replace(
-        report.findings[0], message=EVIL, summary=EVIL, why=EVIL, references=(f"javascript:{EVIL}",),
+    finding = report.findings[0]._replace(message=EVIL, summary=EVIL, why=EVIL, references=(f"javascript:{EVIL}",),
         evidence=(Evidence(EVIL, "", EVIL, evil, True),),
     )  # fmt: skip
     text = render(replace(report, findings=(finding,), notes=(EVIL,), facts=report.facts.with_(evil)), "html")
@@ -263,7 +262,7 @@ def test_there_is_one_block_of_fixes_and_findings_link_to_it():
 
 def test_addresses_in_sources_and_reasons_are_links():
     report = diagnose(facts=INCIDENTS / "b" / "facts.yaml", workload=INCIDENTS / "b" / "workload.yaml", run=False)
-    finding = replace(report.findings[0], references=("see https://example.org/a_(b), and <x>",))
+    finding = report.findings[0]._replace(references=("see https://example.org/a_(b), and <x>",))
     text = render(replace(report, findings=(finding,)), "html")
     assert (
         '<li>see <a href="https://example.org/a_" rel="noreferrer">https://example.org/a_</a>(b), and &lt;x&gt;' in text

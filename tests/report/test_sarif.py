@@ -87,7 +87,7 @@ def test_several_cases_are_accepted(at_home):
 
 
 def test_a_long_description_is_cut(report):
-    finding = replace(report.findings[0], why="word " * 400, backends=tuple(f"te.b{n}" for n in range(40)))
+    finding = report.findings[0]._replace(why="word " * 400, backends=tuple(f"te.b{n}" for n in range(40)))
     run = accepted_by_code_scanning(renderer("sarif")(replace(report, findings=(finding,)), Style()))
     assert run["tool"]["driver"]["rules"][0]["fullDescription"]["text"].endswith("…")
 
@@ -99,7 +99,7 @@ class TestHome:
     def finding(self, report):
         def of(*facts):
             evidence = tuple(Evidence(fact.key, "x", "y", fact, True) for fact in facts)
-            return replace(report.findings[0], evidence=evidence, alternatives=())
+            return report.findings[0]._replace(evidence=evidence, alternatives=())
 
         return of
 

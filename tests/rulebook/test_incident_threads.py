@@ -16,7 +16,8 @@ from tests.helpers.rulebook import builtin_rulebook
 HERE = Path(__file__).parents[1]
 THREADS = [json.loads(line) for line in (HERE / "data" / "incident_threads.jsonl").read_text().splitlines()]
 LISTED = "".join(
-    (HERE.parent / "docs" / f"incidents{part}.md").read_text() for part in ("", "-attention", "-frameworks", "-imports")
+    (HERE.parent / "docs" / f"incidents{part}.md").read_text()
+    for part in ("", "-attention", "-frameworks", "-imports", "-training")
 )
 
 

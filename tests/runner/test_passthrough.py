@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from doctor.runner import passthrough
+from doctor.runner import spool as spool_module
+from doctor.runner.spool import Spool
 
 RUN = [sys.executable, "-m", "doctor", "run", "--"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path.cwd())}
@@ -109,9 +110,9 @@ def test_ctrl_c_on_a_terminal_reaches_the_command_once():
 
 
 def test_the_start_and_the_end_of_a_long_output_are_kept(monkeypatch):
-    monkeypatch.setattr(passthrough, "_HEAD", 100)
-    monkeypatch.setattr(passthrough, "_TAIL", 100)
-    spool = passthrough.Spool()
+    monkeypatch.setattr(spool_module, "HEAD", 100)
+    monkeypatch.setattr(spool_module, "TAIL", 100)
+    spool = Spool()
     lines = [f"line {number:04}\n".encode() for number in range(200)]
     for line in lines:
         spool.add(1, line)
@@ -148,3 +149,65 @@ def test_a_failure_is_explained_on_stderr():
     done = run(*python(f"import sys; sys.exit({line!r})"))
     assert done.returncode == 1 and done.stdout == b""
     assert b"transformers 4.48 removed" in done.stderr and b"pip install" in done.stderr
+
+
+FAILURE = "ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama'"
+
+
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_a_file_is_the_commands_own_and_is_read_after_a_failure(tmp_path, mode):
+    log = tmp_path / "train.log"
+    log.write_text("older text\n")
+    code = f"import os, stat; assert stat.S_ISREG(os.fstat(1).st_mode); print('step 1'); print({FAILURE!r})"
+    failing = f"{code}; raise SystemExit(4)"
+    for command, expected in ((code, b""), (failing, b"transformers 4.48 removed")):
+        with log.open(mode) as stream:
+            done = subprocess.run(
+                [*RUN, *python(command)], stdout=stream, stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=60
+            )
+        assert expected in done.stderr if expected else done.stderr == b""
+    assert log.read_text() == ("older text\n" if mode == "a" else "") + f"step 1\n{FAILURE}\n" * (
+        2 if mode == "a" else 1
+    )
+
+
+def test_both_streams_in_one_file_keep_their_order_and_the_explanation_follows(tmp_path):
+    log = tmp_path / "train.log"
+    code = f"import os\nfor n in range(99): os.write(1 + n % 2, b'line %d\\n' % n)\nraise SystemExit({FAILURE!r})"
+    with log.open("w") as stream:
+        subprocess.run([*RUN, *python(code)], stdout=stream, stderr=stream, env=ENVIRONMENT, timeout=60)
+    text = log.read_text()
+    assert text.startswith("".join(f"line {n}\n" for n in range(99)) + FAILURE + "\n")
+    assert text.count("transformers 4.48 removed") == 1 and "line 100: " in text
+
+
+def test_output_of_an_earlier_run_in_the_same_file_is_not_explained(tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text(f"{FAILURE}\n")
+    with log.open("a") as stream:
+        done = subprocess.run(
+            [*RUN, *python("raise SystemExit(4)")], stdout=stream, stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=60
+        )
+    assert done.returncode == 4 and b"cause:" not in done.stderr
+
+
+def test_what_goes_to_dev_null_is_not_looked_at_and_the_answer_says_so():
+    code = "import os, sys; sys.exit('same' if os.fstat(1).st_rdev == os.stat('/dev/null').st_rdev else 'other')"
+    done = subprocess.run(
+        [*RUN, *python(code)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=60
+    )
+    assert done.returncode == 1 and done.stderr.startswith(b"same\n")
+    assert b"stdout goes to /dev/null and was not looked at" in done.stderr
+
+
+def test_the_start_and_the_end_of_a_long_file_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool_module, "HEAD", 100)
+    monkeypatch.setattr(spool_module, "TAIL", 100)
+    log = tmp_path / "train.log"
+    log.write_text("x" * 50 + "".join(f"line {number:04}\n" for number in range(200)))
+    with log.open("rb") as stream:
+        file = spool_module.WrittenFile(stream.fileno(), 50)
+        kept = b"".join(file.blocks())
+        assert file.dropped and kept.startswith(b"line 0000\n") and kept.endswith(b"line 0199\n") and len(kept) == 200
+        log.write_text("cut\n")
+        assert not file.dropped and b"".join(file.blocks()) == b"cut\n"

@@ -49,7 +49,7 @@ def all_planted(request, torch_python):
     asked = {str(item.callspec.params["name"]) for item in mine if "name" in item.callspec.params} | {"scale_off"}
     names = tuple(planted(name) for name in PLANTED if name in asked)
     few = set(asked) <= {*AT_ONCE}
-    cases, shrink = (6, 20) if few else (60, 600)  # of each fault; seconds for all
+    cases, shrink = (6, 120) if few else (60, 600)  # of each fault; seconds for all
     backends = ("sdpa.math", *names)
     return sweep(SweepOptions(torch_python, cases=cases * len(backends), backends=backends, shrink=shrink, timeout=60))
 

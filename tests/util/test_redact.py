@@ -69,6 +69,9 @@ def test_ordinary_values(name: str, value: str) -> None:
         ("x" * 21, "x" * 17 + "..."),
         ("https://bob:a-long-password-of-his@host/x", "https://…@host/x"),
         ("a https://token-of-someone@h.example/y", "a https://…@h.exa..."),
+        (f"a https://{'token' * 3000}@h.example/y", "a https://…@h.exa..."),
+        (f"a https://{'token' * 20_000}@h.example/y", "a ..."),
+        ("ab https://token@host/x " + "y " * 50_000, "ab https://…@host..."),
     ],
 )
 def test_credentials_are_hidden_before_a_text_is_cut(text: str, shown: str) -> None:

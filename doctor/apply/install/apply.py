@@ -121,7 +121,7 @@ def apply(
     old, new = (
         ", ".join(f.rule for f in item.findings if f.severity == Severity.ERROR) or "none" for item in (report, after)
     )
-    done.append(replace(step, reason="; ".join(filter(None, (f"errors before: {old}; now: {new}", step.reason)))))
+    done.append(step._replace(reason="; ".join(filter(None, (f"errors before: {old}; now: {new}", step.reason)))))
     done.append(kernel_step(after, why_not))
     return Verification(VerificationKind.APPLY, fix.title, tuple(done), remembered), after
 
@@ -253,7 +253,7 @@ class Work:
     def compiled(self, line: PinnedRequirement, report: Report) -> VerificationStep:
         """Install one package that has no wheel on the index; here it is a failure if that is not possible."""
         step = compiled(self.installer, self.place.python, line, self.pins, report, self.timeout, self.options)
-        return replace(step, outcome=False) if step.outcome is None else step
+        return step._replace(outcome=False) if step.outcome is None else step
 
 
 def would_install(said: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError, reason_of
-from doctor.sources.probes.distributions import scan
+from doctor.sources.probes.metadata import scan
 from doctor.util.atomic_write import write_atomically
 
 SCHEMA = 1

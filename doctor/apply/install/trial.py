@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from doctor.diagnosis.request import Request
@@ -46,7 +45,7 @@ def trial(
     platform = platform_of(FactResolver(report.facts))
     index = load_index()
     on_record = tuple(line for line in pins.built if line.package in index)  # of the others no rule speaks
-    lines = sort_lines(replace(pins, built=on_record), platform, index)
+    lines = sort_lines(pins._replace(built=on_record), platform, index)
     room = _room(lines)
     free = shutil.disk_usage(tempfile.gettempdir()).free
     if free < room:

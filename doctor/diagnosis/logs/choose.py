@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from doctor.model import Remedy, Severity
-from doctor.report.log_model import Confidence, Explanation, LogLine
+from doctor.report.log_model import Doubt, Explanation, LogLine
 from doctor.rulebook.conditions import parse_conditions
 from doctor.rulebook.messages import interpolate
 from doctor.rulebook.resolver import FactResolver
@@ -154,8 +154,7 @@ def explanations(found: Sequence[Candidate], known: FactResolver) -> tuple[Expla
         first.setdefault(item.rule.cause, item)
     distinct = list(first.values())
     distinct = [item for item in distinct if item.kind <= distinct[0].kind + 1]
-    made = [explanation(item, known, _rivals(item, distinct)) for item in distinct[:MOST]]
-    return tuple(made)
+    return tuple(explanation(item, known, _rivals(item, distinct), distinct[0]) for item in distinct[:MOST])
 
 
 def _rivals(item: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
@@ -169,8 +168,32 @@ def _rivals(item: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
     ]
 
 
-def explanation(item: Candidate, known: FactResolver, rivals: Sequence[Candidate] = ()) -> Explanation:
-    """Return what is said of one candidate."""
+def _doubts(item: Candidate, rivals: Sequence[Candidate], root: Candidate | None, named: bool) -> Iterator[Doubt]:
+    """Yield what leaves a candidate open.
+
+    `rivals`: other causes of the same line. `root`: the candidate of the log that is reported first. `named`: the
+    message names something of which the releases that have it are known.
+    """
+    if named:
+        return
+    if item.kind > 1:
+        yield Doubt.GENERAL
+    elif item.kind == 1 and not item.holds and item.rule.explains_only:
+        yield Doubt.VAGUE
+    if rivals and not item.holds:
+        yield Doubt.SHARED
+    if item.undecided:
+        yield Doubt.UNDECIDED
+    if root is not None and root.match.line < item.match.line:
+        yield Doubt.LATER
+    if item.follows:
+        yield Doubt.OTHER_RANK
+
+
+def explanation(
+    item: Candidate, known: FactResolver, rivals: Sequence[Candidate] = (), root: Candidate | None = None
+) -> Explanation:
+    """Return what is said of one candidate; `rivals` and `root` as for its doubts."""
     rule, body, groups = item.rule.rule, item.rule.rule.body, item.groups
     message = str(body.get("message") or body["summary"]) if item.holds or item.rule.explains_only else body["summary"]
     message = interpolate(_filled(str(message), groups) or "", known)
@@ -179,15 +202,14 @@ def explanation(item: Candidate, known: FactResolver, rivals: Sequence[Candidate
     history = history_of(packages[0], groups["name"]) if "name" in groups else None
     message = history.sentence if history is not None else message
     of_name = () if history is None else (Remedy(require={history.package: history.specifier}),)
-    general = item.kind > 1 and history is None
-    confidence = Confidence.LOW if general else Confidence.MEDIUM if rivals and not item.holds else Confidence.HIGH
+    doubts = tuple(_doubts(item, rivals, root, history is not None))
     decisive = [other for other in (item, *rivals) if other.undecided]
     return Explanation(
         cause=item.rule.cause,
         rule=rule.id,
         category=category_of(item.rule.category or body.get("category"), item.match.text),
         packages=packages,
-        confidence=confidence,
+        doubts=doubts,
         signature=item.signature.match,
         line=LogLine(item.match.line, item.match.text.strip(), item.match.rank),
         message=message,
@@ -195,7 +217,7 @@ def explanation(item: Candidate, known: FactResolver, rivals: Sequence[Candidate
         remedies=(*of_name, *_remedies(rule.alternatives, known, groups)),
         no_pin=body.get("no_pin"),
         references=rule.references,
-        missing=tuple(dict.fromkeys(key for other in decisive for key in _missing(other, known))) if rivals else (),
+        missing=tuple(dict.fromkeys(key for other in decisive for key in _missing(other, known))),
         holds=item.holds,
     )
 

@@ -354,7 +354,14 @@ def _flash_attn_known_absent(version: str | None) -> bool:
     "transformer-engine.core_alone",
     BOOLEAN,
     "a core wheel of TransformerEngine is known to be installed, and its torch part known not to be",
-    uses=("transformer-engine-torch.version", "transformer-engine-cu12.version", "transformer-engine-cu13.version"),
-)
-def _core_alone(torch_part: str | None, cu12: str | None, cu13: str | None) -> bool:
-    return torch_part == ABSENT and any(core not in (None, ABSENT) for core in (cu12, cu13))
+    uses=(
+        "transformer-engine-torch.version", "transformer-engine-cu12.version", "transformer-engine-cu13.version",
+        "transformer-engine.version",
+    ),
+)  # fmt: skip
+def _core_alone(torch_part: str | None, cu12: str | None, cu13: str | None, whole: str | None) -> bool:
+    if torch_part != ABSENT:
+        return False
+    if cu12 is None and cu13 is None:  # a release without a label is that of the package index, which is split
+        return whole not in (None, ABSENT) and "+" not in str(whole)
+    return any(core not in (None, ABSENT) for core in (cu12, cu13))

@@ -331,7 +331,7 @@ def _needs(
                 continue  # the rulebook knows what each build of torch brings
             if need.pin:
                 pin = make_fact(f"{need.package}.version", need.pin, fact.source)
-                pins.setdefault(need.package, replace(pin, via=f"{name} {fact.value}"))
+                pins.setdefault(need.package, pin._replace(via=f"{name} {fact.value}"))
             elif need.range:
                 wanted.setdefault(need.package, []).append(need.range)
     return pins, wanted

@@ -16,7 +16,6 @@ from doctor.model import Fact
 from doctor.sources.watch import Watch
 
 from .conda_meta import conda_folder
-from .distributions import scan
 from .elf import NotElf, read_dynamic
 from .module_copies import stray_files
 from .target import Target, TargetKind
@@ -64,8 +63,8 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     from doctor.sources.binaries import judge  # door: binaries
 
     owners = [
-        judge.Owner(found.name, found.version, os.path.dirname(found.path), f"{found.path}/RECORD")  # noqa: PTH120
-        for found in scan(target.site_dirs)
+        judge.Owner(found.name, found.version, found.folder, f"{found.path}/RECORD")
+        for found in target.distributions
         if _OWNED.match(found.name)
     ]
     installed = [judge.Installed(*package) for package in packages]
@@ -122,13 +121,13 @@ def _packages(target: Target) -> Iterator[Package]:
             name = "transformer-engine-torch" if name == "transformer-engine" else name
             seen.add(name)
             yield name, None, folder, files
-    for found in scan(target.site_dirs):
+    for found in target.distributions:
         if not found.name or found.name in seen or found.name in _UNRELATED or found.name.startswith("nvidia-"):
             continue
         seen.add(found.name)
         files = _compiled_files(f"{found.path}/RECORD")
-        if files and _is_related(os.path.dirname(found.path), files):  # noqa: PTH120
-            yield found.name, found.version, os.path.dirname(found.path), files  # noqa: PTH120
+        if files and _is_related(found.folder, files):
+            yield found.name, found.version, found.folder, files
 
 
 def _is_related(base: str, files: tuple[str, ...]) -> bool:

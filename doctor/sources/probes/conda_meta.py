@@ -11,7 +11,7 @@ from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import Fact
 from doctor.sources.watch import Watch
 
-from .distributions import scan
+from .metadata import scan
 from .target import Target
 
 PROMISES: tuple[str, ...] = ()

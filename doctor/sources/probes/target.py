@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.model import Fact, TextEnum
 from doctor.sources.watch import Watch
 from doctor.util.reading import regular_bytes
+
+from .metadata import Distribution, scan
 
 OLDEST = (3, 8)  # Python versions that can be examined
 _PLACES = (
@@ -46,6 +49,11 @@ class Target:
     machine: str | None = None
     glibc: str | None = None
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, compare=False)  # of what runs in it
+
+    @cached_property
+    def distributions(self) -> tuple[Distribution, ...]:
+        """Every installed distribution, in the order of the import path."""
+        return tuple(scan(self.site_dirs))
 
     def describe(self) -> str:
         """Return the target in words, for a report."""

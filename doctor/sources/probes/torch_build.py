@@ -12,7 +12,6 @@ from doctor.model import ABSENT, Fact
 from doctor.sources.watch import Watch
 from doctor.util.reading import open_regular
 
-from .distributions import scan
 from .elf import NotElf, section
 from .target import Target
 
@@ -70,7 +69,7 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
 
 def _without_files(target: Target) -> Iterator[Fact]:
     """Yield an unknown version where only the metadata is left, so that nothing can be imported."""
-    left = next((found for found in scan(target.site_dirs) if found.name == "torch"), None)
+    left = next((found for found in target.distributions if found.name == "torch"), None)
     if left is not None:
         yield Fact("torch.version", None, left.path, left.version, "it has metadata, but no `torch` folder")
 

@@ -10,7 +10,6 @@ from doctor.model import Fact
 from doctor.sources.watch import Watch
 from doctor.util.reading import open_regular
 
-from .distributions import scan
 from .target import Target
 
 PROMISES: tuple[str, ...] = ()
@@ -22,7 +21,7 @@ _MAX_NOTE = 1 << 16
 
 def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     """Yield `<name>.wheel` of each such distribution that was installed from an address, not from an index."""
-    for found in scan(target.site_dirs):
+    for found in target.distributions:
         if found.name not in NAMES:
             continue
         note = Path(found.path) / "direct_url.json"

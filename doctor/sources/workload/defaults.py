@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from doctor.errors import DoctorError
@@ -74,7 +73,7 @@ def _padded_mask(facts: Facts) -> list[Fact]:
         return []
     if not isinstance(layout, str) or not layout.startswith(("t3hd", "th3d", "thd")):
         return []
-    return [replace(mask, value="padding_causal", source=f"{mask.source}, with packed sequences ({layout})")]
+    return [mask._replace(value="padding_causal", source=f"{mask.source}, with packed sequences ({layout})")]
 
 
 def _enable_gqa(facts: Facts, framework: str | None) -> list[Fact]:

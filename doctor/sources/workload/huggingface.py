@@ -194,7 +194,7 @@ def _numerics(config: Config) -> list[Fact]:
         plain = dtype.value.removeprefix("torch.")
         problem = None if plain in DTYPES else f"`{plain}` is not a dtype of attention"
         assumption = assumed_fact("workload.dtype", plain, f"the dtype of the checkpoint ({dtype.source})")
-        facts.append(replace(assumption, value=plain if problem is None else None, problem=problem))
+        facts.append(assumption._replace(value=plain if problem is None else None, problem=problem))
     dropout = config.number(
         "attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "attn_config.attn_pdrop", "dropout_rate",
         most=1.0,

@@ -114,11 +114,10 @@ def venv_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, venv_template: Path) -> FakeUv:
+def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, venv_template: Path, cache_of_its_own: Path) -> FakeUv:
     """A fake uv, first on the PATH."""
     fake = FakeUv(tmp_path / "programs", venv_template)
     monkeypatch.setenv("PATH", str(fake.folder), prepend=":")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # for what a killed child leaves behind
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)

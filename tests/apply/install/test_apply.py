@@ -274,7 +274,7 @@ def test_what_is_held_is_a_constraint_and_no_order_to_install_it():
     assert {"torch==2.4.0", "xtuner==0.2.0"} <= set(plan.constraints)
     assert not any(line.startswith(("mine", "nvidia-")) for line in plan.constraints)
     assert plan.built == ()  # torch stays: what was built against it does too
-    moved = plan_of(report, replace(pins, moves_torch=True), Resolution(True, "", versions=resolved), before)
+    moved = plan_of(report, pins._replace(moves_torch=True), Resolution(True, "", versions=resolved), before)
     assert [line.package for line in moved.built] == ["flash-attn"]
     assert "flash-attn 2.6.3, rebuilt" in moved.changes
 

@@ -8,7 +8,7 @@ from doctor.diagnosis.diagnosis_input import DiagnosisInput
 from doctor.diagnosis.logs.source import LogSource
 from doctor.facts.vocabulary import fact
 from doctor.model import Facts
-from doctor.report.log_model import Confidence
+from doctor.report.log_model import Confidence, Doubt
 
 NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
 
@@ -159,3 +159,46 @@ def test_hostile_lines_take_linear_time(explain):
     start = time.perf_counter()
     explain("cannot import name '" * 50_000 + "\n" + "undefined symbol: _ZN" * 50_000 + "\n")
     assert time.perf_counter() - start < 20
+
+
+WINDOW = "cannot import name '_flash_supports_window_size' from 'transformers.modeling_flash_attention_utils'\n"
+REMOVED = "ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama'\n"
+ELASTIC = "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "confidence", "doubts"),
+    [
+        (REMOVED, Confidence.HIGH, ()),
+        (f"transformers==4.56.0\n{WINDOW}", Confidence.HIGH, ()),
+        (WINDOW, Confidence.MEDIUM, (Doubt.SHARED, Doubt.UNDECIDED)),
+        ("ERROR: Failed building wheel for transformer-engine-torch\n", Confidence.MEDIUM, (Doubt.VAGUE,)),
+        (
+            '  File "/x/site-packages/vllm/x.py", line 1, in f\nNotImplementedError: this head_dim is not supported\n',
+            Confidence.LOW,
+            (Doubt.GENERAL,),
+        ),
+    ],
+)
+def test_confidence_follows_from_what_is_open(explain, log, confidence, doubts):
+    found = first(explain(log))
+    assert (found.confidence, found.doubts) == (confidence, doubts)
+
+
+def test_a_cause_on_a_later_line_is_less_sure(explain):
+    found = {item.cause: item for item in explain(REMOVED + "step\n" * 80 + ELASTIC).diagnosis}
+    assert found["sig-tf448-llama-flash-class-removed"].confidence == Confidence.HIGH
+    later = found["ds-torch24-elastic-log"]
+    assert (later.doubts, later.confidence) == ((Doubt.LATER,), Confidence.MEDIUM)
+
+
+def test_a_cause_of_another_rank_than_the_first_to_fail_is_less_sure(explain):
+    log = (
+        f"[rank1]: {REMOVED}Root Cause (first observed failure):\n[0]:\n  time      : 2025-01-01_10:00:00\n"
+        "  host      : node1\n  rank      : 0 (local_rank: 0)\n"
+    )
+    assert first(explain(log)).doubts == (Doubt.OTHER_RANK,)
+
+
+def test_missing_facts_are_named_for_an_undecided_cause(explain):
+    assert "transformers.version" in first(explain(WINDOW)).missing

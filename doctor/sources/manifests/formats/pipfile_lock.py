@@ -118,13 +118,15 @@ class _Lines:
     def __init__(self, text: str) -> None:
         self.rows = text.split("\n")
         self._found: dict[str, int] = dict(_versions(self.rows))
+        self._raw: dict[int, str] = {}
 
     def of(self, name: str) -> int:
         return self._found.get(name, 1)
 
     def raw(self, line: int) -> str:
-        row = self.rows[line - 1].strip()
-        return shortened(row, 200)
+        if line not in self._raw:  # a file may be one line
+            self._raw[line] = shortened(self.rows[line - 1].strip(), 200)
+        return self._raw[line]
 
 
 def _versions(rows: list[str]) -> Iterator[tuple[str, int]]:
