@@ -176,7 +176,10 @@ class _Gathering:
         """Examine every node of a Ray cluster."""
         ray = ray_engine.connect(address)
         try:
-            self._take(ray_engine.probe_nodes(ray, task, timeout, self.collection.miss, lambda done, total: None))
+            alive = sum(node[2] for node in ray_engine.nodes_of(ray))
+            self._take(
+                ray_engine.probe_nodes(ray, task, timeout, self.collection.miss, lambda done, total: None), alive
+            )
         finally:
             ray.shutdown()
 

@@ -12,7 +12,15 @@ from doctor.rulebook.resolver import FactResolver
 from doctor.runner.batch import KernelRunner, spent
 from doctor.runner.result import KernelResult
 
-from .job_runs import confirmation_from_job_run, job_requests, judge_run, no_memory, own_time, unpredicted
+from .job_runs import (
+    confirmation_from_job_run,
+    confirmed_over_ranks,
+    job_requests,
+    judge_run,
+    no_memory,
+    own_time,
+    unpredicted,
+)
 from .reproduce import reproduction
 
 #: What confirms a finding whose rule does not say it: no answer but a refusal, a death, or a wrong result.
@@ -70,10 +78,14 @@ def confirm(
     confirmed: list[Finding] = []
     places = iter(places_of)
     for finding in findings:
-        if finding.confirm:
-            kernel, index = next(places)
+        place = next(places) if finding.confirm else None
+        over_ranks = confirmed_over_ranks(finding, predictions, runs)
+        if over_ranks is not None:
+            confirmed.append(_settle(finding, over_ranks))
+        elif place is not None:
+            kernel, index = place
             answer = answers[kernel][index]
-            verdict = verdict_of(finding.confirm.get("bad_if_any") or BAD_IF_ANY, answer)
+            verdict = verdict_of((finding.confirm or {}).get("bad_if_any") or BAD_IF_ANY, answer)
             made = Confirmation(
                 verdict, kernel, cases[kernel][index], answer.outcome, answer.observed, answer.reason, own_time(answer)
             )  # fmt: skip

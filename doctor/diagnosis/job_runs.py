@@ -14,11 +14,13 @@ UNPREDICTED = "UNPREDICTED"
 _TE_USERS = ("transformer_engine", "megatron")
 _SDPA_USERS = ("torch_sdpa", "transformers", None)
 #: What TransformerEngine calls its ways to communicate, the default first.
-_CP_OF_TE = ("p2p", "all_gather", "a2a")
+_CP_OF_TE = ("p2p", "all_gather", "a2a", "a2a+p2p")
 #: Generation of flash-attn → its distribution.
 _FLASH = {"2": "flash-attn", "3": "flash-attn-3", "4": "flash-attn-4"}
 #: Kernel → prefix of the predictions it can contradict.
 _PREDICTED_BY = {"te_attention": "te", "sdpa": "sdpa"}
+#: Prefix of predictions → of the engines of `context_parallel` that run the same library over several ranks.
+_OVER_RANKS = {"te": "te.", "sdpa": "torch."}
 #: Backend of TransformerEngine → family that its kernels' names belong to; unfused attention has no name of its own.
 _TE_FAMILIES = {"te.fused": "cudnn", "te.flash2": "flash", "te.flash3": "flash", "te.flash4": "flash"}
 
@@ -56,12 +58,12 @@ def _context_parallel(known: FactResolver, job: Mapping[str, Any]) -> list[tuple
         comm = known.value("workload.cp_comm_type")
         engine = f"te.{comm if comm in _CP_OF_TE else _CP_OF_TE[0]}"
     elif known.value("ring-flash-attn.version") not in (None, ABSENT):
-        engine = "ring_flash_attn.zigzag"
+        engine = "ring_flash_attn.llama3"  # what its adapter puts into transformers, for packed batches
     elif framework in _SDPA_USERS:
         engine = "torch.alltoall" if known.value("workload.cp_comm_type") == "a2a" else "torch.allgather"
     else:
         return []
-    packed = str(job.get("qkv_layout") or "").startswith("thd")
+    packed = str(job.get("qkv_layout") or "").startswith("thd") or engine == "ring_flash_attn.llama3"
     return [("context_parallel", {**job, "engine": engine, "packed": packed, "ranks": min(ranks, gpus)})]
 
 
@@ -234,6 +236,34 @@ def _prefix(prediction: Prediction) -> str | None:
 _OF_JOB = {RunVerdict.FAILED: RunVerdict.CONFIRMED, RunVerdict.HEALTHY: RunVerdict.REFUTED}
 
 
+def confirmed_over_ranks(
+    finding: Finding, predictions: Sequence[Prediction], runs: Sequence[Confirmation]
+) -> Confirmation | None:
+    """Confirm a predicted failure of the job by its run over context-parallel ranks, if that failed; else None."""
+    for prediction in predictions:
+        if prediction.fails_at_run is None or prediction.fails_at_run.rule != finding.rule:
+            continue
+        run = _over_ranks(prediction, runs)
+        if run is not None and run.verdict == RunVerdict.FAILED:
+            return run._replace(verdict=RunVerdict.CONFIRMED)
+    return None
+
+
+def _over_ranks(prediction: Prediction, runs: Sequence[Confirmation]) -> Confirmation | None:
+    """Return the job's run over several ranks through the library of the prediction."""
+    engine = _OVER_RANKS.get(str(_prefix(prediction)))
+    for run in runs:
+        if run.kernel == "context_parallel" and engine and str(run.request.get("engine")).startswith(engine):
+            return run
+    return None
+
+
+def _of_one_rank(run: Confirmation) -> bool:
+    """Whether the run left out what the job does: the library was only queried, or one rank ran for several."""
+    ranks = run.request.get("cp_size")
+    return run.observed.get("executed") is False or (isinstance(ranks, int) and ranks > 1)
+
+
 def confirmation_from_job_run(
     finding: Finding, predictions: Sequence[Prediction], runs: Sequence[Confirmation]
 ) -> Confirmation | None:
@@ -251,8 +281,8 @@ def confirmation_from_job_run(
             verdict = RunVerdict.REFUTED if imported else verdict
         elif prediction.fails_at_run is not None and prediction.fails_at_run.rule == finding.rule:
             verdict = _OF_JOB.get(run.verdict, RunVerdict.INCONCLUSIVE)
-            if run.observed.get("executed") is False:
-                verdict = RunVerdict.INCONCLUSIVE  # the library was only queried
+            if verdict == RunVerdict.REFUTED and _of_one_rank(run):
+                verdict = RunVerdict.INCONCLUSIVE
         else:
             continue
         return run._replace(verdict=verdict)

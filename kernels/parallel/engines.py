@@ -2,7 +2,7 @@
 
 An engine is a function (torch, case, group, q, k, v, dout) of global (batch, heads, seq, dim) tensors. It divides them
 itself and returns the output and the gradients of this rank, with the pattern by which they are to be put together;
-or the whole tensors, with None. Refused: the library declines the case; Unavailable: it is not installed.
+or the whole tensors, with None. Unavailable: the library is not installed, or this program cannot call it for the case.
 """
 
 import importlib
@@ -11,18 +11,23 @@ import inspect
 import pathlib
 
 from ..attention import sdpa
-from ..protocol import Refused, Unavailable, step
+from ..protocol import Unavailable, step
 from .shards import shard
 
 #: Engine names by library.
-TORCH, TE, RING = ("torch.allgather", "torch.alltoall"), ("te.p2p", "te.all_gather", "te.a2a"), (
-    "ring_flash_attn.ring", "ring_flash_attn.zigzag",
-)  # fmt: skip
+TORCH = ("torch.allgather", "torch.alltoall")
+TE = ("te.p2p", "te.all_gather", "te.a2a", "te.a2a+p2p")
+#: Engine → how its sequences are divided.
+RING = {
+    "ring_flash_attn.ring": "contiguous", "ring_flash_attn.zigzag": "head_tail", "ring_flash_attn.stripe": "stripe",
+    "ring_flash_attn.llama3": "batch",
+}  # fmt: skip
 #: What a library says about a case that it does not serve.
 DECLINED = (
     "not supported", "NotImplemented", "not implemented", "No available kernel", "unsupported", "requires",
     "does not support", "No dot product attention",
 )  # fmt: skip
+_HIERARCHIES = {}  # size of the a2a group, ranks → the a2a and p2p groups of this rank
 
 
 def engine_of(name):
@@ -52,7 +57,9 @@ def _grads(torch, out, inputs, dout, training):
 def through_torch(torch, case, group, q, k, v, dout):
     """torch's context parallelism (torch.distributed.tensor.experimental), all-gather or all-to-all."""
     if case.get("packed") or case.get("window"):
-        raise Refused("torch's context parallelism of scaled_dot_product_attention takes no window and no packed batch")
+        raise Unavailable(
+            "torch's context parallelism of scaled_dot_product_attention takes no window and no packed batch"
+        )
     try:
         experimental = importlib.import_module("torch.distributed.tensor.experimental")
         internals = importlib.import_module("torch.distributed.tensor.experimental._attention")
@@ -91,7 +98,7 @@ def through_torch(torch, case, group, q, k, v, dout):
 def _torch_ring_on_cpu(torch, internals, case, group, tensors, pattern):
     """torch dispatches only operators of GPUs to its ring: on a CPU the ring itself is called, as those do."""
     if case["head_dim_qk"] != case["head_dim_v"]:
-        raise Refused("the CPU's flash attention takes equal head dims only")
+        raise Unavailable("the CPU's flash attention takes equal head dims only")
     ops = torch.ops.aten
     rank, ranks = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
     causal, scale = case["mask"] == "causal", case.get("scale") or case["head_dim_qk"] ** -0.5
@@ -149,7 +156,8 @@ def through_te(torch, case, group, q, k, v, dout):
     layer = engine.layer(te, dict(case, mask=mask), form)
     known = inspect.signature(layer.set_context_parallel_group).parameters
     stream = torch.cuda.Stream()
-    arguments = [group, torch.distributed.get_process_group_ranks(group), stream]
+    groups = _hierarchy(torch, case, group) if comm == "a2a+p2p" else group
+    arguments = [groups, torch.distributed.get_process_group_ranks(group), stream]
     if "cp_comm_type" in known:
         layer.set_context_parallel_group(*arguments, comm)
     elif comm == "p2p":
@@ -181,6 +189,28 @@ def through_te(torch, case, group, q, k, v, dout):
     return got, pattern
 
 
+def _hierarchy(torch, case, group):
+    """Return the [a2a, p2p] groups of this rank: heads are divided within the first, sequences over the second."""
+    ranks = torch.distributed.get_process_group_ranks(group)
+    inner = min(int(case.get("cp_size_a2a") or 2), len(ranks))
+    if len(ranks) % inner:
+        raise Unavailable("a2a over {} ranks does not divide {}".format(inner, len(ranks)))
+    key = (inner, *ranks)
+    if key not in _HIERARCHIES:
+        near = [ranks[first : first + inner] for first in range(0, len(ranks), inner)]
+        far = [ranks[first::inner] for first in range(inner)]
+        made = []
+        for members in (near, far):
+            groups = [torch.distributed.new_group(part) for part in members]  # on every rank, in the same order
+            own = next(at for at, part in enumerate(members) if torch.distributed.get_rank() in part)
+            made.append(groups[own])
+        _HIERARCHIES[key] = made
+    a2a, p2p = _HIERARCHIES[key]
+    sizes = tuple(torch.distributed.get_world_size(one) for one in (a2a, p2p))
+    case.setdefault("log", []).append("a2a over {} ranks, p2p over {}".format(*sizes))
+    return [a2a, p2p]
+
+
 def _te_layout(form):
     """Return functions from (batch, heads, seq, dim) to the layout and back."""
     if form == "thd":
@@ -191,7 +221,7 @@ def _te_layout(form):
 
 
 def through_ring_flash_attn(torch, case, group, q, k, v, dout):
-    """ring-flash-attn: the plain ring, or zigzag, which divides head and tail; packed batches by its varlen calls."""
+    """ring-flash-attn: ring, zigzag (head and tail), stripe, or llama3 (gathers keys); packed by the varlen calls."""
     step("import ring_flash_attn")
     try:
         library = importlib.import_module("ring_flash_attn")
@@ -199,10 +229,12 @@ def through_ring_flash_attn(torch, case, group, q, k, v, dout):
         if error.name != "ring_flash_attn":
             raise
         raise Unavailable("ring_flash_attn is not installed") from error
-    kind = case["engine"].partition(".")[2]
-    pattern = "head_tail" if kind == "zigzag" else "contiguous"
-    starts = case.get("starts")
-    name = "{}_flash_attn{}_func".format(kind, "_varlen" if starts else "")
+    engine, starts = case["engine"], case.get("starts")
+    kind, pattern = engine.partition(".")[2], RING[engine]
+    if kind == "llama3" and not starts:
+        raise Unavailable("llama3 of ring_flash_attn takes packed batches only")
+    prefix = "zigzag_ring" if kind == "zigzag" else kind
+    name = "{}_flash_attn{}_func".format(prefix, "_varlen" if starts else "")
     function = getattr(library, name, None)
     if function is None:
         raise Unavailable("this ring_flash_attn has no {}".format(name))
@@ -211,14 +243,17 @@ def through_ring_flash_attn(torch, case, group, q, k, v, dout):
     more = {"causal": case["mask"] == "causal", "softmax_scale": case.get("scale"), "group": group}
     if case.get("window"):
         more["window_size"] = tuple(case["window"])
-    if starts:
+    if kind == "llama3":
+        cumulated = torch.tensor(starts, dtype=torch.int32, device=q.device)
+        names = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "local_k_slice")
+        made = library.llama3_flash_attn_prepare_cu_seqlens(cumulated, more["causal"], rank, ranks)
+        more.update(zip(names, made), heads_k_stride=1)  # noqa: B905 - Python 3.8
+    elif starts:
         own = [start // ranks for start in starts]
         cumulated = torch.tensor(own, dtype=torch.int32, device=q.device)
         longest = max(last - first for first, last in zip(own[:-1], own[1:]))  # noqa: B905, RUF007
         more.update(cu_seqlens=cumulated, max_seqlen=longest)
-        there, back = _te_layout("thd")
-    else:
-        there, back = _te_layout("bshd")
+    there, back = _te_layout("thd" if starts else "bshd")
     inputs = _leaves([there(part) for part in parts[:3]])
     step("{}: forward".format(name))
     out = function(*inputs, **more)

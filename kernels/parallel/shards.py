@@ -1,18 +1,22 @@
 """How a sequence is divided among context-parallel ranks, and put together again.
 
 `contiguous`: rank r holds the r-th part. `head_tail`: of twice as many parts rank r holds the r-th from the front and
-the r-th from the back, so that a causal mask gives every rank the same work. A packed batch is divided sequence by
-sequence.
+the r-th from the back, so that a causal mask gives every rank the same work. `stripe`: rank r holds every n-th token
+from the r-th on, of n ranks. A packed batch is divided sequence by sequence; `batch` divides it as one sequence.
 """
 
-PATTERNS = ("contiguous", "head_tail")
+PATTERNS = ("contiguous", "head_tail", "stripe", "batch")
 
 
 def positions(torch, length, rank, ranks, pattern, starts=None):
     """Return the positions that a rank holds, in the order in which it holds them."""
+    if pattern == "batch":
+        starts, pattern = None, "contiguous"
     if starts is not None:
         spans = zip(starts[:-1], starts[1:])  # noqa: B905, RUF007 - Python 3.8
         return torch.cat([first + positions(torch, last - first, rank, ranks, pattern) for first, last in spans])
+    if pattern == "stripe":
+        return torch.arange(rank, length, ranks)
     if pattern == "contiguous":
         parts, own = ranks, [rank]
     elif pattern == "head_tail":

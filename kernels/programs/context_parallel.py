@@ -2,9 +2,10 @@
 
 Starts `ranks` processes with torch.distributed.run and compares their joined result with the float64 reference.
 Request: the workload's keys; `engine`: torch.allgather (default), torch.alltoall, te.p2p, te.all_gather, te.a2a,
-ring_flash_attn.ring, ring_flash_attn.zigzag, or `file:PATH:FUNCTION`; optional `ranks` (default: `cp_size`, at most the
-GPUs that are there), `device`, `backend` (of SDPA), `load_balance`, `packed`, `window`, `gqa`, `sharding`, `timeout` in
-seconds without progress. `cases`: several such requests, which share the processes.
+te.a2a+p2p, ring_flash_attn.ring, ring_flash_attn.zigzag, ring_flash_attn.stripe, ring_flash_attn.llama3, or
+`file:PATH:FUNCTION`; optional `ranks` (default: `cp_size`, at most the GPUs that are there), `device`, `backend` (of
+SDPA), `load_balance`, `packed` (with `sequences`, 3 by default), `window`, `gqa`, `sharding`, `timeout` in seconds
+without progress. `cases`: several such requests, which share the processes.
 Observed: `errors`, `bound`, `wrong`, `offenders`, `ranks`, `shrunk`; of several `cases` a list of outcome, observed and
 reason. A rank that crashes or hangs is the result of its case: `ended` is crashed or timeout, `ranks_at` says where.
 """
@@ -210,9 +211,11 @@ def _ended(process, followers, folder, count_done, limit):
 
 
 def _cause(log, status):
-    """Return what the launcher says about the rank that ended first."""
-    found = re.search(r"Root Cause.*?exitcode\s*: (-?\d+)", log, re.DOTALL) or re.search(r"exitcode\s*: (-?\d+)", log)
-    code = int(found.group(1)) if found else status
+    """Return what the launcher says about the rank that died of a signal, else about the one that ended first."""
+    codes = [int(code) for code in re.findall(r"exitcode\s*: (-?\d+)", log)]
+    died = [code for code in codes if code < 0 and code != -signal.SIGTERM]  # SIGTERM is from the launcher
+    root = re.search(r"Root Cause.*?exitcode\s*: (-?\d+)", log, re.DOTALL)
+    code = died[0] if died else int(root.group(1)) if root else codes[0] if codes else status
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):
             return signal.Signals(-code).name

@@ -48,7 +48,8 @@ MODULES = {
 }  # fmt: skip
 ALWAYS = (
     "triton", "sgl_kernel", "gguf", "torchvision", "torchaudio", "deep_gemm", "IPython", "cuda", "cutlass", "flash_mla",
-    "pynvml", "uvloop", "dill", "zmq", "multipart", "starlette", "uvicorn", "jsonschema", "referencing", "starlette",
+    "pynvml", "uvloop", "dill", "zmq", "multipart", "starlette", "uvicorn", "jsonschema", "referencing",
+    "sentencepiece",
 )  # fmt: skip
 #: parts of torch that would take a stub of triton for the real one
 BEFORE_STUBS = (
@@ -189,7 +190,13 @@ def pretend(release, flashinfer):
         names -= {"flashinfer"}
         hidden |= {"flashinfer"}
     import torch
+    from transformers.models.auto import configuration_auto
 
+    # a model type that the transformers here knows already is no error
+    register = configuration_auto._LazyConfigMapping.register
+    configuration_auto._LazyConfigMapping.register = lambda self, key, value, exist_ok=False: register(
+        self, key, value, True
+    )
     torch.library.register_fake = lambda *args, **kwargs: lambda function: function  # of operators that are stubs
     torch._C._cpu._is_amx_tile_supported = lambda: False
     sys.meta_path.insert(0, StubFinder(names, hidden))

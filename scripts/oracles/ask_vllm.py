@@ -42,12 +42,44 @@ OPTIONAL = {
     "flashinfer-python": "flashinfer", "flashinfer-cubin": "flashinfer_cubin", "tokenspeed-mla": "tokenspeed_mla",
     "xformers": "xformers", "vllm-flash-attn": "vllm_flash_attn",
 }  # fmt: skip
+#: requirements whose module has another name, and what they bring themselves
+MODULES = {
+    "apache-tvm-ffi": ("tvm_ffi",),
+    "fastapi": ("fastapi", "starlette", "uvicorn"), "grpcio": ("grpc",), "py-cpuinfo": ("cpuinfo",),
+    "lm-format-enforcer": ("lmformatenforcer",),
+    "nvidia-cutlass-dsl": ("cutlass",), "nvidia-ml-py": (), "opencv-python-headless": ("cv2",), "pillow": ("PIL",),
+    "opentelemetry-api": ("opentelemetry",), "protobuf": ("google",), "python-json-logger": ("pythonjsonlogger",),
+    "pyyaml": ("yaml",), "pyzmq": ("zmq",), "quack-kernels": ("quack",), "scikit-learn": ("sklearn",),
+}  # fmt: skip
+#: not required by name, but imported unconditionally by some release
+ALSO = (
+    "openai_harmony",
+    "outlines",
+    "uvloop",
+    "watchfiles",
+    "aiohttp",
+    "filelock",
+    "cachetools",
+    "httpx",
+    "six",
+    "urllib3",
+    "zmq",
+    "py-cpuinfo",
+    "apache-tvm-ffi",
+)
 CAPABILITIES = ("7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1")
 FRESH = ("VLLM_ATTENTION_BACKEND", "VLLM_USE_V1", "VLLM_FLASH_ATTN_VERSION", "VLLM_USE_TRTLLM_ATTENTION")
 
 
 class Anything(type):
     """A class every attribute of which is such a class again, in place of code that needs a GPU to be imported."""
+
+    def __new__(mcs, name, bases, members, **options):
+        """Make a class; options, as `msgspec.Struct` takes them, say nothing here."""
+        return super().__new__(mcs, name, bases, members)
+
+    def __init__(cls, name, bases, members, **options):
+        super().__init__(name, bases, members)
 
     def __getattr__(cls, name):
         if name.startswith("__"):
@@ -58,7 +90,7 @@ class Anything(type):
         """Return an instance, or the function that is decorated."""
         if len(args) == 1 and not kwargs and inspect.isfunction(args[0]):
             return args[0]  # used as a decorator
-        return type.__call__(cls)
+        return type.__call__(cls) if "_is_stub" in cls.__dict__ else type.__call__(cls, *args, **kwargs)
 
     def __getitem__(cls, item):
         return cls
@@ -70,9 +102,11 @@ class Anything(type):
 def made(name):
     """A class that accepts any use."""
     members = {
+        "_is_stub": True,
         "__init__": lambda self, *args, **kwargs: None,
         "__call__": lambda self, *args, **kwargs: args[0] if args and callable(args[0]) else self,
         "__getattr__": lambda self, key: made(key),
+        "__get_pydantic_core_schema__": classmethod(lambda cls, *_: {"type": "any"}),
         **dict.fromkeys(("__lt__", "__le__", "__gt__", "__ge__"), lambda self, other: False),
     }
     return Anything(name, (), members)
@@ -80,6 +114,8 @@ def made(name):
 
 class StubModule(types.ModuleType):
     """A module that has every name."""
+
+    __version__ = "3.5.1"
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -219,10 +255,13 @@ def prepare(sources):
     never |= {"torch_xla", "libtpu", "intel_extension_for_pytorch", "pplx_kernels", "ray", "runai_model_streamer"}
     metadata = next(iter(sources.glob("vllm-*.dist-info/METADATA"))).read_text()
     required = re.findall(r"^Requires-Dist: ([A-Za-z0-9_.-]+)", metadata, re.M)
-    for name in (*required, "openai_harmony", "quack", "nvidia_cutlass_dsl", "cutlass", "cv2", "PIL", "outlines"):
-        module = name.lower().replace("-", "_").split(".")[0]
-        if module not in never and importlib.util.find_spec(module) is None:
-            stubbed.add(module)
+    wanted = {"nvidia-cutlass-dsl", "quack-kernels", "opencv-python-headless", "pillow", "pyzmq", *ALSO, *required}
+    for name in (re.sub(r"[-_.]+", "-", name).lower() for name in wanted):
+        for module in MODULES.get(name, (name.replace("-", "_"),)):
+            if module not in never and importlib.util.find_spec(module) is None:
+                stubbed.add(module)
+    if tuple(map(int, release_of(sources).split(".")[:2])) < (0, 9):
+        stubbed.add("triton")  # later releases have a complete substitute of their own
     finder = Surroundings(stubbed, never, nvml(), list(sys.meta_path))
     finder.never = never
     sys.meta_path[:] = [finder]
@@ -239,6 +278,9 @@ def prepare(sources):
 
     importlib.metadata.version = version
     patch_cuda(torch)
+    torch.classes = StubModule("torch.classes")  # of compiled modules
+    torch._library.register_fake_class = lambda name: lambda made: made
+    register_twice()
     found = shutil.which
 
     def which(command, *args, **kwargs):
@@ -294,6 +336,16 @@ def patch_cuda(torch):
         setattr(torch, name, on_cpu)
 
 
+def register_twice():
+    """Let a release register a model type that the transformers here knows already."""
+    from transformers.models.auto import configuration_auto
+
+    real = configuration_auto._LazyConfigMapping.register
+    configuration_auto._LazyConfigMapping.register = lambda self, key, value, exist_ok=False: real(
+        self, key, value, True
+    )
+
+
 def nvml():
     """NVML that answers one GPU, for both copies of pynvml that releases use."""
     answers = {
@@ -305,6 +357,7 @@ def nvml():
         "nvmlSystemGetDriverVersion": lambda: "580.0",
     }  # fmt: skip
     module = StubModule("pynvml")
+    module.__file__ = "pynvml/__init__.py"
     module.NVMLError = type("NVMLError", (Exception,), {})
     for key, value in answers.items():
         setattr(module, key, value)
@@ -402,6 +455,16 @@ def ask(release, facts, workload):
             if os.environ.get("ASK_VLLM_TRACE"):
                 traceback.print_exc()
     return answer
+
+
+def exists(name):
+    """Whether the release has the module `name`; only its packages are imported."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError as problem:
+        if not (problem.name or "").startswith("vllm."):
+            raise
+        return False
 
 
 def first_line(problem):
@@ -529,11 +592,10 @@ class Job:
             hook = "DeepseekV32ForCausalLM"
         elif w.get("head_dims_of_layers"):
             hook = "Gemma4ForCausalLM"
-        if hook:
-            with contextlib.suppress(ImportError):
-                hooks = importlib.import_module("vllm.model_executor.models.config").MODELS_CONFIG_MAP
-                if hook in hooks:
-                    hooks[hook].verify_and_update_config(self.config)
+        if hook and exists("vllm.model_executor.models.config"):
+            hooks = importlib.import_module("vllm.model_executor.models.config").MODELS_CONFIG_MAP
+            if hook in hooks:
+                hooks[hook].verify_and_update_config(self.config)
         check = getattr(current_platform, "check_and_update_config", None)
         if check:
             check(self.config)
@@ -556,10 +618,8 @@ class Job:
     # -- selection
 
     def _selector(self):
-        for name in ("vllm.v1.attention.selector", "vllm.attention.selector"):
-            with contextlib.suppress(ModuleNotFoundError):
-                return importlib.import_module(name)
-        raise RuntimeError("the release has no attention selector")
+        names = ("vllm.v1.attention.selector", "vllm.attention.selector")
+        return importlib.import_module(next(name for name in names if exists(name)))
 
     def _cache_dtype(self):
         return self.config.cache_config.cache_dtype
@@ -587,6 +647,7 @@ class Job:
 
         kept = {}
         real = type(current_platform).get_attn_backend_cls
+        ignores_block_size = "_replace(block_size=None)" in inspect.getsource(real)
 
         def spy(cls_or_backend, *args, **kwargs):
             kept["kwargs"], kept["args"] = kwargs, args
@@ -600,6 +661,9 @@ class Job:
         finally:
             type(current_platform).get_attn_backend_cls = real
         capability = current_platform.get_device_capability()
+        if ignores_block_size:
+            chosen = kept["kwargs"]["attn_selector_config"]
+            kept["kwargs"]["attn_selector_config"] = chosen._replace(block_size=None)
         with self.current():
             found, reasons = current_platform.get_valid_backends(device_capability=capability, **kept["kwargs"])
         names = [item[1].name if hasattr(item[1], "name") else item[0].name for item in found]
@@ -646,6 +710,13 @@ class Job:
 
 MODELS = (  # name, query heads, key/value heads, head width, more
     ("llama-3-8b", 32, 8, 128, {}),
+    ("gemma", 16, 16, 256, {}),
+    ("gemma-2-9b full", 16, 8, 256, {"softcap": 50.0}),
+    ("gemma-3-4b", 8, 4, 256, {"window": 1024, "multimodal_prefix_bidirectional": True}),
+    ("gpt-oss full", 64, 8, 64, {"sinks": True}),
+    ("wide layer alone", 8, 2, 512, {}),
+    ("glm-5", 64, 1, 256, {"mla": True, "mla_sparse": True, "index_topk": 2048, "qk_nope_head_dim": 192,
+                           "head_dim_v": 256}),
     ("qwen2-0.5b", 14, 2, 64, {}),
     ("gemma-2-9b", 16, 8, 256, {"window": 4096, "softcap": 50.0}),
     ("gemma-3-27b", 32, 16, 128, {"window": 1024, "multimodal_prefix_bidirectional": True}),
@@ -669,25 +740,35 @@ MODELS = (  # name, query heads, key/value heads, head width, more
     ("wide", 16, 4, 192, {}),
     ("wider", 8, 8, 288, {}),
 )  # fmt: skip
-CACHE = ("auto",) * 8 + (
-    "fp8", "fp8", "fp8_e4m3", "fp8_e5m2", "bfloat16", "float16", "fp8_ds_mla", "int8_per_token_head",
-    "turboquant_4bit_nc", "nvfp4",
-)  # fmt: skip
 NAMES = (
     "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION", "XFORMERS", "TRITON_MLA", "FLASHMLA", "CUTLASS_MLA",
     "FLASH_ATTN_MLA", "FLASHINFER_MLA", "FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE", "TREE_ATTN", "TORCH_SDPA",
     "ROCM_FLASH", "FLASH_ATTN_VLLM_V1", "TRITON_ATTN_VLLM_V1", "FLASHINFER_VLLM_V1", "TOKENSPEED_MLA", "TURBOQUANT",
-    "FLASH_ATTN_MLA_SPARSE", "NONSENSE",
+    "FLASH_ATTN_MLA_SPARSE", "NONSENSE", "XFORMERS_VLLM_V1", "FLASHMLA_VLLM_V1", "TRITON_FLASH_ATTN",
+    "TRITON_FLASHINFER",
+    "FLASHINFER_MLA_SPARSE_SM90", "FLASHINFER_MLA_SPARSE_SM120", "FLASH_ATTN_MLA_SPARSE_FA4", "FLASH_ATTN_DIFFKV",
 )  # fmt: skip
+
+
+def cache_dtypes(sources):
+    """What the release takes for `--kv-cache-dtype`."""
+    package = sources / "vllm"
+    files = [*package.glob("config*"), *package.glob("config/*.py"), package / "engine" / "arg_utils.py"]
+    text = "\n".join(path.read_text() for path in files if path.is_file())
+    listed = re.search(r"CacheDType = Literal\[(.*?)\]|\bchoices=\[('auto'.*?)\]", text, re.S)
+    return tuple(re.findall(r"['\"](\w+)['\"]", listed.group()))
 
 
 def random_case(draw, release, pins):
     """One machine and one workload; rare settings are drawn often enough to be seen."""
     name, heads, kv_heads, width, more = draw.choice(MODELS)
+    minor = int(release.split(".")[1])
+    modern = minor >= 11
     workload = {
         "framework": "vllm", "model": name, "dtype": draw.choice(("bfloat16",) * 5 + ("float16", "float16", "float32")),
         "head_dim_qk": width, "head_dim_v": width, "num_heads": heads, "num_kv_heads": kv_heads,
-        "inference_kv_cache": True, "training": False, "kv_cache_dtype": draw.choice(CACHE),
+        "inference_kv_cache": True, "training": False,
+        "kv_cache_dtype": draw.choice(("auto",) * 14 + ("fp8",) * 4 + pins["cache"]),
         "block_size": draw.choice((None,) * 6 + (8, 16, 24, 32, 64, 128, 256)), "mla": False, "mla_sparse": False,
         "softmax_type": "vanilla", "sinks": False, "window": "absent", "bias": "no_bias", "softcap": 0.0,
         "attention_type": "decoder", "multimodal_prefix_bidirectional": False, "non_causal": draw.random() < 0.03,
@@ -699,15 +780,24 @@ def random_case(draw, release, pins):
     workload.update(more)
     if isinstance(workload["window"], int):
         workload["window"] = [workload["window"] - 1, 0]
-    if workload["sinks"]:
-        workload["softmax_type"] = "learnable"
+    for key, values, odds in (
+        ("window", ("absent", [127, 0], [511, 0], [1023, 0], [4095, 0]), 0.2), ("softcap", (0.0, 30.0, 50.0), 0.1),
+        ("sinks", (False, True), 0.1), ("bias", ("no_bias", "alibi"), 0.08),
+        ("multimodal_prefix_bidirectional", (False, True), 0.08),
+        ("attention_type", ("decoder", "encoder", "encoder_only", "encoder_decoder"), 0.05),
+        ("num_heads", (8, 16, 32, 64, 128), 0.1),
+    ):  # fmt: skip
+        latent = workload["mla"] and key not in ("num_heads", "window", "softcap")
+        if draw.random() < odds and not latent and (key != "attention_type" or modern):
+            workload[key] = draw.choice(values)
+    workload["num_kv_heads"] = min(workload["num_kv_heads"], workload["num_heads"])
+    workload["softmax_type"] = "learnable" if workload["sinks"] else "vanilla"
     if draw.random() < 0.25 and not workload["mla"]:
         width = draw.choice((32, 40, 64, 72, 80, 96, 112, 120, 128, 160, 192, 224, 256, 288, 512, 576))
         workload.update(head_dim_qk=width, head_dim_v=width)
     workload["head_size_given_to_selector"] = (
         workload["kv_lora_rank"] + workload["qk_rope_head_dim"] if workload["mla"] else workload["head_dim_qk"]
     )
-    modern = tuple(map(int, release.split(".")[:2])) >= (0, 13)
     facts = {"vllm.version": release, "gpu.sm": draw.choice(CAPABILITIES), "torch.cuda": draw.choice(("12.8", "13.0"))}
     for package in OPTIONAL:
         if package in pins:
@@ -718,9 +808,11 @@ def random_case(draw, release, pins):
         facts["flashinfer-python.version"] = "0.2.5"
     if draw.random() < 0.12:
         facts["env.VLLM_ATTENTION_BACKEND"] = draw.choice(NAMES)
-    if modern and draw.random() < 0.15:
-        workload["attention_backend_option"] = draw.choice(NAMES)
-    if modern and draw.random() < 0.08:
+    if minor >= 13 and draw.random() < 0.15:
+        workload["attention_backend_option"] = draw.choice(
+            [NAMES, [name.lower() for name in NAMES]][draw.random() < 0.5]
+        )
+    if minor >= 13 and draw.random() < 0.08:
         workload["flash_attn_version_option"] = draw.choice((2, 3, 4))
     if draw.random() < 0.06:
         facts["env.VLLM_USE_V1"] = draw.choice("01")
@@ -730,7 +822,9 @@ def random_case(draw, release, pins):
         facts["env.VLLM_BATCH_INVARIANT"] = "1"
     if draw.random() < 0.06:
         facts["env.VLLM_USE_TRTLLM_ATTENTION"] = draw.choice("01")
-    kinds = draw.choice(((),) * 8 + ("_vllm_fa2_C _vllm_fa3_C", "_flashmla_C _flashmla_extension_C", "_vllm_fa3_C"))
+    kinds = draw.choice(
+        ((),) * 8 + ("_vllm_fa2_C _vllm_fa3_C vllm_flash_attn_c", "_flashmla_C _flashmla_extension_C", "_vllm_fa3_C")
+    )
     missing = [name for name in pins["compiled"] if kinds and name.rpartition(".")[2] in kinds.split()]
     machine = {
         "nvcc": draw.random() < 0.9, "nvidia_artifactory_reachable": draw.random() < 0.9,
@@ -788,8 +882,10 @@ def main():
     parser.add_argument("--random", type=int, default=0, help="so many random cases instead")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--machines", type=int, default=40, help="random machines to spread the random cases over")
+    parser.add_argument("--packages", type=Path, action="append", default=[], help="folder of further packages")
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
+    sys.path[:0] = [str(path) for path in options.packages]
     sources = options.sources.resolve()
     release = release_of(sources)
     if options.cases:
@@ -823,7 +919,7 @@ def main():
 def random_cases(sources, release, options):
     """Random workloads on a limited number of random machines, so that processes are shared."""
     draw = random.Random(f"{release} {options.seed}")
-    pins = {**pinned(sources), "compiled": sorted(compiled_modules(sources))}
+    pins = {**pinned(sources), "compiled": sorted(compiled_modules(sources)), "cache": cache_dtypes(sources)}
     machines = []
     for capability in CAPABILITIES:
         for _ in range(max(1, options.machines // len(CAPABILITIES))):

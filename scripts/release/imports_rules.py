@@ -125,8 +125,8 @@ def following(version: Version) -> str:
     return ".".join(map(str, (*release[:-1], release[-1] + 1)))
 
 
-def _range(first: int, last: int, all_of: Sequence[Version], *, open_end: bool) -> str:
-    parts = [f">={all_of[first]}"] if first else []
+def _range(first: int, last: int, all_of: Sequence[Version], *, open_end: bool, open_start: bool = True) -> str:
+    parts = [f">={all_of[first]}"] if first or not open_start else []
     if last < len(all_of) - 1:
         parts.append(f"<{all_of[last + 1]}")
     elif not open_end:
@@ -146,7 +146,8 @@ def windows_of(pair: Pair, callers: Sequence[Version], callees: Sequence[Version
             newer = [version for version in callers[last + 1 :] if callee not in pair.broken.get(version, set())]
             good_callee = (good and min(good, key=lambda one: _distance(one, span, callees))) or None
             found.append(Window(
-                _range(first, last, callers, open_end=False), _range(*span, callees, open_end=span[0] > 0),
+                _range(first, last, callers, open_end=False, open_start=False),
+                _range(*span, callees, open_end=span[0] > 0),
                 caller, callee, good_callee, newer[0] if newer else None,
             ))  # fmt: skip
     return [one for one in found if one.callees != ">=0"]

@@ -380,6 +380,53 @@ class TestForecasts:
         assert (found.confirmation.verdict, found.severity) == ("refuted", "note")
 
 
+class TestRanks:
+    """A failure that is predicted of context parallelism is decided by the run over several ranks."""
+
+    ONE_RANK = "return {'selected': 'te.fused', 'executed': False}"
+
+    def ask(self, bench, body, *, block=None):
+        bench.add("te_attention", self.ONE_RANK)
+        bench.add("context_parallel", body)
+        bench.add("demo", "return {'wrong': False}")
+        given = {"workload.framework": "transformer_engine", "workload.head_dim_qk": 128, "workload.cp_size": 2,
+                 "transformer-engine.version": "2.3.0", "gpu.count": 2}  # fmt: skip
+        facts = known_of(given)
+        job = job_of(facts, [key for key in given if key.startswith("workload.")])
+        predicted = Finding("X002", "n", Severity.ERROR, Verdict.FIRES, "s", "m", "", (), (), confirm=block)
+        result = confirm([predicted], facts, (foretelling("X002"),), job, bench)
+        return next(item for item in result.findings if item.rule == "X002")
+
+    @pytest.mark.parametrize(
+        ("body", "verdict"),
+        [
+            ("raise RuntimeError('Invalid combination of data type and sequence length')", "confirmed"),
+            ("return {'wrong': True}", "confirmed"),
+            ("return {'wrong': False}", "inconclusive"),
+            ("raise Unavailable('context parallelism needs two GPUs')", "inconclusive"),
+        ],
+    )
+    def test_verdicts(self, bench, body, verdict):
+        found = self.ask(bench, body)
+        assert (found.confirmation.verdict, found.severity) == (verdict, "error")
+
+    def test_a_failure_over_ranks_counts_more_than_the_kernel_of_the_rule(self, bench):
+        block = {"kernel": "demo", "bad_if_any": [{"wrong": "true"}]}
+        found = self.ask(bench, "raise RuntimeError('boom')", block=block)
+        assert (found.confirmation.kernel, found.confirmation.verdict) == ("context_parallel", "confirmed")
+        assert self.ask(bench, "return {'wrong': False}", block=block).confirmation.kernel == "demo"
+
+    def test_one_rank_of_torch_refutes_nothing_about_several(self, bench):
+        bench.add("sdpa", "return {'wrong': False, 'ran': ['efficient']}")
+        facts = known_of({"workload.framework": "torch_sdpa", "workload.head_dim_qk": 128, "workload.cp_size": 2})
+        candidate = Candidate("sdpa.efficient", "x", True, ())
+        predicted = Prediction("torch", "sdpa.efficient", True, (candidate,), fails_at_run=Reason("X002", "m", True))
+        finding = Finding("X002", "n", Severity.ERROR, Verdict.FIRES, "s", "m", "", (), ())
+        job = {"framework": "torch_sdpa", "head_dim_qk": 128, "cp_size": 2}
+        (found,) = confirm([finding], facts, (predicted,), job, bench).findings
+        assert (found.confirmation.verdict, found.severity) == ("inconclusive", "error")
+
+
 @pytest.mark.parametrize(
     ("condition", "observed", "holds"),
     [

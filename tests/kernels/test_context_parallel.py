@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,9 @@ from doctor.model import Fact, Facts
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.run import run_one
 
-FAULTS = Path(__file__).resolve().parents[1] / "helpers" / "ring_faults.py"
+ROOT = Path(__file__).resolve().parents[2]
+FAULTS = ROOT / "tests" / "helpers" / "ring_faults.py"
+EXACT = ROOT / "tests" / "helpers" / "exact_flash_attn"
 SMALL = {"num_heads": 4, "num_kv_heads": 2, "seq_len_q": 64, "head_dim_qk": 32, "dtype": "bfloat16", "mask": "causal"}
 
 
@@ -30,6 +34,7 @@ RIGHT = {
     "own": own("ring"),
     "own head and tail": own("ring", sharding="head_tail"),
     "own packed": own("ring", packed=True, sharding="head_tail"),
+    "own packed, by the mask's name in TransformerEngine": own("ring", packed=True, mask="padding_causal"),
     "own packed window": own("ring", packed=True, window=[16, 0]),
     "own window": own("ring", window=[8, 0], sharding="head_tail"),
     "own MLA dims": own("ring", head_dim_qk=48, head_dim_v=32, num_kv_heads=1),
@@ -81,7 +86,7 @@ def test_every_planted_fault_is_found(results):
 def test_what_is_not_there_or_not_served_is_no_fault(results):
     declined = dict(zip(DECLINED, results[len(RIGHT) + len(PLANTED) :], strict=False))
     assert declined["te"]["outcome"] == declined["ring"]["outcome"] == "unavailable"
-    assert {declined[name]["outcome"] for name in ("packed", "mask", "lengths")} == {"refused"}
+    assert {declined[name]["outcome"] for name in ("packed", "mask", "lengths")} == {"unavailable"}
 
 
 @pytest.mark.slow
@@ -102,6 +107,75 @@ def test_a_crash_and_a_hang_are_results(torch_python: str) -> None:
     assert right["outcome"] == "ran" and not right["observed"]["wrong"]
 
 
+RING = [
+    {**SMALL, "engine": f"ring_flash_attn.{kind}", "packed": packed, **more}
+    for kind, packed in (("ring", False), ("ring", True), ("zigzag", False), ("zigzag", True), ("stripe", False),
+                         ("llama3", True))
+    for more in ({}, {"window": [10, 0]})
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_ring_flash_attn_on_exact_arithmetic(torch_python, monkeypatch):
+    """The real package on a flash-attn of float64: all right, and wrong with a window but for llama3 (RFA003)."""
+    path = os.pathsep.join(filter(None, [str(EXACT), os.environ.get("ATTN_DOCTOR_RING_FLASH_ATTN")]))
+    monkeypatch.setenv("PYTHONPATH", path)
+    found = subprocess.run([torch_python, "-c", "import ring_flash_attn"], capture_output=True, check=False)
+    if found.returncode:
+        pytest.skip("ATTN_DOCTOR_RING_FLASH_ATTN names no folder with ring_flash_attn")
+    request = {"device": "cpu", "ranks": 2, "timeout": 60, "cases": RING}
+    answer = run_one(torch_python, "context_parallel", request, timeout=400)
+    assert answer.outcome == "ran", answer.reason
+    for case, result in zip(RING, answer.observed["cases"], strict=True):
+        wrong = bool(case.get("window")) and not case["engine"].endswith("llama3")
+        assert result["outcome"] == "ran" and result["observed"]["wrong"] is wrong, (case, result)
+
+
+ASK_GROUPS = """
+import json, os, sys, torch, torch.distributed as distributed
+sys.path.insert(0, os.environ["ROOT"])
+from kernels.parallel.engines import _hierarchy
+distributed.init_process_group("gloo")
+a2a, p2p = (distributed.get_process_group_ranks(one) for one in _hierarchy(torch, {}, distributed.group.WORLD))
+with open(sys.argv[1] + str(distributed.get_rank()), "w") as file:
+    json.dump([a2a, p2p], file)
+"""
+
+
+@pytest.mark.slow
+def test_four_ranks_are_divided_into_pairs_and_rings(torch_python, tmp_path):
+    (tmp_path / "ask.py").write_text(ASK_GROUPS)
+    command = [torch_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4",
+               str(tmp_path / "ask.py"), str(tmp_path / "rank")]  # fmt: skip
+    environment = {**os.environ, "ROOT": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=240)
+    groups = [json.loads((tmp_path / f"rank{rank}").read_text()) for rank in range(4)]
+    assert groups == [[[0, 1], [0, 2]], [[0, 1], [1, 3]], [[2, 3], [0, 2]], [[2, 3], [1, 3]]]
+
+
+#: (pattern, starts of a packed batch, tokens of rank 0, tokens of rank 1)
+HELD = (
+    ("stripe", None, [0, 2, 4, 6], [1, 3, 5, 7]),
+    ("stripe", [0, 2, 8], [0, 2, 4, 6], [1, 3, 5, 7]),
+    ("batch", [0, 2, 8], [0, 1, 2, 3], [4, 5, 6, 7]),
+    ("contiguous", [0, 2, 8], [0, 2, 3, 4], [1, 5, 6, 7]),
+    ("head_tail", [0, 4, 8], [0, 3, 4, 7], [1, 2, 5, 6]),
+)
+ASK_SHARDS = """
+import json, sys, torch
+from kernels.parallel.shards import positions
+held = json.loads(sys.argv[1])
+print(json.dumps([[positions(torch, 8, rank, 2, pattern, starts).tolist() for rank in range(2)]
+                  for pattern, starts, *_ in held]))
+"""
+
+
+def test_a_rank_holds_its_tokens(torch_python):
+    command = [torch_python, "-c", ASK_SHARDS, json.dumps(HELD)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [list(tokens) for _, _, *tokens in HELD]
+
+
 def test_without_two_gpus_it_is_unavailable(torch_python: str) -> None:
     answer = run_one(torch_python, "context_parallel", {**SMALL, "cp_size": 2}, timeout=100)
     assert answer.outcome == "unavailable" and "two GPUs" in answer.reason
@@ -120,7 +194,14 @@ def test_without_two_gpus_it_is_unavailable(torch_python: str) -> None:
             },
             "te.all_gather",
         ),
-        ({"workload.framework": "transformers", "ring-flash-attn.version": "0.1.8"}, "ring_flash_attn.zigzag"),
+        ({"workload.framework": "transformers", "ring-flash-attn.version": "0.1.8"}, "ring_flash_attn.llama3"),
+        (
+            {
+                "workload.framework": "transformer_engine", "transformer-engine.version": "2.3.0",
+                "workload.cp_comm_type": "a2a+p2p",
+            },
+            "te.a2a+p2p",
+        ),
         ({"workload.framework": "vllm"}, None),
         ({"workload.framework": "torch_sdpa", "gpu.count": 1}, None),
         ({"workload.framework": "torch_sdpa", "workload.cp_size": 1}, None),
@@ -133,5 +214,6 @@ def test_a_job_with_context_parallelism_runs_it(facts, engine):
     assert (requests.get("context_parallel") or {}).get("engine") == engine
     if engine is not None:
         assert requests["context_parallel"]["ranks"] == 2
-        assert requests["context_parallel"]["packed"] == ("workload.qkv_layout" in facts)
+        packed = "workload.qkv_layout" in facts or engine == "ring_flash_attn.llama3"
+        assert requests["context_parallel"]["packed"] == packed
         json.dumps(requests)

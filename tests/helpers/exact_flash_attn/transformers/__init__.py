@@ -1,0 +1,1 @@
+"""A transformers of two functions: all that the adapter of ring-flash-attn imports."""
