@@ -49,7 +49,7 @@ def same(case, alone):
 class TestACellIsTheCheckOfItAlone:
     """Drawn at random: what the cases share must not show in any of them."""
 
-    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))])
     def test_with_pins(self, seed):
         draw = random.Random(seed)
         declared = (draw.choice(DECLARED),)

@@ -105,7 +105,7 @@ def test_steps_are_distinguished(number, tmp_path):
     assert_alike(*a_stepped_case(number, tmp_path / "requirements.txt"))
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))])
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_what_is_judged_together_is_alike(seed, tmp_path):
     assert_alike(*a_case(seed, tmp_path / "requirements.txt"))
 
@@ -125,7 +125,7 @@ def assert_alike(rulebook, facts, declaration):
                 assert said(rulebook, evaluate(rulebook, wholes[number])) == mine, choices[number]
 
 
-@pytest.mark.parametrize("seed", [*range(6, 9), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(9, 12))])
+@pytest.mark.parametrize("seed", [6, 8, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (7, 9, 10, 11))])
 def test_the_answer_is_that_of_checking_every_release(seed, tmp_path, monkeypatch):
     rulebook, facts, declaration = a_case(seed, tmp_path / "requirements.txt")
     base = evaluate(rulebook, facts)

@@ -78,6 +78,18 @@ def test_no_process_of_ours_imports_from_the_project(project_of_traps: Path) -> 
     assert not (project_of_traps / "RAN").exists()
 
 
+def test_the_module_as_a_program_imports_nothing_from_the_project(project_of_traps: Path) -> None:
+    (project_of_traps / "runpy.py").unlink()  # `-m` itself takes these two from the current folder
+    (project_of_traps / "doctor" / "__init__.py").unlink()
+    (project_of_traps / "doctor").rmdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "doctor", "keys", "dtype"], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "workload.dtype" in done.stdout, done.stderr
+    assert not (project_of_traps / "RAN").exists()
+
+
 def test_an_installer_imports_nothing_from_the_project(project_of_traps: Path) -> None:
     installer, why = find_installer(sys.executable, "pip")
     assert installer is not None, why

@@ -142,16 +142,18 @@ def test_it_goes_on_where_it_was(torch_python, tmp_path):
     assert third.resumed == 0, "a finished sweep is not taken for an unfinished one"
 
 
-def test_bad_input(torch_python, tmp_path):
+def test_bad_input(torch_python, tmp_path, monkeypatch):
     with pytest.raises(DoctorError, match="no backend `sdpa\\.flahs`"):
         sweep(SweepOptions(torch_python, backends=("sdpa.flahs",)))
     with pytest.raises(DoctorError, match="no file"):
         sweep(SweepOptions(torch_python, backends=("file:/nowhere/x.py:f",)))
+    with pytest.raises(NoDiagnosis, match="cannot"):
+        sweep(SweepOptions("/nowhere/python"))
+    found = discover(SweepOptions(torch_python, backends=("sdpa.cudnn", "sdpa.math"), device="cpu"), lambda text: None)
+    monkeypatch.setattr("doctor.stress.sweep.discover", lambda *_: found)  # starting torch once is enough
     with pytest.raises(NoDiagnosis, match="needs a GPU"):
         sweep(SweepOptions(torch_python, backends=("sdpa.cudnn",), device="cpu"))
     other = tmp_path / "other.jsonl"
     other.write_text('{"something": "else"}\n')
     with pytest.raises(DoctorError, match="not a journal"):
         sweep(SweepOptions(torch_python, backends=("sdpa.math",), cases=5, device="cpu", journal=other))
-    with pytest.raises(NoDiagnosis, match="cannot"):
-        sweep(SweepOptions("/nowhere/python"))
