@@ -147,6 +147,7 @@ def _rule(name: str, items: Sequence[Finding], facts: Facts) -> Rule:
     if fixes:
         body["fix"] = fixes
     else:
+        body["releases_unknown"] = True  # it fires for all releases, but is read from those that are installed
         body["no_pin"] = (
             f"No release is known in which this use works: `attn-doctor drift --against {first.callee.name}==VERSION` "
             "checks another one."

@@ -52,8 +52,14 @@ class ApiRules:
         return fix._replace(changes=changes, resolves=resolves, leaves=_codes(fix.leaves))
 
     def infeasible(self, items: Iterable[Infeasible]) -> tuple[Infeasible, ...]:
-        """Return what no fix clears, by code."""
-        return tuple(dict.fromkeys(item._replace(rule=_code(item.rule)) for item in items))
+        """Return what no fix clears, by code: the sentences about all pairs of packages together."""
+        found: dict[str, Infeasible] = {}
+        for item in items:
+            code = _code(item.rule)
+            before = found.get(code, item)
+            because = tuple(dict.fromkeys((*before.because, *item.because)))
+            found[code] = item._replace(rule=code, because=because, proved=before.proved and item.proved)
+        return tuple(found.values())
 
 
 def api_rules(

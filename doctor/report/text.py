@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from doctor.model import ApiUse, ChangeKind, Evidence, Finding, Fix, Report, Severity
 
 from .brief import brief, cause, closing_line, comparison, headline, numbered_fixes
@@ -93,7 +95,7 @@ def fixes(report: Report, style: Style) -> str:
         if any(change.kind == ChangeKind.PACKAGE for change in report.fixes[0].changes):
             page.line("hint: `--pin FILE` writes the packages as a requirements file, with what has to stay held")
     cleared = {rule for item in report.fixes for rule in item.resolves}
-    for finding in report.findings:
+    for finding in _one_of_each_id(report.findings):
         if finding.severity == Severity.ERROR and finding.rule not in cleared:
             page.say(why_not(report, finding) or _NO_WAY, lead=f"no fix for {finding.rule}:", look="error")
         elif finding.no_pin:
@@ -105,6 +107,14 @@ def fixes(report: Report, style: Style) -> str:
         proof_lines(page, report.proof)
     _notes(page, report)
     return page.text()
+
+
+def _one_of_each_id(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the first finding of each id: API drift has one for each pair of packages, and one text for all."""
+    first: dict[str, Finding] = {}
+    for finding in findings:
+        first.setdefault(finding.rule, finding)
+    return list(first.values())
 
 
 def finding_text(finding: Finding) -> str:
