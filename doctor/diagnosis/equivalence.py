@@ -147,10 +147,11 @@ def _is_told(shared: FactResolver, key: str) -> bool:
 
 
 def _of_libraries(libraries: Iterable[Library]) -> Iterator[Condition]:
-    """The conditions that are no rule's: where a library applies, what it prefers, what its releases imply."""
+    """The conditions that are no rule's: where a library applies, what it prefers, what releases imply and decide."""
     for library in libraries:
         if library.applies is not None:
             yield library.applies
         orders = (library.preferences, *library.variants.values(), library.stage_orders)
         yield from (condition for order in orders for condition, _ in order if condition is not None)
         yield from (condition for condition, _ in library.implies)
+        yield from (condition for decision in library.decisions.values() for condition in decision.conditions)

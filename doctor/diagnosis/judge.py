@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.facts.vocabulary import nearest
-from doctor.model import Finding
+from doctor.model import Facts, Finding, Severity
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.usual import weigh
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 TOOL = f"attn-doctor {__version__}"
+DECLARED_RANGE = "version-window"  # category of rules on ranges that the metadata of a package declares
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,28 @@ def apply_rules(
     assessment = evaluate(rulebook, facts) if grounds is None else grounds.evaluate(None, facts)
     assessment = weigh(rulebook, facts, assessment)
     found = with_backend_findings(rulebook, assessment)
-    if examined.declaration is None or not examined.declaration.open:
+    if examined.declaration is None:
+        return RuleVerdict(assessment, found, assessment)
+    found = _deliberate(rulebook, facts, found)
+    if not examined.declaration.open:
         return RuleVerdict(assessment, found, assessment)
 
     from .version_ranges import judge_ranges  # door: manifests
 
     return RuleVerdict(*judge_ranges(rulebook, facts, examined.declaration, assessment, ranges, grounds))
+
+
+def _deliberate(rulebook: Rulebook, facts: Facts, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Return the findings; in a lock, ranges that metadata declares are notes: only an override leaves them unmet."""
+    complete = facts.get("distributions.complete")
+    if complete is None or complete.value is not True:
+        return found
+    return tuple(
+        item._replace(severity=Severity.NOTE)
+        if item.severity == Severity.WARNING and rulebook.rules[item.rule].body.get("category") == DECLARED_RANGE
+        else item
+        for item in found
+    )
 
 
 def require_subject(rulebook: Rulebook, examined: DiagnosisInput, *assessments: Assessment) -> None:

@@ -219,14 +219,19 @@ def _affected_range(
 
 
 def _of_some(affected: _AffectedRange, every: Sequence[_AffectedRange], today: str) -> Finding:
-    """A warning that names the releases, and the narrowing of the range that clears all findings about it."""
+    """Name the releases, and the narrowing of the range that clears all findings about it.
+
+    An error becomes a warning. About releases that pip would not pick today, a warning becomes a note, and so does an
+    error where the line names the package alone: `torch` states nothing about the oldest release.
+    """
     finding, item = affected.finding, affected.package
     more = f" and {len(affected.releases) - MOST_NAMED} more" if len(affected.releases) > MOST_NAMED else ""
     spared = "" if today in affected.releases else f" (pip would pick {today} today)"
     named = ", ".join(affected.releases[-MOST_NAMED:])
     lead = f"`{item.name}{item.range}` ({item.place}) allows {named}{more}{spared}. With these: "
+    severity = Severity.WARNING if finding.severity == Severity.ERROR else finding.severity
     return finding._replace(
-        severity=Severity.WARNING if finding.severity == Severity.ERROR else finding.severity,
+        severity=Severity.NOTE if spared and (finding.severity == Severity.WARNING or not item.range) else severity,
         message=lead + finding.message,
         alternatives=(*_narrowing(affected, every), *_other_remedies(finding, item.name if spared else None)),
     )

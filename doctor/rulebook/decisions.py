@@ -29,6 +29,11 @@ class DecisionList:
         )
         self._by_version: dict[str | None, tuple[Case, ...]] = {}
 
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The conditions of all cases, for any version."""
+        return tuple(condition for condition, _ in self._cases if condition is not None)
+
     def decide(self, known: FactResolver) -> Fact:
         """Return the fact; an unknown one lists the keys that are missing."""
         version = known.value(self._version_key)

@@ -29,8 +29,8 @@ from .spool import Spool
 _CHUNK = 1 << 16
 _PIPE = 1 << 20  # bytes a pipe holds, so that the command seldom waits
 _QUIET = 0.2  # seconds without output after which a command that has ended is taken as done
-_PAUSE = 0.0005  # seconds between reads of a busy pipe: fewer, larger reads
-_BUSY = 1 << 14  # bytes; a read with fewer is followed by the pause
+_PAUSE = 0.002  # seconds between reads of a busy pipe: fewer, larger reads
+_BUSY = 1 << 16  # bytes; a read with fewer is followed by the pause
 _FORWARDED = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH")
 _FROM_KERNEL = 128  # si_code of a signal that the terminal sent, to the command as well
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of a shell

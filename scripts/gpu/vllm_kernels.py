@@ -2,7 +2,9 @@
 """Run vLLM's own FlashAttention 3 and FlashMLA kernels on a GPU, case by case, and record what each did.
 
     python3 scripts/gpu/vllm_kernels.py --sources vllm-0.22.1/ --output answers.jsonl
-    python3 scripts/gpu/vllm_kernels.py --dry-run --output answers.jsonl   (no GPU: the reference is used)
+    python3 scripts/gpu/vllm_kernels.py --dry-run --output answers.jsonl
+
+A dry run needs no GPU: the reference replaces the kernel.
 
 `--sources` holds `vllm/vllm_flash_attn/` and, for FlashMLA, `vllm/_flashmla_C.abi3.so` with
 `vllm/third_party/flashmla/`, as the wheel has them; nothing else of vLLM is imported. A line holds the workload and

@@ -755,7 +755,7 @@ def cache_dtypes(sources):
     package = sources / "vllm"
     files = [*package.glob("config*"), *package.glob("config/*.py"), package / "engine" / "arg_utils.py"]
     text = "\n".join(path.read_text() for path in files if path.is_file())
-    listed = re.search(r"CacheDType = Literal\[(.*?)\]|\bchoices=\[('auto'.*?)\]", text, re.S)
+    listed = re.search(r"CacheDType = Literal\[.*?\]|\bchoices=\['auto', 'fp8'.*?\]", text, re.S)
     return tuple(re.findall(r"['\"](\w+)['\"]", listed.group()))
 
 
@@ -790,7 +790,8 @@ def random_case(draw, release, pins):
         latent = workload["mla"] and key not in ("num_heads", "window", "softcap")
         if draw.random() < odds and not latent and (key != "attention_type" or modern):
             workload[key] = draw.choice(values)
-    workload["num_kv_heads"] = min(workload["num_kv_heads"], workload["num_heads"])
+    if workload["num_heads"] % workload["num_kv_heads"]:
+        workload["num_kv_heads"] = workload["num_heads"]
     workload["softmax_type"] = "learnable" if workload["sinks"] else "vanilla"
     if draw.random() < 0.25 and not workload["mla"]:
         width = draw.choice((32, 40, 64, 72, 80, 96, 112, 120, 128, 160, 192, 224, 256, 288, 512, 576))

@@ -12,6 +12,7 @@ from doctor.diagnosis.equivalence import Alike
 from doctor.diagnosis.examine import InputCache, environment_of, with_job
 from doctor.diagnosis.request import Request
 from doctor.diagnosis.version_ranges import Case, judge_ranges, ranges_of, whole
+from doctor.model import Fact, Facts
 from doctor.packages.index import load_index
 from doctor.rulebook.evaluate import evaluate, with_backend_findings
 from tests.helpers.rulebook import builtin_rulebook
@@ -144,3 +145,16 @@ def test_the_answer_is_that_of_checking_every_release(seed, tmp_path, monkeypatc
         assert (mine.findings, mine.undetermined, mine.predictions) == (
             other.findings, other.undetermined, other.predictions
         )  # fmt: skip
+
+
+def test_releases_between_which_a_decision_list_changes_are_apart():
+    facts = {
+        "gpu.sm": "9.0", "torch.cuda": "12.6", "flashinfer-python.version": "0.2.5", "workload.framework": "sglang",
+        "workload.architecture": "MistralForCausalLM", "workload.mla": False, "workload.dtype": "bfloat16",
+        "workload.head_dim_qk": 128, "workload.head_dim_v": 128, "workload.kv_cache_dtype": "auto",
+    }  # fmt: skip
+    cases = [
+        Facts(Fact(key, value, "given") for key, value in {**facts, "sglang.version": release}.items())
+        for release in ("0.4.6.post4", "0.4.6.post5")
+    ]
+    assert Alike(builtin_rulebook(), cases).groups() == [(0,), (1,)]

@@ -197,3 +197,24 @@ def test_a_search_that_gets_long_is_given_up(monkeypatch):
     packages = [OpenRange(name, "", "r.txt:1", tuple("123")) for name in ("a", "b")]
     with pytest.raises(TooMany):
         list(combinations(packages, Platform(), False))
+
+
+def test_a_warning_about_releases_that_pip_would_not_pick_is_a_note(diagnose):
+    found = by_rule(diagnose("vllm==0.25.0\ntransformers>=5.12,<5.15\n"))["TF386"]
+    assert found.severity == "note"
+    assert "allows 5.13.0 (pip would pick" in found.message
+    assert by_rule(diagnose("vllm==0.25.0\ntransformers==5.13.0\n"))["TF386"].severity == "warning"
+
+
+def test_the_name_alone_says_nothing_about_the_oldest_release(diagnose):
+    assert by_rule(diagnose("torchvision\n"))["TORCH005"].severity == "note"
+    assert by_rule(diagnose("torchvision>=0.15\n"))["TORCH005"].severity == "warning"
+
+
+def test_a_declared_range_that_a_lock_leaves_unmet_is_a_note(write):
+    packages = {"torch": "2.10.0", "vllm": "0.19.1", "transformers": "5.4.0"}
+    lock = "".join(f'[[package]]\nname = "{name}"\nversion = "{pin}"\n' for name, pin in packages.items())
+    pins = "".join(f"{name}=={pin}\n" for name, pin in packages.items())
+    for file, text, severity in (("pdm.lock", lock, "note"), ("requirements.txt", pins, "warning")):
+        found = by_rule(session.diagnose(Request(declared=(str(write(file, text)),), run=False)))
+        assert found["DCL048"].severity == severity

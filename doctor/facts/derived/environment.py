@@ -215,6 +215,14 @@ for _package, _parts in (
         uses=(f"{_package}.torch_pin",),
     )(_torch_pin_held(_parts))
 
+derived(
+    "xformers.torch_minor_held",
+    BOOLEAN,
+    "torch is of the minor release xformers was built for",
+    needs=("xformers.version", "torch.version"),
+    uses=("xformers.torch_pin",),
+)(_torch_pin_held(2))
+
 
 @derived(
     "flash-attn.wheel_torch",
@@ -281,6 +289,19 @@ def _label(version: str, wheel: str | None) -> str:
 )
 def _wheel_torch_held(built_for: str, torch: str) -> bool:
     return ABSENT in (built_for, torch) or _leading(built_for, 2) == _leading(torch, 2)
+
+
+def _wheel_label(version: str) -> str:
+    return version.partition("+")[2] or ABSENT
+
+
+for _built in ("lmdeploy", "sgl-kernel"):
+    derived(
+        f"{_built}.wheel_label",
+        TEXT,
+        f"the local label of the {_built} release, such as cu128; absent without one",
+        needs=(f"{_built}.version",),
+    )(_wheel_label)
 
 
 @derived(

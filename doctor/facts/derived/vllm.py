@@ -1,6 +1,6 @@
 """Derived facts of vLLM's selection: what a release makes of options, variables and modules.
 
-Which release does what is in `rules/vllm/library.yaml` (`implies`); here is only the arithmetic.
+Which release does what is in `rules/vllm/library.yaml` (`decisions`); here is only the arithmetic.
 """
 
 from __future__ import annotations

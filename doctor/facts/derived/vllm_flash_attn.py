@@ -1,7 +1,7 @@
 """Derived facts of the FlashAttention version that vLLM takes: 2, 3, 4 or none.
 
 Source: vllm, v1/attention/backends/fa_utils.py, `get_flash_attn_version` and `flash_attn_supports_kv_cache_dtype`, and
-vllm_flash_attn/flash_attn_interface.py. What differs by release is in `rules/vllm/library.yaml` (`implies`).
+vllm_flash_attn/flash_attn_interface.py. What differs by release is in `rules/vllm/library.yaml` (`decisions`).
 """
 
 from __future__ import annotations

@@ -90,6 +90,8 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
     if all(manifest.complete for manifest in manifests) and _value(pinned, "torch") not in (None, ABSENT):
         where = ", ".join(dict.fromkeys(entry.file for manifest in manifests for entry in manifest.entries))
         facts["distributions.complete"] = Fact("distributions.complete", True, where)
+    if manifests and "target.manifest" not in facts:
+        facts["target.manifest"] = Fact("target.manifest", "other", "the files that declare the environment")
     notes = tuple(note for manifest in manifests for note in manifest.notes)
     unread = (f"{problem.message}; the other files were checked" for problem in faults)
     contradictions = (f"{problem.message}; the other packages were checked" for problem in broken)
@@ -194,6 +196,21 @@ def _undecided(name: str, entries: Sequence[DeclaredRequirement]) -> Fact:
     return Fact(f"{name}.version", None, entries[0].place, problem=problem)
 
 
+def _pinning_torch(
+    name: str, versions: Sequence[str], index: ReleaseIndex, platform: Platform
+) -> tuple[str, ...]:  # fmt: skip
+    """Return the releases that pin a torch, of those that fit the chosen one.
+
+    The index of an older CUDA ends at these; a later release without a pin is on the newer indexes only.
+    """
+    releases = ((version, index.release(name, version)) for version in versions)
+    return tuple(
+        version
+        for version, release in releases
+        if release and any(need.package == "torch" and need.pin for need in needs_of(release.requires, platform))
+    )
+
+
 def _join(
     name: str,
     entries: Sequence[DeclaredRequirement],
@@ -257,6 +274,8 @@ def _follow(
                 and admits(whole, version)
                 and fits(name, release, pinned, platform, other_index)
             )
+            if other_index and not declared and _value(pinned, "torch") not in (None, ABSENT):
+                versions = _pinning_torch(name, versions, index, platform) or versions
             open_[name] = OpenRange(name, declared, entry.place, versions)
         for item in go_together(open_, platform, other_index):
             open_[item.name] = item
