@@ -143,10 +143,10 @@ def rule_body(
     """Return the content of a rule with its tests."""
     mine, other = f"{caller}.version", f"{callee}.version"
     cases, fixes, tests = [], [], {}
-    for run, spec in windows:
+    for run, spec in windows:  # a range that ends at a release admits no pre-release of it (PEP 440)
         end = Version(following(run[-1]))  # a release in between may be withdrawn, and require something else
         span = f">={run[0]},<{min(later[run[-1]] or end, end)}"
-        cases.append({mine: span, "not": {other: spec}})
+        cases.append({mine: span, "not": {other: re.sub(r"<(\d[\d.]*)(?=,|$)", r"<\1.dev0", spec)}})
         fixes.append({"require": {callee: spec}, "when": {mine: span}})
         bad, good = sample(spec)
         at = f"{run[-1]} with"

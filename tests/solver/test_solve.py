@@ -103,7 +103,10 @@ def test_c_changes_a_setting_rather_than_go_back_to_an_older_transformers():
     assert settings(found[0]) == {"use_varlen_attn": "true", "pack_to_max_length": "true"} and not packages(found[0])
     assert packages(found[1]) == {"transformers": "4.42.4"}  # torch stays
     upgrade = next(packages(fix) for fix in found if "xtuner" in packages(fix))
-    assert upgrade == {"xtuner": "0.2.0", "transformers": "4.48.0", "mmengine": "0.10.6", "bitsandbytes": "0.45.0"}
+    assert upgrade == {
+        "xtuner": "0.2.0", "transformers": "4.48.0", "mmengine": "0.10.6", "bitsandbytes": "0.45.0",
+        "peft": "0.14.0", "deepspeed": "0.16.2",
+    }  # fmt: skip
 
 
 def test_d_in_thd_pads_v_in_the_model_or_takes_the_stack_that_does():

@@ -60,7 +60,7 @@ class Candidate:
 
 
 def candidates(
-    rules: Iterable[LogRule],
+    rules: Sequence[LogRule],
     matches: Mapping[str, list[Match]],
     known: FactResolver,
     stack: Stack,
@@ -68,19 +68,37 @@ def candidates(
 ) -> list[Candidate]:
     """Return every rule that the log shows, best first; a rule whose condition fails on known facts is left out.
 
-    `root`: the rank that failed first, where that is known.
+    A harmless line shows no cause, and a line of an unrelated failure no cause of a general rule. `root`: the rank that
+    failed first, where that is known.
     """
+    quiet = _lines(matches, [rule for rule in rules if rule.benign])
+    explained = _lines(matches, [rule for rule in rules if rule.category == NONE and not rule.benign])
     found: dict[str, Candidate] = {}
     for rule in rules:
         for signature in rule.signatures:
             for match in _fitting(signature, matches):
                 made = _candidate(rule, signature, match, known, stack)
+                if made is not None and rule.category != NONE and _is_no_cause(made, quiet, explained):
+                    continue
                 if made is not None and root is not None and match.rank not in (None, root):
                     made = replace(made, follows=True)
                 if made is not None and (rule.rule.id not in found or made.order < found[rule.rule.id].order):
                     found[rule.rule.id] = made
     kept = [item for item in found.values() if not found.keys() & set(item.rule.yields_to)]
     return sorted(kept, key=lambda item: item.order)
+
+
+def _lines(matches: Mapping[str, list[Match]], rules: Iterable[LogRule]) -> frozenset[int]:
+    """Return every line that some of these rules explains."""
+    signatures = (signature for rule in rules for signature in rule.signatures)
+    return frozenset(match.line for signature in signatures for match in _fitting(signature, matches))
+
+
+def _is_no_cause(item: Candidate, quiet: frozenset[int], explained: frozenset[int]) -> bool:
+    """Return whether the line of a candidate is harmless, or belongs to a failure of another kind."""
+    if item.match.line in quiet and not item.holds and item.weight < 1:
+        return True
+    return item.match.line in explained and _owned(item.rule) is not None
 
 
 def _fitting(signature: Signature, matches: Mapping[str, list[Match]]) -> Iterator[Match]:
@@ -134,16 +152,8 @@ def _mentioned(library: Library | None, match: Match) -> int:
 def split(found: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
     """Return known causes, benign lines, and failures that are no incompatibility."""
     benign = [item for item in found if item.rule.benign]
-    quiet = {item.match.line for item in benign}
     unrelated = [item for item in found if item.rule.category == NONE and not item.rule.benign]
-    explained = {item.match.line for item in unrelated}
-    causes = [
-        item
-        for item in found
-        if item.rule.category != NONE
-        and (item.match.line not in quiet or item.holds or item.weight >= 1)
-        and not (item.match.line in explained and _owned(item.rule))
-    ]
+    causes = [item for item in found if item.rule.category != NONE]
     return causes, benign, unrelated
 
 

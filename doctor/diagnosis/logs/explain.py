@@ -13,7 +13,7 @@ from doctor.rulebook.anchors import anchors_of
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.signatures import LogRule
+from doctor.rulebook.signatures import NONE, LogRule
 from doctor.sources.workload.defaults import complete_workload
 
 from . import nvte
@@ -21,12 +21,13 @@ from .choose import candidates, explanation, explanations, split
 from .facts import facts_of, patterns
 from .frames import Stack
 from .ranks import ROOT_CAUSE, root_rank
-from .scan import Match, Pattern, Scanner
+from .scan import MOST, Match, Pattern, Scanner
 from .source import LogSource
 
 _ERROR = r"\w(?:Error|Exception|Failure): |Exception\b.{0,3}$|^(?:FATAL|fatal|ERROR|error)\b|fatal error: | error: "
 _ERRORS = Pattern(_ERROR, ("Error: ", "Exception", "Failure: ", "FATAL", "fatal", "ERROR", "error: ", "error:"), 400)
 _SHOWN_ERRORS = 5
+_HARMLESS = 4 * MOST  # matches that are kept of lines that show no cause: they come in great numbers
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,9 @@ class LogExplainer:
         """Every pattern, each once."""
         texts = [(item.match, item.anchors) for rule in self.rules for item in rule.signatures]
         texts += [(text, anchors_of(text)) for rule in self.rules for item in rule.signatures for text in item.anywhere]
-        own = [Pattern(text, anchors) for text, anchors in dict(texts).items() if anchors]
+        harmless = {item.match for rule in self.rules if rule.category == NONE for item in rule.signatures}
+        kept = {text: _HARMLESS if text in harmless else MOST for text, _ in texts}
+        own = [Pattern(text, anchors, kept[text]) for text, anchors in dict(texts).items() if anchors]
         return (*own, *patterns(self._distributions), Pattern(ROOT_CAUSE, anchors_of(ROOT_CAUSE)), _ERRORS)
 
     def explain(self, source: LogSource, *, fixes: bool = True) -> LogReport:

@@ -20,6 +20,7 @@ from .frames import last_frame
 BEFORE = 12_288  # bytes kept before a match, to see its traceback
 AFTER = 4_096
 LONGEST = 8_192  # bytes of a line that are looked at around a match
+MOST = 16  # matches of a pattern that are kept
 _REBUILD = 2_000  # matches of texts that are no longer needed, before the scan is built again without them
 _COMMON = 1_000  # lines with a text in vain, before its patterns take its place
 _MEMORY = 64 << 20  # of the automaton that finds texts
@@ -40,7 +41,7 @@ class Pattern:
 
     match: str
     anchors: tuple[str, ...]
-    most: int = 16  # matches that are kept
+    most: int = MOST  # matches that are kept
 
 
 @dataclass(frozen=True)

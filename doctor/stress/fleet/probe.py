@@ -88,9 +88,10 @@ def gpu_results(task: ProbeTask) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     for one in devices:
         worker = Worker(python, timeout=task.timeout, env=one.env)
-        model = one.label.partition("(")[2].rstrip(")") or one.label
+        number, _, model = one.label.removesuffix(")").partition(" (")
+        model = model or one.label
 
-        def keep(request: Mapping[str, Any], result: Any, gpu: str = one.label, model: str = model) -> None:
+        def keep(request: Mapping[str, Any], result: Any, gpu: str = number, model: str = model) -> None:
             bits = result.observed.get("bits") if "not_repeatable" not in result.observed.get("faults", ()) else None
             results.append(
                 {

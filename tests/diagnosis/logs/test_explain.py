@@ -202,3 +202,10 @@ def test_a_cause_of_another_rank_than_the_first_to_fail_is_less_sure(explain):
 
 def test_missing_facts_are_named_for_an_undecided_cause(explain):
     assert "transformers.version" in first(explain(WINDOW)).missing
+
+
+def test_a_harmless_line_hides_no_cause_of_the_same_message_elsewhere(explain):
+    notice = "flash_attn is not installed. Using PyTorch native attention implementation.\n"
+    error = "ImportError: FlashAttention2 has been toggled on, but it cannot be used: flash_attn is not installed\n"
+    assert explain(notice * 30).diagnosis == ()
+    assert first(explain(notice * 10 + error)).line.number == 11

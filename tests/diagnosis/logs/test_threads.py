@@ -52,6 +52,13 @@ def test_what_is_no_incompatibility_gets_no_diagnosis(explain):
     assert len(cases) >= 150
 
 
+def test_notices_before_the_error_do_not_hide_it(explain):
+    notices = "\n".join(case["log"] for case in lines("unrelated.jsonl") if case["name"].startswith("notices"))
+    error = "ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama'"
+    found = answer(explain, f"{notices}\n{error}")
+    assert found[0]["cause"] == "sig-tf448-llama-flash-class-removed" and found[0]["text"] == error
+
+
 FRAME = '  File "{file}", line 7, in call\n    return inner(x)\n'
 USER = FRAME.format(file="/srv/train.py")
 MODULE = FRAME.format(file="/x/site-packages/torch/nn/modules/module.py")
