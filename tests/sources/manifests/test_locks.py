@@ -359,3 +359,32 @@ source = {{ virtual = "." }}
 {packages}"""
     found = values(read({"uv.lock": text}))
     assert [name for name in names if found[f"pkg-{name}.version"] == "1.0"] == ["e0"]
+
+
+@pytest.mark.parametrize(
+    ("file", "where"),
+    [
+        ("uv.lock", 'source = {{ git = "https://h.example/mamba.git?{asked}#0123abc" }}'),
+        ("poetry.lock", '[package.source]\ntype = "git"\nurl = "https://h.example/mamba.git"\nreference = "{asked}"'),
+        ("pylock.toml", 'vcs = {{ type = "git", url = "https://h.example/m", requested-revision = "{asked}" }}'),
+        ("pdm.lock", 'git = "https://h.example/mamba.git"\nref = "{asked}"'),
+    ],
+)
+@pytest.mark.parametrize(
+    ("asked", "version", "found"),
+    [
+        ("rev=0123abc", "2.2.6.post3", None),  # a commit after that release still has its number
+        ("tag=v2.2.6", "2.2.6", "2.2.6"),
+        ("rev=0123abc", "2.2.7.dev3", "2.2.7.dev3"),
+    ],
+)
+def test_a_commit_is_no_release(read, values, file, where, asked, version, found):
+    head = {"pylock.toml": 'lock-version = "1.0"\n', "pdm.lock": '[metadata]\nlock_version = "4.5"\n'}.get(
+        file, "version = 1\n"
+    )
+    section = "packages" if file == "pylock.toml" else "package"
+    text = f'{head}\n[[{section}]]\nname = "mamba-ssm"\nversion = "{version}"\n' + where.format(asked=asked) + "\n"
+    declaration = read({file: text})
+    assert values(declaration).get("mamba-ssm.version") == found
+    if found is None:
+        assert "a commit of `https://h.example/m" in str(declaration.facts["mamba-ssm.version"].problem)

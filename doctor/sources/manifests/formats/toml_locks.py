@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from doctor.util.toml_text import Tables, load_toml, tables, text_at
 Table = dict[str, Any]
 #: Markers of which all must hold.
 Way = frozenset[str]
+_DEVELOPMENT = re.compile(r"dev|\+")  # what says itself that it is no release
 _MOST_PATHS = 16  # different conditions under which one package is reached; with more, it counts as always installed
 
 
@@ -90,17 +92,22 @@ def _read_lock(path: Path, text: str, content: Table, spelling: _Format, require
         if spelling.skip(table):
             continue
         name = canonicalize_name(given)
+        commit = _commit_of(table) if version else None
+        problem = f"{path}:{line} is {commit}, which calls itself {version}" if commit else None
+        if not version:
+            problem = f"{path}:{line} gives no version"
         entries.append(
             DeclaredRequirement(
                 name,
                 str(path),
                 line,
-                range=f"=={version}" if version else "",
-                version=None if version is None else checked_version(version, path, line),
+                range=f"=={version}" if version and not commit else "",
+                version=None if version is None or commit else checked_version(version, path, line),
                 marker=spelling.marker(table, number),
                 raw=lines.text_of(line),
                 locked=True,
-                problem=None if version else f"{path}:{line} gives no version",
+                problem=problem,
+                source=_repository(table) is not None,
             )
         )
         cuda = cuda_of_index(_text(spelling.index(table)) or "")
@@ -109,6 +116,33 @@ def _read_lock(path: Path, text: str, content: Table, spelling: _Format, require
     if not entries:
         raise fault(path, None, f"it has no `[[{spelling.section}]]`, so nothing is locked")
     return Manifest(tuple(entries), tuple(facts), True, requires_python)
+
+
+def _commit_of(table: Table) -> str | None:
+    """Return the commit that a package is taken from; None for a release, or a tag that names the version.
+
+    A commit after a release has the version of that release and other code.
+    """
+    found = _repository(table)
+    version = str(table.get("version"))
+    if found is None or _DEVELOPMENT.search(version):
+        return None
+    url, wanted = found
+    return None if version in wanted else f"a commit of `{shortened(url.partition('?')[0], 80)}`"
+
+
+def _repository(table: Table) -> tuple[str, str] | None:
+    """Return (address, tag or branch or commit that was asked for) of a package from a repository."""
+    source = _table(table, "source")
+    if isinstance(source.get("git"), str):  # uv: https://h/r?tag=v1#commit
+        return source["git"], source["git"].partition("#")[0].partition("?")[2]
+    if source.get("type") == "git":  # poetry
+        return str(source.get("url")), str(source.get("reference"))
+    if isinstance(table.get("git"), str):  # pdm
+        return table["git"], str(table.get("ref"))
+    if (vcs := _table(table, "vcs")).get("url"):  # pylock
+        return str(vcs["url"]), str(vcs.get("requested-revision"))
+    return None
 
 
 def _pdm_python(metadata: Table) -> str:
