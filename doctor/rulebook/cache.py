@@ -18,12 +18,12 @@ import stat
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import packaging
 
@@ -116,16 +116,34 @@ class CompiledRules:
     sections: tuple[Section, ...]
 
 
-def load_compiled(extra: tuple[str, ...] = ()) -> CompiledRules:
+class RuleFolder(NamedTuple):
+    """One folder of rules as it is now."""
+
+    path: Path
+    files: tuple[Stamp, ...]
+    key: str
+    is_settled: bool  # no file may change without another stamp
+
+
+def rule_folders(extra: Iterable[str] = ()) -> tuple[RuleFolder, ...]:
+    """Return the state of the built-in rules and of further folders; DoctorError for one that cannot be read."""
+    started = time.time_ns()
+    found = []
+    for path in (rules_dir(), *(Path(folder).absolute() for folder in extra)):
+        files = stamps((path,))
+        found.append(RuleFolder(path, tuple(files), cache_key(files), may_store(files, started)))
+    return tuple(found)
+
+
+def load_compiled(folders: Sequence[RuleFolder]) -> CompiledRules:
     """Return the contents of all rule files, of each folder from its cache where that is valid."""
-    folders = (rules_dir(), *(Path(folder).absolute() for folder in extra))
     parts = [_load(folder) for folder in reversed(folders)][::-1]  # those of the user first: what fails, fails at once
     if len(parts) == 1:
         return parts[0]
     names = [("library", name) for part in parts for name, _ in part.libraries]
     names += [("rule", name) for part in parts for section in part.sections for name in section.ids]
     if len(set(names)) < len(names):  # one folder is in another, or it is an error, which names both files
-        return _compile([Path(stamp[0]) for stamp in stamps(folders)])
+        return _compile([Path(name) for name in dict.fromkeys(stamp[0] for item in folders for stamp in item.files)])
     return CompiledRules(
         hashlib.sha256(" ".join(part.version for part in parts).encode()).hexdigest()[:12],
         tuple(library for part in parts for library in part.libraries),
@@ -133,19 +151,16 @@ def load_compiled(extra: tuple[str, ...] = ()) -> CompiledRules:
     )
 
 
-def _load(folder: Path) -> CompiledRules:
-    started = time.time_ns()
-    files = stamps((folder,))
-    key = cache_key(files)
-    cache = cache_file((folder,), "rules")
-    stored = _read(cache, key) if cache is not None else None
+def _load(folder: RuleFolder) -> CompiledRules:
+    cache = cache_file((folder.path,), "rules")
+    stored = _read(cache, folder.key) if cache is not None else None
     if stored is not None:
         LOGGER.debug("rules read from %s", cache)
         return stored
-    LOGGER.debug("no valid cache at %s: reading %d rule files", cache, len(files))
-    compiled = _compile([Path(stamp[0]) for stamp in files])
-    if cache is not None and may_store(files, started):
-        _store(cache, key, compiled)
+    LOGGER.debug("no valid cache at %s: reading %d rule files", cache, len(folder.files))
+    compiled = _compile([Path(stamp[0]) for stamp in folder.files])
+    if cache is not None and folder.is_settled:
+        _store(cache, folder.key, compiled)
     return compiled
 
 

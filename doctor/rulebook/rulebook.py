@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from doctor.model import ABSENT
 from doctor.rulebook.rule import Library, Rule
 
-from .cache import Section, load_compiled
+from .cache import Section, load_compiled, rule_folders
 from .conditions import Condition
 from .decisions import DecisionList
 from .index import RuleIndex
@@ -191,7 +192,22 @@ class Rulebook:
 
 
 def load_rulebook(extra: Iterable[str] = ()) -> Rulebook:
-    """Return the built-in rulebook with any further folders; DoctorError names file and line of a faulty rule."""
-    compiled = load_compiled(tuple(extra))
-    libraries = {name: Library(name, body) for name, body in compiled.libraries}
-    return Rulebook(RuleTable(compiled.sections), libraries, compiled.version)
+    """Return the built-in rulebook with any further folders; DoctorError names file and line of a faulty rule.
+
+    A process that diagnoses several times parses the rules once: they are read again after a file has changed.
+    """
+    folders = rule_folders(extra)
+    keys = tuple((item.path, item.key) for item in folders)
+    found = _LOADED.get(keys)
+    if found is None:
+        compiled = load_compiled(folders)
+        libraries = {name: Library(name, body) for name, body in compiled.libraries}
+        found = Rulebook(RuleTable(compiled.sections), libraries, compiled.version)
+        if all(item.is_settled for item in folders):
+            _LOADED.clear()
+            _LOADED[keys] = found
+    return found
+
+
+#: The rulebook that was read last, by the state of its folders.
+_LOADED: dict[tuple[tuple[Path, str], ...], Rulebook] = {}

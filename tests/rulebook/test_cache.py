@@ -47,7 +47,7 @@ def write(path, text):
 
 
 def summaries(*extra):
-    sections = compiled.load_compiled(tuple(map(str, extra))).sections
+    sections = compiled.load_compiled(compiled.rule_folders(map(str, extra))).sections
     return {body["id"]: body["summary"] for section in sections for _, body in section.rules}
 
 
@@ -63,15 +63,15 @@ def cache_files(tmp_path):
 
 
 def test_the_second_load_parses_no_yaml_and_says_the_same(rules, monkeypatch):
-    first = compiled.load_compiled()
+    first = compiled.load_compiled(compiled.rule_folders())
     no_yaml(monkeypatch)
-    assert compiled.load_compiled() == first
+    assert compiled.load_compiled(compiled.rule_folders()) == first
 
 
 def test_a_section_holds_what_needs_a_version_of_its_library(rules):
     free = RULE.format(id="T002", summary="second").replace('torch.version: "<2.6"', "gpu.sm: '8.0'")
     write(rules / "torch" / "T002.yaml", free.replace("torch.version: 2.5.0", "gpu.sm: '8.0'"))
-    sections = compiled.load_compiled().sections
+    sections = compiled.load_compiled(compiled.rule_folders()).sections
     assert {(item.library, item.version_key, item.ids) for item in sections} == {
         ("torch", "torch.version", ("T001",)), ("torch", None, ("T002",)),
     }  # fmt: skip
@@ -83,7 +83,7 @@ def test_a_section_is_of_the_version_that_the_fewest_rules_need(rules):
         'torch.version: "<2.6", any: [{vllm.version: ">=0.9", gpu.sm: "8.0"}, {vllm.version: ">=0.10"}]',
     )
     write(rules / "torch" / "T003.yaml", pair)
-    sections = compiled.load_compiled().sections
+    sections = compiled.load_compiled(compiled.rule_folders()).sections
     assert {(item.version_key, item.ids) for item in sections} == {
         ("torch.version", ("T001",)), ("vllm.version", ("T003",)),
     }  # fmt: skip
@@ -256,11 +256,11 @@ def test_a_bad_folder_is_one_clear_error(rules, tmp_path, make, words):
 
 
 def test_loading_the_built_in_rulebook_from_its_cache_is_quick():
-    compiled.load_compiled()
+    compiled.load_compiled(compiled.rule_folders())
     times = []
     for _ in range(5):
         start = time.process_time()
-        compiled.load_compiled()
+        compiled.load_compiled(compiled.rule_folders())
         times.append(time.process_time() - start)
     assert min(times) < 0.1  # about 5 ms; a rulebook parsed from YAML takes half a second
 

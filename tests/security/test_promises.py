@@ -243,7 +243,7 @@ def test_secret_variables_are_not_read(
 def test_the_cache_is_data_and_ours(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "rules_dir", lambda: ROOT / "rules" / "triton")
-    truth = cache.load_compiled()
+    truth = cache.load_compiled(cache.rule_folders())
     (file,) = (tmp_path / "cache" / "attn-doctor").glob("rules-*")
     good = file.read_bytes()
     head, _, body = good.partition(b"\n")
@@ -264,15 +264,15 @@ def test_the_cache_is_data_and_ours(tmp_path: Path, project: Path, monkeypatch: 
         nested,
     ):
         file.write_bytes(poison)
-        assert cache.load_compiled() == truth
+        assert cache.load_compiled(cache.rule_folders()) == truth
     file.write_bytes(emptied)
     file.chmod(0o666)  # others may have written it
-    assert cache.load_compiled() == truth
+    assert cache.load_compiled(cache.rule_folders()) == truth
     makers: tuple[Callable[[Path], object], ...] = (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir)
     for special in makers:
         file.unlink()
         special(file)
-        assert cache.load_compiled() == truth
+        assert cache.load_compiled(cache.rule_folders()) == truth
         if file.is_dir():
             file.rmdir()
             file.touch()
