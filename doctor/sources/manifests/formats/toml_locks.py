@@ -132,7 +132,7 @@ def _commit_of(table: Table) -> str | None:
 
 
 def _repository(table: Table) -> tuple[str, str] | None:
-    """Return (address, tag or branch or commit that was asked for) of a package from a repository."""
+    """Return (address, tag or branch or commit that was requested) of a package from a repository."""
     source = _table(table, "source")
     if isinstance(source.get("git"), str):  # uv: https://h/r?tag=v1#commit
         return source["git"], source["git"].partition("#")[0].partition("?")[2]
