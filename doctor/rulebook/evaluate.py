@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from doctor.facts.vocabulary import term
@@ -52,12 +52,23 @@ def know(
     return FactResolver(facts, rulebook.implications, predictor, implied), predictor.predictions
 
 
-def evaluate(rulebook: Rulebook, facts: Facts, implied: Mapping[str, Fact] | None = None) -> Assessment:
-    """Judge every rule on these facts; `implied` is what is known to follow from them (`ground`)."""
-    return assess(rulebook, *know(rulebook, facts, implied))
+#: Rules that cannot be judged, by the missing facts that a user can give.
+Unclear = Mapping[tuple[str, ...], Sequence[str]]
 
 
-def assess(rulebook: Rulebook, known: FactResolver, predictions: Mapping[str, Prediction]) -> Assessment:
+def evaluate(
+    rulebook: Rulebook, facts: Facts, implied: Mapping[str, Fact] | None = None, unclear: Unclear | None = None
+) -> Assessment:
+    """Judge every rule on these facts; `implied` is what is known to follow from them (`ground`).
+
+    `unclear`: further rules that are known to be undetermined.
+    """
+    return assess(rulebook, *know(rulebook, facts, implied), unclear or {})
+
+
+def assess(
+    rulebook: Rulebook, known: FactResolver, predictions: Mapping[str, Prediction], also_unclear: Unclear | None = None
+) -> Assessment:
     """Judge every rule on what `know` returned; what was looked up before is not worked out again."""
     considered = [
         library
@@ -67,7 +78,7 @@ def assess(rulebook: Rulebook, known: FactResolver, predictions: Mapping[str, Pr
     for library in considered:
         known.look_up(f"{library.prefix}.selected")
     findings: list[Finding] = []
-    unclear: dict[tuple[str, ...], list[str]] = {}
+    unclear = {missing: list(rules) for missing, rules in (also_unclear or {}).items()}
     for rule in rulebook.concerned(known.value):
         if rule.severity is None:
             continue

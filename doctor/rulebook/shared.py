@@ -14,8 +14,10 @@ from doctor.model import Fact, Facts
 
 from .backends import Predictor
 from .conditions import All, AnyOf, Condition, Not
-from .evaluate import Assessment, evaluate
+from .evaluate import Assessment, Unclear, evaluate
+from .messages import missing_keys
 from .resolver import FactResolver, Implications
+from .rule import Rule
 from .rulebook import Rulebook
 
 #: What differs from case to case.
@@ -69,6 +71,7 @@ class SharedEvaluation:
     facts: Facts
     rulebook: Rulebook
     implied: Mapping[str, Fact]
+    unclear: Unclear  # in every case
 
     def carries(self, facts: Facts) -> bool:
         """Whether these facts differ from the environment's in nothing but the GPU and the job."""
@@ -77,7 +80,7 @@ class SharedEvaluation:
 
     def evaluate(self, facts: Facts) -> Assessment:
         """What `evaluate` with the whole rulebook says of a case in this environment."""
-        return evaluate(self.rulebook, facts, self.implied)
+        return evaluate(self.rulebook, facts, self.implied, self.unclear)
 
 
 class SharedEvaluations:
@@ -100,12 +103,27 @@ def share_evaluation(rulebook: Rulebook, facts: Facts) -> SharedEvaluation:
     """The ground for every case whose facts are these but for the GPU and the job."""
     own = Facts(fact for key, fact in facts.items() if not key.startswith(VARYING))
     known = SharedResolver(own, rulebook.implications, Predictor(rulebook), lambda key: key.startswith(VARYING))
-    left = [
-        rule.id
-        for rule in rulebook.rules.values()
-        if rule.severity is not None and verdict(rule.when, known) is not False
-    ]
-    return SharedEvaluation(own, rulebook.only(left), known.implied)
+    left: list[str] = []
+    unclear: dict[tuple[str, ...], list[str]] = {}
+    for rule in rulebook.rules.values():
+        if rule.severity is None:
+            continue
+        missing = _always_missing(rule, known)
+        if missing:
+            unclear.setdefault(missing, []).append(rule.id)
+        elif verdict(rule.when, known) is not False:
+            left.append(rule.id)
+    return SharedEvaluation(own, rulebook.only(left), known.implied, unclear)
+
+
+def _always_missing(rule: Rule, known: FactResolver) -> tuple[str, ...]:
+    """Return the facts that leave a rule undetermined in every case; none where some case may decide it."""
+    if rule.fails_at_run:
+        return ()
+    try:
+        return missing_keys(rule, known) if rule.gate.holds(known) is None else ()
+    except DependsOnCase:
+        return ()
 
 
 def shared_by(rulebook: Rulebook, cases: Sequence[Facts]) -> SharedResolver:
