@@ -204,10 +204,11 @@ def load_rulebook(extra: Iterable[str] = ()) -> Rulebook:
         libraries = {name: Library(name, body) for name, body in compiled.libraries}
         found = Rulebook(RuleTable(compiled.sections), libraries, compiled.version)
         if all(item.is_settled for item in folders):
+            is_repeated = keys in _LOADED
             _LOADED.clear()
-            _LOADED[keys] = found
+            _LOADED[keys] = found if is_repeated else None  # a command reads them once, and keeps nothing for its exit
     return found
 
 
-#: The rulebook that was read last, by the state of its folders.
-_LOADED: dict[tuple[tuple[Path, str], ...], Rulebook] = {}
+#: The rulebook that was read last, by the state of its folders; None until it is read for the second time.
+_LOADED: dict[tuple[tuple[Path, str], ...], Rulebook | None] = {}
