@@ -63,7 +63,7 @@ def evaluate(
 
     `unclear`: further rules that are known to be undetermined.
     """
-    return assess(rulebook, *know(rulebook, facts, implied), unclear or {})
+    return assess(rulebook, *know(rulebook, facts, implied), unclear)
 
 
 def assess(
@@ -193,14 +193,15 @@ def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
     ways: list[Remedy] = []
     later: list[Remedy] = []
     for way in rule.alternatives:
-        if way.when and _never_holds(parse_conditions(way.when), way, known):
+        condition = parse_conditions(way.when) if way.when else None
+        if condition is not None and _never_holds(condition, way, known):
             continue
         keys = {key for text in way.require.values() for key in PLACEHOLDER.findall(text)}
         if any(known.value(key) in (None, ABSENT) for key in keys):
             continue
         if keys:
             way = replace(way, require={name: interpolate(text, known) for name, text in way.require.items()})
-        (later if way.when and parse_conditions(way.when).holds(known) is False else ways).append(way)
+        (later if condition is not None and condition.holds(known) is False else ways).append(way)
     return (*ways, *later)
 
 

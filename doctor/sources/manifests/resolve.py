@@ -196,9 +196,7 @@ def _undecided(name: str, entries: Sequence[DeclaredRequirement]) -> Fact:
     return Fact(f"{name}.version", None, entries[0].place, problem=problem)
 
 
-def _pinning_torch(
-    name: str, versions: Sequence[str], index: ReleaseIndex, platform: Platform
-) -> tuple[str, ...]:  # fmt: skip
+def _pinning_torch(name: str, versions: Sequence[str], index: ReleaseIndex, platform: Platform) -> tuple[str, ...]:
     """Return the releases that pin a torch, of those that fit the chosen one.
 
     The index of an older CUDA ends at these; a later release without a pin is on the newer indexes only.

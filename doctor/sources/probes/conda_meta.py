@@ -11,7 +11,6 @@ from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import Fact
 from doctor.sources.watch import Watch
 
-from .metadata import scan
 from .target import Target
 
 PROMISES: tuple[str, ...] = ()
@@ -35,7 +34,8 @@ def collect(target: Target, watch: Watch) -> Iterator[Fact]:
     if not listed:
         return
     site = [path for path in target.site_dirs if str(path).startswith(f"{folder}/")]
-    installed = {found.name: found for found in scan(site) if found.version}
+    folders = set(map(str, site))
+    installed = {found.name: found for found in target.distributions if found.version and found.folder in folders}
     both = []
     for name, (conda_name, version) in listed.items():
         other = installed.get(name)

@@ -114,7 +114,7 @@ def module_copies(target: Target) -> dict[str, list[Copy]]:
             module = name.partition(".")[0]
             if module in _DIST and _is_module(folder, name, module, tag):
                 present.setdefault(module, []).append(name)
-        owners = {one.name: one for one in target.distributions if one.folder == folder}
+        owners = {one.name: one for one in target.distributions if one.folder == folder} if present else {}
         for module, files in present.items():
             chosen = min(files, key=_order)
             names_of = (_DIST[module], *_ALSO.get(_DIST[module], ()))

@@ -92,10 +92,13 @@ def _read_lock(path: Path, text: str, content: Table, spelling: _Format, require
         if spelling.skip(table):
             continue
         name = canonicalize_name(given)
-        commit = _commit_of(table) if version else None
-        problem = f"{path}:{line} is {commit}, which calls itself {version}" if commit else None
+        repository = _repository(table)
+        commit = _commit_of(repository, version) if repository and version else None
+        problem = None
         if not version:
             problem = f"{path}:{line} gives no version"
+        elif commit:
+            problem = f"{path}:{line} is {commit}, which calls itself {version}"
         entries.append(
             DeclaredRequirement(
                 name,
@@ -107,7 +110,7 @@ def _read_lock(path: Path, text: str, content: Table, spelling: _Format, require
                 raw=lines.text_of(line),
                 locked=True,
                 problem=problem,
-                source=_repository(table) is not None,
+                source=repository is not None,
             )
         )
         cuda = cuda_of_index(_text(spelling.index(table)) or "")
@@ -118,17 +121,15 @@ def _read_lock(path: Path, text: str, content: Table, spelling: _Format, require
     return Manifest(tuple(entries), tuple(facts), True, requires_python)
 
 
-def _commit_of(table: Table) -> str | None:
-    """Return the commit that a package is taken from; None for a release, or a tag that names the version.
+def _commit_of(repository: tuple[str, str], version: str) -> str | None:
+    """Return the commit that a package is taken from; None for a development version, or a tag that names the version.
 
     A commit after a release has the version of that release and other code.
     """
-    found = _repository(table)
-    version = str(table.get("version"))
-    if found is None or _DEVELOPMENT.search(version):
+    url, wanted = repository
+    if version in wanted or _DEVELOPMENT.search(version):
         return None
-    url, wanted = found
-    return None if version in wanted else f"a commit of `{shortened(url.partition('?')[0], 80)}`"
+    return f"a commit of `{shortened(url.partition('?')[0], 80)}`"
 
 
 def _repository(table: Table) -> tuple[str, str] | None:
