@@ -1,9 +1,10 @@
-"""Write rules/index/name_history.json.gz: in which releases of a package its modules, names, members and arguments exist.
+"""Write rules/index/names/PACKAGE.json.gz: in which releases its modules, names, members and arguments exist.
 
-    python scripts/release/make_name_history.py [--only PACKAGE ...] [--cache DIR]
+    python scripts/release/make_name_history.py [--only PACKAGE ...] [--cache DIR] [--out DIR]
 
 The archives are read as they are: nothing is installed or run. One release of each minor version is read, the newest.
-Only what changes between these releases is written. `--only` keeps what the file says of the other packages.
+Only what changes between these releases is written: `m` modules, `n` names in a module, `g` names anywhere, `c` members
+of a class, `a` arguments of a function, `r` arguments that it requires. Each has the first and last release of its spans.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from packaging.version import Version
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import surfaces
 
-OUT = Path(__file__).resolve().parents[2] / "rules" / "index" / "name_history.json.gz"
+OUT = Path(__file__).resolve().parents[2] / "rules" / "index" / "names"
 #: Distribution -> the folders of its modules, the first date of interest, and what is left out.
 PACKAGES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "transformers": (("transformers",), "2019-10", r"/deprecated/|/dummy_|/sagemaker/|modeling_(?:tf|flax)_"),
@@ -357,12 +358,12 @@ def main() -> None:
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
-    content = json.loads(gzip.decompress(given.out.read_bytes())) if given.out.is_file() else {}
+    given.out.mkdir(exist_ok=True)
     for package in given.only:
-        content[package] = history_of(package, given.cache)
-        sizes = {kind: len(keys) for kind, keys in content[package].items()}
-        given.out.write_bytes(gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0))
-        print(package, sizes, given.out.stat().st_size, flush=True)
+        content = history_of(package, given.cache)
+        file = given.out / f"{package}.json.gz"
+        file.write_bytes(gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0))
+        print(package, {kind: len(keys) for kind, keys in content.items()}, file.stat().st_size, flush=True)
 
 
 if __name__ == "__main__":

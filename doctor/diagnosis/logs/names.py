@@ -8,16 +8,17 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
 from doctor.util.resources import rules_dir
 
-FILE = "name_history.json.gz"
 _IMPORT = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
 _MODULE = re.compile(r"No module named '?(?P<module>\w+(?:\.\w+)+)")
 _MODULE_NAME = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+_MODEL = re.compile(r"(?:model type `|KeyError: ')(?P<model>[a-z][\w-]+)['`]")
 _MEMBER = re.compile(r"(?:type object )?'(?P<label>\w+)' (?:object )?has no attribute '(?P<name>\w+)'")
 _ARGUMENT = re.compile(r"(?P<label>[\w.]+)\(\) got an unexpected keyword argument '(?P<name>\w+)'")
 _REQUIRED = re.compile(
@@ -76,15 +77,18 @@ def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[NameHis
             yield _of_name(owner(found["module"].partition(".")[0]), found["module"], found["name"])
     if found := _MODULE.search(line):
         yield _of_module(owner(found["module"].partition(".")[0]), found["module"])
+    if found := _MODEL.search(line):
+        model = found["model"].replace("-", "_")
+        yield _made("transformers", "m", f"transformers.models.{model}", f"the model type `{found['model']}`")
     if found := _MEMBER.search(line):
-        for package in _load():
+        for package in _packages():
             yield _of_member(package, found["label"], found["name"])
     if found := _ARGUMENT.search(line):
         what = f"argument `{found['name']}` of `{found['label']}`"
-        for package in _load():
+        for package in _packages():
             yield _made(package, "a", f"{_called(found['label'])} {found['name']}", what)
     if found := _REQUIRED.search(line):
-        for package in _load():
+        for package in _packages():
             yield _of_required(package, _called(found["label"]), found["name"])
 
 
@@ -96,7 +100,7 @@ def _called(label: str) -> str:
 def _of_name(package: str | None, module: str, name: str) -> NameHistory | None:
     if package is None:
         return None
-    home = _load().get(package, {}).get("homes", {}).get(name)
+    home = _known(package).get("homes", {}).get(name)
     what = f"`{name}` in `{module}`"
     home = home if home != module else None
     return _made(package, "n", f"{module} {name}", what, home) or _made(package, "g", name, f"`{name}`", home)
@@ -112,7 +116,7 @@ def _of_module(package: str | None, module: str) -> NameHistory | None:
 
 
 def _of_member(package: str, label: str, name: str, depth: int = 3) -> NameHistory | None:
-    known = _load()[package]
+    known = _known(package)
     if f"{label} {name}" in known["c"]:
         return _made(package, "c", f"{label} {name}", f"`{name}` in class `{label}`")
     bases = known["bases"].get(label, ()) if depth else ()
@@ -130,9 +134,9 @@ def _of_required(package: str, label: str, name: str) -> NameHistory | None:
 
 
 def _made(package: str, kind: str, key: str, what: str, home: str | None = None) -> NameHistory | None:
-    known = _load().get(package)
+    known = _known(package)
     spans = known[kind].get(key) if known else None
-    if known is None or not spans:
+    if not spans:
         return None
     pairs = (span.split("-") for span in spans.split(","))
     runs = tuple((int(first), int(last)) for first, last in pairs)
@@ -140,10 +144,20 @@ def _made(package: str, kind: str, key: str, what: str, home: str | None = None)
     return None if runs == ((0, len(releases) - 1),) else NameHistory(package, what, releases, runs, home)
 
 
+def _folder() -> Path:
+    return rules_dir() / "index" / "names"
+
+
 @cache
-def _load() -> dict[str, Any]:
-    path = rules_dir() / "index" / FILE
-    if not path.is_file():
+def _packages() -> tuple[str, ...]:
+    """Return the packages on record."""
+    return tuple(sorted(path.name.removesuffix(".json.gz") for path in _folder().glob("*.json.gz")))
+
+
+@cache
+def _known(package: str) -> dict[str, Any]:
+    """Return the record of a package; empty where there is none."""
+    if package not in _packages():
         return {}
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
+    with gzip.open(_folder() / f"{package}.json.gz", "rt", encoding="utf-8") as stream:
         return dict(json.load(stream))
