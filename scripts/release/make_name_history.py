@@ -4,7 +4,7 @@
 
 The archives are read as they are: nothing is installed or run. One release of each minor version is read, the newest.
 Only what changes between these releases is written: `m` modules, `n` names in a module, `g` names anywhere, `c` members
-of a class, `a` arguments of a function, `r` arguments that it requires. Each has the first and last release of its spans.
+of a class, `a` arguments of a function, `r` arguments that it requires. Each has first and last release of its spans.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import json
 import pickle
 import re
 import sys
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ import surfaces
 OUT = Path(__file__).resolve().parents[2] / "rules" / "index" / "names"
 #: Distribution -> the folders of its modules, the first date of interest, and what is left out.
 PACKAGES: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "transformers": (("transformers",), "2019-10", r"/deprecated/|/dummy_|/sagemaker/|modeling_(?:tf|flax)_"),
+    "transformers": (("transformers",), "2019-10", r"/deprecated/|/dummy_|/sagemaker/|modeling_(?:tf|flax)_|/modular_"),
     "diffusers": (("diffusers",), "2022-08", r"/dummy_|modeling_flax|_flax\.py"),
     "accelerate": (("accelerate",), "2021-03", r"/test_utils/"),
     "peft": (("peft",), "2023-02", r"$^"),
@@ -65,6 +66,29 @@ MODELS = re.compile(
     r"|gpt_neox|gptj|gpt_oss|llama|llama4|llava\w*|mistral|mixtral|opt|phi|phi3|qwen2|qwen2_vl|qwen2_5_vl|qwen2_moe"
     r"|qwen3|qwen3_moe|qwen3_vl|roberta|siglip|t5|vit|wav2vec2|whisper|xlm_roberta)(?:\.|$))\w+\."
 )
+#: Packages of whose classes and functions only these have members and arguments on record.
+USED = {
+    "torch": re.compile(r"$^"),
+    "vllm": re.compile(
+        r"(?:Async)?(?:LLM|LLMEngine|EngineArgs)\b|SamplingParams\b|VllmConfig\b|\w*ModelRunner\b|Worker\b|flash_attn\w*"
+        r"|\w*AttentionImpl\b|\w*AttentionMetadata\b|Attention\b|\w*Backend\b"
+    ),
+    "sglang": re.compile(r"(?:Engine|ServerArgs|ModelRunner|Scheduler|TokenizerManager|RadixAttention|\w*Backend)\b"),
+}
+#: Packages whose modules other code also imports what they import themselves from.
+REEXPORTED = ("transformers", "diffusers", "huggingface-hub", "flash-attn")
+_FOREIGN = {
+    *sys.stdlib_module_names,
+    *dir(typing),
+    "Path",
+    "dataclass",
+    "partial",
+    "wraps",
+    "np",
+    "nn",
+    "torch",
+    "tqdm",
+}
 SHORTEST = 3  # characters of a name
 _DYNAMIC = re.compile(
     rb"^def __getattr__|_LazyModule|sys\.modules\[__name__\]|globals\(\)|lazy_import|attach\(|import \*", re.MULTILINE
@@ -210,35 +234,46 @@ def release_of(item: dict, roots: tuple[str, ...], skipped: str) -> dict[str, Mo
 
 
 class History:
-    """Which of the releases have a key: a bit for each release."""
+    """Which of the releases of a package have a key: a bit for each release."""
 
-    def __init__(self) -> None:
+    def __init__(self, package: str) -> None:
+        self.used = USED.get(package, re.compile(""))
+        self.reexported = package in REEXPORTED
         self.having: dict[str, int] = {}
         self.owner: dict[str, str] = {}  # key -> key of what it belongs to
         self.dynamic: set[str] = set()  # modules whose names are not all known
         self.bases: dict[str, set[str]] = {}
+        self.homes: dict[str, str] = {}  # name -> the module of the newest release that defines it
 
     def add(self, number: int, modules: dict[str, Module]) -> None:
         """Add the release of that number."""
         bit = 1 << number
+        self.homes = {}
+        packages = {name.rpartition(".")[0] for name in modules}
         classes: dict[str, list[Class]] = {}
         for name, module in modules.items():
             self._mark(f"m {name}", bit, "")
-            if module.dynamic:
+            if module.dynamic and name in packages:
                 self.dynamic.add(name)
-            for one in module.defined | module.imported:
+            shown = self.reexported or name in packages
+            for one in module.defined | (module.imported - _FOREIGN if shown else set()):
                 if len(one) >= SHORTEST and not one.startswith("__") and not MODELS.match(f"{name}."):
                     self._mark(f"n {name} {one}", bit, f"m {name}")
             for one in module.defined:
                 if len(one) >= SHORTEST and not one.startswith("__"):
                     self._mark(f"g {one}", bit, "")
+                    known = self.homes.setdefault(one, name)
+                    self.homes[one] = min(known, name, key=lambda module: (module.count("."), len(module), module))
             if MODELS.match(f"{name}."):
                 continue
             for label, made in module.classes.items():
                 classes.setdefault(label, []).append(made)
             for label, function in module.functions.items():
-                self._arguments(label, function, bit)
+                if self.used.match(label):
+                    self._arguments(label, function, bit)
         for label, same in classes.items():
+            if not self.used.match(label):
+                continue
             self._mark(f"c {label}", bit, "")
             self.bases.setdefault(label, set()).update(base for one in same for base in one.bases)
             for member in {name for one in same for name in _members(one, classes, set())}:
@@ -272,7 +307,7 @@ class History:
             if kind in ("f", "k") or (kind == "c" and " " not in rest):
                 continue
             inherited = self._inherited(rest, owned) if kind == "c" else set()
-            if having & owned == owned and inherited <= {owned} or having in inherited:
+            if (having & owned == owned and inherited <= {owned}) or having in inherited:
                 continue
             if kind == "n" and rest.partition(" ")[0] in self.dynamic:
                 continue
@@ -288,16 +323,6 @@ class History:
         label, _, member = key.partition(" ")
         keys = [f"c {base} {member}" for base in self.bases.get(label, ())]
         return {self.having[one] & owned for one in keys if one in self.having}
-
-    def homes(self, newest: int) -> dict[str, str]:
-        """Return for names that a module lost where the newest release defines them."""
-        bit = 1 << newest
-        defined: dict[str, list[str]] = {}
-        for key, having in self.having.items():
-            if key.startswith("n ") and having & bit:
-                _, module, name = key.split(" ")
-                defined.setdefault(name, []).append(module)
-        return {name: min(modules, key=lambda one: (one.count("."), len(one))) for name, modules in defined.items()}
 
 
 def _members(one: Class, known: dict[str, list[Class]], seen: set[str]) -> set[str]:
@@ -325,11 +350,12 @@ def history_of(package: str, cache: Path | None) -> dict:
     roots, since, skipped = PACKAGES[package]
     items = surfaces.releases_of(package, since)
     minors: dict[tuple[int, ...], Version] = {version.release[:2]: version for version in items}
-    history, releases = History(), []
+    history, releases = History(package), []
     for version in sorted(minors.values()):
         stored = cache / f"{package}-{version}.pickle" if cache else None
         if stored and stored.is_file():
-            modules = pickle.loads(stored.read_bytes())  # noqa: S301 - written by this script
+            modules = pickle.loads(stored.read_bytes())
+            modules = {name: module for name, module in modules.items() if ".modular_" not in name}
         else:
             try:
                 modules = release_of(items[version], roots, skipped)
@@ -344,11 +370,17 @@ def history_of(package: str, cache: Path | None) -> dict:
             print(f"{package} {version}: {len(modules)} modules", flush=True)
     made = history.changing(len(releases))
     lost = {key.partition(" ")[2] for key, runs in made["n"].items() if runs[-1][1] < len(releases) - 1}
-    homes = {name: home for name, home in history.homes(len(releases) - 1).items() if name in lost}
-    packed = {kind: {key: ",".join(f"{a}-{b}" for a, b in runs) for key, runs in keys.items()} for kind, keys in made.items()}
+    homes = {name: home for name, home in sorted(history.homes.items()) if name in lost}
+    packed = {kind: {key: _packed(runs) for key, runs in keys.items()} for kind, keys in made.items()}
     changed = {key.partition(" ")[0] for key in packed["c"]}
+    for _ in range(3):  # a base of a base counts, too
+        changed |= {label for label, known in history.bases.items() if known & changed}
     bases = {label: sorted(known & changed) for label, known in sorted(history.bases.items()) if known & changed}
     return {"releases": releases, **packed, "homes": homes, "bases": bases}
+
+
+def _packed(runs: list[list[int]]) -> str:
+    return ",".join(f"{first}-{last}" for first, last in runs)
 
 
 def main() -> None:

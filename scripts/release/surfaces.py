@@ -296,7 +296,7 @@ class Names:
 
 
 class RecordedNames:
-    """Answer the same for transformers from `rules/index/names/transformers.json.gz`, whose releases are one per minor."""
+    """Answer the same from `rules/index/names/transformers.json.gz`, whose releases are one per minor."""
 
     def __init__(self, minor: Version, history: dict) -> None:
         minors = [Version(".".join(map(str, Version(text).release[:2]))) for text in history["releases"]]

@@ -121,10 +121,12 @@ def _candidate(
     groups = {**dict(match.groups), "line": match.text}
     stated = rule.rule.body.get("weight") if rule.explains_only else None
     weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
-    history = history_of(match.text, stack.owner) if weight < 0 and rule.category in _OF_NAMES else None
+    history = _history(rule, match, stack) if weight <= 0 and rule.category in _OF_NAMES else None
     if (owned := _owned(rule)) is not None:
         owner = stack.owner(groups["package"]) if "package" in groups else stack.owner_of_file(match.frame)
-        owner = (history and history.package) or owner or (owned[1] and groups.get("package", owned[1]).replace("_", "-"))
+        owner = (
+            (history and history.package) or owner or (owned[1] and groups.get("package", owned[1]).replace("_", "-"))
+        )
         if owner is None:  # a message of code outside the stack
             return None
         groups["package"] = owner
@@ -139,6 +141,15 @@ def _candidate(
     if not mentioned and not holds and is_ambiguous(match.text):
         return None
     return Candidate(rule, signature, match, holds, weight, score + mentioned, groups)
+
+
+def _history(rule: LogRule, match: Match, stack: Stack) -> NameHistory | None:
+    """Return which releases have what the line misses; for a rule that names its packages, of one of these."""
+    if _owned(rule) is None:
+        return history_of(match.text, stack.owner, rule.packages)
+    owner = stack.owner_of_file(match.frame)
+    of_frame = history_of(match.text, stack.owner, (owner,)) if owner is not None else None
+    return of_frame or history_of(match.text, stack.owner)
 
 
 def _owned(rule: LogRule) -> re.Match[str] | None:
@@ -216,7 +227,7 @@ def explanation(
     named = (_filled(name, groups) or "" for name in item.rule.packages)
     packages = tuple(dict.fromkeys(named)) or _packages(item.rule)
     history = item.history
-    message = history.sentence if history is not None else message
+    message = history.sentence if history is not None and item.weight < 0 else message
     of_name = _of_name(history, groups.get("name")) if history is not None else ()
     doubts = tuple(_doubts(item, rivals, root, history is not None))
     decisive = [other for other in (item, *rivals) if other.undecided]
@@ -243,7 +254,9 @@ def _of_name(history: NameHistory, name: str | None) -> tuple[Remedy, ...]:
     pinned = Remedy(require={history.package: history.specifier})
     if history.home is None or name is None:
         return (pinned,)
-    moved = Remedy(call=f"from {history.home} import {name}", note="in the importing file; newer releases have it there")
+    moved = Remedy(
+        call=f"from {history.home} import {name}", note="in the importing file; newer releases have it there"
+    )
     return pinned, moved
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -63,33 +63,37 @@ def _minor(release: str) -> str:
     return ".".join(map(str, Version(release).release[:2]))
 
 
-def history_of(line: str, owner: Callable[[str], str | None]) -> NameHistory | None:
+def history_of(line: str, owner: Callable[[str], str | None], expected: Sequence[str] = ()) -> NameHistory | None:
     """Return the releases that have what the message of a line misses; None where that is unknown or does not differ.
 
-    `owner`: the distribution of an imported module.
+    `owner`: the distribution of an imported module. `expected`: the packages of which one has to be meant; without
+    them, a class or function that several packages have says nothing.
     """
-    return next((made for made in _attempts(line, owner) if made is not None), None)
+    for found in _attempts(line, owner):
+        known = [made for made in found if made is not None]
+        fitting = [made for made in known if made.package in expected] if expected else known
+        if len(fitting) == 1 or (fitting and expected):
+            return fitting[0]
+    return None
 
 
-def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[NameHistory | None]:
+def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[NameHistory | None]]:
+    """Yield for each form of a message what each package says of it."""
     for pattern in (_IMPORT, _MODULE_NAME):
         if found := pattern.search(line):
-            yield _of_name(owner(found["module"].partition(".")[0]), found["module"], found["name"])
+            yield [_of_name(owner(found["module"].partition(".")[0]), found["module"], found["name"])]
     if found := _MODULE.search(line):
-        yield _of_module(owner(found["module"].partition(".")[0]), found["module"])
+        yield [_of_module(owner(found["module"].partition(".")[0]), found["module"])]
     if found := _MODEL.search(line):
         model = found["model"].replace("-", "_")
-        yield _made("transformers", "m", f"transformers.models.{model}", f"the model type `{found['model']}`")
+        yield [_made("transformers", "m", f"transformers.models.{model}", f"the model type `{found['model']}`")]
     if found := _MEMBER.search(line):
-        for package in _packages():
-            yield _of_member(package, found["label"], found["name"])
+        yield [_of_member(package, found["label"], found["name"]) for package in _packages()]
     if found := _ARGUMENT.search(line):
-        what = f"argument `{found['name']}` of `{found['label']}`"
-        for package in _packages():
-            yield _made(package, "a", f"{_called(found['label'])} {found['name']}", what)
+        key, what = f"{_called(found['label'])} {found['name']}", f"argument `{found['name']}` of `{found['label']}`"
+        yield [_made(package, "a", key, what) for package in _packages()]
     if found := _REQUIRED.search(line):
-        for package in _packages():
-            yield _of_required(package, _called(found["label"]), found["name"])
+        yield [_of_required(package, _called(found["label"]), found["name"]) for package in _packages()]
 
 
 def _called(label: str) -> str:
