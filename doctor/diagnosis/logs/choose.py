@@ -229,7 +229,7 @@ def explanation(
     history = item.history
     message = history.sentence if history is not None and item.weight < 0 else message
     of_name = _of_name(history, groups.get("name")) if history is not None else ()
-    doubts = tuple(_doubts(item, rivals, root, history is not None))
+    doubts = tuple(_doubts(item, rivals, root, history is not None and item.weight < 0))
     decisive = [other for other in (item, *rivals) if other.undecided]
     return Explanation(
         cause=item.rule.cause,

@@ -29,7 +29,7 @@ _Runs = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class NameHistory:
-    """The releases that a message asks for, of those that were read: one of each minor version."""
+    """The releases that have what a message misses, of those that were read: one of each minor version."""
 
     package: str
     what: str  # `X` of `package.module`
