@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from doctor.apply.edit.changes import narrowings
 from doctor.apply.edit.edits import edits_of
 from doctor.diagnosis.watch import watch_of
 from doctor.errors import DoctorError, NoDiagnosis
@@ -52,8 +53,8 @@ def _why_nothing(report: Report, names: Sequence[str]) -> str:
 def _head(report: Report) -> Iterator[str]:
     """What the edits are, and what a requirements file cannot say: variables, settings, code, what stays broken."""
     fix = report.package_fix
-    if fix is None:
-        rules = ", ".join(finding.rule for finding in report.findings if finding.severity == Severity.WARNING)
+    if fix is None or not fix.changes_packages:
+        rules = ", ".join(finding.rule for finding, _ in narrowings(report))
         yield f"{report.tool}: ranges narrowed to unaffected releases ({rules})"
         return
     yield f"{report.tool}: {fix.title} (clears {', '.join(fix.resolves)})"

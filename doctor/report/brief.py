@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import shorten
 
 from doctor.model import ChangeKind, Evidence, Fact, Finding, Fix, Prediction, Report, Severity
 
@@ -48,9 +49,9 @@ def brief(report: Report, style: Style) -> str:
         _finding(page, finding, report, titled=finding is not headlined(report))
     if 1 < len(in_full) < len(findings) and not report.cases:
         page.gap()
-    for finding in findings:
-        if finding not in in_full:
-            _in_short(page, finding, report)
+    milder = [item for item in findings if item not in in_full]
+    for finding in milder:
+        _in_short(page, finding, report, one_line=len(milder) > 1 and worst[0].severity == Severity.ERROR)
     if style.quiet:
         return page.text()
     if report.cases:
@@ -98,9 +99,14 @@ def headlined(report: Report) -> Finding | None:
     return first if alone and conclusion(report)[2].startswith(first.summary) else None
 
 
-def _in_short(page: Page, finding: Finding, report: Report) -> None:
-    """Write a milder finding in a line, with its own fix where no fix of the report clears it."""
-    page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", look=finding.severity, hang=2)
+def _in_short(page: Page, finding: Finding, report: Report, *, one_line: bool) -> None:
+    """Write a milder finding with its own fix where no fix of the report clears it; `one_line`: its start alone."""
+    lead = f"{finding.severity} {finding.rule}:"
+    if one_line:  # of several next to an error, which leaves them no room
+        start = shorten(finding.summary, page.style.width - len(lead) - 1, placeholder=" …")
+        page.say(start, lead=lead, look=finding.severity)
+        return
+    page.say(finding.summary, lead=lead, look=finding.severity, hang=2)
     _own_fix(page, finding, report)
 
 
@@ -269,7 +275,7 @@ def closing_line(page: Page, report: Report) -> None:
         parts.append(f"{count(skipped)} skipped" + (f" ({why})" if why else ""))
     first = report.findings[0] if report.findings else None
     more = f"`attn-doctor rules show {first.rule}`, " if first is not None and not first.uses else ""
-    page.say(f"{'; '.join(parts)}. More: {more}`-v`", look="dim")
+    page.say(f"{'; '.join(parts)}. See {more}`-v`", look="dim")
 
 
 def _why_skipped(report: Report) -> str:

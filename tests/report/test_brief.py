@@ -78,17 +78,26 @@ def test_a_finding_that_no_fix_of_the_report_clears_shows_its_own(make_report):
     )
     worded = warning("W003", alternatives=(Remedy(note="Ask the platform team."),))
     report = make_report()
-    text = show(replace(report, findings=(report.findings[0], alone, risky, worded)))
-    lines = text.splitlines()
-    at = lines.index("warning W001: W001 in short")
-    assert lines[at + 1] == "  fix: export A=1"
+    lines = show(replace(report, findings=(report.findings[0], alone))).splitlines()
+    assert lines[lines.index("warning W001: W001 in short") + 1] == "  fix: export A=1"
+    lines = show(replace(report, findings=(report.findings[0], risky))).splitlines()
     at = lines.index("warning W002: W002 in short")
     assert lines[at + 1 : at + 4] == [
         "  fix: (risky: see `-v`)", "    pip install torch==2.8.0", "    unset C",
     ]  # fmt: skip
-    assert "  fix: Ask the platform team." in lines
+    assert "  fix: Ask the platform team." in show(replace(report, findings=(report.findings[0], worded)))
     cleared = report.fixes[0]._replace(resolves=("TE900", "W001"))
     assert "export A=1" not in show(replace(report, findings=(report.findings[0], alone), fixes=(cleared,)))
+
+
+def test_several_warnings_next_to_an_error_take_a_line_each(make_report):
+    report = make_report()
+    long = warning("W001", alternatives=(Remedy(set_env={"A": "1"}),))._replace(summary="word " * 40)
+    text = show(replace(report, findings=(report.findings[0], long, warning("W002"))))
+    lines = text.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("warning W001: word"))
+    assert lines[at].endswith(" …") and len(lines[at]) <= WIDTH
+    assert lines[at + 1] == "warning W002: W002 in short" and "export A=1" not in text
 
 
 def test_warnings_alone_are_shown_in_full(make_report):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from packaging.specifiers import InvalidSpecifier
 from packaging.version import InvalidVersion
 
 from doctor.facts.vocabulary import parse_version
-from doctor.model import ABSENT, ChangeKind, Facts, InstallPlan, RemedyKind, Report, Severity
+from doctor.model import ABSENT, ChangeKind, Facts, Finding, InstallPlan, Remedy, RemedyKind, Report, Severity
 from doctor.packages.flash_attn_wheels import PACKAGE, find
 from doctor.packages.index import load_index
 from doctor.packages.platform import Platform
@@ -118,11 +118,9 @@ class ChangeSet:
 def changes_of(report: Report) -> ChangeSet | None:
     """Return the package changes of the fix, or the ranges to narrow; None where there are neither."""
     fix = report.package_fix
-    if fix is None:
-        return _narrowings(report)
+    if fix is None or not fix.changes_packages:
+        return _narrowed(report)
     packages = [change for change in fix.changes if change.kind == ChangeKind.PACKAGE]
-    if not packages:
-        return None
     known = FactResolver(report.facts)
     stack = stack_of(report.facts, known, load_index())
     chosen = {change.name: change.after or ABSENT for change in packages}
@@ -147,13 +145,18 @@ def changes_of(report: Report) -> ChangeSet | None:
     )
 
 
-def _narrowings(report: Report) -> ChangeSet | None:
-    """Return the ranges that allow both affected and unaffected releases, narrowed to the unaffected."""
-    items: dict[str, PackageChange] = {}
+def narrowings(report: Report) -> Iterator[tuple[Finding, Remedy]]:
+    """Yield the warnings about ranges that allow both affected and unaffected releases, each with its remedy."""
     for finding in report.findings:
         way = finding.alternatives[0] if finding.alternatives else None
-        if finding.severity != Severity.WARNING or way is None or way.kind != RemedyKind.NARROWS_RANGE:
-            continue
+        if finding.severity == Severity.WARNING and way is not None and way.kind == RemedyKind.NARROWS_RANGE:
+            yield finding, way
+
+
+def _narrowed(report: Report) -> ChangeSet | None:
+    """Return the ranges that allow both affected and unaffected releases, narrowed to the unaffected."""
+    items: dict[str, PackageChange] = {}
+    for finding, way in narrowings(report):
         for package, wanted in way.require.items():
             before = items.get(package)
             clauses = [*(before.range or "").split(","), *wanted.split(",")] if before else wanted.split(",")
