@@ -48,7 +48,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str, str]] = {
     ),
     "vllm": (("vllm",), "2023-06", r"/model_executor/models/|/configs/|/test"),
     "sglang": (("sglang",), "2024-07", r"/models/|/test/|/lang/"),
-    "flashinfer-python": (("flashinfer",), "2025-01", r"/data/"),
+    "flashinfer-python": (("flashinfer",), "2025-01", r"^flashinfer/\w+/"),
     "bitsandbytes": (("bitsandbytes",), "2022-10", r"$^"),
     "liger-kernel": (("liger_kernel",), "2024-08", r"$^"),
     "flash-linear-attention": (("fla",), "2025-01", r"$^"),

@@ -25,6 +25,7 @@ MOST = 5  # causes of one log that are reported
 _KINDS = (1, 4, -GENERAL)  # weights from 0, -1, -4 and -10 on: own message, vague one, kind of failure, last resort
 _OWN = 5  # score of a rule that was written for logs
 _KNOWN = -2  # least weight of a rule whose line names something that is known to come or go with a release
+_UNSURE = -5  # most weight of a rule for `check` whose facts are missing, by a message that any library may raise
 _OF_NAMES = ("api-signature-drift", "missing-attribute", "missing-module/package")
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
 #: The package that the line names, else that of the last frame; after `|` the name for one outside the stack.
@@ -138,8 +139,10 @@ def _candidate(
     if rule.explains_only:
         return Candidate(rule, signature, match, holds, weight, score + _OWN, groups, history=history)
     mentioned = _mentioned(stack.libraries.get(rule.rule.library), match)
-    if not mentioned and not holds and is_ambiguous(match.text):
-        return None
+    if not holds and is_ambiguous(match.text):
+        if not mentioned:
+            return None
+        weight, score = min(weight, _UNSURE), min(score, _UNSURE)  # a rule for logs knows such a message better
     return Candidate(rule, signature, match, holds, weight, score + mentioned, groups)
 
 

@@ -33,6 +33,11 @@ _PREFIX = re.compile(
     r"\[(?P<e>\d{1,4})\]: (?=\S)"
     r") ?"
 )
+#: Lines that any run prints: its options, and the notice of torch for Windows. They say nothing of a failure near them.
+_NOTICE = re.compile(
+    r"Torch was not compiled with flash attention|^\W{0,4}(?:config|args|arguments|options|settings|hparams)\b *[:=(]",
+    re.I,
+)
 
 
 @dataclass(frozen=True)
@@ -213,10 +218,10 @@ def _line_end(text: bytes, at: int) -> int:
 
 
 def _same_rank(lines: Iterable[str], rank: str | None) -> Iterator[str]:
-    """Yield the lines of one rank without their prefix; all lines where the rank is unknown."""
+    """Yield the lines of one rank without their prefix, except notices; those of all ranks where it is unknown."""
     for line in lines:
         found, shown = without_prefix(line)
-        if rank is None or found in (None, rank):
+        if (rank is None or found in (None, rank)) and not _NOTICE.search(shown):
             yield shown
 
 

@@ -52,6 +52,18 @@ def test_what_is_no_incompatibility_gets_no_diagnosis(explain):
     assert len(cases) >= 150
 
 
+NOTICES = """config: attn_implementation=flash_attention_2 dtype=bfloat16
+UserWarning: 1Torch was not compiled with flash attention. (Triggered internally at ../sdp_utils.cpp:455.)
+FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated."""
+
+
+def test_notices_around_an_unrelated_failure_name_no_cause(explain):
+    cases = [case for case in lines("unrelated.jsonl") if len(case["log"]) < 600]
+    found = {case["name"]: answer(explain, f"{NOTICES}\n{case['log']}\n{NOTICES}") for case in cases}
+    assert {name: answers for name, answers in found.items() if answers} == {}
+    assert len(cases) > 150
+
+
 def test_notices_before_the_error_do_not_hide_it(explain):
     notices = "\n".join(case["log"] for case in lines("unrelated.jsonl") if case["name"].startswith("notices"))
     error = "ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama'"
