@@ -1,0 +1,31 @@
+"""Derived facts of flash-attn: which generation a call means where only one is known to be installed."""
+
+from __future__ import annotations
+
+from doctor.facts.derived.registry import derived
+from doctor.facts.kinds import TEXT
+from doctor.model import ABSENT
+
+
+def _installed(*versions: str | None) -> bool:
+    return any(version not in (None, ABSENT) for version in versions)
+
+
+@derived(
+    "fa.only_generation",
+    TEXT,
+    "the generation of flash-attn, if one later than 2 is known to be installed and no other: 3 or 4",
+    uses=(
+        "flash-attn.version",
+        "flash-attn-3.version",
+        "flashattn-hopper.version",
+        "fa3-fwd.version",
+        "flash-attn-4.version",
+    ),
+)
+def _only_generation(
+    second: str | None, third: str | None, hopper: str | None, forward: str | None, fourth: str | None
+) -> str:
+    found = {"2": _installed(second), "3": _installed(third, hopper, forward), "4": _installed(fourth)}
+    names = [generation for generation, there in found.items() if there]
+    return names[0] if names in (["3"], ["4"]) else ABSENT
