@@ -1,9 +1,9 @@
-"""Derived facts of flash-attn: which generation a call means where only one is known to be installed."""
+"""Derived facts of flash-attn: which generation a call means where only one is known, and what a call can pass."""
 
 from __future__ import annotations
 
 from doctor.facts.derived.registry import derived
-from doctor.facts.kinds import TEXT
+from doctor.facts.kinds import BOOLEAN, TEXT
 from doctor.model import ABSENT
 
 
@@ -14,7 +14,7 @@ def _installed(*versions: str | None) -> bool:
 @derived(
     "fa.only_generation",
     TEXT,
-    "the generation of flash-attn, if one later than 2 is known to be installed and no other: 3 or 4",
+    "the generation of flash-attn, if exactly one is known to be installed: 2, 3 or 4",
     uses=(
         "flash-attn.version",
         "flash-attn-3.version",
@@ -28,4 +28,14 @@ def _only_generation(
 ) -> str:
     found = {"2": _installed(second), "3": _installed(third, hopper, forward), "4": _installed(fourth)}
     names = [generation for generation, there in found.items() if there]
-    return names[0] if names in (["3"], ["4"]) else ABSENT
+    return names[0] if len(names) == 1 else ABSENT
+
+
+@derived(
+    "fa.mask_is_a_tensor",
+    BOOLEAN,
+    "the job has an arbitrary mask; false where no mask is stated, since flash-attn has no argument for one",
+    uses=("workload.mask",),
+)
+def _mask_tensor(mask: str | None) -> bool:
+    return mask == "arbitrary"

@@ -181,6 +181,12 @@ def _value_power(width: int) -> bool:
     return _up(width) == width
 
 
+@derived("workload.batch_times_heads", INTEGER, "sequences times query heads",
+         needs=("workload.batch_size", "workload.num_heads"))  # fmt: skip
+def _batch_times_heads(batch: int, heads: int) -> int:
+    return batch * heads
+
+
 @derived("flex.decoding_rows", INTEGER, "rows of a block of the kernel for short queries",
          needs=("workload.seq_len_q", "workload.num_heads", "workload.num_kv_heads"),
          uses=("workload.kernel_options",))  # fmt: skip
