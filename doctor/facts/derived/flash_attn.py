@@ -39,3 +39,13 @@ def _only_generation(
 )
 def _mask_tensor(mask: str | None) -> bool:
     return mask == "arbitrary"
+
+
+@derived(
+    "workload.more_queries_than_keys",
+    BOOLEAN,
+    "seq_len_q is greater than seq_len_kv",
+    needs=("workload.seq_len_q", "workload.seq_len_kv"),
+)
+def _more_queries(queries: int, keys: int) -> bool:
+    return queries > keys
