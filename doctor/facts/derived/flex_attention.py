@@ -187,6 +187,13 @@ def _batch_times_heads(batch: int, heads: int) -> int:
     return batch * heads
 
 
+@derived("flex.largest_tensor", INTEGER, "elements of the largest of q, k, v and the output",
+         needs=("workload.batch_size", "workload.num_heads", "workload.num_kv_heads", "workload.seq_len_q",
+                "workload.seq_len_kv", "workload.head_dim_qk", "workload.head_dim_v"))  # fmt: skip
+def _largest_tensor(batch: int, heads: int, kv_heads: int, queries: int, keys: int, width: int, value_width: int) -> int:
+    return batch * max(width, value_width) * max(heads * queries, kv_heads * keys)
+
+
 @derived("flex.decoding_rows", INTEGER, "rows of a block of the kernel for short queries",
          needs=("workload.seq_len_q", "workload.num_heads", "workload.num_kv_heads"),
          uses=("workload.kernel_options",))  # fmt: skip
