@@ -2,8 +2,8 @@
 
 A missing value: where a rule fires for every usual one, it is a finding that says so; where it fires for none, it is
 silent; where the answers differ, the report names the values for which it fires. An assumed value: where another usual
-one would make the rule silent, an error becomes a warning that names the assumption. A backend that fails in a step: where
-the job names that backend and only missing facts leave open whether it serves the job, the failure is a warning.
+one would make the rule silent, an error becomes a warning that names the assumption. A backend that fails in a step:
+where the job names that backend and only missing facts leave open whether it serves the job, the failure is a warning.
 """
 
 from __future__ import annotations

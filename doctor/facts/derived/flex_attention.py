@@ -190,7 +190,9 @@ def _batch_times_heads(batch: int, heads: int) -> int:
 @derived("flex.largest_tensor", INTEGER, "elements of the largest of q, k, v and the output",
          needs=("workload.batch_size", "workload.num_heads", "workload.num_kv_heads", "workload.seq_len_q",
                 "workload.seq_len_kv", "workload.head_dim_qk", "workload.head_dim_v"))  # fmt: skip
-def _largest_tensor(batch: int, heads: int, kv_heads: int, queries: int, keys: int, width: int, value_width: int) -> int:
+def _largest_tensor(
+    batch: int, heads: int, kv_heads: int, queries: int, keys: int, width: int, value_width: int
+) -> int:
     return batch * max(width, value_width) * max(heads * queries, kv_heads * keys)
 
 

@@ -149,7 +149,7 @@ _DQ_SIZES = ("workload.batch_size", "workload.seq_len_q", "workload.num_heads", 
 @derived(
     "workload.dq_offset_of_last_sequence",
     INTEGER,
-    "elements before the last sequence of a batch in flash-attn 2's float32 dQ accumulator, as its kernels round them up",
+    "elements before the last sequence of a batch in the float32 dQ accumulator of flash-attn 2, with its rounding",
     needs=_DQ_SIZES,
 )
 def _dq_last_sequence(batch: int, seq_len: int, heads: int, head_dim: int) -> int:
@@ -159,7 +159,7 @@ def _dq_last_sequence(batch: int, seq_len: int, heads: int, head_dim: int) -> in
 @derived(
     "workload.dq_offset_of_last_block",
     INTEGER,
-    "elements before the last 128 rows of flash-attn 2's float32 dQ accumulator, as its kernels round them up",
+    "elements before the last 128 rows of the float32 dQ accumulator of flash-attn 2, with its rounding",
     needs=_DQ_SIZES,
 )
 def _dq_last_block(batch: int, seq_len: int, heads: int, head_dim: int) -> int:
