@@ -2,7 +2,8 @@
 
 A missing value: where a rule fires for every usual one, it is a finding that says so; where it fires for none, it is
 silent; where the answers differ, the report names the values for which it fires. An assumed value: where another usual
-one would make the rule silent, an error becomes a warning that names the assumption.
+one would make the rule silent, an error becomes a warning that names the assumption. A backend that fails in a step:
+where the job names that backend and only missing facts leave open whether it serves the job, the failure is a warning.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Facts, Finding, Severity, Undetermined
 
+from .backends import order_that_counts
 from .evaluate import Assessment, all_alternatives, finding_of, know, rule_holds
 from .messages import interpolate
 from .resolver import FactResolver
@@ -50,7 +52,11 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
     findings = [_doubted(rulebook, item, facts, doubted, with_value) for item in assessment.findings]
     added: list[Finding] = []
     open_: list[Undetermined] = []
-    for group in assessment.undetermined:
+    for whole in assessment.undetermined:
+        named, group = _named_backends(rulebook, whole, assessment)
+        added += named
+        if not group.rules:
+            continue
         key = group.missing[0] if len(group.missing) == 1 else ""
         if key not in USUAL or not assessment.known.has_workload:
             open_.append(group)
@@ -63,6 +69,29 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
         return assessment
     order = sorted((*findings, *added), key=lambda item: item.severity.rank)
     return replace(assessment, findings=tuple(order), undetermined=tuple(open_))
+
+
+def _named_backends(
+    rulebook: Rulebook, group: Undetermined, assessment: Assessment
+) -> tuple[list[Finding], Undetermined]:
+    """Return what would fail in a step of the one backend that the job names, as warnings, and the other rules."""
+    found: list[Finding] = []
+    for name in group.rules:
+        rule = rulebook.rules[name]
+        library = rulebook.by_prefix.get(rule.fails_at_run[0].split(".")[0]) if rule.fails_at_run else None
+        if library is None or rule.severity is None or rule.gate.holds(assessment.known) is not True:
+            continue
+        order = order_that_counts(library.preferences, assessment.known)
+        for prediction in assessment.predictions:
+            for candidate in prediction.candidates:
+                if order == (candidate.backend,) and order[0] in rule.fails_at_run and candidate.available is None:
+                    said = f"if {candidate.title} serves the job: {', '.join(group.missing)} not given"
+                    message = f"{interpolate(rule.message, assessment.known)} ({said})"
+                    severity = Severity.WARNING if rule.severity == Severity.ERROR else rule.severity
+                    finding = finding_of(rule, assessment.known, severity, message)
+                    found.append(finding._replace(assumption=said))
+    judged = {finding.rule for finding in found}
+    return found, group._replace(rules=tuple(name for name in group.rules if name not in judged))
 
 
 def _doubted(rulebook: Rulebook, finding: Finding, facts: Facts, doubted: Sequence[str], with_value: Judged) -> Finding:

@@ -167,5 +167,64 @@ def _backward_fits(needed: int, there: int) -> bool:
     return needed <= there
 
 
+@derived("flex.group_is_power_of_two", BOOLEAN, "the query heads per key/value head are a power of two",
+         needs=("workload.num_heads", "workload.num_kv_heads"))  # fmt: skip
+def _group_power(heads: int, kv_heads: int) -> bool | None:
+    if kv_heads <= 0 or heads % kv_heads:
+        return None
+    return _up(heads // kv_heads) == heads // kv_heads
+
+
+@derived("flex.value_dim_is_power_of_two", BOOLEAN, "head_dim_v is a power of two",
+         needs=("workload.head_dim_v",))  # fmt: skip
+def _value_power(width: int) -> bool:
+    return _up(width) == width
+
+
+@derived("workload.batch_times_heads", INTEGER, "sequences times query heads",
+         needs=("workload.batch_size", "workload.num_heads"))  # fmt: skip
+def _batch_times_heads(batch: int, heads: int) -> int:
+    return batch * heads
+
+
+@derived("flex.largest_tensor", INTEGER, "elements of the largest of q, k, v and the output",
+         needs=("workload.batch_size", "workload.num_heads", "workload.num_kv_heads", "workload.seq_len_q",
+                "workload.seq_len_kv", "workload.head_dim_qk", "workload.head_dim_v"))  # fmt: skip
+def _largest_tensor(
+    batch: int, heads: int, kv_heads: int, queries: int, keys: int, width: int, value_width: int
+) -> int:
+    return batch * max(width, value_width) * max(heads * queries, kv_heads * keys)
+
+
+@derived("flex.decoding_rows", INTEGER, "rows of a block of the kernel for short queries",
+         needs=("workload.seq_len_q", "workload.num_heads", "workload.num_kv_heads"),
+         uses=("workload.kernel_options",))  # fmt: skip
+def _decoding_rows(queries: int, heads: int, kv_heads: int, options: object) -> int | None:
+    given = _option(options if isinstance(options, tuple) else (), "BLOCK_M")
+    if given.isdecimal():
+        return int(given)
+    if kv_heads <= 0 or queries <= 0:
+        return None
+    return max(16, _up(queries * (heads // kv_heads)))
+
+
+@derived("flex.decoding_bytes", INTEGER, "shared memory of the kernel for short queries in float32, in bytes",
+         needs=("workload.dtype", "workload.head_dim_qk", "workload.head_dim_v", "flex.decoding_rows"),
+         uses=("workload.kernel_options",))  # fmt: skip
+def _decoding(dtype: str, qk: int, v: int, rows: int, options: object) -> int | None:
+    # Every release loads 64 keys in one stage for float32 heads above 128; on sm_90 narrower ones take three stages.
+    if dtype != "float32" or qk <= 128:
+        return None
+    given = _option(options if isinstance(options, tuple) else (), "BLOCK_N")
+    size = {"BLOCK_M": rows, "BLOCK_N": int(given) if given.isdecimal() else 64, "num_stages": 1, "num_warps": 2}
+    return forward_bytes(size, _up(qk), _up(v), 4, "mma")
+
+
+@derived("flex.decoding_fits", BOOLEAN, "the shared memory of the kernel for short queries fits into the GPU's",
+         needs=("flex.decoding_bytes", "gpu.shared_memory_bytes"))  # fmt: skip
+def _decoding_fits(needed: int, there: int) -> bool:
+    return needed <= there
+
+
 def _up(width: int) -> int:
     return 1 << (width - 1).bit_length()

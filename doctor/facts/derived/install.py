@@ -62,6 +62,16 @@ def _known_cpu_build(cuda: str | None) -> bool:
 
 
 @derived(
+    "platform.known_windows",
+    BOOLEAN,
+    "the system is known to be Windows; false where that is not known",
+    uses=("platform.system",),
+)
+def _known_windows(system: str | None) -> bool:
+    return system == "Windows"
+
+
+@derived(
     "torch.cuda",
     VERSION,
     "CUDA the torch build was made for: by its label, or by what the default index serves on this platform",

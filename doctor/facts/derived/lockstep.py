@@ -147,6 +147,38 @@ def _vision_build_held(version: str, cuda_major: str) -> bool:
     return named is None or named[1] == cuda_major
 
 
+@derived(
+    "torchaudio.build_held",
+    BOOLEAN,
+    "torchaudio's label names the CUDA release of torch, minor included; true without a label or for a CPU build",
+    needs=("torchaudio.version", "torch.cuda"),
+)
+def _audio_build_held(version: str, cuda: str) -> bool:
+    named = re.fullmatch(r"cu(1[0-9])(\d)", version.partition("+")[2])
+    return named is None or cuda == ABSENT or f"{named[1]}.{named[2]}" == ".".join(cuda.split(".")[:2])
+
+
+_NEW_ABI_OF_2_6 = ("cu126", "xpu")  # the builds of 2.6 with the C++11 ABI; the others came with it in 2.7
+
+
+def _abi_held(package: str) -> None:
+    """Declare whether two builds of the releases of torch 2.6 have one C++ ABI."""
+
+    @derived(
+        f"{package}.abi_of_2_6_held",
+        BOOLEAN,
+        f"the labels of {package} and torch, both of the 2.6 family, name builds of one C++ ABI; true without labels",
+        needs=(f"{package}.version", "torch.version"),
+    )
+    def held(version: str, torch: str) -> bool:
+        labels = [text.partition("+")[2] for text in (version, torch)]
+        return not all(labels) or len({label in _NEW_ABI_OF_2_6 for label in labels}) == 1
+
+
+for _package in ("torchvision", "torchaudio"):
+    _abi_held(_package)
+
+
 def _nightly(package: str) -> None:
     """Declare whether a package is a nightly build."""
 

@@ -111,6 +111,11 @@ multiple_of(
 )
 
 
+multiple_of(
+    "workload.page_holds_256s", "a page of the KV cache holds a multiple of 256 tokens", 256, "workload.page_size"
+)
+
+
 # Plain multi-head attention, where no number of groups is given.
 alias("workload.num_kv_heads", INTEGER, "key/value heads", "workload.num_heads")
 

@@ -138,15 +138,32 @@ def _round_up(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
+def _dq_row(heads: int, head_dim: int) -> int:
+    # flash_api.cpp, mha_bwd: head_size_rounded = round up to 32 (64 above 128), seqlen_q_rounded = round up to 128.
+    return heads * _round_up(head_dim, 32 if head_dim <= 128 else 64)
+
+
+_DQ_SIZES = ("workload.batch_size", "workload.seq_len_q", "workload.num_heads", "workload.head_dim_qk")
+
+
 @derived(
-    "workload.dq_accumulator_elements",
+    "workload.dq_offset_of_last_sequence",
     INTEGER,
-    "elements of one sequence in flash-attn 2's float32 dQ accumulator, as its kernels round them up",
-    needs=("workload.seq_len_q", "workload.num_heads", "workload.head_dim_qk"),
+    "elements before the last sequence of a batch in the float32 dQ accumulator of flash-attn 2, with its rounding",
+    needs=_DQ_SIZES,
 )
-def _dq_elements(seq_len: int, heads: int, head_dim: int) -> int:
-    # flash_api.cpp, mha_bwd: seqlen_q_rounded = round up to 128, head_size_rounded = round up to 32 (64 above 128).
-    return _round_up(seq_len, 128) * heads * _round_up(head_dim, 32 if head_dim <= 128 else 64)
+def _dq_last_sequence(batch: int, seq_len: int, heads: int, head_dim: int) -> int:
+    return (batch - 1) * _round_up(seq_len, 128) * _dq_row(heads, head_dim)
+
+
+@derived(
+    "workload.dq_offset_of_last_block",
+    INTEGER,
+    "elements before the last 128 rows of the float32 dQ accumulator of flash-attn 2, with its rounding",
+    needs=_DQ_SIZES,
+)
+def _dq_last_block(batch: int, seq_len: int, heads: int, head_dim: int) -> int:
+    return (batch * _round_up(seq_len, 128) - 128) * _dq_row(heads, head_dim)
 
 
 @derived(

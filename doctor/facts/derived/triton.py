@@ -56,3 +56,13 @@ def _no_tool(problem: str | None) -> bool:
 def _ignored(variable: str | None, path: str | None, blackwell: str | None) -> bool:
     replaced = variable == _BLACKWELL and blackwell not in (None, ABSENT)
     return variable not in (None, "TRITON_PTXAS_PATH") and path not in (None, ABSENT) and not replaced
+
+
+@derived(
+    "triton.missing", BOOLEAN, "no package that brings triton is installed",
+    needs=("triton.version",), uses=("triton-windows.version", "pytorch-triton.version", "platform.system"),
+)  # fmt: skip
+def _missing(version: str, windows: str | None, nightly: str | None, system: str | None) -> bool | None:
+    if any(found not in (None, ABSENT) for found in (version, windows, nightly)):
+        return False
+    return None if system == "Windows" and windows is None else True

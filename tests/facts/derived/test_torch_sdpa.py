@@ -50,12 +50,19 @@ def test_lower_right_goes_its_own_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "head_dim", "elements"),
-    [(4096, 128, 4096 * 8 * 128), (4000, 100, 4096 * 8 * 128), (128, 160, 128 * 8 * 192)],
+    ("length", "head_dim", "last_sequence", "last_block"),
+    [
+        (4096, 128, 2 * 4096 * 8 * 128, (3 * 4096 - 128) * 8 * 128),
+        (4000, 100, 2 * 4096 * 8 * 128, (3 * 4096 - 128) * 8 * 128),
+        (15, 160, 2 * 128 * 8 * 192, 2 * 128 * 8 * 192),
+    ],
 )
-def test_dq_accumulator_is_rounded_as_the_kernel_does(length: int, head_dim: int, elements: int) -> None:
-    found = value("workload.dq_accumulator_elements", seq_len_q=length, num_heads=8, head_dim_qk=head_dim)
-    assert found == elements
+def test_dq_offsets_are_rounded_as_the_kernel_does(
+    length: int, head_dim: int, last_sequence: int, last_block: int
+) -> None:
+    shape = {"batch_size": 3, "seq_len_q": length, "num_heads": 8, "head_dim_qk": head_dim}
+    assert value("workload.dq_offset_of_last_sequence", **shape) == last_sequence
+    assert value("workload.dq_offset_of_last_block", **shape) == last_block
 
 
 def test_math_bytes_count_gradients_in_training() -> None:
