@@ -192,6 +192,21 @@ def _compat_present(torch: str | None, path: str | None) -> bool:
 
 
 @derived(
+    "loader.cuda_folder",
+    VERSION,
+    "the release of the first CUDA toolkit on LD_LIBRARY_PATH, by its folder's name, or nvcc's for /usr/local/cuda",
+    uses=("env.LD_LIBRARY_PATH", "toolkit.nvcc"),
+)
+def _cuda_folder(path: str | None, nvcc: str | None) -> str | None:
+    for folder in "" if path in (None, ABSENT) else str(path).split(":"):
+        if named := re.search(r"/cuda[-_/](1\d\.\d{1,2})(?:\.\d+)?(?:/|$)", folder):
+            return named[1]
+        if re.search(r"/cuda(?:/|$)", folder):
+            return nvcc
+    return ABSENT
+
+
+@derived(
     "torch.official_build",
     BOOLEAN,
     "torch's version is that of a public release or of its builds by CUDA, and not that of a container or a nightly",
