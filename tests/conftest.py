@@ -15,9 +15,12 @@ from doctor.rulebook.rulebook import load_rulebook
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory):
-    """Compiled rules go to a folder of this run, not to the home of the user."""
+    """Compiled rules go to a folder of this run, which its workers share, not to the home of the user."""
     before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    folder.mkdir(exist_ok=True)
+    os.environ["XDG_CACHE_HOME"] = str(folder)
     yield
     if before is None:
         del os.environ["XDG_CACHE_HOME"]
@@ -56,6 +59,10 @@ def pytest_xdist_make_scheduler(config, log):
     return LoadFileScheduling(config, log)
 
 
+# Hundreds of tests start a process of ours: without compiled modules each would compile them all again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # The tests run in several processes: threads of torch would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -65,12 +72,9 @@ LONGEST = ("stress", "solver", "apply", "kernels", "diagnosis", "cli")
 
 def pytest_collection_modifyitems(items):
     """Put the folders that take longest first, in this order."""
-    order = {Path(__file__).parent / folder: number for number, folder in enumerate(LONGEST)}
-
-    def rank(item):
-        return min((number for folder, number in order.items() if folder in item.path.parents), default=len(order))
-
-    items.sort(key=rank)
+    order = {folder: number for number, folder in enumerate(LONGEST)}
+    depth = len(Path(__file__).parent.parts)
+    items.sort(key=lambda item: order.get(item.path.parts[depth], len(order)))
 
 
 # A busy machine is no flaw of the code: no deadline per example. The tests that are about time measure it themselves.

@@ -49,6 +49,10 @@ class Condition(ABC):
     def evidence(self, known: FactLookup) -> Iterator[Evidence]:
         """The leaves that carry the verdict, judged."""
 
+    @abstractmethod
+    def open_keys(self, known: FactLookup) -> Iterator[str]:
+        """The keys that leave this condition undetermined; none if it is determined."""
+
 
 class Meaning(NamedTuple):
     """What a wanted value says."""
@@ -93,6 +97,10 @@ class Leaf(Condition):
         holds = None if found.value is None else self.test(found.value)
         yield Evidence(self.key, self.meaning.text, self.meaning.needs, found, holds)
 
+    def open_keys(self, known: FactLookup) -> Iterator[str]:  # noqa: D102
+        if self.holds(known) is None:
+            yield self.key
+
 
 class _Several(Condition):
     """What has parts."""
@@ -103,6 +111,11 @@ class _Several(Condition):
     def leaves(self) -> Iterator[Leaf]:
         for part in self.parts:
             yield from part.leaves()
+
+    def open_keys(self, known: FactLookup) -> Iterator[str]:
+        if self.holds(known) is None:
+            for part in self.parts:
+                yield from part.open_keys(known)
 
 
 class All(_Several):
@@ -154,6 +167,9 @@ class Not(Condition):
             holds = None if evidence.holds is None else not evidence.holds
             yield Evidence(evidence.key, f"not {evidence.condition}", evidence.condition, evidence.fact, holds)
 
+    def open_keys(self, known: FactLookup) -> Iterator[str]:  # noqa: D102
+        yield from self.part.open_keys(known)
+
 
 class Deferred(Condition):
     """A conjunction whose parts are parsed when they are reached: most rules are silent by their first part."""
@@ -181,6 +197,9 @@ class Deferred(Condition):
 
     def evidence(self, known: FactLookup) -> Iterator[Evidence]:  # noqa: D102
         return All(tuple(self.parts)).evidence(known)
+
+    def open_keys(self, known: FactLookup) -> Iterator[str]:  # noqa: D102
+        return All(tuple(self.parts)).open_keys(known)
 
 
 def _all_hold(parts: Iterable[Condition], known: FactLookup) -> bool | None:

@@ -19,9 +19,8 @@ _WITH_UNIT = re.compile(rf"{PLACEHOLDER.pattern}( bytes\b)?")
 def missing_keys(rule: Rule, known: FactResolver) -> tuple[str, ...]:
     """The missing facts, of those a user can give, that leave the rule undetermined."""
     keys: dict[str, None] = {}
-    for evidence in rule.when.evidence(known):
-        if evidence.holds is None:
-            keys.update(dict.fromkeys(known.missing(evidence.key)))
+    for key in rule.when.open_keys(known):
+        keys.update(dict.fromkeys(known.missing(key)))
     if rule.fails_at_run and not keys:
         keys[f"{rule.fails_at_run[0].split('.')[0]}.selected"] = None
     return tuple(sorted(keys))

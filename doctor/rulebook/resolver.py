@@ -30,7 +30,7 @@ _MOST_NAMED = 3  # sources of a derived fact that a problem names
 class FactResolver:
     """Facts plus all that follows from them; every look-up is answered once and remembered."""
 
-    __slots__ = ("_cache", "_given", "_implications", "_predict", "has_workload", "memo")
+    __slots__ = ("_cache", "_given", "_implications", "_missing", "_predict", "has_workload", "memo")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class FactResolver:
         self._given = facts
         self._cache: dict[str, Fact] = {**implied, **dict(facts.items())} if implied else dict(facts.items())
         self.memo: dict[str, Any] = {}  # what a prediction worked out on the way, so that it is done once
+        self._missing: dict[str, tuple[str, ...]] = {}
         self._implications = implications or {}
         self._predict = predict
         self.has_workload = any(key.startswith("workload.") for key in facts)
@@ -60,6 +61,7 @@ class FactResolver:
     def settle(self, fact: Fact) -> None:
         """Remember the answer to `fact.key` that a caller has worked out."""
         self._cache[fact.key] = fact
+        self._missing.clear()
 
     @property
     def given(self) -> Facts:
@@ -72,6 +74,12 @@ class FactResolver:
 
     def missing(self, key: str) -> tuple[str, ...]:
         """The given-able keys whose absence makes `key` unknown."""
+        found = self._missing.get(key)
+        if found is None:
+            found = self._missing[key] = self._work_out_missing(key)
+        return found
+
+    def _work_out_missing(self, key: str) -> tuple[str, ...]:
         if self.look_up(key).known:
             return ()
         derivation = DERIVATIONS.get(key)

@@ -58,7 +58,10 @@ def _named(stack: PackageSet, package: str, wanted: str) -> str | None:
     named = [bound for operator, bound in clauses if operator == "==" and bound[:1] != "="]
     if package not in stack.index:  # by `==`, or by where the range begins
         named += [bound for operator, bound in clauses if operator in (">=", "~=", "<=")]
-    return named[0] if named and ("+" in named[0] or package not in stack.index) else None
+        named = [bound.removesuffix(".*") for bound in named]
+    else:
+        named = [bound for bound in named if "+" in bound]
+    return next((bound for bound in named if admits(wanted, bound)), None)
 
 
 def _parts_install(stack: PackageSet, release: Release) -> bool:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from doctor.model import ABSENT, Facts, FixSafety, Prediction, Remedy, Severity
+from doctor.model import ABSENT, Facts, Finding, FixSafety, Prediction, Remedy, Severity
+from doctor.packages.requirements import normalized
 from doctor.rulebook.conditions import Condition, parse_conditions
 from doctor.rulebook.evaluate import Assessment, all_alternatives, assess, know, rule_holds
 from doctor.rulebook.resolver import FactResolver
@@ -137,8 +138,7 @@ class FixSearch:
 
     def new_warnings(self, outcome: CandidateFix) -> frozenset[str]:
         """Return the warnings that fire on the changed facts and did not fire before."""
-        after = self.assessment_after(outcome).findings
-        warnings = frozenset(finding.rule for finding in after if finding.severity == Severity.WARNING)
+        warnings = frozenset(finding.rule for finding in self._warnings_after(outcome))
         return warnings - {finding.rule for finding in self.base.findings}
 
     def assessment_after(self, outcome: CandidateFix) -> Assessment:
@@ -212,6 +212,32 @@ class FixSearch:
             if without is not None and without.firing <= outcome.firing and without.unclear <= outcome.unclear:
                 return self.minimize(without)
         return outcome
+
+    def clearing_warnings(self, outcome: CandidateFix) -> CandidateFix:
+        """Return the outcome with other releases of its packages where these clear more warnings at no other price."""
+        for finding in self._warnings_after(outcome)[: self.budget.warnings_searched]:
+            for order, remedy in enumerate(self.remedies(self.rulebook.rules[finding.rule])):
+                if not remedy.require or not {normalized(name) for name in remedy.require} <= outcome.chosen.keys():
+                    continue
+                joined = outcome.plan.joined(Pick(finding.rule, order, remedy))
+                found = self.completed(joined) if joined is not None else None
+                if found is not None and self._clears_more(found, outcome):
+                    outcome = found
+                    break
+        return outcome
+
+    def _clears_more(self, found: CandidateFix, outcome: CandidateFix) -> bool:
+        return (
+            found.firing <= outcome.firing
+            and found.unclear <= outcome.unclear
+            and found.chosen.keys() <= outcome.chosen.keys()
+            and all(mine <= theirs for mine, theirs in zip(found.cost[:5], outcome.cost[:5], strict=True))
+            and len(self._warnings_after(found)) < len(self._warnings_after(outcome))
+        )
+
+    def _warnings_after(self, outcome: CandidateFix) -> list[Finding]:
+        after = self.assessment_after(outcome).findings
+        return [finding for finding in after if finding.severity == Severity.WARNING]
 
     def _choices(self, plan: FixPlan) -> Iterator[dict[str, str]]:
         return choices(self.stack, plan.require, self.budget, left=self._nodes)

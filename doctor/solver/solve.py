@@ -102,7 +102,7 @@ def _solve(
             if smaller is not None:  # recommended only if it is worse in nothing that matters
                 front = smaller.dominates(best[0])
                 best = [smaller, *best] if front else [*best[: budget.fixes - 1], smaller]
-        best = best[: budget.fixes]
+        best = [repair.clearing_warnings(outcome) for outcome in best[: budget.fixes]]
     regressions = None
     if deep and thorough:
         from .regressions import FeatureRegressions  # door: solver

@@ -28,7 +28,7 @@ import imports_rules
 from surfaces import Names, RecordedNames, Surface, releases_of, stored, surface_of, usable
 
 SINCE = "2023-06"
-HISTORY = imports_rules.RULES / "index" / "name_history.json.gz"
+HISTORY = imports_rules.RULES / "index" / "names" / "transformers.json.gz"
 #: package -> its import roots
 ROOTS = {
     "transformers": ("transformers",), "trl": ("trl",), "peft": ("peft",), "accelerate": ("accelerate",),
@@ -217,7 +217,7 @@ def names_of(package: str, cache: Path) -> Iterator[tuple[Version, Names | Recor
         for version, surface in surfaces(package, cache):
             yield version, Names(surface, compiled=package in COMPILED)
         return
-    history = json.loads(gzip.decompress(HISTORY.read_bytes()))[package]
+    history = json.loads(gzip.decompress(HISTORY.read_bytes()))
     for minor in sorted({Version(".".join(map(str, Version(text).release[:2]))) for text in history["releases"]}):
         yield minor, RecordedNames(minor, history)
 

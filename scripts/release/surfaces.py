@@ -296,17 +296,17 @@ class Names:
 
 
 class RecordedNames:
-    """Answer the same for transformers from `rules/index/name_history.json.gz`, whose releases are one per minor."""
+    """Answer the same from `rules/index/names/transformers.json.gz`, whose releases are one per minor."""
 
     def __init__(self, minor: Version, history: dict) -> None:
         minors = [Version(".".join(map(str, Version(text).release[:2]))) for text in history["releases"]]
         self._first, self._last = minors.index(minor), len(minors) - 1 - minors[::-1].index(minor)
-        self._names: dict[str, list[int]] = history["names"]
+        self._names: dict[str, str] = history["g"]
 
     def has(self, module: str, name: str) -> bool:
         """Say whether a name of transformers is in this minor release; one without a record is in all."""
         del module
         if hasattr(typing, name):
             return True  # the record has no names that a module imports from elsewhere
-        first, last = self._names.get(name, (0, self._last))
-        return first <= self._last and last >= self._first
+        spans = (map(int, span.split("-")) for span in self._names.get(name, f"0-{self._last}").split(","))
+        return any(first <= self._last and last >= self._first for first, last in spans)

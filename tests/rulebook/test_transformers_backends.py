@@ -64,7 +64,15 @@ def label(line):
     return " ".join(item for item in installed if not item.startswith("torch"))
 
 
-@pytest.mark.parametrize("line", CAPTURED, ids=label)
+def half(first):
+    """Every second captured line, the others for `make test-all`: one test takes the even ones, the other the odd."""
+    return [
+        line if number % 2 == first else pytest.param(line, marks=pytest.mark.slow)
+        for number, line in enumerate(CAPTURED)
+    ]
+
+
+@pytest.mark.parametrize("line", half(0), ids=label)
 def test_a_real_release_says_the_same(rulebook, line):
     wrong = []
     for model_type, answers in line["answers"].items():
@@ -76,7 +84,7 @@ def test_a_real_release_says_the_same(rulebook, line):
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("line", CAPTURED, ids=label)
+@pytest.mark.parametrize("line", half(1), ids=label)
 def test_a_refusal_is_reported_by_a_rule_that_knows_its_words(rulebook, line):
     wrong, seen = [], set()
     for model_type, answers in line["answers"].items():

@@ -226,6 +226,39 @@ def test_settings_are_in_the_words_of_the_framework(own_rules, framework, wanted
     assert settings(fixes(given, rules)[0]) == wanted
 
 
+# --- warnings about a package that changes anyway -------------------------------------------------------------------
+
+
+def test_a_release_that_clears_a_warning_too_is_preferred(own_rules):
+    rules = own_rules(
+        OWN001={"when": {"torch.version": "<2.7"}, "fix": [{"require": {"torch": ">=2.7"}}]},
+        OWN002={"severity": "warning", "when": {"torch.version": "<2.8"}, "fix": [{"require": {"torch": ">=2.8"}}]},
+        OWN003={"severity": "warning", "when": {"trl.version": "<1"}, "fix": [{"require": {"trl": ">=1"}}]},
+    )
+    fix = fixes({"torch.version": "2.6.0", "trl.version": "0.9.0"}, rules)[0]
+    assert (packages(fix), set(fix.resolves)) == ({"torch": "2.8.0"}, {"OWN001", "OWN002"})
+
+
+def test_a_warning_that_only_another_price_clears_stays(own_rules):
+    rules = own_rules(
+        OWN001={"when": {"transformers.version": "<4.50"}, "fix": [{"require": {"transformers": ">=4.50"}}]},
+        OWN002={"severity": "warning", "when": {"transformers.version": ">=4.45"},
+                "fix": [{"require": {"transformers": "<4.45"}}]},
+        OWN003={"severity": "warning", "when": {"transformers.version": "present"},
+                "fix": [{"require": {"transformers": "absent"}}]},
+    )  # fmt: skip
+    fix = fixes({"torch.version": "2.6.0", "transformers.version": "4.46.0"}, rules)[0]
+    assert packages(fix)["transformers"] >= "4.50"
+
+
+def test_of_a_package_without_release_list_the_bound_that_fits_every_range(own_rules):
+    rules = own_rules(
+        OWN001={"when": {"trl.version": "<1"}, "fix": [{"require": {"trl": ">=1.0.0"}}]},
+        OWN002={"severity": "warning", "when": {"trl.version": "<1.4"}, "fix": [{"require": {"trl": ">=1.4.0"}}]},
+    )
+    assert packages(fixes({"torch.version": "2.6.0", "trl.version": "0.9.0"}, rules)[0]) == {"trl": "1.4.0"}
+
+
 # --- the trace ----------------------------------------------------------------------------------------------------
 
 

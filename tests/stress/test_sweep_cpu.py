@@ -35,7 +35,7 @@ PLANTED = {
     "redraws_dropout": ("dropout_backward", "dropout=0.1"),
 }
 #: One of each sort: that all are found, `test_planted.py` shows; shrinking all of them takes minutes.
-AT_ONCE = ("scale_off",)
+AT_ONCE = ("dropped_tail",)
 
 
 def planted(name: str) -> str:
@@ -46,7 +46,7 @@ def planted(name: str) -> str:
 def all_planted(request, torch_python):
     """One sweep over all planted faults that this run covers: starting torch costs more than the cases."""
     mine = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
-    asked = {str(item.callspec.params["name"]) for item in mine if "name" in item.callspec.params} | {"scale_off"}
+    asked = {str(item.callspec.params["name"]) for item in mine if "name" in item.callspec.params} | {*AT_ONCE}
     names = tuple(planted(name) for name in PLANTED if name in asked)
     few = set(asked) <= {*AT_ONCE}
     cases, shrink = (6, 120) if few else (60, 600)  # of each fault; seconds for all
@@ -72,17 +72,17 @@ def test_planted_fault_is_found_shrunk_and_shown(torch_python, all_planted, name
 
 def test_the_script_is_alone(torch_python, all_planted):
     """In another process, from its text, with nothing of ours in sight."""
-    item = next(item for item in all_planted.failures if item.backend == planted("scale_off") and item.script)
+    item = next(item for item in all_planted.failures if item.backend == planted(AT_ONCE[0]) and item.script)
     again = subprocess.run([torch_python, "-c", item.script], capture_output=True, timeout=120)
     assert again.returncode == 1 and b"Traceback" not in again.stderr, again.stderr[-2000:]
-    healthy = item.script.replace("scale_off", "healthy")
+    healthy = item.script.replace(AT_ONCE[0], "healthy")
     assert subprocess.run([torch_python, "-c", healthy], capture_output=True, timeout=120).returncode == 0
 
 
 def test_report(all_planted):
     told = as_json(all_planted)
     assert told["verdict"] == "bad" and told["backends"]["sdpa.math"]["right"] > 3
-    failure = next(item for item in told["failures"] if item["backend"] == planted("scale_off"))
+    failure = next(item for item in told["failures"] if item["backend"] == planted(AT_ONCE[0]))
     assert failure["script_shows_it"] is True and "import torch" in failure["script"] and failure["smallest"]
     assert 0 < told["margins"]["sdpa.math float32"] < 1
     assert {"import", "context", "cases", "wall"} <= set(told["seconds"])

@@ -17,13 +17,15 @@ from doctor.rulebook.signatures import NONE, LogRule, Signature
 
 from .frames import Stack
 from .kinds import category_of, is_ambiguous
-from .names import history_of
+from .names import NameHistory, history_of
 from .scan import Match
 
 GENERAL = -10  # weight from which on a rule names the kind of a failure and not its cause
 MOST = 5  # causes of one log that are reported
 _KINDS = (1, 4, -GENERAL)  # weights from 0, -1, -4 and -10 on: own message, vague one, kind of failure, last resort
 _OWN = 5  # score of a rule that was written for logs
+_KNOWN = -2  # least weight of a rule whose line names something that is known to come or go with a release
+_OF_NAMES = ("api-signature-drift", "missing-attribute", "missing-module/package")
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
 #: The package that the line names, else that of the last frame; after `|` the name for one outside the stack.
 OWNER = re.compile(r"\{log\.package(?:\|([\w-]+))?\}")
@@ -42,6 +44,7 @@ class Candidate:
     score: int
     groups: Mapping[str, str]  # what the expressions name; `package` is a distribution
     follows: bool = False  # of another rank than the one that failed first
+    history: NameHistory | None = None  # of what the message misses, for a rule that is vague
 
     @property
     def kind(self) -> int:
@@ -116,23 +119,37 @@ def _candidate(
     if holds is False:
         return None
     groups = {**dict(match.groups), "line": match.text}
+    stated = rule.rule.body.get("weight") if rule.explains_only else None
+    weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
+    history = _history(rule, match, stack) if weight <= 0 and rule.category in _OF_NAMES else None
     if (owned := _owned(rule)) is not None:
         owner = stack.owner(groups["package"]) if "package" in groups else stack.owner_of_file(match.frame)
-        owner = owner or (owned[1] and groups.get("package", owned[1]).replace("_", "-"))
+        owner = (
+            (history and history.package) or owner or (owned[1] and groups.get("package", owned[1]).replace("_", "-"))
+        )
         if owner is None:  # a message of code outside the stack
             return None
         groups["package"] = owner
-    stated = rule.rule.body.get("weight") if rule.explains_only else None
-    weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
     if holds and rule.when is not None:
         weight = max(weight, 0)
+    if history is not None:
+        weight = max(weight, _KNOWN)
     score = weight + signature.conditions + (3 if holds else 0)
     if rule.explains_only:
-        return Candidate(rule, signature, match, holds, weight, score + _OWN, groups)
+        return Candidate(rule, signature, match, holds, weight, score + _OWN, groups, history=history)
     mentioned = _mentioned(stack.libraries.get(rule.rule.library), match)
     if not mentioned and not holds and is_ambiguous(match.text):
         return None
     return Candidate(rule, signature, match, holds, weight, score + mentioned, groups)
+
+
+def _history(rule: LogRule, match: Match, stack: Stack) -> NameHistory | None:
+    """Return which releases have what the line misses; for a rule that names its packages, of one of these."""
+    if _owned(rule) is None:
+        return history_of(match.text, stack.owner, rule.packages)
+    owner = stack.owner_of_file(match.frame)
+    of_frame = history_of(match.text, stack.owner, (owner,)) if owner is not None else None
+    return of_frame or history_of(match.text, stack.owner)
 
 
 def _owned(rule: LogRule) -> re.Match[str] | None:
@@ -209,10 +226,10 @@ def explanation(
     message = interpolate(_filled(str(message), groups) or "", known)
     named = (_filled(name, groups) or "" for name in item.rule.packages)
     packages = tuple(dict.fromkeys(named)) or _packages(item.rule)
-    history = history_of(packages[0], groups["name"]) if "name" in groups else None
-    message = history.sentence if history is not None else message
-    of_name = () if history is None else (Remedy(require={history.package: history.specifier}),)
-    doubts = tuple(_doubts(item, rivals, root, history is not None))
+    history = item.history
+    message = history.sentence if history is not None and item.weight < 0 else message
+    of_name = _of_name(history, groups.get("name")) if history is not None else ()
+    doubts = tuple(_doubts(item, rivals, root, history is not None and item.weight < 0))
     decisive = [other for other in (item, *rivals) if other.undecided]
     return Explanation(
         cause=item.rule.cause,
@@ -230,6 +247,17 @@ def explanation(
         missing=tuple(dict.fromkeys(key for other in decisive for key in _missing(other, known))),
         holds=item.holds,
     )
+
+
+def _of_name(history: NameHistory, name: str | None) -> tuple[Remedy, ...]:
+    """Return what gives the caller what it misses."""
+    pinned = Remedy(require={history.package: history.specifier})
+    if history.home is None or name is None:
+        return (pinned,)
+    moved = Remedy(
+        call=f"from {history.home} import {name}", note="in the importing file; newer releases have it there"
+    )
+    return pinned, moved
 
 
 def _packages(rule: LogRule) -> tuple[str, ...]:

@@ -68,6 +68,8 @@ def category_of(word: str | None, line: str) -> str:
     """Return the category of a rule's own word, else of the shape of the line that shows it."""
     if word == "api-signature-drift" and "has no attribute" in line:
         return "missing-attribute"  # a pair of releases shows in names of both kinds
+    if word == "api-signature-drift" and ("No module named" in line or "is not installed" in line):
+        return "missing-module/package"
     if word in CATEGORIES:
         return word
     if word in _WORDS:

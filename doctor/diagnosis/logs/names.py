@@ -1,64 +1,167 @@
-"""In which releases of a package a name exists, from data that ships with the doctor."""
+"""In which releases of a package a module, name, member or argument exists, from data that ships with the doctor."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+from packaging.version import Version
 
 from doctor.util.resources import rules_dir
 
-FILE = "name_history.json.gz"
+_IMPORT = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
+_MODULE = re.compile(r"No module named '?(?P<module>\w+(?:\.\w+)+)")
+_MODULE_NAME = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+_MODEL = re.compile(r"(?:model type `|KeyError: ')(?P<model>[a-z][\w-]+)['`]")
+_MEMBER = re.compile(r"(?:type object )?'(?P<label>\w+)' (?:object )?has no attribute '(?P<name>\w+)'")
+_ARGUMENT = re.compile(r"(?P<label>[\w.]+)\(\) got an unexpected keyword argument '(?P<name>\w+)'")
+_REQUIRED = re.compile(
+    r"(?P<label>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: '(?P<name>\w+)'"
+)
+_Runs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class NameHistory:
-    """The releases that have a name: of those that were read, the first and last with it and their neighbors."""
+    """The releases that have what a message misses, of those that were read: one of each minor version."""
 
     package: str
-    name: str
-    first: str | None  # None: the oldest release has it
-    last: str | None  # None: the newest release has it
-    without: str | None  # the first release after `last`
+    what: str  # `X` of `package.module`
+    releases: tuple[str, ...]
+    runs: _Runs  # first and last release of each span in which it is as the caller expects
+    home: str | None = None  # the module that has the name in the newest release
 
     @property
     def specifier(self) -> str:
-        """Return the range of releases that have the name."""
-        bounds = (f">={self.first}" if self.first else "", f"<{self.without}" if self.without else "")
-        return ",".join(bound for bound in bounds if bound)
+        """Return the newest range of releases that fit."""
+        first, last = self.runs[-1]
+        low = f">={self.releases[first]}" if first else ""
+        high = f"<{_minor(self.releases[last + 1])}" if last + 1 < len(self.releases) else ""
+        return ",".join(bound for bound in (low, high) if bound)
 
     @property
     def sentence(self) -> str:
-        """Return the range in words."""
-        if self.last is None:
-            return f"{self.package} has `{self.name}` from {self.first} on"
-        since = f"from {self.first} " if self.first else ""
-        return f"{self.package} has `{self.name}` {since}up to {self.last}, and no longer in {self.without}"
+        """Return the ranges in words."""
+        return f"{self.package} has {self.what} {' and '.join(self._spans())}"
+
+    def _spans(self) -> Iterator[str]:
+        for first, last in self.runs:
+            begin = "" if first == 0 else f"from {self.releases[first]} "
+            if last + 1 == len(self.releases):
+                yield f"{begin}on"
+            else:
+                yield f"{begin}up to {self.releases[last]}, and no longer in {_minor(self.releases[last + 1])}"
 
 
-def history_of(package: str, name: str) -> NameHistory | None:
-    """Return in which releases a package has a name; None for a name that no release has or that all have."""
-    known = _load().get(package)
-    span = known["names"].get(name) if known else None
-    if known is None or span is None:
+def _minor(release: str) -> str:
+    return ".".join(map(str, Version(release).release[:2]))
+
+
+def history_of(line: str, owner: Callable[[str], str | None], expected: Sequence[str] = ()) -> NameHistory | None:
+    """Return the releases that have what the message of a line misses; None where that is unknown or does not differ.
+
+    `owner`: the distribution of an imported module. `expected`: the packages of which one has to be meant; without
+    them, a class or function that several packages have says nothing.
+    """
+    for found in _attempts(line, owner):
+        known = [made for made in found if made is not None]
+        fitting = [made for made in known if made.package in expected] if expected else known
+        if len(fitting) == 1 or (fitting and expected):
+            return fitting[0]
+    return None
+
+
+def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[NameHistory | None]]:
+    """Yield for each form of a message what each package says of it."""
+    for pattern in (_IMPORT, _MODULE_NAME):
+        if found := pattern.search(line):
+            yield [_of_name(owner(found["module"].partition(".")[0]), found["module"], found["name"])]
+    if found := _MODULE.search(line):
+        yield [_of_module(owner(found["module"].partition(".")[0]), found["module"])]
+    if found := _MODEL.search(line):
+        model = found["model"].replace("-", "_")
+        yield [_made("transformers", "m", f"transformers.models.{model}", f"the model type `{found['model']}`")]
+    if found := _MEMBER.search(line):
+        yield [_of_member(package, found["label"], found["name"]) for package in _packages()]
+    if found := _ARGUMENT.search(line):
+        key, what = f"{_called(found['label'])} {found['name']}", f"argument `{found['name']}` of `{found['label']}`"
+        yield [_made(package, "a", key, what) for package in _packages()]
+    if found := _REQUIRED.search(line):
+        yield [_of_required(package, _called(found["label"]), found["name"]) for package in _packages()]
+
+
+def _called(label: str) -> str:
+    """Return class and function of a qualified name."""
+    return ".".join(label.replace(".<locals>", "").split(".")[-2:])
+
+
+def _of_name(package: str | None, module: str, name: str) -> NameHistory | None:
+    if package is None:
         return None
-    releases, (first, last) = known["releases"], span
-    newest = len(releases) - 1
-    return NameHistory(
-        package,
-        name,
-        releases[first] if first else None,
-        releases[last] if last < newest else None,
-        releases[last + 1] if last < newest else None,
-    )
+    home = _known(package).get("homes", {}).get(name)
+    what = f"`{name}` in `{module}`"
+    home = home if home != module else None
+    return _made(package, "n", f"{module} {name}", what, home) or _made(package, "g", name, f"`{name}`", home)
+
+
+def _of_module(package: str | None, module: str) -> NameHistory | None:
+    """Return the history of the first folder of a module that not all releases have."""
+    if package is None:
+        return None
+    parts = module.split(".")
+    names = (".".join(parts[:end]) for end in range(2, len(parts) + 1))
+    return next((made for name in names if (made := _made(package, "m", name, f"module `{name}`"))), None)
+
+
+def _of_member(package: str, label: str, name: str, depth: int = 3) -> NameHistory | None:
+    known = _known(package)
+    if f"{label} {name}" in known["c"]:
+        return _made(package, "c", f"{label} {name}", f"`{name}` in class `{label}`")
+    bases = known["bases"].get(label, ()) if depth else ()
+    return next((made for base in bases if (made := _of_member(package, base, name, depth - 1))), None)
+
+
+def _of_required(package: str, label: str, name: str) -> NameHistory | None:
+    """Return the releases that do not require an argument."""
+    requiring = _made(package, "r", f"{label} {name}", "")
+    if requiring is None:
+        return None
+    edges = [0, *(edge for first, last in requiring.runs for edge in (first, last + 1)), len(requiring.releases)]
+    free = tuple((a, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b)
+    return NameHistory(package, f"`{label}` without a required `{name}`", requiring.releases, free) if free else None
+
+
+def _made(package: str, kind: str, key: str, what: str, home: str | None = None) -> NameHistory | None:
+    known = _known(package)
+    spans = known[kind].get(key) if known else None
+    if not spans:
+        return None
+    pairs = (span.split("-") for span in spans.split(","))
+    runs = tuple((int(first), int(last)) for first, last in pairs)
+    releases = tuple(known["releases"])
+    return None if runs == ((0, len(releases) - 1),) else NameHistory(package, what, releases, runs, home)
+
+
+def _folder() -> Path:
+    return rules_dir() / "index" / "names"
 
 
 @cache
-def _load() -> dict[str, Any]:
-    path = rules_dir() / "index" / FILE
-    if not path.is_file():
+def _packages() -> tuple[str, ...]:
+    """Return the packages on record."""
+    return tuple(sorted(path.name.removesuffix(".json.gz") for path in _folder().glob("*.json.gz")))
+
+
+@cache
+def _known(package: str) -> dict[str, Any]:
+    """Return the record of a package; empty where there is none."""
+    if package not in _packages():
         return {}
-    with gzip.open(path, "rt", encoding="utf-8") as stream:
+    with gzip.open(_folder() / f"{package}.json.gz", "rt", encoding="utf-8") as stream:
         return dict(json.load(stream))

@@ -1,0 +1,86 @@
+"""In which releases a name exists: what a message misses, in the record that ships with the doctor."""
+
+import gzip
+import json
+
+import pytest
+
+from doctor.diagnosis.logs import names
+
+OWNERS = {"transformers": "transformers", "trl": "trl", "diffusers": "diffusers"}
+
+
+def history(line, expected=()):
+    return names.history_of(line, OWNERS.get, expected)
+
+
+@pytest.mark.parametrize(
+    ("line", "package", "wanted"),
+    [
+        ("cannot import name 'hf_bucket_url' from 'transformers.file_utils'", "transformers", ">=2.2.2,<4.22"),
+        ("module 'transformers' has no attribute 'WarmupLinearSchedule'", "transformers", "<2.2"),
+        ("No module named 'diffusers.models.attention_processor'", "diffusers", ">=0.15.1"),
+        ("KeyError: 'qwen3_moe'", "transformers", ">=4.51.3"),
+        ("AttributeError: 'LlamaConfig' object has no attribute 'attention_dropout'", "transformers", ">=4.36.2"),
+        ("SFTTrainer.__init__() got an unexpected keyword argument 'max_seq_length'", "trl", ">=0.4.7,<0.13"),
+    ],
+)
+def test_the_releases_that_have_what_a_message_misses(line, package, wanted):
+    found = history(line)
+    assert found is not None and found.package == package
+    low = wanted.partition(",")[0]
+    assert low in found.specifier or found.specifier in wanted
+
+
+def test_the_releases_that_do_not_require_an_argument_fit_a_caller_that_leaves_it_out():
+    found = history("LlamaAttention.forward() missing 1 required positional argument: 'position_embeddings'")
+    assert found is not None and "up to 4.47.1, and no longer in 4.48" in found.sentence
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cannot import name 'build_model' from 'my_project.models'",
+        "cannot import name 'AutoConfig' from 'transformers'",
+        "'Net' object has no attribute 'fc2'",
+        "Net.__init__() got an unexpected keyword argument 'width'",
+        "KeyError: 'labels'",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+    ],
+)
+def test_what_no_release_changed_has_no_history(line):
+    assert history(line) is None
+
+
+def test_a_class_of_several_packages_says_nothing_unless_one_is_expected(tmp_path, monkeypatch):
+    record = {"releases": ["1.0", "2.0"], "m": {}, "n": {}, "g": {}, "a": {}, "r": {}, "homes": {}, "bases": {}}
+    for package, span in (("one", "0-0"), ("two", "1-1")):
+        content = {**record, "c": {"Attention scale": span}}
+        (tmp_path / f"{package}.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
+    monkeypatch.setattr(names, "_folder", lambda: tmp_path)
+    names._packages.cache_clear()
+    names._known.cache_clear()
+    try:
+        line = "'Attention' object has no attribute 'scale'"
+        assert history(line) is None
+        assert history(line, ("two",)).specifier == ">=2.0"
+        assert (
+            history(line, ("one",)).sentence == "one has `scale` in class `Attention` up to 1.0, and no longer in 2.0"
+        )
+        assert history(line, ("three",)) is None
+    finally:
+        names._packages.cache_clear()
+        names._known.cache_clear()
+
+
+def test_the_history_decides_about_a_line_of_code_outside_the_stack(explain):
+    log = "  File \"/srv/model.py\", line 3, in f\nAttributeError: 'LlamaConfig' object has no attribute 'rope_theta'\n"
+    first = explain(log).diagnosis[0]
+    assert first.packages == ("transformers",) and "4.33" in first.message
+    assert first.category == "missing-attribute"
+
+
+def test_a_fix_names_the_module_that_a_name_moved_to(explain):
+    log = "ImportError: cannot import name 'bytes_to_unicode' from 'transformers.models.gpt2.tokenization_gpt2'\n"
+    calls = [remedy.call for remedy in explain(log).diagnosis[0].remedies]
+    assert "from transformers.convert_slow_tokenizer import bytes_to_unicode" in calls
