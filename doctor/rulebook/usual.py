@@ -31,8 +31,9 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
     "workload.seq_len_q": (128, 512, 2048, 4096, 8192, 32768, 131072),
 }
 #: Jobs that differ in every value; a rule that fires for all of them is judged without these values.
+_OF_JOB = ("batch_size", "dtype", "head_dim_qk", "mask", "num_heads", "num_kv_heads", "seq_len_q")
 JOBS: tuple[Mapping[str, Any], ...] = tuple(
-    dict(zip(("batch_size", "dtype", "head_dim_qk", "mask", "num_heads", "num_kv_heads", "seq_len_q"), job, strict=True))
+    dict(zip(_OF_JOB, job, strict=True))
     for job in (
         (1, "bfloat16", 128, "causal", 32, 8, 4096),
         (1, "float16", 128, "no_mask", 24, 24, 32768),
