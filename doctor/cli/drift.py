@@ -9,13 +9,13 @@ from typing import Annotated
 import click
 import typer
 
-from doctor.drift.cache import cache_folder
 from doctor.drift.download import fetch_all, parse_pin
 from doctor.drift.findings import DriftReport
 from doctor.drift.pipeline import DriftRequest, analyze
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.report.drift import as_json, as_text
 from doctor.sources.probes.locate import find_target
+from doctor.util.cache_file import cache_folder
 
 from .options import FailOn, Output, Quiet
 from .output import Screen, write

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from doctor.drift.cache import cache_folder
 from doctor.drift.findings import DriftReport, Finding, Kind, Reach, Severity
 from doctor.drift.history import ApiHistory
 from doctor.drift.pipeline import DriftRequest, analyze
@@ -16,6 +15,7 @@ from doctor.model import Severity as RuleSeverity
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook
+from doctor.util.cache_file import cache_folder
 
 from .diagnosis_input import DiagnosisInput
 from .request import Request

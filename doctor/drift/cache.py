@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -16,15 +15,6 @@ from .serialize import as_data, result_from
 from .sources import Environment, Package, is_readable
 
 SCHEMA = 2
-
-
-def cache_folder(name: str) -> Path | None:
-    """Return a folder below the user's cache folder; None where there is no home folder."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "attn-doctor" / name
-    except RuntimeError:
-        return None
 
 
 class ResultCache:

@@ -26,8 +26,7 @@ from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist
 from packaging.version import InvalidVersion, Version
 
 from doctor.errors import DoctorError
-
-from .cache import cache_folder
+from doctor.util.cache_file import cache_folder
 
 TIMEOUT = 600.0
 #: Text files that the analyzer reads. Compiled modules are kept as empty files, so that their names are known.

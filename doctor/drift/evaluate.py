@@ -43,6 +43,7 @@ from .values import (
     Partial,
     Result,
     Sequence,
+    Slice,
     Unknown,
     Value,
     VersionValue,
@@ -218,7 +219,7 @@ class Evaluator:
             if isinstance(index, Const) and isinstance(index.value, (int, bool)):
                 inside = -len(base.items) <= index.value < len(base.items)
                 return base.items[index.value] if inside else UNKNOWN
-            if isinstance(index, _Slice):
+            if isinstance(index, Slice):
                 return Sequence(base.items[index.start : index.stop], base.is_list)
         if isinstance(base, Const) and isinstance(base.value, (str, tuple)) and isinstance(index, Const):
             try:
@@ -239,7 +240,7 @@ class Evaluator:
         bounds = [self.eval(item, state) if item is not None else None for item in (node.lower, node.upper, node.step)]
         numbers = [item.value if isinstance(item, Const) and isinstance(item.value, int) else None for item in bounds]
         known = all(item is None or isinstance(number, int) for item, number in zip(bounds, numbers, strict=True))
-        return _Slice(numbers[0], numbers[1]) if known and bounds[2] is None else UNKNOWN
+        return Slice(numbers[0], numbers[1]) if known and bounds[2] is None else UNKNOWN
 
     def _starred(self, node: ast.Starred, state: State) -> Value:
         self.eval(node.value, state)
@@ -567,13 +568,6 @@ class Evaluator:
         changed, result = mutated(base, function.attr, call)
         state.bind(path, changed)
         return result
-
-
-class _Slice(Value):
-    """A slice with constant bounds."""
-
-    def __init__(self, start: int | None, stop: int | None) -> None:
-        self.start, self.stop = start, stop
 
 
 _DISPATCH: dict[type[ast.expr], Callable[..., Value]] = {

@@ -100,6 +100,14 @@ def _first(item: tuple[str, Value]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Slice(Value):
+    """A slice with constant bounds."""
+
+    start: int | None
+    stop: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ModuleValue(Value):
     """A module whose source, or at least whose file, was found."""
 

@@ -27,7 +27,10 @@ def missing_keys(rule: Rule, known: FactResolver) -> tuple[str, ...]:
 
 
 def interpolate(message: str, known: FactResolver) -> str:
-    """Replace `{fact.key}` by the value, bytes by a size such as `80 GiB`, an unknown one by `(unknown)`."""
+    """Replace `{fact.key}` by the value, bytes by a size such as `80 GiB`, an unknown one by `(unknown)`.
+
+    An unknown value that stands in parentheses, as in `sm 9.0 ({gpu.name})`, is left out with them.
+    """
 
     def replace(match: re.Match[str]) -> str:
         value = known.look_up(match[1]).value
@@ -37,7 +40,7 @@ def interpolate(message: str, known: FactResolver) -> str:
             return human_bytes(int(value))
         return _text_of(value, match[1]) + (match[2] or "")
 
-    return _WITH_UNIT.sub(replace, message)
+    return _WITH_UNIT.sub(replace, message).replace(" ((unknown))", "")
 
 
 def _text_of(value: Any, key: str) -> str:

@@ -20,10 +20,13 @@ LOGGER = logging.getLogger(__name__)
 MAX_BYTES = 64 * 1024 * 1024
 
 
-def cache_folder() -> Path | None:
-    """Return the folder for our cache files, None where the user has none."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache")).expanduser()
-    return base / "attn-doctor" if base.is_absolute() else None
+def cache_folder(name: str = "") -> Path | None:
+    """Return the folder for our cache files, or the one below it that `name` is; None where the user has none."""
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache")).expanduser()
+    except RuntimeError:  # no home folder
+        return None
+    return base / "attn-doctor" / name if base.is_absolute() else None
 
 
 def read_cache(cache: Path, key: str) -> tuple[dict[str, Any], bytes] | None:

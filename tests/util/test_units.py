@@ -29,6 +29,7 @@ def test_a_size_has_one_decimal_at_most(size, text):
         ("{gpu.memory_bytes} bytesize", "80 GiB bytesize"),
         ("sm {gpu.sm} bytes", "sm 9.0 bytes"),
         ("{driver.version} and {xformers.version}", "(unknown) and not installed"),
+        ("no code for sm {gpu.sm} ({gpu.name}): too old", "no code for sm 9.0: too old"),
     ],
 )
 def test_messages_write_bytes_as_sizes(message, text):
