@@ -29,7 +29,7 @@ def missing_keys(rule: Rule, known: FactResolver) -> tuple[str, ...]:
 def interpolate(message: str, known: FactResolver) -> str:
     """Replace `{fact.key}` by the value, bytes by a size such as `80 GiB`, an unknown one by `(unknown)`.
 
-    An unknown value that stands in parentheses, as in `sm 9.0 ({gpu.name})`, is left out with them.
+    An unknown value in parentheses, as in `sm 9.0 ({gpu.name})`, is left out with them.
     """
 
     def replace(match: re.Match[str]) -> str:
