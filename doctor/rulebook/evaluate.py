@@ -15,6 +15,7 @@ from doctor.model import (
     Facts,
     Finding,
     Prediction,
+    Reason,
     Remedy,
     Severity,
     Undetermined,
@@ -153,9 +154,31 @@ def _with_reasons(
 ) -> Finding:
     """Return a finding that rests on a choice of backend with the remedies of what speaks against the backends."""
     rule = rulebook.rules[finding.rule]
+    if rule.import_error and any(leaf.key.endswith(".selected") for leaf in rule.when.leaves()):
+        refusals = _refusals(rulebook, rule.import_error, known, predictions)
+        finding = finding._replace(message="; ".join((finding.message, *refusals)))
     if "fix_reasons" not in rule.body:
         return finding
     return finding._replace(alternatives=all_alternatives(rulebook, rule, known, predictions))
+
+
+def _of_release(rulebook: Rulebook, reason: Reason) -> bool:
+    """Whether a backend is not there at all because the release has none of that name."""
+    rule = rulebook.rules.get(reason.rule)
+    return rule is not None and rule.body.get("stage") == "release"
+
+
+def _refusals(
+    rulebook: Rulebook, name: str, known: FactResolver, predictions: tuple[Prediction, ...]
+) -> tuple[str, ...]:
+    """Return the first reason against each backend that the library would have tried here, in its order."""
+    order = order_that_counts(rulebook.libraries[name].preferences, known) or ()
+    tried = {item.backend: item for made in predictions if made.library == name for item in made.candidates}
+    return tuple(
+        f"{tried[backend].title}: {tried[backend].reasons[0].message}"
+        for backend in order
+        if backend in tried and (reasons := tried[backend].reasons) and not _of_release(rulebook, reasons[0])
+    )
 
 
 def all_alternatives(

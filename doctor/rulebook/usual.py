@@ -1,9 +1,10 @@
 """Judge rules that lean on an assumed or a missing value by every value that is usual for it.
 
 A missing value: where a rule fires for every usual one, it is a finding that says so; where it fires for none, it is
-silent; where the answers differ, the report names the values for which it fires. An assumed value: where another usual
-one would make the rule silent, an error becomes a warning that names the assumption. A backend that fails in a step:
-where the job names that backend and only missing facts leave open whether it serves the job, the failure is a warning.
+silent; where the answers differ, the report names the values for which it fires. Where several values are missing, it
+is judged by whole jobs that are usual. An assumed value: where another usual one would make the rule silent, an error
+becomes a warning that names the assumption. A backend that fails in a step: where the job names that backend and only
+missing facts leave open whether it serves the job, the failure is a warning.
 """
 
 from __future__ import annotations
@@ -31,6 +32,21 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
     "workload.num_heads": (8, 12, 16, 32, 64),
     "workload.seq_len_q": (128, 512, 2048, 4096, 8192, 32768, 131072),
 }
+#: Jobs that differ in every value; a rule that fires for all of them is judged without these values.
+_OF_JOB = ("batch_size", "dtype", "head_dim_qk", "mask", "num_heads", "num_kv_heads", "seq_len_q")
+JOBS: tuple[Mapping[str, Any], ...] = tuple(
+    dict(zip(_OF_JOB, job, strict=True))
+    for job in (
+        (1, "bfloat16", 128, "causal", 32, 8, 4096),
+        (1, "float16", 128, "no_mask", 24, 24, 32768),
+        (16, "float16", 64, "no_mask", 16, 16, 512),
+        (2, "bfloat16", 64, "padding_causal", 12, 12, 2048),
+        (1, "bfloat16", 256, "causal", 8, 4, 8192),
+        (64, "float16", 80, "arbitrary", 32, 32, 128),
+        (1, "float16", 40, "no_mask", 8, 8, 4096),
+        (1, "bfloat16", 96, "causal", 64, 64, 131072),
+    )
+)
 #: Of these an assumption may be wrong; the others follow from what the framework does.
 _DOUBTED = ("workload.batch_size", "workload.dtype", "workload.mask", "workload.seq_len_q")
 _SOURCE = "a usual value"
@@ -52,16 +68,28 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
     findings = [_doubted(rulebook, item, facts, doubted, with_value) for item in assessment.findings]
     added: list[Finding] = []
     open_: list[Undetermined] = []
+    jobs: tuple[FactResolver, ...] = ()
     for whole in assessment.undetermined:
-        named, group = _named_backends(rulebook, whole, assessment)
-        added += named
+        failing, group = _named_backends(rulebook, whole, assessment)
+        added += failing
         if not group.rules:
             continue
         key = group.missing[0] if len(group.missing) == 1 else ""
-        if key not in USUAL or not assessment.known.has_workload:
+        if not assessment.known.has_workload:
             open_.append(group)
             continue
         rules = [rulebook.rules[name] for name in group.rules]
+        if key not in USUAL and all(_of_job(name) for name in group.missing):
+            jobs = jobs or tuple(_whole_job(rulebook, facts, job) for job in JOBS)
+            found = [item for rule in rules if (item := _for_all_jobs(rulebook, rule, group.missing, jobs)) is not None]
+            added += found
+            judged = {item.rule for item in found}
+            if left_over := tuple(name for name in group.rules if name not in judged):
+                open_.append(group._replace(rules=left_over))
+            continue
+        if key not in USUAL:
+            open_.append(group)
+            continue
         found, left = _by_usual_values(rulebook, rules, key, with_value)
         added += found
         open_ += [group._replace(rules=names, problem=f"{group.problem}{said}") for names, said in left]
@@ -130,11 +158,37 @@ def _by_usual_values(
     return found, [(tuple(names), said) for said, names in left.items()]
 
 
+def _of_job(key: str) -> bool:
+    """Whether a usual job has a value for `key`; a choice that no fact is known to decide may hang on any of them."""
+    return key.removeprefix("workload.") in JOBS[0] or key.endswith(".selected")
+
+
+def _whole_job(rulebook: Rulebook, facts: Facts, job: Mapping[str, Any]) -> FactResolver:
+    """Return what is known where the job has these values for whatever is missing."""
+    missing = {key: value for name, value in job.items() if facts.value(key := f"workload.{name}") is None}
+    return know(rulebook, facts.with_(*(make_fact(key, value, _SOURCE) for key, value in missing.items())))[0]
+
+
+def _for_all_jobs(
+    rulebook: Rulebook, rule: Rule, missing: Sequence[str], jobs: Sequence[FactResolver]
+) -> Finding | None:
+    """Return the finding of a rule that fires for every usual job, None where it does not; of an error a warning."""
+    if not all(rule_holds(rulebook, rule, job) is True for job in jobs):
+        return None
+    names = ", ".join(key.removeprefix("workload.") for key in missing if not key.endswith(".selected"))
+    names = names or "what is missing"
+    return _assuming(rulebook, rule, jobs[0], f"whatever is usual for {names}")
+
+
 def _for_all(rulebook: Rulebook, rule: Rule, key: str, known: FactResolver) -> Finding:
     """Return the finding of a rule that fires for every usual value; of an error a warning, since others exist."""
     values = USUAL[key]
     span = f"{values[0]} to {values[-1]}" if len(values) > 4 else ", ".join(map(str, values))
-    said = f"for every usual {key.removeprefix('workload.')}: {span}"
+    return _assuming(rulebook, rule, known, f"for every usual {key.removeprefix('workload.')}: {span}")
+
+
+def _assuming(rulebook: Rulebook, rule: Rule, known: FactResolver, said: str) -> Finding:
+    """Return the finding of a rule that was judged with usual values, which its message names."""
     severity = Severity.WARNING if rule.severity == Severity.ERROR else rule.severity or Severity.NOTE
     finding = finding_of(rule, known, severity, f"{interpolate(rule.message, known)} ({said})")
     evidence = tuple(item for item in finding.evidence if item.fact.source != _SOURCE)

@@ -11,7 +11,7 @@ from doctor.facts.vocabulary import fact
 from doctor.model import Facts, Severity
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
-from doctor.rulebook.usual import USUAL, weigh
+from doctor.rulebook.usual import JOBS, USUAL, weigh
 from doctor.sources.workload.assumed import assumed_fact
 
 RULE = """id: {id}
@@ -98,3 +98,21 @@ def test_a_stated_length_is_not_doubted(rulebook):
 
 def test_every_usual_value_is_one_of_the_vocabulary():
     assert all(fact(key, value, "test").value is not None for key, values in USUAL.items() for value in values)
+
+
+def test_a_rule_that_fires_for_every_usual_job_is_a_warning_though_several_values_are_missing(rulebook):
+    rules = rulebook('{torch.version: "2.6.0", workload.head_dim_qk: "<=256", workload.num_heads: "<=64"}')
+    (finding,) = own(judged(rules, {}))
+    assert finding.severity == Severity.WARNING
+    assert finding.message == "found 2.6.0 (whatever is usual for head_dim_qk, num_heads)"
+
+
+def test_a_rule_that_some_usual_job_silences_stays_skipped(rulebook):
+    assessment = judged(
+        rulebook('{torch.version: "2.6.0", workload.head_dim_qk: ">=64", workload.num_heads: "<=64"}'), {}
+    )
+    assert any("OWN001" in group.rules for group in assessment.undetermined) and not own(assessment)
+
+
+def test_every_value_of_a_usual_job_is_one_of_the_vocabulary():
+    assert all(fact(f"workload.{key}", value, "test").value is not None for job in JOBS for key, value in job.items())

@@ -13,6 +13,7 @@ declare(Term("driver.cuda_branch", VERSION, "major CUDA release that the driver'
 declare(Term("torch.default_build", TEXT, "what the default index serves on this platform: cpu, cuda", derived=True))
 declare(Term("torch.arch_list_aarch64", TEXT, "SM architectures of the release's wheel for aarch64", derived=True))
 declare(Term("vllm.wheel_cuda_major", TEXT, "major CUDA release of vLLM's wheel on the default index", derived=True))
+declare(Term("vllm.requires_xformers", BOOLEAN, "this vLLM's metadata requires xFormers", derived=True))
 declare(Term("gpu.first_cuda", VERSION, "the first CUDA toolkit whose compiler knows this GPU", derived=True))
 
 #: Names of GPUs for which NVIDIA supports forward compatibility: data-centre boards and Jetson modules.
@@ -229,3 +230,9 @@ def _toolkit_of_torch(nvcc: str, cuda: str) -> bool | None:
     if ABSENT in (nvcc, cuda):
         return None
     return parse_version(nvcc).release[:2] == parse_version(cuda).release[:2]
+
+
+@derived("platform.windows", BOOLEAN, "the target runs Windows; where its system is not known, it does not",
+         uses=("platform.system",))  # fmt: skip
+def _windows(system: str | None) -> bool:
+    return system == "Windows"

@@ -48,3 +48,30 @@ def _differ(dims: tuple[str, ...] | str) -> bool:
 )
 def _nvcc(release: str, ninja: bool) -> bool:
     return release != ABSENT and ninja
+
+
+def _installed_or_required(version: str | None, required: bool | None) -> bool | None:
+    """Whether a package is there; where it was not examined, whether the server's own metadata requires it."""
+    return (True if required else None) if version is None else version != ABSENT
+
+
+@derived(
+    "vllm.xformers_installed",
+    BOOLEAN,
+    "xFormers is installed, or required by this vLLM and not examined",
+    uses=("xformers.version", "vllm.requires_xformers"),
+)
+def _xformers_installed(version: str | None, required: bool | None) -> bool | None:
+    return _installed_or_required(version, required)
+
+
+@derived(
+    "sglang.flashinfer_installed",
+    BOOLEAN,
+    "FlashInfer is installed, or required by this SGLang and not examined",
+    uses=("flashinfer-python.version", "flashinfer.version", "sglang.flashinfer_pin"),
+)
+def _flashinfer_installed(version: str | None, of_old: str | None, pin: str | None) -> bool | None:
+    if of_old not in (None, ABSENT):  # the name of the distribution before 0.2
+        return True
+    return _installed_or_required(version, pin not in (None, ABSENT))

@@ -196,6 +196,16 @@ def _kv_half_tile(kv: int) -> bool:
     return kv % 128 == 64
 
 
+multiple_of("workload.seq_len_kv_multiple_of_4", "key/value tokens divide by 4", 4, "workload.seq_len_kv")
+multiple_of("workload.seq_len_kv_multiple_of_8", "key/value tokens divide by 8", 8, "workload.seq_len_kv")
+computed(
+    "workload.seq_len_divides_by_cp",
+    BOOLEAN,
+    "the context-parallel ranks divide the sequence",
+    lambda tokens, ranks: ranks < 1 or tokens % ranks == 0,
+    "workload.seq_len_q",
+    "workload.cp_size",
+)
 multiple_of("workload.seq_len_kv_multiple_of_64", "key/value tokens divide by 64", 64, "workload.seq_len_kv")
 
 
