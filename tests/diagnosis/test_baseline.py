@@ -41,8 +41,8 @@ class TestOneCase:
         (project / "requirements.txt").write_text("# a line more\n# and another\n" + text)  # every line moves
         code, said = check(capsys, "--gpu", "h100", *JOB, "--baseline", "base.json")
         assert code == 0
-        assert said.out.startswith("OK: no new findings (2 known findings in the baseline); ")
-        assert "2 baseline findings suppressed (`base.json`): TE103, FA054" in " ".join(said.out.split())
+        assert said.out.startswith("OK: no new findings (4 known findings in the baseline); ")
+        assert "4 baseline findings suppressed (`base.json`): TE103, MC012, FA054, TE854" in " ".join(said.out.split())
         assert "error TE103" not in said.out and "FAIL" not in said.out
 
     @pytest.mark.parametrize("form", ["sarif", "junit", "github", "markdown"])
@@ -87,7 +87,7 @@ class TestSeveralCases:
         report = json.loads(said.out)
         (finding,) = [finding for finding in report["findings"] if finding["id"] == "TORCH005"]
         assert [report["cases"][number]["gpu"] for number in finding["cases"]] == ["rtx5090"]
-        assert [known["id"] for known in report["known"]] == ["TORCH005", "FA054"]
+        assert [known["id"] for known in report["known"]] == ["TORCH005", "MC012", "FA054", "TE854"]
         assert code == 1
 
     def test_a_case_that_was_fixed_is_reported_and_one_that_was_dropped_is_not(self, project, capsys):
