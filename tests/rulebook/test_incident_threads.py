@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from doctor.rulebook.evaluate import evaluate
+from doctor.rulebook.rule import as_tuple
 from doctor.sources.snapshot import parse_facts
 from doctor.sources.workload.defaults import complete_workload
 from tests.helpers.rulebook import builtin_rulebook
@@ -25,11 +26,14 @@ LISTED = "".join(
 def test_the_rule_of_a_thread_fires_on_its_facts(thread: dict[str, Any]) -> None:
     workload = {"workload": thread["workload"]} if "workload" in thread else {}
     facts = parse_facts(json.dumps({"facts": thread["facts"], **workload}), "the thread")
-    found = {item.rule for item in evaluate(builtin_rulebook(), complete_workload(facts)).findings}
+    rulebook = builtin_rulebook()
+    general_for = as_tuple(rulebook.rules[thread["rule"]].body.get("yields_to"))  # where these fire, it is silent
+    few = rulebook.only({thread["rule"], *general_for} & rulebook.rules.keys())
+    found = {item.rule for item in evaluate(few, complete_workload(facts)).findings}
     assert thread["rule"] in found, found
 
 
 @pytest.mark.parametrize("thread", THREADS, ids=lambda thread: thread["url"].removeprefix("https://github.com/"))
 def test_the_list_names_that_rule(thread: dict[str, Any]) -> None:
-    row = next(line for line in LISTED.splitlines() if f"({thread['url']})" in line)
-    assert thread["rule"] in row
+    rows = [line for line in LISTED.splitlines() if f"({thread['url']})" in line]
+    assert any(thread["rule"] in row for row in rows), rows

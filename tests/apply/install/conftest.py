@@ -161,11 +161,17 @@ def old(tmp_path: Path, venv_template: Path) -> Environment:
     return made
 
 
-@pytest.fixture
-def fix(old: Environment, tmp_path: Path) -> Callable[..., list[str]]:
-    """The command line of `fix` for that environment, with the rule."""
-    folder = tmp_path / "rules" / "small"
-    folder.mkdir(parents=True)
+@pytest.fixture(scope="session")
+def small_rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the rule, the same for all tests: its rulebook is parsed once."""
+    folder = tmp_path_factory.mktemp("rules") / "small"
+    folder.mkdir()
     (folder / "library.yaml").write_text(_LIBRARY)
     (folder / "SM001.yaml").write_text(_RULE)
-    return lambda *more: ["fix", "--python", old.python, "--rules", str(tmp_path / "rules"), *more]
+    return folder.parent
+
+
+@pytest.fixture
+def fix(old: Environment, small_rules: Path) -> Callable[..., list[str]]:
+    """The command line of `fix` for that environment, with the rule."""
+    return lambda *more: ["fix", "--python", old.python, "--rules", str(small_rules), *more]
