@@ -57,7 +57,7 @@ def _cells(plan: CaseMatrix, api: ApiRules, inputs: InputCache) -> Iterator[Case
         own = ranges if ranges is None or number in whole_in else replace(ranges, rounds=())
         verdict = apply_rules(rulebook, whole, grounds, own)
         if own is not ranges:
-            verdict = replace(verdict, notes=(*verdict.notes, _NOT_ALL.format(len(whole_in), len(cases), name)))
+            verdict = verdict._replace(notes=(*verdict.notes, _NOT_ALL.format(len(whole_in), len(cases), name)))
         base = verdict.assessment
         found = api.findings(verdict.found)
         case = Case(name, gpu, workload, whole.facts, found, base.predictions, base.undetermined)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
@@ -29,8 +29,7 @@ TOOL = f"attn-doctor {__version__}"
 DECLARED_RANGE = "version-window"  # category of rules on ranges that the metadata of a package declares
 
 
-@dataclass(frozen=True)
-class RuleVerdict:
+class RuleVerdict(NamedTuple):
     """What the rulebook says of one case."""
 
     assessment: Assessment

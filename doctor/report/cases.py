@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from doctor.model import Case, Evidence, Fact, Facts, Finding, Report
 
@@ -12,8 +12,7 @@ from .summary import alone, library_title, title_of, verdict
 MOST_MESSAGES = 3  # of one finding, where cases differ and room is short
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """Cases of one environment and job that end alike, in the words of a table."""
 
     environment: str
@@ -127,7 +126,7 @@ def rows(report: Report) -> list[Row]:
         key = (row.environment, row.workload, row.verdict, " ".join(row.findings), row.backends)
         made.setdefault(key, row)
         grouped.setdefault(key, []).append(case.gpu or "")
-    parts = [replace(row, gpus=", ".join(filter(None, grouped[key]))) for key, row in made.items()]
+    parts = [row._replace(gpus=", ".join(filter(None, grouped[key]))) for key, row in made.items()]
     order = {
         name: number for number, name in enumerate(dict.fromkeys((row.environment, row.workload) for row in parts))
     }

@@ -104,11 +104,10 @@ class Section:
     @cached_property
     def rules(self) -> list[tuple[str, dict[str, Any]]]:
         """Return (path, content) of each rule, in the order of `ids`."""
-        return [(str(path), dict(content)) for path, content in json.loads(self.text)]
+        return [(path, content) for path, content in json.loads(self.text)]
 
 
-@dataclass(frozen=True)
-class CompiledRules:
+class CompiledRules(NamedTuple):
     """All checked rule files: a digest of their content, the libraries, and the rules in sections."""
 
     version: str

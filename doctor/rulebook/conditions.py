@@ -243,17 +243,17 @@ def check_conditions(when: Any) -> None:
 
 
 def _fact_leaf(key: str, wanted: Any) -> Leaf:
-    """Return the condition on one fact; rules share most of them, so the meaning of each is worked out once."""
-    if isinstance(wanted, str):
-        return Leaf(key, partial(_meaning_once, key, wanted))
+    """Return the condition on one fact; rules share most of them, so each is made once."""
+    if isinstance(wanted, (str, bool, int, float)):
+        return _shared_leaf(key, wanted)
     if isinstance(wanted, list) and all(isinstance(item, str) for item in wanted):
-        return Leaf(key, partial(_meaning_once, key, tuple(wanted)))
+        return _shared_leaf(key, tuple(wanted))
     return Leaf(key, partial(_meaning, key, wanted))
 
 
-@lru_cache(maxsize=4096)
-def _meaning_once(key: str, wanted: str | tuple[str, ...]) -> Meaning:
-    return _meaning(key, wanted if isinstance(wanted, str) else list(wanted))
+@lru_cache(maxsize=16384, typed=True)
+def _shared_leaf(key: str, wanted: str | float | tuple[str, ...]) -> Leaf:
+    return Leaf(key, partial(_meaning, key, list(wanted) if isinstance(wanted, tuple) else wanted))
 
 
 def _meaning(key: str, wanted: Any) -> Meaning:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.model import ABSENT, FixSafety, Remedy, Severity
 from doctor.util.resources import rules_dir
@@ -88,8 +88,7 @@ class Rule:
 Orders = tuple[tuple[Condition | None, tuple[str, ...]], ...]
 
 
-@dataclass(frozen=True)
-class Backend:
+class Backend(NamedTuple):
     """One attention backend a library can choose; a part is one of several ways another backend works inside."""
 
     id: str

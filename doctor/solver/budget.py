@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 LOGGER = logging.getLogger("doctor.solver")
@@ -54,8 +54,7 @@ def log_event(event: Event) -> None:
     LOGGER.debug("%s", event)
 
 
-@dataclass(frozen=True)
-class Effort:
+class Effort(NamedTuple):
     """Bounds of one search among all releases."""
 
     packages: int  # changed
@@ -63,8 +62,7 @@ class Effort:
     nodes: int  # of the search tree
 
 
-@dataclass(frozen=True)
-class SearchBudget:
+class SearchBudget(NamedTuple):
     """All bounds of one call of `solve`. The measured worst cases stay an order of magnitude below most of them."""
 
     fixes: int = 3  # offered
@@ -101,7 +99,7 @@ class SearchBudget:
     recent_limits: int = 4  # tried on a case before it is evaluated in full
     sentences: int = 5
 
-    trace: Trace = field(default=log_event, compare=False)
+    trace: Trace = log_event
 
 
 @dataclass

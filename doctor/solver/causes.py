@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.model import ABSENT, Fact, Facts
 from doctor.packages.relations import owner_of
@@ -53,16 +52,14 @@ def traced(rulebook: Rulebook, facts: Facts) -> Traced:
     return known
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(NamedTuple):
     """One rule that takes a backend out; None: it is not in the order of preference."""
 
     rule: Rule | None
     reads: frozenset[str] = frozenset()  # for what is no rule
 
 
-@dataclass(frozen=True)
-class Blocked:
+class Blocked(NamedTuple):
     """A backend, or one of its parts, with every limit that has to be lifted before it serves."""
 
     backend: str

@@ -8,8 +8,7 @@ packages count where both ends are chosen, so the cases cover more than can be i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT
@@ -29,8 +28,7 @@ from .resolve import unresolved_clashes
 _PREDICTED = (".selected", ".selected_by_default", ".available")
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """With these releases (others at will) this rule refuses, in these words; no rule where metadata does."""
 
     fixed: Mapping[str, str]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -213,7 +212,7 @@ def better(repair: FixSearch, offered: Sequence[CandidateFix]) -> tuple[Candidat
     if offered[0].firing or size < 2:
         return None, True
     effort = repair.budget.smaller
-    search = Search(repair, replace(effort, packages=min(size - 1, effort.packages)), "smaller fix")
+    search = Search(repair, effort._replace(packages=min(size - 1, effort.packages)), "smaller fix")
     found = search.best()
     return found, found is not None or not (search.exhausted or size - 1 > effort.packages)
 
