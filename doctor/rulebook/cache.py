@@ -124,11 +124,16 @@ class RuleFolder(NamedTuple):
     is_settled: bool  # no file may change without another stamp
 
 
+def rule_paths(extra: Iterable[str] = ()) -> tuple[Path, ...]:
+    """Return the folders of the built-in rules and of further ones."""
+    return (rules_dir(), *(Path(folder).absolute() for folder in extra))
+
+
 def rule_folders(extra: Iterable[str] = ()) -> tuple[RuleFolder, ...]:
     """Return the state of the built-in rules and of further folders; DoctorError for one that cannot be read."""
     started = time.time_ns()
     found = []
-    for path in (rules_dir(), *(Path(folder).absolute() for folder in extra)):
+    for path in rule_paths(extra):
         files = stamps((path,))
         found.append(RuleFolder(path, tuple(files), cache_key(files), may_store(files, started)))
     return tuple(found)

@@ -154,7 +154,7 @@ def _with_reasons(
 ) -> Finding:
     """Return a finding that rests on a choice of backend with the remedies of what speaks against the backends."""
     rule = rulebook.rules[finding.rule]
-    if rule.import_error and any(leaf.key.endswith(".selected") for leaf in rule.when.leaves()):
+    if rule.import_error and rule.follows_selection:
         refusals = _refusals(rulebook, rule.import_error, known, predictions)
         finding = finding._replace(message="; ".join((finding.message, *refusals)))
     if "fix_reasons" not in rule.body:

@@ -13,10 +13,9 @@ from typing import Any
 from doctor.errors import DoctorError
 from doctor.util.cache_file import read_cache, write_cache
 from doctor.util.linear_regex import compiled, found_in
-from doctor.util.resources import rules_dir
 
 from .anchors import anchors_of
-from .cache import Body, cache_file, cache_key, may_store, stamps
+from .cache import Body, cache_file, cache_key, may_store, rule_paths, stamps
 from .conditions import Condition, parse_conditions
 from .rule import Rule, as_tuple
 from .schema import EFFECTS, read_file
@@ -121,7 +120,7 @@ def _signature(item: Mapping[str, Any]) -> Signature:
 
 def load_log_rules(extra: Iterable[str] = ()) -> tuple[LogRule, ...]:
     """Return every rule with signatures, from a cache of their own; DoctorError names file and line of a faulty one."""
-    folders = (rules_dir(), *(Path(folder).absolute() for folder in extra))
+    folders = rule_paths(extra)
     started = time.time_ns()
     files = stamps(folders, explaining=True)
     key, cache = cache_key(files), cache_file(folders, "signatures")

@@ -9,7 +9,7 @@ missing facts leave open whether it serves the job, the failure is a warning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Facts, Finding, Severity, Undetermined
 
 from .backends import order_that_counts
-from .evaluate import Assessment, all_alternatives, finding_of, know, rule_holds
+from .evaluate import Assessment, finding_of, know, rule_holds
 from .messages import interpolate
 from .resolver import FactResolver
 from .rule import Rule
@@ -70,39 +70,39 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
     open_: list[Undetermined] = []
     jobs: tuple[FactResolver, ...] = ()
     for whole in assessment.undetermined:
-        failing, group = _named_backends(rulebook, whole, assessment)
+        failing = _named_backends(rulebook, whole, assessment)
         added += failing
-        if not group.rules:
+        group = next(_without(whole, failing), None)
+        if group is None:
             continue
         key = group.missing[0] if len(group.missing) == 1 else ""
-        if not assessment.known.has_workload:
-            open_.append(group)
-            continue
         rules = [rulebook.rules[name] for name in group.rules]
-        if key not in USUAL and all(_of_job(name) for name in group.missing):
+        if assessment.known.has_workload and key in USUAL:
+            found, left = _by_usual_values(rulebook, rules, key, with_value)
+            added += found
+            open_ += [group._replace(rules=names, problem=f"{group.problem}{said}") for names, said in left]
+        elif assessment.known.has_workload and all(map(_of_job, group.missing)):
             jobs = jobs or tuple(_whole_job(rulebook, facts, job) for job in JOBS)
             found = [item for rule in rules if (item := _for_all_jobs(rulebook, rule, group.missing, jobs)) is not None]
             added += found
-            judged = {item.rule for item in found}
-            if left_over := tuple(name for name in group.rules if name not in judged):
-                open_.append(group._replace(rules=left_over))
-            continue
-        if key not in USUAL:
+            open_ += _without(group, found)
+        else:
             open_.append(group)
-            continue
-        found, left = _by_usual_values(rulebook, rules, key, with_value)
-        added += found
-        open_ += [group._replace(rules=names, problem=f"{group.problem}{said}") for names, said in left]
     if not added and open_ == list(assessment.undetermined) and findings == list(assessment.findings):
         return assessment
     order = sorted((*findings, *added), key=lambda item: item.severity.rank)
     return replace(assessment, findings=tuple(order), undetermined=tuple(open_))
 
 
-def _named_backends(
-    rulebook: Rulebook, group: Undetermined, assessment: Assessment
-) -> tuple[list[Finding], Undetermined]:
-    """Return what would fail in a step of the one backend that the job names, as warnings, and the other rules."""
+def _without(group: Undetermined, found: Sequence[Finding]) -> Iterator[Undetermined]:
+    """Yield what is left of a group without the rules of these findings, if anything is."""
+    judged = {finding.rule for finding in found}
+    if left := tuple(name for name in group.rules if name not in judged):
+        yield group._replace(rules=left)
+
+
+def _named_backends(rulebook: Rulebook, group: Undetermined, assessment: Assessment) -> list[Finding]:
+    """Return what would fail in a step of the one backend that the job names, as warnings."""
     found: list[Finding] = []
     for name in group.rules:
         rule = rulebook.rules[name]
@@ -114,12 +114,8 @@ def _named_backends(
             for candidate in prediction.candidates:
                 if order == (candidate.backend,) and order[0] in rule.fails_at_run and candidate.available is None:
                     said = f"if {candidate.title} serves the job: {', '.join(group.missing)} not given"
-                    message = f"{interpolate(rule.message, assessment.known)} ({said})"
-                    severity = Severity.WARNING if rule.severity == Severity.ERROR else rule.severity
-                    finding = finding_of(rule, assessment.known, severity, message)
-                    found.append(finding._replace(assumption=said))
-    judged = {finding.rule for finding in found}
-    return found, group._replace(rules=tuple(name for name in group.rules if name not in judged))
+                    found.append(_assuming(rule, assessment.known, said))
+    return found
 
 
 def _doubted(rulebook: Rulebook, finding: Finding, facts: Facts, doubted: Sequence[str], with_value: Judged) -> Finding:
@@ -149,7 +145,7 @@ def _by_usual_values(
     for rule in rules:
         verdicts = {value: rule_holds(rulebook, rule, with_value(key, value)) for value in USUAL[key]}
         if all(verdict is True for verdict in verdicts.values()):
-            found.append(_for_all(rulebook, rule, key, with_value(key, USUAL[key][-1])))
+            found.append(_for_all(rule, key, with_value(key, USUAL[key][-1])))
         elif None in verdicts.values():
             left.setdefault("", []).append(rule.id)
         elif any(verdicts.values()):
@@ -177,21 +173,19 @@ def _for_all_jobs(
         return None
     names = ", ".join(key.removeprefix("workload.") for key in missing if not key.endswith(".selected"))
     names = names or "what is missing"
-    return _assuming(rulebook, rule, jobs[0], f"whatever is usual for {names}")
+    return _assuming(rule, jobs[0], f"whatever is usual for {names}")
 
 
-def _for_all(rulebook: Rulebook, rule: Rule, key: str, known: FactResolver) -> Finding:
+def _for_all(rule: Rule, key: str, known: FactResolver) -> Finding:
     """Return the finding of a rule that fires for every usual value; of an error a warning, since others exist."""
     values = USUAL[key]
     span = f"{values[0]} to {values[-1]}" if len(values) > 4 else ", ".join(map(str, values))
-    return _assuming(rulebook, rule, known, f"for every usual {key.removeprefix('workload.')}: {span}")
+    return _assuming(rule, known, f"for every usual {key.removeprefix('workload.')}: {span}")
 
 
-def _assuming(rulebook: Rulebook, rule: Rule, known: FactResolver, said: str) -> Finding:
+def _assuming(rule: Rule, known: FactResolver, said: str) -> Finding:
     """Return the finding of a rule that was judged with usual values, which its message names."""
     severity = Severity.WARNING if rule.severity == Severity.ERROR else rule.severity or Severity.NOTE
     finding = finding_of(rule, known, severity, f"{interpolate(rule.message, known)} ({said})")
     evidence = tuple(item for item in finding.evidence if item.fact.source != _SOURCE)
-    return finding._replace(
-        evidence=evidence, assumption=said, alternatives=all_alternatives(rulebook, rule, known, ())
-    )
+    return finding._replace(evidence=evidence, assumption=said)

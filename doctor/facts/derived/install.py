@@ -230,9 +230,3 @@ def _toolkit_of_torch(nvcc: str, cuda: str) -> bool | None:
     if ABSENT in (nvcc, cuda):
         return None
     return parse_version(nvcc).release[:2] == parse_version(cuda).release[:2]
-
-
-@derived("platform.windows", BOOLEAN, "the target runs Windows; where its system is not known, it does not",
-         uses=("platform.system",))  # fmt: skip
-def _windows(system: str | None) -> bool:
-    return system == "Windows"

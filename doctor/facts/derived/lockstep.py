@@ -6,6 +6,7 @@ import re
 
 from doctor.facts.derived.registry import derived
 from doctor.facts.kinds import BOOLEAN, VERSION
+from doctor.facts.versions import cuda_of_label
 from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
 
@@ -154,8 +155,8 @@ def _vision_build_held(version: str, cuda_major: str) -> bool:
     needs=("torchaudio.version", "torch.cuda"),
 )
 def _audio_build_held(version: str, cuda: str) -> bool:
-    named = re.fullmatch(r"cu(1[0-9])(\d)", version.partition("+")[2])
-    return named is None or cuda == ABSENT or f"{named[1]}.{named[2]}" == ".".join(cuda.split(".")[:2])
+    named = cuda_of_label(version.partition("+")[2])
+    return named is None or cuda == ABSENT or named == ".".join(cuda.split(".")[:2])
 
 
 _NEW_ABI_OF_2_6 = ("cu126", "xpu")  # the builds of 2.6 with the C++11 ABI; the others came with it in 2.7
