@@ -52,7 +52,7 @@ _SHAPES = tuple(
     )
 )
 
-#: A class or module lacks a name. A tuple in place of a tensor is another result of a call, and no name that is missing.
+#: A class or module lacks a name. A tuple in place of a tensor is another result of a call, and lacks none.
 _MISSES = re.compile(r"(?<!'tuple' object )has no attribute")
 
 #: Messages that any library may raise: a rule for `check` needs its library in the lines around them.
