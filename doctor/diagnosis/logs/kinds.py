@@ -38,6 +38,7 @@ _SHAPES = tuple(
             "api-signature-drift",
         ),
         (r"CUDNN_STATUS_SUBLIBRARY|cuDNN version incompat|libcudnn", "cudnn-shadowed-library/sublibrary mismatch"),
+        (r"(?i)attention[-_ ]backend|\btriton (?:attention )?backend", "backend-unavailable"),
         (r"(?i)\btriton|ptxas|fp8e4nv|nvcc.*Killed", "triton/ptxas"),
         (r"no kernel image|(?i:compute capability|ampere|blackwell|hopper)|sm_?\d\d", "no-kernel-image/arch"),
         (r"cannot open shared object", "missing-module/package"),
