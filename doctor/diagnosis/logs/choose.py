@@ -119,7 +119,7 @@ def _candidate(
     holds = rule.when.holds(known) if rule.when is not None else None
     if holds is False:
         return None
-    groups = {**dict(match.groups), "line": match.text}
+    groups = {**signature.groups_near(match.around), **dict(match.groups), "line": match.text}
     stated = rule.rule.body.get("weight") if rule.explains_only else None
     weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
     history = _history(rule, match, stack) if weight <= 0 and rule.category in _OF_NAMES else None
