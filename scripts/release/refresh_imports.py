@@ -44,6 +44,13 @@ ROOTS = {
     "flash-linear-attention": ("fla",), "yunchang": ("yunchang",), "ring-flash-attn": ("ring_flash_attn",),
     "timm": ("timm",), "mamba-ssm": ("mamba_ssm",), "kernels": ("kernels",), "flash-attn": ("flash_attn",),
     "xformers": ("xformers",), "hqq": ("hqq",), "bitsandbytes": ("bitsandbytes",), "datasets": ("datasets",),
+    "adapters": ("adapters",), "areal": ("areal",), "attention-sinks": ("attention_sinks",),
+    "chatterbox-tts": ("chatterbox",), "colpali-engine": ("colpali_engine",), "coqui-tts": ("TTS",),
+    "deepspeed-mii": ("mii",), "gliner": ("gliner",), "kvpress": ("kvpress",), "llm-foundry": ("llmfoundry",),
+    "mbridge": ("mbridge",), "minference": ("minference",), "optimum-quanto": ("optimum.quanto",),
+    "parler-tts": ("parler_tts",), "qwen-asr": ("qwen_asr",), "qwen-tts": ("qwen_tts",), "setfit": ("setfit",),
+    "span-marker": ("span_marker",), "transformer-lens": ("transformer_lens",), "verifiers": ("verifiers",),
+    "xfuser": ("xfuser",), "sae-lens": ("sae_lens",),
 }  # fmt: skip
 #: caller -> what a user runs: entry -> its modules, of which those count that the release has
 ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -80,6 +87,8 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
     "flash-linear-attention": {"fla": ("fla.models", "fla.layers")},
     "deepspeed": {"deepspeed": ("deepspeed.runtime.engine",)},
     "kernels": {"kernels": ("kernels",)},
+    "gliner": {"gliner.training": ("gliner.training",)},
+    "mbridge": {"mbridge.models": ("mbridge.models",)},
 }  # fmt: skip
 CALLEES = (
     "transformers", "trl", "peft", "accelerate", "diffusers", "liger-kernel", "kernels", "torch", "vllm", "deepspeed",
@@ -91,7 +100,10 @@ CALLERS = (
     "megatron-core", "ring-flash-attn", "yunchang", "ms-swift", "axolotl", "xtuner", "colossalai", "openrlhf",
     "deepspeed", "megatron-bridge", "nemo-toolkit", "unsloth-zoo", "optimum", "sentence-transformers", "flagembedding",
     "lm-eval", "torchtune", "flash-linear-attention", "llmcompressor", "compressed-tensors", "gptqmodel", "torchao",
-    "vllm", "lmdeploy", "kernels", "flash-attn", "mamba-ssm",
+    "vllm", "lmdeploy", "kernels", "flash-attn", "mamba-ssm", "unsloth", "adapters", "areal", "attention-sinks",
+    "chatterbox-tts", "colpali-engine", "coqui-tts", "deepspeed-mii", "gliner", "kvpress", "llm-foundry", "mbridge",
+    "minference", "optimum-quanto", "parler-tts", "qwen-asr", "qwen-tts", "setfit", "span-marker", "transformer-lens",
+    "verifiers", "xfuser", "sae-lens",
 )  # fmt: skip
 COMPILED = ("torch",)  # modules take names from extensions, which are not read
 _SKIPPED_TORCH = (
@@ -265,7 +277,7 @@ def main() -> None:
     if options.table:
         options.table.write_text("\n".join(json.dumps(row) for row in [head, *rows]))
     else:
-        imports_rules.write(head["releases"], rows)
+        imports_rules.write(head["releases"], rows, options.only)
 
 
 if __name__ == "__main__":
