@@ -52,7 +52,7 @@ class Window:
 def write(
     releases: Mapping[str, Sequence[str]], rows: Sequence[Mapping[str, Any]], callers: Iterable[str]
 ) -> None:
-    """Write one file per pair; a pair keeps the id it has. Rules of callers that were not read stay as they are."""
+    """Write one file per pair; a pair keeps the id it has. Rules of packages that were not read stay as they are."""
     known = {package: [Version(text) for text in texts] for package, texts in releases.items()}
     FOLDER.mkdir(exist_ok=True)
     ids = {name_of(path): path.stem for path in FOLDER.glob("IMP*.yaml")}
@@ -65,9 +65,9 @@ def write(
             number = ids.get(name) or next(free)
             same_rule(FOLDER / f"{number}.yaml", rule_body(number, name, pair, windows, known), "refresh_imports.py")
             written.add(number)
-    read = {f"{caller}-{verb}-" for caller in callers for verb in ("imports", "uses")}
+    read = {f"{caller}-{verb}-{callee}" for caller in callers for verb in ("imports", "uses") for callee in releases}
     for path in FOLDER.glob("IMP*.yaml"):
-        if path.stem not in written and name_of(path).startswith(tuple(read)):
+        if path.stem not in written and name_of(path) in read:
             path.unlink()
     print(len(written), "rules")
 

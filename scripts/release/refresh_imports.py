@@ -62,11 +62,40 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "vllm": {"vllm": ("vllm.entrypoints.llm", "vllm.engine.llm_engine", "vllm.entrypoints.openai.api_server")},
     "sglang": {"sglang": ("sglang.srt.entrypoints.http_server", "sglang.srt.server", "sglang.srt.entrypoints.engine")},
-    "verl": {"verl": ("verl.trainer.main_ppo", "verl.workers.fsdp_workers")},
-    "llamafactory": {"llamafactory": ("llamafactory.train.tuner",)},
-    "ms-swift": {"swift": ("swift.llm.train.sft", "swift.llm", "swift.pipelines.train.sft")},
-    "axolotl": {"axolotl": ("axolotl.cli.train", "axolotl.train")},
-    "openrlhf": {"openrlhf": ("openrlhf.cli.train_sft", "openrlhf.cli.train_ppo_ray")},
+    "verl": {
+        "verl": ("verl.trainer.main_ppo", "verl.workers.fsdp_workers"),
+        "the vLLM rollout": (
+            "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd",
+            "verl.workers.rollout.vllm_rollout.vllm_async_server",
+            "verl.utils.vllm.utils", "verl.utils.vllm_utils",
+        ),
+        "the Megatron workers": (
+            "verl.workers.megatron_workers", "verl.utils.megatron_utils", "verl.models.mcore.registry",
+        ),
+    },
+    "llamafactory": {
+        "llamafactory": ("llamafactory.train.tuner",),
+        "the vLLM engine": ("llamafactory.chat.vllm_engine",),
+    },
+    "ms-swift": {
+        "swift": ("swift.llm.train.sft", "swift.llm", "swift.pipelines.train.sft"),
+        "the vLLM engine": (
+            "swift.llm.infer.infer_engine.vllm_engine", "swift.llm.infer.infer_engine.grpo_vllm_engine",
+            "swift.infer_engine.vllm_engine", "swift.infer_engine.grpo_vllm_engine",
+        ),
+        "GRPOTrainer": ("swift.trainers.rlhf_trainer.grpo_trainer", "swift.rlhf_trainers.grpo_trainer"),
+        "swift.megatron": (
+            "swift.megatron", "swift.megatron.trainers.base", "swift.megatron.model.gpt_model",
+        ),
+    },
+    "axolotl": {
+        "axolotl": ("axolotl.cli.train", "axolotl.train"),
+        "GRPO": ("axolotl.core.trainers.grpo.trainer",),
+    },
+    "openrlhf": {
+        "openrlhf": ("openrlhf.cli.train_sft", "openrlhf.cli.train_ppo_ray"),
+        "the vLLM engine": ("openrlhf.trainer.ray.vllm_engine", "openrlhf.trainer.ray.vllm_worker_wrap"),
+    },
     "xtuner": {"xtuner": ("xtuner.tools.train", "xtuner.v1.train.cli.sft")},
     "lmdeploy": {"lmdeploy": ("lmdeploy.api", "lmdeploy.serve.async_engine", "lmdeploy.pytorch.engine.engine")},
     "colossalai": {"shardformer": ("colossalai.shardformer.shard.sharder",)},
