@@ -49,9 +49,7 @@ class Window:
     good_caller: Version | None
 
 
-def write(
-    releases: Mapping[str, Sequence[str]], rows: Sequence[Mapping[str, Any]], callers: Iterable[str]
-) -> None:
+def write(releases: Mapping[str, Sequence[str]], rows: Sequence[Mapping[str, Any]], callers: Iterable[str]) -> None:
     """Write one file per pair; a pair keeps the id it has. Rules of packages that were not read stay as they are."""
     known = {package: [Version(text) for text in texts] for package, texts in releases.items()}
     FOLDER.mkdir(exist_ok=True)
