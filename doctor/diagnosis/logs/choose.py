@@ -231,6 +231,9 @@ def explanation(
     packages = tuple(dict.fromkeys(named)) or _packages(item.rule)
     history = item.history
     message = history.sentence if history is not None and item.weight < 0 else message
+    why = str(body.get("why") or "").strip()
+    if history is not None and history.sentence != message:
+        why = f"{why} {history.sentence[0].upper()}{history.sentence[1:]}." if why else history.sentence
     of_name = _of_name(history, groups.get("name")) if history is not None else ()
     doubts = tuple(_doubts(item, rivals, root, history is not None and item.weight < 0))
     decisive = [other for other in (item, *rivals) if other.undecided]
@@ -243,7 +246,7 @@ def explanation(
         signature=item.signature.match,
         line=LogLine(item.match.line, item.match.text.strip(), item.match.rank),
         message=message,
-        why=str(body.get("why") or "").strip(),
+        why=why,
         remedies=(*of_name, *_remedies(rule.alternatives, known, groups)),
         no_pin=body.get("no_pin"),
         references=rule.references,

@@ -62,6 +62,9 @@ _SHAPES = tuple(
     )
 )
 
+#: A class or module lacks a name. A tuple in place of a tensor is another result of a call, and lacks none.
+_MISSES = re.compile(r"(?<!'tuple' object )has no attribute")
+
 #: Messages that any library may raise: a rule for `check` needs its library in the lines around them.
 _AMBIGUOUS = re.compile(
     r"values? to unpack|no kernel image|unexpected keyword argument|NoneType|KeyError|object has no attribute"
@@ -76,7 +79,7 @@ def is_ambiguous(line: str) -> bool:
 
 def category_of(word: str | None, line: str) -> str:
     """Return the category of a rule's own word, else of the shape of the line that shows it."""
-    if word in ("api-signature-drift", "missing-module/package") and "has no attribute" in line:
+    if word in ("api-signature-drift", "missing-module/package") and _MISSES.search(line):
         return "missing-attribute"  # a pair of releases, or a part that was not built, shows in names of both kinds
     if word in ("api-signature-drift", "missing-attribute") and (
         "No module named" in line or "is not installed" in line

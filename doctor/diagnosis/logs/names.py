@@ -17,7 +17,7 @@ from doctor.util.resources import rules_dir
 
 _IMPORT = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
 _MODULE = re.compile(r"No module named '?(?P<module>\w+(?:\.\w+)+)")
-_MODULE_NAME = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+_MODULE_NAME = re.compile(r"module '?(?P<module>[\w.]+)'? has no attribute '?(?P<name>\w+)'?")
 _MODEL = re.compile(r"(?:model type `|KeyError: ')(?P<model>[a-z][\w-]+)['`]")
 _MEMBER = re.compile(r"(?:type object )?'(?P<label>\w+)' (?:object )?has no attribute '(?P<name>\w+)'")
 _ARGUMENT = re.compile(r"(?P<label>[\w.]+)\(\) got an unexpected keyword argument '(?P<name>\w+)'")

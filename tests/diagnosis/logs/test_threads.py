@@ -1,6 +1,6 @@
 """Logs in the manner of public threads whose cause is known, and logs that show no incompatibility.
 
-`data/logs/threads.jsonl`: one thread on each line, with the categories that fit, and expressions that the answer
+`data/logs/threads*.jsonl`: one thread on each line, with the categories that fit, and expressions that the answer
 (`says`) and its fixes or packages (`fix`) match. The logs are made up; the error lines have the form of the thread's.
 """
 
@@ -14,8 +14,9 @@ from doctor.report.style import Style
 from tests.helpers.paths import DATA
 
 
-def lines(name):
-    return [json.loads(line) for line in (DATA / "logs" / name).read_text(encoding="utf-8").splitlines()]
+def lines(kind):
+    files = sorted((DATA / "logs").glob(f"{kind}*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def answer(explain, log):
@@ -40,14 +41,14 @@ KNOWN_GAPS = {"scGPT#4", "LMCache#412"}  # the rule names another package of the
 
 
 def test_the_cause_of_public_threads_is_named(explain):
-    cases = lines("threads.jsonl")
+    cases = lines("threads")
     wrong = {case["thread"]: list(faults(case, answer(explain, case["log"]))) for case in cases}
     assert {thread: found for thread, found in wrong.items() if found and thread not in KNOWN_GAPS} == {}
     assert len(cases) > 250
 
 
 def test_what_is_no_incompatibility_gets_no_diagnosis(explain):
-    cases = lines("unrelated.jsonl")
+    cases = lines("unrelated")
     assert {case["name"]: found for case in cases if (found := answer(explain, case["log"]))} == {}
     assert len(cases) >= 150
 
@@ -58,14 +59,14 @@ FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated."""
 
 
 def test_notices_around_an_unrelated_failure_name_no_cause(explain):
-    cases = [case for case in lines("unrelated.jsonl") if len(case["log"]) < 600]
+    cases = [case for case in lines("unrelated") if len(case["log"]) < 600]
     found = {case["name"]: answer(explain, f"{NOTICES}\n{case['log']}\n{NOTICES}") for case in cases}
     assert {name: answers for name, answers in found.items() if answers} == {}
     assert len(cases) > 150
 
 
 def test_notices_before_the_error_do_not_hide_it(explain):
-    notices = "\n".join(case["log"] for case in lines("unrelated.jsonl") if case["name"].startswith("notices"))
+    notices = "\n".join(case["log"] for case in lines("unrelated") if case["name"].startswith("notices"))
     error = "ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama'"
     found = answer(explain, f"{notices}\n{error}")
     assert found[0]["cause"] == "sig-tf448-llama-flash-class-removed" and found[0]["text"] == error
@@ -135,3 +136,55 @@ def test_causes_that_share_a_message_are_shown_with_the_command_that_decides(exp
     text = as_text(report, Style())
     assert "attn-doctor explain LOG --set transformers.version=VALUE" in " ".join(text.split())
     assert "LOGTF009" in text
+
+
+WRAPPED = """\
+{left}RuntimeError: Failed to import transformers.models.llama.modeling_llama because{right}
+{left}of the following error (look up to see its traceback):{right}
+{left}/opt/conda/envs/long-name-of-an-environment/lib/python3.10/site-packages/flash_at{right}
+{left}tn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol:{right}
+{left}_ZN3c104cuda9SetDeviceEi{right}
+"""
+
+
+@pytest.mark.parametrize(("left", "right"), [("", ""), ("│ ", "   │"), ("[rank3]: ", "")])
+def test_a_message_that_a_terminal_broke_into_lines_is_read_as_one(explain, left, right):
+    found = answer(explain, WRAPPED.format(left=left, right=right))
+    assert found[0]["cause"] == "abi-fa-torch-minor" and found[0]["line"] == 1
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "Traceback (most recent call last):",
+        "INFO: argument 'softcap' of the configuration is unused",
+        "ValueError: 3 of them",
+        "\n",
+    ],
+)
+def test_what_follows_a_message_is_no_part_of_it(explain, after):
+    start = "TypeError: {} got an unexpected keyword".format("f" * 60)
+    assert answer(explain, f"{start}\n{after} argument 'softcap'") == []
+
+
+def test_a_word_that_had_fitted_belongs_to_another_message(explain):
+    assert answer(explain, "TypeError: flash_attn_func() got an unexpected keyword\nargument 'softcap'\n") == []
+
+
+RICH = """\
+│ /opt/venv/lib/python3.10/site-packages/diffusers/models/attention_processor.py:   │
+│ 420 in forward                                                                    │
+TypeError: g() got an unexpected keyword argument 'scale_of_something'
+"""
+
+
+def test_frames_of_rich_say_whose_call_fails(explain):
+    assert list(explain(RICH).diagnosis[0].packages) == ["diffusers"]
+
+
+def test_frames_of_windows_and_of_escaped_logs_say_whose_call_fails(explain):
+    for frame in (r'File "C:\venv\Lib\site-packages\trl\a.py", line 3', r"File \"/x/site-packages/trl/a.py\", line 3"):
+        log = (
+            f"  {frame}, in f\n" + MODULE.replace("/", "\\") + "TypeError: f() got an unexpected keyword argument 'x'\n"
+        )
+        assert list(explain(log).diagnosis[0].packages) == ["trl"]
