@@ -219,6 +219,10 @@ def test_a_harmless_line_after_an_error_does_not_make_the_error_harmless(explain
     assert [item.line.number for item in report.benign] == [2]
 
 
+def test_the_end_of_a_line_is_no_end_of_the_log(explain):
+    assert first(explain("KeyError: 'flash_attn'\nwandb: offline\nwandb: synced\n")).rule == "LOGTF010"
+
+
 def test_braces_of_a_line_name_no_fact(explain):
     line = "OSError: site-packages/deepspeed/x.py: DeepSpeedEngine.__init__() got an unexpected keyword argument '{x}'"
     assert "'{x}'" in first(explain(line + "\n")).message
