@@ -212,7 +212,7 @@ def test_a_harmless_line_hides_no_cause_of_the_same_message_elsewhere(explain):
 
 
 def test_a_harmless_line_after_an_error_does_not_make_the_error_harmless(explain):
-    notice = "You are attempting to use Flash Attention 2.0 with a model not initialized on GPU. Make sure to move it.\n"
+    notice = "You are attempting to use Flash Attention 2.0 with a model not initialized on GPU. Move it.\n"
     error = "12:13:14,567 - ERROR - RuntimeError: FlashAttention only supports Ampere GPUs or newer, says the worker.\n"
     report = explain(error + notice)
     assert first(report).cause == "arch-fa-pre-ampere"
