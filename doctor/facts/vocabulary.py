@@ -81,7 +81,7 @@ TERMS: dict[str, Term] = _terms(
     ("files.changed", LIST, "installed files whose size or content is not what their distribution lists"),
     ("loader.torch_cudnn_folders", LIST, "folders from which torch's process loads cuDNN's libraries"),
     ("loader.te_cudnn_folders", LIST, "those folders once TransformerEngine is imported after torch"),
-    ("loader.one_cudnn", TEXT, "the change of variables after which torch and TransformerEngine load one cuDNN"),
+    ("loader.one_cudnn", TEXT, "shell commands after which torch and TransformerEngine load one cuDNN"),
     ("triton.own_ptxas", VERSION, "CUDA release of the ptxas inside triton that serves this GPU"),
     ("triton.ptxas_variable", TEXT, "the variable that replaces that ptxas"),
     ("triton.ptxas_override", VERSION, "CUDA release of the ptxas that TRITON_PTXAS_PATH names"),

@@ -30,6 +30,7 @@ from .undetermined import count, relevant
 _MOST_FINDINGS = 5  # shown with their evidence; further ones in a line each
 _MOST_EVIDENCE = 3
 _MOST_NOTES = 3
+_RARELY = ("on_demand", "context_parallel")  # `reach` of a use of another package
 _LABEL = 10  # columns of the labels at the left
 _SEVERITY_WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
@@ -39,7 +40,8 @@ def brief(report: Report, style: Style) -> str:
     page = Page(style)
     headline(page, report)
     findings = [item for item in report.findings if not style.quiet or item.severity == Severity.ERROR]
-    worst = [item for item in findings if item.severity == findings[0].severity][:_MOST_FINDINGS]
+    worst = [item for item in findings if item.severity == findings[0].severity]
+    worst = ([item for item in worst if not _rarely_reached(item)] or worst[:1])[:_MOST_FINDINGS]
     in_full = [item for item in findings if item in worst or item.severity == Severity.ERROR]
     if report.cases and in_full:
         page.gap()
@@ -51,7 +53,8 @@ def brief(report: Report, style: Style) -> str:
         page.gap()
     milder = [item for item in findings if item not in in_full]
     for finding in milder:
-        _in_short(page, finding, report, one_line=len(milder) > 1 and worst[0].severity == Severity.ERROR)
+        crowded = len(milder) > 1 and worst[0].severity == Severity.ERROR
+        _in_short(page, finding, report, one_line=crowded or _rarely_reached(finding))
     if style.quiet:
         return page.text()
     if report.cases:
@@ -99,10 +102,15 @@ def headlined(report: Report) -> Finding | None:
     return first if alone and conclusion(report)[2].startswith(first.summary) else None
 
 
+def _rarely_reached(finding: Finding) -> bool:
+    """Return whether a finding rests on uses in other packages that few jobs reach."""
+    return bool(finding.uses) and all(use.reach in _RARELY and not use.own_code for use in finding.uses)
+
+
 def _in_short(page: Page, finding: Finding, report: Report, *, one_line: bool) -> None:
     """Write a milder finding with its own fix where no fix of the report clears it; `one_line`: its start alone."""
     lead = f"{finding.severity} {finding.rule}:"
-    if one_line:  # of several next to an error, which leaves them no room
+    if one_line:  # several next to an error leave no room; few jobs reach a use that runs on demand
         start = shorten(finding.summary, page.style.width - len(lead) - 1, placeholder=" …")
         page.say(start, lead=lead, look=finding.severity)
         return
@@ -216,11 +224,13 @@ def numbered_fixes(page: Page, fixes: tuple[Fix, ...], *, commands_of_all: bool 
         texts = [*fix.costs]
         if fix.note and (commands_of_all or not fix.safe):
             texts.append(fix.note)
+        lines = fix_lines(fix)
+        if len(lines) == 1 and lines[0] in title and len(title) > page.style.width - 4:
+            title = "Run this command"  # one that is broken into lines cannot be copied
         headed = f"{title}{_clears(fix, fixes)}{risky}"
         if number == 1 and texts and len(whole := f"{headed} ({'; '.join(texts)})") <= page.style.width - 4:
             headed, texts = whole, []
         page.say(headed, lead=f"  {number}", look="label", hang=4)
-        lines = fix_lines(fix)
         if not commands_of_all:  # comments explain, and settings are in the title
             lines = [line for line in lines if not line.startswith("#") and line not in title]
         if number == 1 or commands_of_all or (len(lines) == 1 and title != fix.title):

@@ -208,7 +208,7 @@ def all_alternatives(
 
 
 def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
-    """Return the rule's fixes that apply here, with each `{fact.key}` of a range filled in.
+    """Return the rule's fixes that apply here, with each `{fact.key}` of a range or call filled in.
 
     One that lacks a fact is left out, and one whose conditions no change of it can meet; those come last whose
     conditions hold for other releases only.
@@ -219,11 +219,12 @@ def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
         condition = parse_conditions(way.when) if way.when else None
         if condition is not None and _never_holds(condition, way, known):
             continue
-        keys = {key for text in way.require.values() for key in PLACEHOLDER.findall(text)}
+        keys = {key for text in (*way.require.values(), way.call or "") for key in PLACEHOLDER.findall(text)}
         if any(known.value(key) in (None, ABSENT) for key in keys):
             continue
         if keys:
-            way = replace(way, require={name: interpolate(text, known) for name, text in way.require.items()})
+            require = {name: interpolate(text, known) for name, text in way.require.items()}
+            way = replace(way, require=require, call=way.call and interpolate(way.call, known))
         (later if condition is not None and condition.holds(known) is False else ways).append(way)
     return (*ways, *later)
 

@@ -190,7 +190,7 @@ def main() -> int:
         about = {"program": program()}
         if options.te is not None:
             if told["cudnn"] is None:
-                made.error("that interpreter has no wheel of cuDNN, so the cure cannot be shown")
+                made.error("that interpreter has no wheel of cuDNN, so the fix cannot be shown")
             about["te"] = str(pathlib.Path(options.te).resolve())
             about["cudnn"] = linked_cudnn(told["cudnn"], pathlib.Path(folder) / "home")
         known = places(told["prefix"], told["site"], about.get("te"), about.get("cudnn"), str(pathlib.Path.home()))

@@ -10,11 +10,14 @@ import pytest
 
 from doctor import diagnose
 from doctor.model import (
+    ApiUse,
     Candidate,
+    ChangeKind,
     Fact,
     Facts,
     Finding,
     FixSafety,
+    InstallPlan,
     Prediction,
     Reason,
     Remedy,
@@ -105,6 +108,31 @@ def test_warnings_alone_are_shown_in_full(make_report):
     assert text.startswith("WARN: W001 in short (and 1 more)")
     assert "warning W001: W001 in short\n  W001 at length" in text
     assert "warning W002: W002 in short\n  W002 at length" in text
+
+
+def use(reach: str, *, own_code: bool = False) -> ApiUse:
+    return ApiUse("a.py", 1, "f", "a.b has no c", "warning", reach, own_code, "a.b", None, None)
+
+
+def test_uses_that_few_jobs_reach_take_a_line_each(make_report):
+    def text(*found: Finding) -> str:
+        return show(make_report(findings=found, predictions=(), fixes=()))
+
+    rare = [warning(rule, uses=(use("on_demand"),)) for rule in ("API002", "API010")]
+    both = text(rare[0], warning("W001"), rare[1])
+    assert "W001 at length" in both and both.count("at length") == 1
+    assert all(f"warning {item.rule}: {item.summary}" in both for item in rare)
+    alone = text(*rare)
+    assert "API002 at length" in alone and "API010 at length" not in alone
+    assert "API004 at length" in text(warning("W001"), warning("API004", uses=(use("on_demand", own_code=True),)))
+
+
+def test_a_command_of_a_fix_is_never_broken_into_lines(make_report):
+    command = f"export CUDNN_HOME={'/very/long/folder' * 6}"
+    report = make_report()
+    change = report.fixes[0].changes[0]._replace(kind=ChangeKind.CALL, name=command, after=None)
+    fix = report.fixes[0]._replace(title=f"Run `{command}`", changes=(change,), plan=InstallPlan())
+    assert f"      {command}\n" in show(replace(report, fixes=(fix,)))
 
 
 def test_several_errors_are_all_named(make_report):

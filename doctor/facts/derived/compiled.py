@@ -153,6 +153,17 @@ def _te_mixes(folders: Builds | str | None, before: Builds | str | None) -> bool
 
 
 @derived(
+    "loader.one_cudnn_folder", BOOLEAN,
+    "torch, and TransformerEngine if it is installed, load cuDNN from one and the same folder; false where not known",
+    uses=("loader.torch_cudnn_folders", "loader.te_cudnn_folders", "transformer-engine.version"),
+)  # fmt: skip
+def _one_folder(torch: Builds | str | None, both: Builds | str | None, te: str | None) -> bool:
+    if te not in (None, ABSENT) and both != torch:
+        return False
+    return isinstance(torch, tuple) and len(torch) == 1
+
+
+@derived(
     "loader.one_cudnn_known", BOOLEAN, "a change of variables gives torch and TransformerEngine one cuDNN",
     uses=("loader.one_cudnn",),
 )  # fmt: skip

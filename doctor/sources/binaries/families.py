@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -117,6 +118,14 @@ def one_cudnn(files: Files, environ: Mapping[str, str], job: Job) -> dict[str, s
         if both.families.get("cudnn", {}).get("libcudnn.so") == alone.families.get("cudnn", {}).get("libcudnn.so"):
             return change
     return None
+
+
+def shell_commands(change: Mapping[str, str | None]) -> str:
+    """Return the commands that change variables in a POSIX shell, on one line; None unsets a variable."""
+    unset = [name for name, value in change.items() if value is None]
+    given = [f"{name}={shlex.quote(value)}" for name, value in change.items() if value is not None]
+    commands = [["unset", *unset]] * bool(unset) + [["export", *given]] * bool(given)
+    return "; ".join(map(" ".join, commands))
 
 
 def _changes(files: Files, environ: Mapping[str, str], job: Job) -> Iterator[dict[str, str | None]]:

@@ -16,7 +16,7 @@ from doctor.util.cache_file import cache_folder, read_cache, write_cache
 from doctor.util.deep_search import SearchTooLarge
 
 from . import elf, fatbin, files, fit, layout, ldso, loader, packages, survey
-from .families import Job, conda_copies, one_cudnn, predict
+from .families import Job, conda_copies, one_cudnn, predict, shell_commands
 from .loader import Failure, FailureKind
 from .ownership import Owner, changed_files, shared_files
 from .repair import find_change, in_words
@@ -156,8 +156,7 @@ def _loaded(work: Survey, packages: list[Installed]) -> Iterator[tuple[str, Any,
         yield "loader.te_cudnn_folders", both.folders("cudnn"), source
     change = one_cudnn(work.files, work.place.environ, job)
     if change:
-        words = [f"unset {name}" if value is None else f"{name}={value}" for name, value in change.items()]
-        yield "loader.one_cudnn", " ".join(words), source + ", repeated with this change"
+        yield "loader.one_cudnn", shell_commands(change), source + ", repeated with this change"
 
 
 def _owned(owners: list[Owner]) -> Iterator[tuple[str, Any, str]]:

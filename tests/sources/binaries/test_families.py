@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from doctor.sources.binaries.families import FAMILIES, Job, one_cudnn, predict
+from doctor.sources.binaries.families import FAMILIES, Job, one_cudnn, predict, shell_commands
 from doctor.sources.binaries.files import Captured
 from doctor.sources.binaries.torch_import import TorchFiles
 
@@ -62,6 +64,14 @@ def test_the_proposed_variables_lead_both_to_one_cudnn(row: dict[str, Any]) -> N
     for te in (False, True):
         outcome = predict(FILES, changed, JOB, te=te)
         assert outcome.folders("cudnn") == ("/opt/env/lib/python3.12/site-packages/nvidia/cudnn/lib",)
+
+
+def test_a_shell_takes_the_commands_that_change_variables() -> None:
+    change = {"CUDNN_HOME": "/with space/cudnn", "LD_LIBRARY_PATH": "/a:/b", "LD_PRELOAD": None, "CUDNN_PATH": None}
+    before = {"PATH": os.environ["PATH"], "LD_PRELOAD": "", "CUDNN_PATH": "/usr"}
+    done = subprocess.run(["sh", "-c", f"{shell_commands(change)}; env"], env=before, capture_output=True, check=True)
+    seen = dict(line.split("=", 1) for line in done.stdout.decode().splitlines())
+    assert {name: seen.get(name) for name in change} == change
 
 
 def test_the_home_variable_alone_does_not_help() -> None:
