@@ -51,7 +51,7 @@ SERVING_ROWS: tuple[tuple[Any, ...], ...] = (
     ("workload.disable_mla", BOOLEAN, "latent attention is computed as ordinary attention", (), False),
     ("workload.enable_flashinfer_mla", BOOLEAN, "SGLang before 0.4.8: FlashInfer for latent attention", (), False),
     ("workload.enable_flashmla", BOOLEAN, "SGLang before 0.4.8: FlashMLA for latent attention", (), False),
-    ("workload.prefix_caching", BOOLEAN, "the server reuses the KV cache of shared prefixes, as the user said", (), ABSENT),
+    ("workload.prefix_caching", BOOLEAN, "the KV cache of shared prefixes is reused, as the user said", (), ABSENT),
     ("workload.chunked_prefill", BOOLEAN, "long prompts are computed in chunks, as the user said", (), ABSENT),
     ("workload.enforce_eager", BOOLEAN, "the server captures no CUDA graphs", (), False),
     ("workload.tensor_parallel_size", INTEGER, "ranks that share the heads of a layer", (), 1),
