@@ -15,6 +15,7 @@ from doctor.model import Severity as RuleSeverity
 from doctor.rulebook.evaluate import know
 from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook
+from doctor.sources.workload.files import split_part
 from doctor.util.cache_file import cache_folder
 
 from .diagnosis_input import DiagnosisInput
@@ -64,7 +65,7 @@ def rules_from_sources(
         DriftRequest(
             tuple(map(Path, examined.site_dirs)),
             code=tuple(map(Path, request.code)),
-            models=tuple(map(Path, models)),
+            models=tuple(Path(split_part(name)[0]) for name in models),
             context_parallel=_context_parallel(examined.facts),
             cache=cache_folder("drift"),
             jobs=min(MOST_PROCESSES, os.cpu_count() or 1),

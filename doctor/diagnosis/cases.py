@@ -13,6 +13,7 @@ from doctor.model import SEVERITIES, Case, Facts, Finding, Fix, Report, Undeterm
 from doctor.report.fingerprint import fingerprint
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import SharedEvaluations, same
+from doctor.sources.workload.files import split_part
 
 from .api_rules import ApiRules, api_rules
 from .baseline import read_baseline
@@ -154,10 +155,12 @@ def _names(paths: Sequence[str | None]) -> Mapping[str, str]:
 
 def _short(path: str) -> str:
     """`llama-3-8b` for models/llama-3-8b.json, and for models/llama-3-8b/config.json."""
+    path, part = split_part(path)
     parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".")]
     last = parts[-1] if parts else path
     stem = last.rpartition(".")[0] if last.lower().endswith((".json", ".yaml", ".yml")) else last
-    return parts[-2] if stem == "config" and len(parts) > 1 and parts[-2] != ".." else stem or last
+    short = parts[-2] if stem == "config" and len(parts) > 1 and parts[-2] != ".." else stem or last
+    return short if part is None else f"{short}[{part}]"
 
 
 def merge_findings(cases: Sequence[Case]) -> tuple[Finding, ...]:

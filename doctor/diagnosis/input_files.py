@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from doctor.model import InputFile
+from doctor.sources.workload.files import split_part
 
 from .request import Request
 
@@ -20,8 +21,9 @@ def input_files(request: Request) -> tuple[InputFile, ...]:
 def _existing(request: Request) -> Iterator[InputFile]:
     for item in _named(request):
         path = Path(item.path)
-        if item.kind == "model" and path.is_dir():
-            path = path / _CONFIG
+        if item.kind == "model":
+            path = Path(split_part(item.path)[0])
+            path = path / _CONFIG if path.is_dir() else path
             item = InputFile(item.kind, str(path))
         if path.is_file():
             yield item

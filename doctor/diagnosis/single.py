@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from doctor.model import ABSENT, Finding, Fix, Infeasible, Report
+from doctor.model import ABSENT, Facts, Finding, Fix, Infeasible, Report
 from doctor.rulebook.evaluate import Assessment
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
@@ -69,13 +69,29 @@ def diagnose_one(
         target=examined.target,
         kernels_run=bool(runs) or any(finding.confirmation for finding in findings),
         runs=runs,
-        notes=(*examined.notes, *verdict.notes, *api.notes, *notes, *shown.notes),
+        notes=(
+            *examined.notes,
+            *_other_attention(request, examined.facts),
+            *verdict.notes,
+            *api.notes,
+            *notes,
+            *shown.notes,
+        ),
         expected=notes if examined.why_not else (),
         unread=examined.unread,
         known=shown.known,
         ignored=shown.ignored,
         inputs=input_files(request),
     )
+
+
+def _other_attention(request: Request, facts: Facts) -> tuple[str, ...]:
+    """Say which parts of the model have an attention of their own that was not checked."""
+    model, parts = request.model or request.defaults.model, facts.value("workload.other_attention")
+    if model is None or not isinstance(parts, tuple):
+        return ()
+    names = " and ".join(f"`{part}`" for part in parts)
+    return (f"the attention of {names} was not checked: add `--model '{model}[{parts[0]}]'`",)
 
 
 def _read(request: Request, examined: DiagnosisInput | None, clock: Clock) -> tuple[Rulebook, DiagnosisInput]:

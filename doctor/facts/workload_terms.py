@@ -33,5 +33,7 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
      (), ABSENT),
     ("workload.text_attn_implementation", TEXT, "attn_implementation of the decoder, where it has its own",
      (), ABSENT),
+    ("workload.other_attention", LIST, "parts of the model with an attention of their own, which is another workload",
+     (), ABSENT),
     ("workload.sequence_parallel", TEXT, "how a long sequence is split over ranks: ulysses, ring …", (), ABSENT),
 )  # fmt: skip

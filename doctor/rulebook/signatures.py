@@ -12,7 +12,7 @@ from typing import Any
 
 from doctor.errors import DoctorError
 from doctor.util.cache_file import read_cache, write_cache
-from doctor.util.linear_regex import compiled, found_in
+from doctor.util.linear_regex import compiled, found_in, groups_in
 
 from .anchors import anchors_of
 from .cache import Body, cache_file, cache_key, may_store, rule_paths, stamps
@@ -50,6 +50,11 @@ class Signature:
         """Return whether the lines around a match are as they have to be."""
         near = all(found_in(pattern, around) for pattern in self.near)
         return near and not any(found_in(pattern, around) for pattern in self.not_near)
+
+    def groups_near(self, around: str) -> dict[str, str]:
+        """Return what the lines around a match name."""
+        near = (groups_in(pattern, around) for pattern in self.near if "(?P<" in pattern)
+        return {name: value for groups in near for name, value in groups.items()}
 
     def explains(self, log: str) -> bool:
         """Return whether a short log shows this signature."""

@@ -35,5 +35,11 @@ def named_groups(found: Any) -> dict[str, str]:
     return {name: _text(value) for name, value in named if value}
 
 
+def groups_in(pattern: str, text: str) -> dict[str, str]:
+    """Return the named groups of the first match of a pattern; none where it does not match."""
+    found = compiled(pattern).search(text.encode("utf-8", "replace"))
+    return {} if found is None else named_groups(found)
+
+
 def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("utf-8", "replace")

@@ -2,7 +2,8 @@
 
     python scripts/release/make_name_history.py [--only PACKAGE ...] [--cache DIR] [--out DIR]
 
-The archives are read as they are: nothing is installed or run. One release of each minor version is read, the newest.
+The archives are read as they are: nothing is installed or run. One release of each minor version is read, the newest;
+of packages that change with the third number, one of each of those.
 Only what changes between these releases is written: `m` modules, `n` names in a module, `g` names anywhere, `c` members
 of a class, `a` arguments of a function, `r` arguments that it requires. Each has first and last release of its spans.
 """
@@ -47,7 +48,10 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str, str]] = {
         r"/testing/|/onnx/|/ao/|_refs|_decomp|/quantization/|/caffe2/|torchgen|/jit/|/mps/|/fx/experimental/",
     ),
     "vllm": (("vllm",), "2023-06", r"/model_executor/models/|/configs/|/test"),
-    "sglang": (("sglang",), "2024-07", r"/models/|/test/|/lang/"),
+    "sglang": (
+        ("sglang",), "2024-07",
+        r"/models/|/test/|/lang/|/multimodal_gen/|/hardware_backend/|/bench|/eval/|/jit_kernel/|/kernels/|/cli/|/function_call",
+    ),
     "flashinfer-python": (("flashinfer",), "2025-01", r"^flashinfer/\w+/"),
     "bitsandbytes": (("bitsandbytes",), "2022-10", r"$^"),
     "liger-kernel": (("liger_kernel",), "2024-08", r"$^"),
@@ -75,6 +79,8 @@ USED = {
     ),
     "sglang": re.compile(r"(?:Engine|ServerArgs|ModelRunner|Scheduler|TokenizerManager|RadixAttention|\w*Backend)\b"),
 }
+#: Packages whose releases differ in the third number only.
+FINE = ("sglang", "xformers")
 #: Packages whose modules other code also imports what they import themselves from.
 REEXPORTED = ("transformers", "diffusers", "huggingface-hub", "flash-attn")
 _FOREIGN = {
@@ -349,7 +355,8 @@ def history_of(package: str, cache: Path | None) -> dict:
     """Return the history of one package."""
     roots, since, skipped = PACKAGES[package]
     items = surfaces.releases_of(package, since)
-    minors: dict[tuple[int, ...], Version] = {version.release[:2]: version for version in items}
+    parts = 3 if package in FINE else 2
+    minors: dict[tuple[int, ...], Version] = {version.release[:parts]: version for version in sorted(items)}
     history, releases = History(package), []
     for version in sorted(minors.values()):
         stored = cache / f"{package}-{version}.pickle" if cache else None

@@ -119,7 +119,7 @@ def _candidate(
     holds = rule.when.holds(known) if rule.when is not None else None
     if holds is False:
         return None
-    groups = {**dict(match.groups), "line": match.text}
+    groups = {**signature.groups_near(match.around), **dict(match.groups), "line": match.text}
     stated = rule.rule.body.get("weight") if rule.explains_only else None
     weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
     history = _history(rule, match, stack) if weight <= 0 and rule.category in _OF_NAMES else None
@@ -226,11 +226,14 @@ def explanation(
     """Return what is said of one candidate; `rivals` and `root` as for its doubts."""
     rule, body, groups = item.rule.rule, item.rule.rule.body, item.groups
     message = str(body.get("message") or body["summary"]) if item.holds or item.rule.explains_only else body["summary"]
-    message = interpolate(_filled(str(message), groups) or "", known)
+    message = _worded(str(message), groups, known)
     named = (_filled(name, groups) or "" for name in item.rule.packages)
     packages = tuple(dict.fromkeys(named)) or _packages(item.rule)
     history = item.history
     message = history.sentence if history is not None and item.weight < 0 else message
+    why = str(body.get("why") or "").strip()
+    if history is not None and history.sentence != message:
+        why = f"{why} {history.sentence[0].upper()}{history.sentence[1:]}." if why else history.sentence
     of_name = _of_name(history, groups.get("name")) if history is not None else ()
     doubts = tuple(_doubts(item, rivals, root, history is not None and item.weight < 0))
     decisive = [other for other in (item, *rivals) if other.undecided]
@@ -243,7 +246,7 @@ def explanation(
         signature=item.signature.match,
         line=LogLine(item.match.line, item.match.text.strip(), item.match.rank),
         message=message,
-        why=str(body.get("why") or "").strip(),
+        why=why,
         remedies=(*of_name, *_remedies(rule.alternatives, known, groups)),
         no_pin=body.get("no_pin"),
         references=rule.references,
@@ -290,6 +293,15 @@ def _remedies(remedies: Iterable[Remedy], known: FactResolver, groups: Mapping[s
 def _filled(text: str | None, groups: Mapping[str, str]) -> str | None:
     """Return a text with `{log.name}` replaced by what the line says."""
     return None if text is None else _PLACEHOLDER.sub(lambda found: groups.get(found[1], "?"), text)
+
+
+def _worded(message: str, groups: Mapping[str, str], known: FactResolver) -> str:
+    """Return a message with facts and words of the line filled in; braces in the line itself name no fact."""
+    start, parts = 0, []
+    for found in _PLACEHOLDER.finditer(message):
+        parts += [interpolate(message[start : found.start()], known), groups.get(found[1], "?")]
+        start = found.end()
+    return "".join(parts) + interpolate(message[start:], known)
 
 
 def _ranges(remedy: Remedy, known: FactResolver) -> Iterator[tuple[str, str]]:

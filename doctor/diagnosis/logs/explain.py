@@ -23,9 +23,13 @@ from .frames import Stack
 from .ranks import ROOT_CAUSE, root_rank
 from .scan import MOST, Match, Pattern, Scanner
 from .source import LogSource
+from .wrapped import with_rejoined
 
-_ERROR = r"\w(?:Error|Exception|Failure): |Exception\b.{0,3}$|^(?:FATAL|fatal|ERROR|error)\b|fatal error: | error: "
-_ERRORS = Pattern(_ERROR, ("Error: ", "Exception", "Failure: ", "FATAL", "fatal", "ERROR", "error: ", "error:"), 400)
+_ERROR = (
+    r"\w(?:Error|Exception|Failure):(?: |\W{0,120}$)|Exception\b.{0,3}$|^(?:FATAL|fatal|ERROR|error)\b"
+    r"|fatal error: | error: "
+)
+_ERRORS = Pattern(_ERROR, ("Error:", "Exception", "Failure:", "FATAL", "fatal", "ERROR", "error: ", "error:"), 400)
 _SHOWN_ERRORS = 5
 _HARMLESS = 4 * MOST  # matches that are kept of lines that show no cause: they come in great numbers
 
@@ -62,6 +66,7 @@ class LogExplainer:
         for block in source.blocks():
             scanner.feed(block)
         matches = _by_pattern(self._patterns, scanner.finish())
+        matches = with_rejoined(self._patterns, matches, matches.get(_ERROR, ()))
         facts = self._facts(matches)
         assessment = evaluate(self.rulebook, facts) if facts else _nothing_known(self.rulebook)
         known = assessment.known

@@ -9,9 +9,11 @@ from functools import cached_property
 
 from doctor.rulebook.rule import Library
 
-#: A frame of a traceback, as Python and IPython print it.
+#: A frame of a traceback, as Python, IPython and Rich print it; Rich may break the line before its number.
 _FRAME = re.compile(
-    r"(?:File |^)\"?((?:[A-Z]:)?[^\"\s:][^\"\n:]{0,400}\.pyx?)\"?(?:, line |:)\d+(?:, in )?", re.MULTILINE
+    r"(?:File |^(?:│ )?)(?:\\?\")?((?:[A-Z]:)?[^\"\s:][^\"\n:]{0,400}\.pyx?)(?:\\?\")?"
+    r"(?:, line |:(?:\s*│\s*│\s*)?)\d+",
+    re.MULTILINE,
 )
 #: Frames that only pass a call on: the frame before them is the one that says whose code failed.
 _PASSING = re.compile(
@@ -24,7 +26,7 @@ _INSTALLED = re.compile(r"-packages[\\/](\w+)")
 
 def last_frame(before: str) -> str:
     """Return the file of the last frame of a traceback that does not only pass a call on; empty if there is none."""
-    files = [found[1] for found in _FRAME.finditer(before)]
+    files = [found[1].replace("\\", "/") for found in _FRAME.finditer(before)]
     return next((file for file in reversed(files) if not _PASSING.search(file)), "")
 
 

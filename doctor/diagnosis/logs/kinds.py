@@ -23,7 +23,12 @@ _WORDS = {
     "glibc": "glibc/GLIBCXX",
     "layout": "layout/stride wrong result",
     "unknown-model": "api-signature-drift",
+    "gpu-architecture": "no-kernel-image/arch",
+    "shared-memory": "triton/ptxas",
+    "compile-failure": "triton/ptxas",
 }
+#: Words for releases that do not fit each other: the category of the line, or this one where its shape says nothing.
+_OF_RELEASES = ("version-window", "lockstep", "bad-release")
 #: Shapes of messages, the first that matches counts.
 _SHAPES = tuple(
     (re.compile(pattern), category)
@@ -38,8 +43,13 @@ _SHAPES = tuple(
             "api-signature-drift",
         ),
         (r"CUDNN_STATUS_SUBLIBRARY|cuDNN version incompat|libcudnn", "cudnn-shadowed-library/sublibrary mismatch"),
-        (r"(?i)\btriton|ptxas|fp8e4nv|nvcc.*Killed", "triton/ptxas"),
+        (r"(?i)attention[-_ ]backend|\btriton (?:attention )?backend", "backend-unavailable"),
+        (r"(?i)\btriton(?![ _]?(?:attention|attn|mla))|ptxas|fp8e4nv|nvcc.*Killed", "triton/ptxas"),
         (r"no kernel image|(?i:compute capability|ampere|blackwell|hopper)|sm_?\d\d", "no-kernel-image/arch"),
+        (
+            r"lib(?:cudart|cublas|cusparse|cusolver|cufft|curand|nvrtc)[\w.-]*\.so.*cannot open shared object",
+            "cuda-toolkit/driver mismatch",
+        ),
         (r"cannot open shared object", "missing-module/package"),
         (r"(?i)head.?(?:dim|size)|\.shape\[-1\]|headdim", "head-dim-limit"),
         (r"(?i)dtype|bf16|bfloat16|fp16|float16|data type", "dtype-limit"),
@@ -51,6 +61,9 @@ _SHAPES = tuple(
         (r"(?i)metadata-generation|build dependency|wheel", "wheel-unavailable/build-failure"),
     )
 )
+
+#: A class or module lacks a name. A tuple in place of a tensor is another result of a call, and lacks none.
+_MISSES = re.compile(r"(?<!'tuple' object )has no attribute")
 
 #: Messages that any library may raise: a rule for `check` needs its library in the lines around them.
 _AMBIGUOUS = re.compile(
@@ -66,7 +79,7 @@ def is_ambiguous(line: str) -> bool:
 
 def category_of(word: str | None, line: str) -> str:
     """Return the category of a rule's own word, else of the shape of the line that shows it."""
-    if word in ("api-signature-drift", "missing-module/package") and "has no attribute" in line:
+    if word in ("api-signature-drift", "missing-module/package") and _MISSES.search(line):
         return "missing-attribute"  # a pair of releases, or a part that was not built, shows in names of both kinds
     if word in ("api-signature-drift", "missing-attribute") and (
         "No module named" in line or "is not installed" in line
@@ -76,4 +89,5 @@ def category_of(word: str | None, line: str) -> str:
         return word
     if word in _WORDS:
         return _WORDS[word]
-    return next((category for shape, category in _SHAPES if shape.search(line)), "backend-unavailable")
+    other = "api-signature-drift" if word in _OF_RELEASES else "backend-unavailable"
+    return next((category for shape, category in _SHAPES if shape.search(line)), other)

@@ -17,7 +17,7 @@ from doctor.util.resources import rules_dir
 
 _IMPORT = re.compile(r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'")
 _MODULE = re.compile(r"No module named '?(?P<module>\w+(?:\.\w+)+)")
-_MODULE_NAME = re.compile(r"module '(?P<module>[\w.]+)' has no attribute '(?P<name>\w+)'")
+_MODULE_NAME = re.compile(r"module '?(?P<module>[\w.]+)'? has no attribute '?(?P<name>\w+)'?")
 _MODEL = re.compile(r"(?:model type `|KeyError: ')(?P<model>[a-z][\w-]+)['`]")
 _MEMBER = re.compile(r"(?:type object )?'(?P<label>\w+)' (?:object )?has no attribute '(?P<name>\w+)'")
 _ARGUMENT = re.compile(r"(?P<label>[\w.]+)\(\) got an unexpected keyword argument '(?P<name>\w+)'")
@@ -33,7 +33,7 @@ class NameHistory:
 
     package: str
     what: str  # `X` of `package.module`
-    releases: tuple[str, ...]
+    releases: tuple[str, ...]  # in order
     runs: _Runs  # first and last release of each span in which it is as the caller expects
     home: str | None = None  # the module that has the name in the newest release
 
@@ -42,7 +42,7 @@ class NameHistory:
         """Return the newest range of releases that fit."""
         first, last = self.runs[-1]
         low = f">={self.releases[first]}" if first else ""
-        high = f"<{_minor(self.releases[last + 1])}" if last + 1 < len(self.releases) else ""
+        high = f"<{self._bound(last)}" if last + 1 < len(self.releases) else ""
         return ",".join(bound for bound in (low, high) if bound)
 
     @property
@@ -56,7 +56,12 @@ class NameHistory:
             if last + 1 == len(self.releases):
                 yield f"{begin}on"
             else:
-                yield f"{begin}up to {self.releases[last]}, and no longer in {_minor(self.releases[last + 1])}"
+                yield f"{begin}up to {self.releases[last]}, and no longer in {self._bound(last)}"
+
+    def _bound(self, last: int) -> str:
+        """Return the minor version after a release; the next release where both are of one minor version."""
+        after = self.releases[last + 1]
+        return after if _minor(after) == _minor(self.releases[last]) else _minor(after)
 
 
 def _minor(release: str) -> str:

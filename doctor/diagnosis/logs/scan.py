@@ -56,7 +56,7 @@ class Match:
     line: int  # from 1
     text: str  # of the line, without rank prefix
     rank: str | None
-    around: str  # the lines before and after that are of the same rank
+    around: str  # the lines before and after that are of the same rank, with `/` in paths of Windows too
     length: int  # of the matched text
     groups: tuple[tuple[str, str], ...] = ()
     frame: str = ""  # file of the last frame of the traceback before it
@@ -201,7 +201,7 @@ class Scanner:
         before = self._text[max(start - BEFORE, 0) : start].decode("utf-8", "replace")
         after = self._text[end : end + AFTER].decode("utf-8", "replace")
         earlier = "\n".join(_same_rank(before.splitlines()[-60:], rank))
-        around = "\n".join([earlier, shown, *_same_rank(after.splitlines(), rank)])
+        around = "\n".join([earlier, shown, *_same_rank(after.splitlines(), rank)]).replace("\\", "/")
         groups = tuple(named_groups(found).items())
         return Match(line, shown, rank, around, found.end() - found.start(), groups, last_frame(earlier))
 

@@ -39,6 +39,13 @@ _FROM_ZERO = ("workload.num_splits",)  # 0 = the kernel decides
 LARGEST = 1 << 40  # no tensor dimension is longer; keeps derived products printable
 
 
+def split_part(name: str) -> tuple[str, str | None]:
+    """Split `config.json[vision_config]` into the file and the part of the model; None for the language model."""
+    file, bracket, part = name.removesuffix("]").rpartition("[")
+    chosen = bool(bracket) and name.endswith("]") and not Path(name).exists()
+    return (file, part) if chosen else (name, None)
+
+
 def read_workload(path: Path) -> Facts:
     """Return the workload of a YAML or JSON file; DoctorError names the file, the line and the nearest key."""
     content, lines = _load(read_text(path, "workload file", named=True), str(path))

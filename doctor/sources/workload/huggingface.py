@@ -13,7 +13,7 @@ from doctor.model import ABSENT, Fact, Facts
 
 from .assumed import assumed_fact
 from .files import one_line
-from .model_config import Config, Setting, load_config
+from .model_config import HEADS, Config, Setting, load_config
 from .serving import serving_facts
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -57,13 +57,11 @@ def _config_file(path: Path) -> Path:
 
 
 def _workloads_in(config: Config) -> list[Facts]:
-    common = [
-        *_shape(config),
-        *_lengths(config),
-        *_mask(config),
-        *_numerics(config),
-        *serving_facts(config),
-    ]
+    common = [*_shape(config), *_lengths(config), *_mask(config), *_numerics(config)]
+    if config.part_name is None:
+        common += serving_facts(config)
+        if others := config.other_parts():
+            common.append(Fact("workload.other_attention", tuple(others), f"{config.name}: {', '.join(others)}"))
     kinds, window, source = _layers(config)
     if not any(fact.key in ("workload.num_heads", "workload.head_dim_qk") for fact in common):
         why = one_line(f"model config `{config.path}` has no size of an attention head")
@@ -84,7 +82,7 @@ def _workloads_in(config: Config) -> list[Facts]:
 
 
 def _shape(config: Config) -> list[Fact]:
-    heads = config.integer("num_attention_heads", "n_head", "n_heads", "num_heads")
+    heads = config.integer(*HEADS)
     facts = []
     if heads.value is not None:
         facts.append(Fact("workload.num_heads", heads.value, heads.source))
@@ -110,7 +108,8 @@ def _head_dims(config: Config, heads: int | None) -> list[Fact]:
     width = config.integer("head_dim", "attention_head_dim", "kv_channels", "d_kv", "attention_head_size")
     value, source = width.value, width.source
     if value is None:
-        hidden = config.integer("hidden_size", "n_embd", "d_model", "n_embed")
+        own_width = ("embed_dim",) if config.part_name else ()  # `hidden_size` may be that of the language model
+        hidden = config.integer(*own_width, "hidden_size", "n_embd", "d_model", "n_embed")
         if hidden.value is None or heads is None:
             return []
         if hidden.value % heads:
@@ -152,9 +151,21 @@ def _lengths(config: Config) -> list[Fact]:
         "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length", "n_ctx"
     )
     if longest.value is None:
-        return []
+        return _patches(config)
     # seq_len_kv follows from it, also where the user gives another length.
     return [assumed_fact("workload.seq_len_q", longest.value, f"the longest of the model ({longest.source})")]
+
+
+def _patches(config: Config) -> list[Fact]:
+    """Return the length of an encoder: the patches of one image, or the frames of one recording."""
+    frames = config.integer("max_source_positions")
+    if frames.value is not None:
+        return [assumed_fact("workload.seq_len_q", frames.value, f"one recording ({frames.source})")]
+    image, patch = config.integer("image_size"), config.integer("patch_size")
+    if config.part_name is None or image.value is None or patch.value is None:
+        return []
+    number = max(image.value // patch.value, 1) ** 2
+    return [assumed_fact("workload.seq_len_q", number, f"the patches of one image ({image.source}, patch_size)")]
 
 
 def _mask(config: Config) -> list[Fact]:
@@ -173,6 +184,8 @@ def _mask(config: Config) -> list[Fact]:
         facts.append(assumed_fact("workload.mask", "causal", f"a decoder-only model ({config.source('model_type')})"))
     elif config.flag("is_decoder"):
         facts.append(assumed_fact("workload.mask", "causal", f"a decoder ({config.source('is_decoder')})"))
+    elif config.part_name is not None:
+        facts.append(assumed_fact("workload.mask", "no_mask", f"an encoder ({config.part_name})"))
     if config.flag("alibi") or config.flag("attn_config.alibi") or config.model_type == "bloom":
         key = "alibi" if config.flag("alibi") else "attn_config.alibi"
         source = config.source("model_type" if config.model_type == "bloom" else key)

@@ -13,10 +13,14 @@ from doctor.errors import DoctorError
 from doctor.util.reading import read_text
 from doctor.util.redact import shortened
 
-from .files import LARGEST, one_line
+from .files import LARGEST, one_line, split_part
 
 #: Keys below which a multimodal config has its language model.
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
+
+#: Keys of the number of attention heads, of language models and of encoders for images and audio.
+HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
+_DTYPE = ("dtype", "torch_dtype")
 
 #: Defaults of transformers for keys that published configs leave out. Source: configuration_<model>.py.
 CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -63,7 +67,9 @@ class Setting(Generic[Value]):
 
 
 def load_config(path: Path) -> Config:
-    """Return the config of a file, or of the model folder that contains it."""
+    """Return the config of a file, or of the model folder that contains it; of one part for `config.json[PART]`."""
+    name, part = split_part(str(path))
+    path = Path(name)
     with contextlib.suppress(OSError):  # read_text reports a folder without permission
         if path.is_dir():
             path = path / "config.json"
@@ -80,7 +86,8 @@ def load_config(path: Path) -> Config:
         raise DoctorError(one_line(f"{path}: not JSON: {str(problem).split(';')[0]}")) from None
     if not isinstance(content, dict):
         raise DoctorError(one_line(f"{path}:1: a model config needs a JSON object"))
-    return Config(content, path, text)
+    config = Config(content, path, text)
+    return config if part is None or part in NESTED else config.part(part)
 
 
 class Config:
@@ -88,6 +95,7 @@ class Config:
 
     def __init__(self, content: Mapping[str, Any], path: Path, text: str) -> None:
         self.path, self.name, self._text = path, path.name, text
+        self.part_name: str | None = None  # of an encoder next to the language model
         self._levels: list[tuple[str, Mapping[str, Any]]] = [("", content)]
         level: Mapping[str, Any] = content
         prefix = ""
@@ -100,6 +108,28 @@ class Config:
         model_type = self._find("model_type")[1]
         self.model_type = one_line(model_type) if isinstance(model_type, str) else ""
         self._defaults = CLASS_DEFAULTS.get(self.model_type, {})
+
+    def part(self, name: str) -> Config:
+        """Return the config of an encoder next to the language model; DoctorError names the parts that there are."""
+        found = self.other_parts()
+        if name not in found:
+            known = ", ".join(f"`{key}`" for key in found) or "none"
+            raise DoctorError(one_line(f"{self.path}: no part `{name}` with attention heads (found {known})"))
+        made = Config(found[name], self.path, self._text)
+        outer = {key: value for key in _DTYPE if (value := self.get(key)) is not None}
+        made.part_name, made.model_type = name, ""  # what is known of a type holds for its language model
+        made._levels, made._defaults = [(f"{name}.", found[name]), ("", outer)], {}
+        return made
+
+    def other_parts(self) -> dict[str, Mapping[str, Any]]:
+        """Return the parts with attention heads next to the language model: `vision_config`, `audio_config`."""
+        return {
+            prefix + key: value
+            for prefix, level in self._levels
+            for key, value in level.items()
+            if isinstance(value, dict) and key not in NESTED
+            if key.endswith("_config") and any(isinstance(value.get(name), int) for name in HEADS)
+        }
 
     def _find(self, key: str) -> tuple[str, Any]:
         """Return (key with its path, value); the value is None where it is missing or null."""

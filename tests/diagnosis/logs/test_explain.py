@@ -209,3 +209,28 @@ def test_a_harmless_line_hides_no_cause_of_the_same_message_elsewhere(explain):
     error = "ImportError: FlashAttention2 has been toggled on, but it cannot be used: flash_attn is not installed\n"
     assert explain(notice * 30).diagnosis == ()
     assert first(explain(notice * 10 + error)).line.number == 11
+
+
+def test_braces_of_a_line_name_no_fact(explain):
+    line = "OSError: site-packages/deepspeed/x.py: DeepSpeedEngine.__init__() got an unexpected keyword argument '{x}'"
+    assert "'{x}'" in first(explain(line + "\n")).message
+
+
+def test_a_reason_that_all_backends_of_vllm_share_is_the_cause(explain):
+    log = "ValueError: No valid attention backend found for cuda with X(). Reasons: {A: [%s], B: [%s, %s]}.\n"
+    head, kind, block = "head_size not supported", "dtype not supported", "block_size not supported"
+    assert first(explain(log % (head, block, head))).category == "head-dim-limit"
+    assert first(explain(log % (kind, block, kind))).category == "dtype-limit"
+    assert first(explain(log % (head, block, kind))).category == "backend-unavailable"
+
+
+@pytest.mark.parametrize(
+    ("line", "package"),
+    [
+        ("/x/site-packages/grouped_gemm_backend.cpython-312.so: undefined symbol: _ZN3c106detail4foo", "grouped-gemm"),
+        ("/x/site-packages/natten/libnatten.so: undefined symbol: _PyThreadState_Foo", "natten"),
+        ("DLL load failed while importing _turbomind: 找不到指定的模块。", "lmdeploy"),
+    ],
+)
+def test_the_owner_of_a_compiled_part_is_named(explain, line, package):
+    assert first(explain(f"ImportError: {line}\n")).packages[0] == package

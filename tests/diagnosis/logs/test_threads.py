@@ -135,3 +135,55 @@ def test_causes_that_share_a_message_are_shown_with_the_command_that_decides(exp
     text = as_text(report, Style())
     assert "attn-doctor explain LOG --set transformers.version=VALUE" in " ".join(text.split())
     assert "LOGTF009" in text
+
+
+WRAPPED = """\
+{left}RuntimeError: Failed to import transformers.models.llama.modeling_llama because{right}
+{left}of the following error (look up to see its traceback):{right}
+{left}/opt/conda/envs/long-name-of-an-environment/lib/python3.10/site-packages/flash_at{right}
+{left}tn_2_cuda.cpython-310-x86_64-linux-gnu.so: undefined symbol:{right}
+{left}_ZN3c104cuda9SetDeviceEi{right}
+"""
+
+
+@pytest.mark.parametrize(("left", "right"), [("", ""), ("│ ", "   │"), ("[rank3]: ", "")])
+def test_a_message_that_a_terminal_broke_into_lines_is_read_as_one(explain, left, right):
+    found = answer(explain, WRAPPED.format(left=left, right=right))
+    assert found[0]["cause"] == "abi-fa-torch-minor" and found[0]["line"] == 1
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "Traceback (most recent call last):",
+        "INFO: argument 'softcap' of the configuration is unused",
+        "ValueError: 3 of them",
+        "\n",
+    ],
+)
+def test_what_follows_a_message_is_no_part_of_it(explain, after):
+    start = "TypeError: {} got an unexpected keyword".format("f" * 60)
+    assert answer(explain, f"{start}\n{after} argument 'softcap'") == []
+
+
+def test_a_word_that_had_fitted_belongs_to_another_message(explain):
+    assert answer(explain, "TypeError: flash_attn_func() got an unexpected keyword\nargument 'softcap'\n") == []
+
+
+RICH = """\
+│ /opt/venv/lib/python3.10/site-packages/diffusers/models/attention_processor.py:   │
+│ 420 in forward                                                                    │
+TypeError: g() got an unexpected keyword argument 'scale_of_something'
+"""
+
+
+def test_frames_of_rich_say_whose_call_fails(explain):
+    assert list(explain(RICH).diagnosis[0].packages) == ["diffusers"]
+
+
+def test_frames_of_windows_and_of_escaped_logs_say_whose_call_fails(explain):
+    for frame in (r'File "C:\venv\Lib\site-packages\trl\a.py", line 3', r"File \"/x/site-packages/trl/a.py\", line 3"):
+        log = (
+            f"  {frame}, in f\n" + MODULE.replace("/", "\\") + "TypeError: f() got an unexpected keyword argument 'x'\n"
+        )
+        assert list(explain(log).diagnosis[0].packages) == ["trl"]
