@@ -187,3 +187,9 @@ def test_frames_of_windows_and_of_escaped_logs_say_whose_call_fails(explain):
             f"  {frame}, in f\n" + MODULE.replace("/", "\\") + "TypeError: f() got an unexpected keyword argument 'x'\n"
         )
         assert list(explain(log).diagnosis[0].packages) == ["trl"]
+
+
+def test_a_traceback_on_one_line_says_whose_call_fails(explain):
+    lines = [FRAME.format(file="/srv/train.py"), FRAME.format(file="/x/site-packages/peft/a.py"), MODULE]
+    log = repr([*lines, "TypeError: f() got an unexpected keyword argument 'x'\n"])
+    assert list(explain(log).diagnosis[0].packages) == ["peft"]
