@@ -35,7 +35,8 @@ _PREFIX = re.compile(
 )
 #: Lines that any run prints: its options, and the notice of torch for Windows. They say nothing of a failure near them.
 _NOTICE = re.compile(
-    r"Torch was not compiled with flash attention|You are attempting to use Flash Attention|^\W{0,4}(?:config|args|arguments|options|settings|hparams)\b *[:=(]",
+    r"Torch was not compiled with flash attention|You are attempting to use Flash Attention"
+    r"|^\W{0,4}(?:config|args|arguments|options|settings|hparams)\b *[:=(]",
     re.I,
 )
 
