@@ -12,7 +12,10 @@ _MEMORY = 4 << 20  # bytes of one automaton
 
 @cache
 def compiled(pattern: str, memory: int = _MEMORY) -> Any:
-    """Return a pattern compiled by RE2, for bytes and lines (`^`, `$`); ValueError if RE2 does not take it."""
+    """Return a pattern compiled by RE2, for bytes; ValueError if RE2 does not take it.
+
+    `^` and `$` match at the ends of each line.
+    """
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False

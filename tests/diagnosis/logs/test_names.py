@@ -7,7 +7,7 @@ import pytest
 
 from doctor.diagnosis.logs import names
 
-OWNERS = {"transformers": "transformers", "trl": "trl", "diffusers": "diffusers"}
+OWNERS = {name: name for name in ("transformers", "trl", "diffusers", "xformers", "sglang")}
 
 
 def history(line, expected=()):
@@ -32,6 +32,18 @@ def test_the_releases_that_have_what_a_message_misses(line, package, wanted):
     assert found is not None and found.package == package
     low = wanted.partition(",")[0]
     assert low in found.specifier or found.specifier in wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("No module named 'xformers.components.attention'", "<0.0.34"),
+        ("No module named 'sglang.srt.hf_transformers_utils'", "<0.5.3.post3"),
+    ],
+)
+def test_releases_that_differ_in_the_third_number_bound_a_range(line, wanted):
+    assert history(line).specifier == wanted
+    assert wanted.removeprefix("<") in history(line).sentence
 
 
 def test_the_releases_that_do_not_require_an_argument_fit_a_caller_that_leaves_it_out():
