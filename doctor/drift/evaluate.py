@@ -38,6 +38,7 @@ from .values import (
     Const,
     External,
     Imported,
+    Instance,
     Mapping,
     Parameters,
     Partial,
@@ -428,6 +429,7 @@ class Evaluator:
         if isinstance(base, External) and base.name == "sys.modules":
             if self.frame.is_module and isinstance(target.slice, ast.Name) and target.slice.id == "__name__":
                 self.frame.record.lazy = True
+                self.frame.record.module_class = value.info if isinstance(value, Instance) else None
             return
         if isinstance(base, External) and base.name == "builtins.globals":
             self.frame.record.open = True

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from .lazy_names import ComputedNames, computed_names
 from .sources import Environment, Package, SourceFile, normalized
 from .trees import walk
 from .values import UNKNOWN, Choice, ClassInfo, External, Imported, ModuleValue, Unknown, Value, alternatives, choice
@@ -42,6 +43,8 @@ class Record:
     """Names may be added in ways that the analysis does not follow."""
     lazy: bool = False
     """The module replaces itself by an object that imports on first use."""
+    module_class: ClassInfo | None = None
+    """The class of that object."""
     bound: frozenset[str] | None = None
     exports: dict[str, Value] | None = None
     listed: dict[str, str] | None = None
@@ -78,6 +81,7 @@ class Program:
         self.listed: dict[str, dict[str, list[str]]] = {}
         self.families: dict[str, bool] = {}
         self.parts: dict[str, bool] = {}
+        self.computed: dict[ClassInfo, ComputedNames] = {}
         self.importers: dict[str, bytes] = {}
         """The sources of each package that change the import system, joined."""
         self.execute: Callable[[Record], None] = _not_connected
@@ -220,12 +224,29 @@ class Program:
             where = self._lazy_exports(record).get(name)
             if where is not None:
                 return self.force(Imported(where, name), hops + 1) if where else UNKNOWN
-            return UNKNOWN if record.open else None
+            return UNKNOWN if record.open else self._computed(record, name, hops)
         if record.status == "running" or record.open or "__getattr__" in record.namespace:
             return UNKNOWN
         if name in self._bound(record):
             return Choice((UNKNOWN,), absent=True)
         return None
+
+    def _computed(self, record: Record, name: str, hops: int) -> Value | None:
+        """Return what the object in place of a module gives for a name that it works out; None where nothing."""
+        info = record.module_class
+        if info is None:
+            return None
+        if info not in self.computed:
+            self.computed[info] = computed_names(info)
+        rules = self.computed[info]
+        shorter = rules.shorter(name)
+        for other in shorter:
+            if (found := self.member(record.name, other, hops + 1)) is not None:
+                return found
+        owner = self.record(info.module)
+        modules = [self.record(owner.absolute(*item)) for item in rules.imports] if owner and shorter else []
+        spelled = any(not self._spelled(item).isdisjoint((name, *shorter)) for item in modules if item is not None)
+        return UNKNOWN if spelled else None
 
     def provides(self, module: str, name: str) -> Value | None:
         """Return what `from module import name` binds, without running the module where its text shows the name.
@@ -368,7 +389,9 @@ class Program:
         if top not in self.importers:
             texts = map(self.environment.peek, self.environment.files(package))
             self.importers[top] = b"\n".join(text for text in texts if b"meta_path" in text or b"sys.modules" in text)
-        return re.search(rb"[\"']" + re.escape(module.encode()) + rb"[\"']", self.importers[top]) is not None
+        if re.search(rb"[\"']" + re.escape(module.encode()) + rb"[\"']", self.importers[top]) is not None:
+            return True
+        return _matched(self.importers[top], top, module)
 
     def _spelled(self, record: Record) -> frozenset[str]:
         """Return the text constants of a module."""
@@ -438,6 +461,28 @@ class Program:
         return self.listed[package.name]
 
 
+def _matched(importers: bytes, top: str, module: str) -> bool:
+    """Return whether a regular expression in a package's own importers matches the full name of a module."""
+    if b"meta_path" not in importers:
+        return False
+    from doctor.util.linear_regex import compiled  # door: where such a package lacks a module
+
+    for found in _RAW_TEXT.finditer(importers):
+        text = _OWN_NAME.sub(re.escape(top), found[2].decode("utf-8", "replace"))
+        if not text.startswith(re.escape(top)):
+            continue
+        try:
+            if compiled(_LOOKAROUND.sub("", text)).fullmatch(module.encode()):
+                return True
+        except ValueError:  # what linear time rules out
+            continue
+    return False
+
+
+#: Raw texts, the name of the own package in one, and the looks around that an engine of linear time lacks.
+_RAW_TEXT = re.compile(rb"\b(?:r|rf|fr)([\"'])([^\"'\n]{1,400})\1")
+_OWN_NAME = re.compile(r"\{(?:re\.escape\()?__name__\)?\}")
+_LOOKAROUND = re.compile(r"\(\?<?[=!][^()]*\)")
 _ALL = re.compile(rb"^__all__\s*(?::[^=\n]*)?\+?=\s*[\[(](.*?)[\])]", re.S | re.M)
 _COMPILED_PART = re.compile(r"(?:cuda|torch|extensions?|ext|_C|cpp|gpu|lib)$")
 _MODEL_CLASS = re.compile(

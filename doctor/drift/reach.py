@@ -21,6 +21,8 @@ CONTEXT_PARALLEL = re.compile(
 _NAMED_OPTION = re.compile(r"[\w.]+ == (['\"]).*\1")
 #: The word that classes of one kind end in: `Container`.
 _LAST_WORD = re.compile(r"(?<=\w)[A-Z][a-z]+$")
+#: Folders of code that a package deprecates or tries out.
+SET_ASIDE = frozenset({"deprecated", "legacy", "experimental", "contrib", "examples"})
 #: So many classes of one kind are options of which a workload uses one.
 MANY = 10
 
@@ -122,4 +124,9 @@ def _is_never_named(item: Seen, program: Program, caller: Package) -> bool:
     return bool(found) and item.scope not in found
 
 
-RARE = (_is_optional, _serves_one_model, _refuses_one_of_many, _is_never_named)
+def _is_set_aside(item: Seen, program: Program, caller: Package) -> bool:
+    """Return whether the caller keeps the file in a folder for code that it deprecates or tries out."""
+    return not caller.is_code and not SET_ASIDE.isdisjoint(item.path.split("/")[:-1])
+
+
+RARE = (_is_optional, _serves_one_model, _refuses_one_of_many, _is_never_named, _is_set_aside)

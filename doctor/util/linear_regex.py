@@ -12,13 +12,16 @@ _MEMORY = 4 << 20  # bytes of one automaton
 
 @cache
 def compiled(pattern: str, memory: int = _MEMORY) -> Any:
-    """Return a pattern compiled by RE2, for bytes; ValueError if RE2 does not take it."""
+    """Return a pattern compiled by RE2, for bytes; ValueError if RE2 does not take it.
+
+    `^` and `$` match at the ends of each line.
+    """
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
     options.max_mem = memory
     try:
-        return re2.compile(pattern.encode("utf-8"), options)
+        return re2.compile(b"(?m)" + pattern.encode("utf-8"), options)
     except re2.error as problem:
         reason = problem.args[0] if problem.args else problem
         raise ValueError(reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)) from None

@@ -41,7 +41,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "flash-attn": (("flash_attn",), "2022-11", r"$^"),
     "transformer-engine": (("transformer_engine",), "2023-01", r"/jax/|/paddle/"),
     "megatron-core": (("megatron.core",), "2023-01", r"/export/"),
-    "xformers": (("xformers",), "2022-10", r"/benchmarks?/"),
+    "xformers": (("xformers",), "2022-10", r"/benchmarks?/|/_flash_attn/|/third_party/"),
     "triton": (("triton",), "2022-01", r"/tools/|/third_party/"),
     "torch": (
         ("torch",), "2021-10",
@@ -49,7 +49,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str, str]] = {
     ),
     "vllm": (("vllm",), "2023-06", r"/model_executor/models/|/configs/|/test"),
     "sglang": (
-        ("sglang",), "2024-07",
+        ("sglang",), "2024-11",
         r"/models/|/test/|/lang/|/multimodal_gen/|/hardware_backend/|/bench|/eval/|/jit_kernel/|/kernels/|/cli/|/function_call",
     ),
     "flashinfer-python": (("flashinfer",), "2025-01", r"^flashinfer/\w+/"),
@@ -81,6 +81,8 @@ USED = {
 }
 #: Packages whose releases differ in the third number only.
 FINE = ("sglang", "xformers")
+#: Packages of whose names only the module is on record: they are too many.
+BY_MODULE = ("sglang",)
 #: Packages whose modules other code also imports what they import themselves from.
 REEXPORTED = ("transformers", "diffusers", "huggingface-hub", "flash-attn")
 _FOREIGN = {
@@ -376,6 +378,8 @@ def history_of(package: str, cache: Path | None) -> dict:
             releases.append(str(version))
             print(f"{package} {version}: {len(modules)} modules", flush=True)
     made = history.changing(len(releases))
+    if package in BY_MODULE:
+        made["g"] = {}
     lost = {key.partition(" ")[2] for key, runs in made["n"].items() if runs[-1][1] < len(releases) - 1}
     homes = {name: home for name, home in sorted(history.homes.items()) if name in lost}
     packed = {kind: {key: _packed(runs) for key, runs in keys.items()} for kind, keys in made.items()}

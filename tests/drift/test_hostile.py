@@ -108,6 +108,61 @@ def test_a_module_with_getattr_and_a_lazy_module_answer_for_names_they_list(site
     assert [item.name for item in site.definite()] == ["AutoGone"]
 
 
+LAZY_CLASS = """
+    from types import ModuleType
+    class _LazyModule(ModuleType):
+        def __getattr__(self, name):
+            if name.endswith("TokenizerFast"):
+                return getattr(self, name[:-4])
+            if name.endswith("Tokenizer"):
+                from .converters import CONVERTERS
+                return CONVERTERS[name]
+            raise AttributeError(name)
+"""
+
+
+def test_a_lazy_module_gives_names_that_its_class_works_out_by_their_ending(site):
+    site.install("transformers", "5.0.0", {
+        "transformers/__init__.py": """
+            import sys
+            from .utils import _LazyModule
+            sys.modules[__name__] = _LazyModule(__name__, globals()["__file__"], {})
+        """,
+        "transformers/utils.py": LAZY_CLASS,
+        "transformers/converters.py": "CONVERTERS = {'FNetTokenizer': 1}\n",
+        "transformers/models.py": "__all__ = ['T5Tokenizer']\nclass T5Tokenizer: ...\n",
+    })  # fmt: skip
+    site.install("peft", "0.1.0", {
+        "peft/__init__.py": """
+            from transformers import FNetTokenizer, FNetTokenizerFast, T5TokenizerFast
+            from transformers import GoneTokenizer, GoneTokenizerFast, T5Fast
+        """
+    })  # fmt: skip
+    assert [item.name for item in site.definite()] == ["GoneTokenizer", "GoneTokenizerFast", "T5Fast"]
+
+
+def test_modules_that_a_finder_serves_by_a_regular_expression_are_there(site):
+    site.install("transformers", "5.0.0", {
+        "transformers/__init__.py": """
+            import re
+            import sys
+            from .finder import Finder
+            OLD = re.compile(rf"{re.escape(__name__)}\\.models\\.(\\w+)\\.image_(?!pil_)(\\w+)_fast")
+            EVIL = re.compile(r"(transformers(a+)+)+$")
+            sys.meta_path.append(Finder(OLD))
+        """,
+        "transformers/finder.py": "class Finder: pass\n",
+        "transformers/models/__init__.py": "", "transformers/models/clip/__init__.py": "",
+    })  # fmt: skip
+    site.install("peft", "0.1.0", {
+        "peft/__init__.py": """
+            from transformers.models.clip.image_clip_fast import Fast
+            from transformers.models.clip.image_clip_slow import Slow
+        """
+    })  # fmt: skip
+    assert [item.symbol for item in site.definite()] == ["transformers.models.clip.image_clip_slow"]
+
+
 def test_an_unreadable_folder_is_a_notice(tmp_path):
     environment = Environment([tmp_path / "nowhere"])
     assert not environment.packages and "cannot be read" in environment.notices[0].reason

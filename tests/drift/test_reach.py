@@ -18,6 +18,16 @@ def found(site, caller="peft"):
     return [(item.name, item.severity.value) for item in result.findings if breaks(item)]
 
 
+@pytest.mark.parametrize(("folder", "severity"), [("models", "error"), ("deprecated", "warning")])
+def test_a_use_in_a_folder_of_deprecated_code_is_a_warning(pair, folder, severity):
+    site = pair("")
+    code = f"from flash_attn import attention\ndef forward(a):\n    return {BROKEN_CALL}\n"
+    for name, text in ((f"peft/{folder}/__init__.py", ""), (f"peft/{folder}/a.py", code)):
+        (site.root / name).parent.mkdir(exist_ok=True)
+        (site.root / name).write_text(text)
+    assert found(site) == [("softcap", severity)]
+
+
 @pytest.mark.parametrize(("passed", "expected"), [("False", []), ("True", ["softcap"]), ("a", ["softcap"])])
 def test_a_constant_that_every_call_of_a_private_method_passes_is_known_in_it(pair, passed, expected):
     text = f"""

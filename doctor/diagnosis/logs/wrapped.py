@@ -33,7 +33,7 @@ def with_rejoined(
         known = found.setdefault(patterns[index].match, [])
         for match in more:
             error, text = whole[(match.line - 1) // len(_APART)]
-            if not any(item.line == error.line for item in known):
+            if not any(error.line <= item.line < error.line + _LINES for item in known):  # it shows without
                 around = f"{error.around}\n{text}"
                 known.append(replace(error, text=text, around=around, length=match.length, groups=match.groups))
     return {text: sorted(known, key=lambda match: match.line) for text, known in found.items() if known}

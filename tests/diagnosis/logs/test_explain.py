@@ -211,6 +211,18 @@ def test_a_harmless_line_hides_no_cause_of_the_same_message_elsewhere(explain):
     assert first(explain(notice * 10 + error)).line.number == 11
 
 
+def test_a_harmless_line_after_an_error_does_not_make_the_error_harmless(explain):
+    notice = "You are attempting to use Flash Attention 2.0 with a model not initialized on GPU. Move it.\n"
+    error = "12:13:14,567 - ERROR - RuntimeError: FlashAttention only supports Ampere GPUs or newer, says the worker.\n"
+    report = explain(error + notice)
+    assert first(report).cause == "arch-fa-pre-ampere"
+    assert [item.line.number for item in report.benign] == [2]
+
+
+def test_the_end_of_a_line_is_no_end_of_the_log(explain):
+    assert first(explain("KeyError: 'flash_attn'\nwandb: offline\nwandb: synced\n")).rule == "LOGTF010"
+
+
 def test_braces_of_a_line_name_no_fact(explain):
     line = "OSError: site-packages/deepspeed/x.py: DeepSpeedEngine.__init__() got an unexpected keyword argument '{x}'"
     assert "'{x}'" in first(explain(line + "\n")).message

@@ -7,7 +7,7 @@ import pytest
 
 from doctor.diagnosis.logs import names
 
-OWNERS = {"transformers": "transformers", "trl": "trl", "diffusers": "diffusers"}
+OWNERS = {name: name for name in ("transformers", "trl", "diffusers", "xformers", "sglang")}
 
 
 def history(line, expected=()):
@@ -22,6 +22,8 @@ def history(line, expected=()):
         ("No module named 'diffusers.models.attention_processor'", "diffusers", ">=0.15.1"),
         ("KeyError: 'qwen3_moe'", "transformers", ">=4.51.3"),
         ("AttributeError: 'LlamaConfig' object has no attribute 'attention_dropout'", "transformers", ">=4.36.2"),
+        ("module transformers has no attribute WarmupLinearSchedule", "transformers", "<2.2"),
+        ("'SomeonesModel' object has no attribute 'get_head_mask'", "transformers", "<5.0"),
         ("SFTTrainer.__init__() got an unexpected keyword argument 'max_seq_length'", "trl", ">=0.4.7,<0.13"),
     ],
 )
@@ -30,6 +32,18 @@ def test_the_releases_that_have_what_a_message_misses(line, package, wanted):
     assert found is not None and found.package == package
     low = wanted.partition(",")[0]
     assert low in found.specifier or found.specifier in wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("No module named 'xformers.components.attention'", "<0.0.34"),
+        ("No module named 'sglang.srt.hf_transformers_utils'", "<0.5.3.post3"),
+    ],
+)
+def test_releases_that_differ_in_the_third_number_bound_a_range(line, wanted):
+    assert history(line).specifier == wanted
+    assert wanted.removeprefix("<") in history(line).sentence
 
 
 def test_the_releases_that_do_not_require_an_argument_fit_a_caller_that_leaves_it_out():
@@ -43,6 +57,10 @@ def test_the_releases_that_do_not_require_an_argument_fit_a_caller_that_leaves_i
         "cannot import name 'build_model' from 'my_project.models'",
         "cannot import name 'AutoConfig' from 'transformers'",
         "'Net' object has no attribute 'fc2'",
+        "'SomeonesModel' object has no attribute 'device'",
+        "'SomeonesModel' object has no attribute '_auto_class_of_mine'",
+        "'SomeonesModel' object has no attribute 'gradient_checkpointing_enable'",
+        "'SomeonesLoader' object has no attribute 'get_head_mask'",
         "Net.__init__() got an unexpected keyword argument 'width'",
         "KeyError: 'labels'",
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied",

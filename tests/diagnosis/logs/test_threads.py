@@ -1,6 +1,6 @@
 """Logs in the manner of public threads whose cause is known, and logs that show no incompatibility.
 
-`data/logs/threads.jsonl`: one thread on each line, with the categories that fit, and expressions that the answer
+`data/logs/threads*.jsonl`: one thread on each line, with the categories that fit, and expressions that the answer
 (`says`) and its fixes or packages (`fix`) match. The logs are made up; the error lines have the form of the thread's.
 """
 
@@ -14,8 +14,9 @@ from doctor.report.style import Style
 from tests.helpers.paths import DATA
 
 
-def lines(name):
-    return [json.loads(line) for line in (DATA / "logs" / name).read_text(encoding="utf-8").splitlines()]
+def lines(kind):
+    files = sorted((DATA / "logs").glob(f"{kind}*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def answer(explain, log):
@@ -40,14 +41,14 @@ KNOWN_GAPS = {"scGPT#4", "LMCache#412"}  # the rule names another package of the
 
 
 def test_the_cause_of_public_threads_is_named(explain):
-    cases = lines("threads.jsonl")
+    cases = lines("threads")
     wrong = {case["thread"]: list(faults(case, answer(explain, case["log"]))) for case in cases}
     assert {thread: found for thread, found in wrong.items() if found and thread not in KNOWN_GAPS} == {}
     assert len(cases) > 250
 
 
 def test_what_is_no_incompatibility_gets_no_diagnosis(explain):
-    cases = lines("unrelated.jsonl")
+    cases = lines("unrelated")
     assert {case["name"]: found for case in cases if (found := answer(explain, case["log"]))} == {}
     assert len(cases) >= 150
 
@@ -58,14 +59,14 @@ FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated."""
 
 
 def test_notices_around_an_unrelated_failure_name_no_cause(explain):
-    cases = [case for case in lines("unrelated.jsonl") if len(case["log"]) < 600]
+    cases = [case for case in lines("unrelated") if len(case["log"]) < 600]
     found = {case["name"]: answer(explain, f"{NOTICES}\n{case['log']}\n{NOTICES}") for case in cases}
     assert {name: answers for name, answers in found.items() if answers} == {}
     assert len(cases) > 150
 
 
 def test_notices_before_the_error_do_not_hide_it(explain):
-    notices = "\n".join(case["log"] for case in lines("unrelated.jsonl") if case["name"].startswith("notices"))
+    notices = "\n".join(case["log"] for case in lines("unrelated") if case["name"].startswith("notices"))
     error = "ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama'"
     found = answer(explain, f"{notices}\n{error}")
     assert found[0]["cause"] == "sig-tf448-llama-flash-class-removed" and found[0]["text"] == error
