@@ -49,8 +49,8 @@ class Window:
     good_caller: Version | None
 
 
-def write(releases: Mapping[str, Sequence[str]], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write one file per pair; a pair keeps the id it has."""
+def write(releases: Mapping[str, Sequence[str]], rows: Sequence[Mapping[str, Any]], callers: Iterable[str]) -> None:
+    """Write one file per pair; a pair keeps the id it has. Rules of packages that were not read stay as they are."""
     known = {package: [Version(text) for text in texts] for package, texts in releases.items()}
     FOLDER.mkdir(exist_ok=True)
     ids = {name_of(path): path.stem for path in FOLDER.glob("IMP*.yaml")}
@@ -63,8 +63,9 @@ def write(releases: Mapping[str, Sequence[str]], rows: Sequence[Mapping[str, Any
             number = ids.get(name) or next(free)
             same_rule(FOLDER / f"{number}.yaml", rule_body(number, name, pair, windows, known), "refresh_imports.py")
             written.add(number)
+    read = {f"{caller}-{verb}-{callee}" for caller in callers for verb in ("imports", "uses") for callee in releases}
     for path in FOLDER.glob("IMP*.yaml"):
-        if path.stem not in written:
+        if path.stem not in written and name_of(path) in read:
             path.unlink()
     print(len(written), "rules")
 
@@ -76,9 +77,9 @@ def name_of(path: Path) -> str:
 
 
 def numbers_for(letters: str, taken: Iterable[str]) -> Iterator[str]:
-    """Yield the ids that are free."""
-    used = set(taken)
-    return (text for number in range(1, 1000) if (text := f"{letters}{number:03}") not in used)
+    """Yield the ids behind the last one: those of deleted rules are not used again."""
+    last = max((int(text.removeprefix(letters)) for text in taken), default=0)
+    return (f"{letters}{number:03}" for number in range(last + 1, 1000))
 
 
 def same_rule(path: Path, body: Mapping[str, Any], script: str) -> None:

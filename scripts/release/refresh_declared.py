@@ -45,6 +45,10 @@ CALLERS = (
     "compressed-tensors", "kernels", "liger-kernel", "qwen-tts", "qwen-asr", "lm-eval", "torchtune", "auto-gptq",
     "flash-linear-attention", "deepspeed", "f5-tts", "chatterbox-tts", "open-clip-torch", "surya-ocr", "colpali-engine",
     "vibevoice", "mineru", "vllm-omni", "lightllm", "bitsandbytes", "gliner", "outlines", "marker-pdf", "transformers",
+    "adapters", "mbridge", "xfuser", "coqui-tts", "setfit", "span-marker", "transformer-lens", "verifiers",
+    "llm-foundry", "kvpress", "minference", "deepspeed-mii", "sae-lens", "pylate", "lighteval", "oumi",
+    "instructlab-training", "fms-hf-tuning", "optimum-quanto", "autotrain-advanced", "parler-tts", "fschat", "areal",
+    "skyrl",
 )  # fmt: skip
 #: Pairs that working projects lock outside the range (NeMo Automodel, prime-rl): a note.
 SHIPPED_OUTSIDE = {("transformers", "kernels")}

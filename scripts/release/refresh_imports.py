@@ -44,6 +44,13 @@ ROOTS = {
     "flash-linear-attention": ("fla",), "yunchang": ("yunchang",), "ring-flash-attn": ("ring_flash_attn",),
     "timm": ("timm",), "mamba-ssm": ("mamba_ssm",), "kernels": ("kernels",), "flash-attn": ("flash_attn",),
     "xformers": ("xformers",), "hqq": ("hqq",), "bitsandbytes": ("bitsandbytes",), "datasets": ("datasets",),
+    "adapters": ("adapters",), "areal": ("areal",), "attention-sinks": ("attention_sinks",),
+    "chatterbox-tts": ("chatterbox",), "colpali-engine": ("colpali_engine",), "coqui-tts": ("TTS",),
+    "deepspeed-mii": ("mii",), "gliner": ("gliner",), "kvpress": ("kvpress",), "llm-foundry": ("llmfoundry",),
+    "mbridge": ("mbridge",), "minference": ("minference",), "optimum-quanto": ("optimum.quanto",),
+    "parler-tts": ("parler_tts",), "qwen-asr": ("qwen_asr",), "qwen-tts": ("qwen_tts",), "setfit": ("setfit",),
+    "span-marker": ("span_marker",), "transformer-lens": ("transformer_lens",), "verifiers": ("verifiers",),
+    "xfuser": ("xfuser",), "sae-lens": ("sae_lens",),
 }  # fmt: skip
 #: caller -> what a user runs: entry -> its modules, of which those count that the release has
 ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -55,11 +62,40 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "vllm": {"vllm": ("vllm.entrypoints.llm", "vllm.engine.llm_engine", "vllm.entrypoints.openai.api_server")},
     "sglang": {"sglang": ("sglang.srt.entrypoints.http_server", "sglang.srt.server", "sglang.srt.entrypoints.engine")},
-    "verl": {"verl": ("verl.trainer.main_ppo", "verl.workers.fsdp_workers")},
-    "llamafactory": {"llamafactory": ("llamafactory.train.tuner",)},
-    "ms-swift": {"swift": ("swift.llm.train.sft", "swift.llm", "swift.pipelines.train.sft")},
-    "axolotl": {"axolotl": ("axolotl.cli.train", "axolotl.train")},
-    "openrlhf": {"openrlhf": ("openrlhf.cli.train_sft", "openrlhf.cli.train_ppo_ray")},
+    "verl": {
+        "verl": ("verl.trainer.main_ppo", "verl.workers.fsdp_workers"),
+        "the vLLM rollout": (
+            "verl.workers.rollout.vllm_rollout.vllm_rollout_spmd",
+            "verl.workers.rollout.vllm_rollout.vllm_async_server",
+            "verl.utils.vllm.utils", "verl.utils.vllm_utils",
+        ),
+        "the Megatron workers": (
+            "verl.workers.megatron_workers", "verl.utils.megatron_utils", "verl.models.mcore.registry",
+        ),
+    },
+    "llamafactory": {
+        "llamafactory": ("llamafactory.train.tuner",),
+        "the vLLM engine": ("llamafactory.chat.vllm_engine",),
+    },
+    "ms-swift": {
+        "swift": ("swift.llm.train.sft", "swift.llm", "swift.pipelines.train.sft"),
+        "the vLLM engine": (
+            "swift.llm.infer.infer_engine.vllm_engine", "swift.llm.infer.infer_engine.grpo_vllm_engine",
+            "swift.infer_engine.vllm_engine", "swift.infer_engine.grpo_vllm_engine",
+        ),
+        "GRPOTrainer": ("swift.trainers.rlhf_trainer.grpo_trainer", "swift.rlhf_trainers.grpo_trainer"),
+        "swift.megatron": (
+            "swift.megatron", "swift.megatron.trainers.base", "swift.megatron.model.gpt_model",
+        ),
+    },
+    "axolotl": {
+        "axolotl": ("axolotl.cli.train", "axolotl.train"),
+        "GRPO": ("axolotl.core.trainers.grpo.trainer",),
+    },
+    "openrlhf": {
+        "openrlhf": ("openrlhf.cli.train_sft", "openrlhf.cli.train_ppo_ray"),
+        "the vLLM engine": ("openrlhf.trainer.ray.vllm_engine", "openrlhf.trainer.ray.vllm_worker_wrap"),
+    },
     "xtuner": {"xtuner": ("xtuner.tools.train", "xtuner.v1.train.cli.sft")},
     "lmdeploy": {"lmdeploy": ("lmdeploy.api", "lmdeploy.serve.async_engine", "lmdeploy.pytorch.engine.engine")},
     "colossalai": {"shardformer": ("colossalai.shardformer.shard.sharder",)},
@@ -80,6 +116,8 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
     "flash-linear-attention": {"fla": ("fla.models", "fla.layers")},
     "deepspeed": {"deepspeed": ("deepspeed.runtime.engine",)},
     "kernels": {"kernels": ("kernels",)},
+    "gliner": {"gliner.training": ("gliner.training",)},
+    "mbridge": {"mbridge.models": ("mbridge.models",)},
 }  # fmt: skip
 CALLEES = (
     "transformers", "trl", "peft", "accelerate", "diffusers", "liger-kernel", "kernels", "torch", "vllm", "deepspeed",
@@ -91,7 +129,10 @@ CALLERS = (
     "megatron-core", "ring-flash-attn", "yunchang", "ms-swift", "axolotl", "xtuner", "colossalai", "openrlhf",
     "deepspeed", "megatron-bridge", "nemo-toolkit", "unsloth-zoo", "optimum", "sentence-transformers", "flagembedding",
     "lm-eval", "torchtune", "flash-linear-attention", "llmcompressor", "compressed-tensors", "gptqmodel", "torchao",
-    "vllm", "lmdeploy", "kernels", "flash-attn", "mamba-ssm",
+    "vllm", "lmdeploy", "kernels", "flash-attn", "mamba-ssm", "unsloth", "adapters", "areal", "attention-sinks",
+    "chatterbox-tts", "colpali-engine", "coqui-tts", "deepspeed-mii", "gliner", "kvpress", "llm-foundry", "mbridge",
+    "minference", "optimum-quanto", "parler-tts", "qwen-asr", "qwen-tts", "setfit", "span-marker", "transformer-lens",
+    "verifiers", "xfuser", "sae-lens",
 )  # fmt: skip
 COMPILED = ("torch",)  # modules take names from extensions, which are not read
 _SKIPPED_TORCH = (
@@ -265,7 +306,7 @@ def main() -> None:
     if options.table:
         options.table.write_text("\n".join(json.dumps(row) for row in [head, *rows]))
     else:
-        imports_rules.write(head["releases"], rows)
+        imports_rules.write(head["releases"], rows, options.only)
 
 
 if __name__ == "__main__":

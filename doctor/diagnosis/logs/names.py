@@ -24,6 +24,8 @@ _ARGUMENT = re.compile(r"(?P<label>[\w.]+)\(\) got an unexpected keyword argumen
 _REQUIRED = re.compile(
     r"(?P<label>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: '(?P<name>\w+)'"
 )
+#: What the class of a model is called, also one that no package on record has.
+_MODEL_CLASS = re.compile(r"(?:Model|LM|Decoder|Encoder|For[A-Z]\w{2,30})$")
 _Runs = tuple[tuple[int, int], ...]
 
 
@@ -94,6 +96,7 @@ def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[Na
         yield [_made("transformers", "m", f"transformers.models.{model}", f"the model type `{found['model']}`")]
     if found := _MEMBER.search(line):
         yield [_of_member(package, found["label"], found["name"]) for package in _packages()]
+        yield [_of_model(found["label"], found["name"])]
     if found := _ARGUMENT.search(line):
         key, what = f"{_called(found['label'])} {found['name']}", f"argument `{found['name']}` of `{found['label']}`"
         yield [_made(package, "a", key, what) for package in _packages()]
@@ -130,6 +133,15 @@ def _of_member(package: str, label: str, name: str, depth: int = 3) -> NameHisto
         return _made(package, "c", f"{label} {name}", f"`{name}` in class `{label}`")
     bases = known["bases"].get(label, ()) if depth else ()
     return next((made for base in bases if (made := _of_member(package, base, name, depth - 1))), None)
+
+
+def _of_model(label: str, name: str) -> NameHistory | None:
+    """Return the history of what the base classes of models had and lost; a name that is too plain says nothing."""
+    if not _MODEL_CLASS.search(label) or len(name) < 10 or "_" not in name:
+        return None
+    bases = (_of_member("transformers", base, name) for base in ("PreTrainedModel", "ModuleUtilsMixin"))
+    made = next((found for found in bases if found is not None), None)
+    return made if made is not None and made.runs[-1][1] + 1 < len(made.releases) else None
 
 
 def _of_required(package: str, label: str, name: str) -> NameHistory | None:
