@@ -106,7 +106,7 @@ Model = Annotated[
     list[str] | None,
     _option(
         "--model", panel=WORKLOAD, parser=path, metavar="CONFIG",
-        help="A Hugging Face config.json. `check` takes several.",
+        help="A Hugging Face config.json, or a part: `config.json\\[vision_config]`. `check` takes several.",
     ),
 ]  # fmt: skip
 Code = Annotated[

@@ -183,8 +183,13 @@ def explanations(found: Sequence[Candidate], known: FactResolver) -> tuple[Expla
     for item in found:
         first.setdefault(item.rule.cause, item)
     distinct = list(first.values())
-    distinct = [item for item in distinct if item.kind <= distinct[0].kind + 1]
+    distinct = [item for item in distinct if item.kind <= distinct[0].kind + 1 and not _repeats(item, distinct[0])]
     return tuple(explanation(item, known, _rivals(item, distinct), distinct[0]) for item in distinct[:MOST])
+
+
+def _repeats(item: Candidate, root: Candidate) -> bool:
+    """Return whether a rule for messages of any package says less of a line than the rule that is reported first."""
+    return item is not root and item.match.line == root.match.line and _owned(item.rule) is not None
 
 
 def _rivals(item: Candidate, others: Sequence[Candidate]) -> list[Candidate]:

@@ -60,6 +60,14 @@ def test_the_root_cause_comes_before_what_follows_from_it(explain):
     assert first(report).cause == "glibcxx-missing" and first(report).line.number == 1
 
 
+def test_a_rule_for_any_package_does_not_repeat_the_line_of_the_cause(explain):
+    log = (
+        'Traceback (most recent call last):\n  File "/x/transformers_modules/m/modeling_m.py", line 9, in forward\n'
+        "AttributeError: 'DynamicCache' object has no attribute 'get_usable_length'\n"
+    )
+    assert [item.cause for item in explain(log).diagnosis] == ["attr-dynamiccache-removed"]
+
+
 def test_the_wrapper_of_transformers_is_not_the_cause(explain):
     log = (
         "RuntimeError: Failed to import transformers.models.bloom.modeling_bloom because of the following error:\n"
