@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from doctor.util.linear_regex import compiled
+
 from .lazy_names import ComputedNames, computed_names
 from .sources import Environment, Package, SourceFile, normalized
 from .trees import walk
@@ -465,8 +467,6 @@ def _matched(importers: bytes, top: str, module: str) -> bool:
     """Return whether a regular expression in a package's own importers matches the full name of a module."""
     if b"meta_path" not in importers:
         return False
-    from doctor.util.linear_regex import compiled  # door: where such a package lacks a module
-
     for found in _RAW_TEXT.finditer(importers):
         text = _OWN_NAME.sub(re.escape(top), found[2].decode("utf-8", "replace"))
         if not text.startswith(re.escape(top)):

@@ -51,6 +51,11 @@ SERVING_ROWS: tuple[tuple[Any, ...], ...] = (
     ("workload.disable_mla", BOOLEAN, "latent attention is computed as ordinary attention", (), False),
     ("workload.enable_flashinfer_mla", BOOLEAN, "SGLang before 0.4.8: FlashInfer for latent attention", (), False),
     ("workload.enable_flashmla", BOOLEAN, "SGLang before 0.4.8: FlashMLA for latent attention", (), False),
+    ("workload.prefix_caching", BOOLEAN, "the KV cache of shared prefixes is reused, as the user said", (), ABSENT),
+    ("workload.chunked_prefill", BOOLEAN, "long prompts are computed in chunks, as the user said", (), ABSENT),
+    ("workload.enforce_eager", BOOLEAN, "the server captures no CUDA graphs", (), False),
+    ("workload.tensor_parallel_size", INTEGER, "ranks that share the heads of a layer", (), 1),
+    ("workload.quantization", TEXT, "format of quantized weights: awq, gptq, fp8, bitsandbytes …", (), ABSENT),
     ("workload.head_size_given_to_selector", INTEGER,
      "head width as the server's selector gets it; latent attention: compressed and rotary width"),
 )  # fmt: skip

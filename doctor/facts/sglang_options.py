@@ -28,6 +28,11 @@ OPTIONS: Mapping[str, tuple[str, str]] = {
     "--enable-flashmla": ("enable_flashmla", "flag"),
     "--disable-mla": ("disable_mla", "flag"),
     "--disable-radix-cache": ("disable_radix_cache", "flag"),
+    "--tensor-parallel-size": ("tensor_parallel_size", "integer"),
+    "--tp-size": ("tensor_parallel_size", "integer"),
+    "--tp": ("tensor_parallel_size", "integer"),
+    "--quantization": ("quantization", "text"),
+    "--disable-cuda-graph": ("enforce_eager", "flag"),
 }
 
 

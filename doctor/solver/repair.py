@@ -324,4 +324,4 @@ def condition_text(condition: Condition) -> str:
 
 def is_change(before: Any, after: Any) -> bool:
     """Whether a package, variable or setting really differs."""
-    return (before or ABSENT) != (after or ABSENT)
+    return (ABSENT if before in (None, "") else before) != (ABSENT if after in (None, "") else after)

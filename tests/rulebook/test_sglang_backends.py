@@ -133,8 +133,8 @@ def test_environment_without_sglang_has_no_prediction(rulebook):
 
 
 def test_options_are_typed_and_unknown_ones_ignored():
-    words = read_options(["--tp", "8", "--page-size=64", "--disable-mla", "--kv-cache-dtype", "fp8_e4m3"])
-    assert words == {"page_size": 64, "disable_mla": True, "kv_cache_dtype": "fp8_e4m3"}
+    words = read_options(["--tp", "8", "--foo", "1", "--page-size=64", "--disable-mla", "--kv-cache-dtype", "fp8_e4m3"])
+    assert words == {"page_size": 64, "disable_mla": True, "kv_cache_dtype": "fp8_e4m3", "tensor_parallel_size": 8}
 
 
 @pytest.mark.parametrize("arguments", [["--page-size"], ["--page-size", "--tp"], ["--page-size", "many"]])

@@ -23,6 +23,7 @@ from doctor.solver.constraints import Limits
 from doctor.solver.cost import cost
 from doctor.solver.environment import PackageSet, stack_of
 from doctor.solver.plan import FixPlan, Pick
+from doctor.solver.repair import is_change
 from doctor.solver.resolve import choices
 from doctor.solver.solve import no_fix, solve
 from doctor.sources.snapshot import read_facts
@@ -504,3 +505,9 @@ def test_the_stack_knows_what_follows_from_what_is_given():
     assert stack.installed["nvidia-cudnn-cu12"] == "9.1.0.70"
     assert stack.completed({"torch": "2.11.0"})["nvidia-cudnn-cu12"] == ABSENT
     assert stack.completed({"torch": "2.11.0"})["nvidia-cudnn-cu13"] == "9.19.0.56"
+
+
+def test_a_word_that_becomes_false_is_a_change():
+    """A word without a default that becomes false is a change; unset and absent are the same."""
+    assert is_change(ABSENT, False) and is_change(None, "0")
+    assert not is_change(None, ABSENT) and not is_change("", ABSENT)

@@ -35,7 +35,8 @@ _PREFIX = re.compile(
 )
 #: Lines that any run prints: its options, and the notice of torch for Windows. They say nothing of a failure near them.
 _NOTICE = re.compile(
-    r"Torch was not compiled with flash attention|^\W{0,4}(?:config|args|arguments|options|settings|hparams)\b *[:=(]",
+    r"Torch was not compiled with flash attention|You are attempting to use Flash Attention"
+    r"|^\W{0,4}(?:config|args|arguments|options|settings|hparams)\b *[:=(]",
     re.I,
 )
 
@@ -201,9 +202,11 @@ class Scanner:
         before = self._text[max(start - BEFORE, 0) : start].decode("utf-8", "replace")
         after = self._text[end : end + AFTER].decode("utf-8", "replace")
         earlier = "\n".join(_same_rank(before.splitlines()[-60:], rank))
+        same = self._text[start : start + found.start()].decode("utf-8", "replace")  # a traceback may be one line
         around = "\n".join([earlier, shown, *_same_rank(after.splitlines(), rank)]).replace("\\", "/")
         groups = tuple(named_groups(found).items())
-        return Match(line, shown, rank, around, found.end() - found.start(), groups, last_frame(earlier))
+        frame = last_frame(same) or last_frame(earlier)
+        return Match(line, shown, rank, around, found.end() - found.start(), groups, frame)
 
 
 def _line_start(text: bytes, at: int) -> int:

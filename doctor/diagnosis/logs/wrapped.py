@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from doctor.util.linear_regex import found_in
+
 from .scan import Match, Pattern, Scanner
 
 _BORDER = " \t│┃|"
@@ -23,25 +25,26 @@ def with_rejoined(
     patterns: Sequence[Pattern], matches: Mapping[str, list[Match]], errors: Sequence[Match]
 ) -> dict[str, list[Match]]:
     """Return the matches of each pattern, with those that only show when the lines of an error are joined."""
-    whole = [(error, text) for error in errors for text in _variants(error)]
+    whole = [(error, lines, text) for error in errors for lines in [_message(error)] for text in _joined(lines)]
     if not whole:
         return dict(matches)
     scanner = Scanner(patterns)
-    scanner.feed(_APART.join(text for _, text in whole).encode())
+    scanner.feed(_APART.join(text for *_, text in whole).encode())
     found = {text: list(known) for text, known in matches.items()}
     for index, more in scanner.finish().items():
-        known = found.setdefault(patterns[index].match, [])
+        pattern = patterns[index].match
+        known = found.setdefault(pattern, [])
         for match in more:
-            error, text = whole[(match.line - 1) // len(_APART)]
-            if not any(error.line <= item.line < error.line + _LINES for item in known):  # it shows without
+            error, lines, text = whole[(match.line - 1) // len(_APART)]
+            in_one_line = any(found_in(pattern, line) for line in lines)
+            if not in_one_line and not any(item.line == error.line for item in known):
                 around = f"{error.around}\n{text}"
                 known.append(replace(error, text=text, around=around, length=match.length, groups=match.groups))
     return {text: sorted(known, key=lambda match: match.line) for text, known in found.items() if known}
 
 
-def _variants(error: Match) -> Iterator[str]:
-    """Yield the message of an error on one line: joined with spaces, and without one after each full line."""
-    lines = _message(error)
+def _joined(lines: Sequence[str]) -> Iterator[str]:
+    """Yield a message on one line: joined with spaces, and without one after each full line."""
     if len(lines) > 1:
         widest = max(map(len, lines))
         folded = "".join(line if len(line) == widest else f"{line} " for line in lines).rstrip()

@@ -63,6 +63,16 @@ def _known_cpu_build(cuda: str | None) -> bool:
 
 
 @derived(
+    "torch.known_rocm_build",
+    BOOLEAN,
+    "torch is known to be built for ROCm, by its local label; false where that is not known",
+    uses=("torch.version",),
+)
+def _known_rocm_build(version: str | None) -> bool:
+    return version is not None and "+rocm" in version
+
+
+@derived(
     "platform.known_windows",
     BOOLEAN,
     "the system is known to be Windows; false where that is not known",

@@ -75,3 +75,13 @@ def _flashinfer_installed(version: str | None, of_old: str | None, pin: str | No
     if of_old not in (None, ABSENT):  # the name of the distribution before 0.2
         return True
     return _installed_or_required(version, pin not in (None, ABSENT))
+
+
+@derived(
+    "workload.heads_divide_over_ranks",
+    BOOLEAN,
+    "query heads divide by the ranks of tensor parallelism",
+    needs=("workload.num_heads", "workload.tensor_parallel_size"),
+)
+def _heads_divide(heads: int, ranks: int) -> bool | None:
+    return None if ranks < 1 else heads % ranks == 0

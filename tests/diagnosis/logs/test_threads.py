@@ -188,3 +188,30 @@ def test_frames_of_windows_and_of_escaped_logs_say_whose_call_fails(explain):
             f"  {frame}, in f\n" + MODULE.replace("/", "\\") + "TypeError: f() got an unexpected keyword argument 'x'\n"
         )
         assert list(explain(log).diagnosis[0].packages) == ["trl"]
+
+
+def test_a_traceback_on_one_line_says_whose_call_fails(explain):
+    lines = [FRAME.format(file="/srv/train.py"), FRAME.format(file="/x/site-packages/peft/a.py"), MODULE]
+    log = repr([*lines, "TypeError: f() got an unexpected keyword argument 'x'\n"])
+    assert list(explain(log).diagnosis[0].packages) == ["peft"]
+
+
+def test_a_notice_after_a_long_message_is_no_part_of_it(explain):
+    message = (
+        "ValueError: The cache structure has changed since version v4.36. If you are using it, give the layer index"
+    )
+    notice = "You are attempting to use Flash Attention 2.0 with a model not initialized on GPU. Make sure to move it"
+    assert [item["line"] for item in answer(explain, f"{message}\n{notice}")] == [1]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("ModuleNotFoundError: No module named 'transformer_engine'", "pkg-te-not-installed"),
+        ("KeyError: 'flash_attn'", "sig-tf-package-map-flash-attn"),
+        ("ImportError: cannot import name 'log'", "ds-torch24-elastic-log"),
+    ],
+)
+def test_lines_after_a_message_do_not_hide_it(explain, error, cause):
+    frame = FRAME.format(file="/x/site-packages/transformers/utils/import_utils.py")
+    assert answer(explain, f"{frame}{error}\nwandb: run offline\nstep 3\n")[0]["cause"] == cause

@@ -51,6 +51,11 @@ exec python3 -m vllm.entrypoints.openai.api_server --model x \\
 TWO = """vllm serve a --kv-cache-dtype fp8 --block-size 16
 vllm serve b --kv-cache-dtype auto --block-size 16
 """
+SWITCHES = """vllm serve a --enable-prefix-caching --no-enable-chunked-prefill -tp 4 -q awq --enforce-eager \\
+  --speculative-config '{"method": "mtp", "num_speculative_tokens": 3}'
+"""
+OLD_SWITCHES = """vllm serve a --enable-prefix-caching=False --speculative-model [ngram] --num-speculative-tokens 5
+"""
 CONDITION = """if [ -n "$FAST" ]; then
   vllm serve a --kv-cache-dtype fp8
 fi
@@ -78,6 +83,11 @@ def words(declaration):
         ("serve.sh", SCRIPT,
          {"framework": "vllm", "kv_cache_dtype": "fp8_e5m2", "dtype": "float16", "block_size": None}),
         ("two.sh", TWO, {"framework": "vllm", "kv_cache_dtype": None, "block_size": 16}),
+        ("switches.sh", SWITCHES,
+         {"framework": "vllm", "prefix_caching": True, "chunked_prefill": False, "tensor_parallel_size": 4,
+          "quantization": "awq", "enforce_eager": True, "speculative_algorithm": "MTP", "speculative_num_steps": 3}),
+        ("old.sh", OLD_SWITCHES,
+         {"framework": "vllm", "prefix_caching": False, "speculative_algorithm": "NGRAM", "speculative_num_steps": 5}),
         ("condition.sh", CONDITION, {"framework": None, "training": None, "kv_cache_dtype": None}),
         ("other.sh", "vllm bench serve --kv-cache-dtype fp8\necho vllm serve --block-size 1\n", {}),
     ],

@@ -17,7 +17,7 @@ from doctor.model import Fact
 
 from .shell import UNKNOWN
 
-#: option -> (workload key, kind), as in `sglang_options`
+#: option -> (workload key, kind), as in `sglang_options`; `switch` and `off` for one that has a `--no-` form
 _VLLM_OPTIONS: Mapping[str, tuple[str, str]] = {
     "--attention-backend": ("attention_backend_option", "text"),
     "--attention-config.backend": ("attention_backend_option", "text"),
@@ -26,6 +26,17 @@ _VLLM_OPTIONS: Mapping[str, tuple[str, str]] = {
     "--block-size": ("block_size", "integer"),
     "--decode-context-parallel-size": ("decode_context_parallel_size", "integer"),
     "-dcp": ("decode_context_parallel_size", "integer"),
+    "--tensor-parallel-size": ("tensor_parallel_size", "integer"),
+    "-tp": ("tensor_parallel_size", "integer"),
+    "--quantization": ("quantization", "text"),
+    "-q": ("quantization", "text"),
+    "--enforce-eager": ("enforce_eager", "flag"),
+    "--enable-prefix-caching": ("prefix_caching", "switch"),
+    "--no-enable-prefix-caching": ("prefix_caching", "off"),
+    "--enable-chunked-prefill": ("chunked_prefill", "switch"),
+    "--no-enable-chunked-prefill": ("chunked_prefill", "off"),
+    "--num-speculative-tokens": ("speculative_num_steps", "integer"),
+    "--speculative-model": ("speculative_algorithm", "draft"),
 }
 _DTYPES = {"half": "float16", "float16": "float16", "bfloat16": "bfloat16", "float": "float32", "float32": "float32"}
 _OPTIONS = {"vllm": _VLLM_OPTIONS, "sglang": SGLANG_OPTIONS}
@@ -115,19 +126,39 @@ def _stated(
         yield "dtype", _DTYPES[value]
     elif option == "--attention-config" and framework == "vllm" and value:
         yield from _attention_config(value)
+    elif option in ("--speculative-config", "-sc") and framework == "vllm" and value:
+        yield from _speculative_config(value)
     elif option in options:
         key, kind = options[option]
         if kind == "flag":
             yield key, True
+        elif kind in ("switch", "off"):  # `--enable-x`, `--enable-x=False`, `--no-enable-x`
+            yield key, kind == "switch" and (value or "").lower() not in ("false", "0")
+        elif kind == "draft" and value is not None:
+            yield key, "NGRAM" if value == "[ngram]" else "DRAFT_MODEL"
         elif value is not None and (kind == "text" or value.isdecimal() or UNKNOWN in value):
             yield key, value
 
 
 def _attention_config(text: str) -> Iterator[tuple[str, object]]:
+    content = _json_object(text)
+    for name, key in (("backend", "attention_backend_option"), ("flash_attn_version", "flash_attn_version_option")):
+        if isinstance(content.get(name), (str, int)):
+            yield key, content[name]
+
+
+def _speculative_config(text: str) -> Iterator[tuple[str, object]]:
+    content = _json_object(text)
+    method = content.get("method") or ("draft_model" if content.get("model") else None)
+    if isinstance(method, str):
+        yield "speculative_algorithm", method.upper()
+    if isinstance(content.get("num_speculative_tokens"), int):
+        yield "speculative_num_steps", content["num_speculative_tokens"]
+
+
+def _json_object(text: str) -> dict[str, object]:
     try:
         content = json.loads(text)
     except ValueError:
-        return
-    for name, key in (("backend", "attention_backend_option"), ("flash_attn_version", "flash_attn_version_option")):
-        if isinstance(content, dict) and isinstance(content.get(name), (str, int)):
-            yield key, content[name]
+        return {}
+    return content if isinstance(content, dict) else {}
