@@ -197,10 +197,14 @@ def _use(item: Finding) -> ApiUse:
 
 def _notes(report: DriftReport) -> list[str]:
     """Say what was left out, briefly; `attn-doctor drift --all` lists it."""
+    by_reason: dict[str, list[str]] = {}
+    for item in report.failed:
+        by_reason.setdefault(item.reason, []).append(item.subject)
+    notes = [f"API drift: {reason}: {', '.join(subjects)}" for reason, subjects in by_reason.items()]
     names = {pair.caller.name for pair in report.pairs} | {pair.callee.name for pair in report.pairs}
-    notes = [
+    notes += [
         f"API drift: {item.subject}: {item.reason}" for item in report.notices
-        if item.subject.replace("_", "-") in names and _MINOR not in item.reason
+        if item not in report.failed and item.subject.replace("_", "-") in names and _MINOR not in item.reason
     ]  # fmt: skip
     unlisted = sum(item.severity is Severity.NOTE for item in report.findings)
     if unlisted:

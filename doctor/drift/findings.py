@@ -157,6 +157,8 @@ class DriftReport(NamedTuple):
     pairs: tuple[Pair, ...]
     findings: tuple[Finding, ...]
     notices: tuple[Notice, ...] = ()
+    failed: tuple[Notice, ...] = ()
+    """Callers that were not analyzed, and why; they are among the notices too."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:

@@ -85,7 +85,8 @@ def analyze(
     findings.sort(key=lambda item: (order[item.severity], item.caller.name, item.site, item.code, item.name))
     pairs: list[Pair] = sorted((pair for each in results for pair in each.pairs), key=_names)
     notices = [*environment.notices, *(notice for each in results for notice in each.notices)]
-    return DriftReport(tuple(pairs), tuple(findings), tuple(dict.fromkeys(notices)))
+    failed = dict.fromkeys(notice for each in results if each.failed for notice in each.notices)
+    return DriftReport(tuple(pairs), tuple(findings), tuple(dict.fromkeys(notices)), tuple(failed))
 
 
 def _names(pair: Pair) -> tuple[str, str]:

@@ -28,7 +28,7 @@ def analyze_guarded(
     try:
         return analyze_caller(environment, caller, callees, seconds)
     except (RecursionError, MemoryError) as error:
-        return CallerResult((), (), (Notice(caller.name, f"not analyzed: {type(error).__name__}"),), ())
+        return CallerResult((), (), (Notice(caller.name, f"not analyzed: {type(error).__name__}"),), (), True)
 
 
 def analyze_here(

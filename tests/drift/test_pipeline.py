@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from doctor.cli.main import run
+from doctor.diagnosis.pipeline import diagnose
+from doctor.diagnosis.request import Request
 from doctor.drift.download import archive_address, fetch_release, layout_sources, parse_pin, unpack_wheel
 from doctor.drift.findings import PairVerdict, Severity
 from doctor.drift.history import ApiHistory
@@ -245,6 +248,14 @@ def test_a_worker_that_does_not_answer_costs_its_caller_only(pair, monkeypatch, 
     report = analyze(request)
     assert {item.reason for item in report.notices} == {"not analyzed: took longer than 0 s"}
     assert not list((tmp_path / "cache").glob("*.json"))
+
+
+def test_check_says_which_packages_were_not_analyzed(pair, monkeypatch, tmp_path):
+    """Also where no pair is left, as when the programs of the analyzer cannot start."""
+    monkeypatch.setattr("doctor.drift.processes.own_command", lambda module: [sys.executable, "-c", "raise SystemExit"])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    report = diagnose(Request(site_packages=str(pair(BROKEN).root), run=False))
+    assert [note for note in report.notes if note.startswith("API drift: not analyzed") and "peft" in note]
 
 
 def test_ranges_name_the_releases_next_to_the_break(pair):
