@@ -324,6 +324,11 @@ class Finding(NamedTuple):
     cases: tuple[int, ...] = ()  # where several were judged: numbers of those it is found in, the evidence the first's
     uses: tuple[ApiUse, ...] = ()  # of API drift: every place that breaks
 
+    @property
+    def refuted(self) -> bool:
+        """Whether a kernel ran and was right here, so that there is nothing to fix."""
+        return self.confirmation is not None and self.confirmation.verdict == RunVerdict.REFUTED
+
 
 class Reason(NamedTuple):
     """Why a backend is out (`holds` True) or may be out (None)."""

@@ -43,6 +43,7 @@ def diagnose_one(
     findings, runs, notes, predictions, laps = confirmed
     clock.lap("kernels")
     shown = apply_suppressions(request, rulebook, api.findings(findings), assessment.undetermined)
+    done = shown.silent | {item.rule for item in shown.findings if item.refuted}
     fixes: tuple[Fix, ...] = ()
     hopeless: tuple[Infeasible, ...] = ()
     limits = limits_of_request(request, assessment, examined)
@@ -62,8 +63,8 @@ def diagnose_one(
         facts=examined.facts,
         findings=shown.findings,
         predictions=predictions,
-        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= shown.silent),
-        no_fix=tuple(item for item in hopeless if item.rule not in shown.silent),
+        fixes=tuple(fix for fix in fixes if not set(fix.resolves) <= done),
+        no_fix=tuple(item for item in hopeless if item.rule not in done),
         undetermined=assessment.undetermined,
         timing={**clock.laps(), **laps},
         target=examined.target,

@@ -30,7 +30,6 @@ from .undetermined import count, relevant
 _MOST_FINDINGS = 5  # shown with their evidence; further ones in a line each
 _MOST_EVIDENCE = 3
 _MOST_NOTES = 3
-_RARELY = ("on_demand", "context_parallel")  # `reach` of a use of another package
 _LABEL = 10  # columns of the labels at the left
 _SEVERITY_WORDS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
@@ -103,8 +102,8 @@ def headlined(report: Report) -> Finding | None:
 
 
 def _rarely_reached(finding: Finding) -> bool:
-    """Return whether a finding rests on uses in other packages that few jobs reach."""
-    return bool(finding.uses) and all(use.reach in _RARELY and not use.own_code for use in finding.uses)
+    """Return whether a finding rests on uses in other packages that few jobs reach: the analyzer makes it no error."""
+    return finding.severity != Severity.ERROR and bool(finding.uses) and not any(use.own_code for use in finding.uses)
 
 
 def _in_short(page: Page, finding: Finding, report: Report, *, one_line: bool) -> None:
@@ -120,7 +119,7 @@ def _in_short(page: Page, finding: Finding, report: Report, *, one_line: bool) -
 
 def _own_fix(page: Page, finding: Finding, report: Report) -> None:
     """Write the commands of the best alternative of a finding that no fix of the report clears."""
-    if not finding.alternatives or any(finding.rule in fix.resolves for fix in report.fixes):
+    if not finding.alternatives or finding.refuted or any(finding.rule in fix.resolves for fix in report.fixes):
         return
     best = finding.alternatives[0]
     lines = alternative_lines(best)

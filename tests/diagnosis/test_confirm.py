@@ -1,13 +1,29 @@
 """Findings meet real kernel programs, run in a real interpreter; nothing of the contract is replaced."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from doctor.diagnosis.confirm import Judged, confirm, job_of, typed, verdict_of
 from doctor.diagnosis.job_runs import job_requests
+from doctor.diagnosis.pipeline import diagnose
+from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
-from doctor.model import Candidate, Fact, Facts, Finding, Prediction, Reason, Severity, Verdict
+from doctor.model import (
+    Candidate,
+    Confirmation,
+    Fact,
+    Facts,
+    Finding,
+    Prediction,
+    Reason,
+    RunVerdict,
+    Severity,
+    Verdict,
+)
+from doctor.report.formats import renderer
+from doctor.report.style import Style
 from doctor.rulebook.conditions import Observations, observation, parse_conditions
 from doctor.rulebook.resolver import FactResolver
 from doctor.runner.batch import KernelRunner
@@ -378,6 +394,25 @@ class TestForecasts:
         fires = lambda changes: Judged(frozenset({"X002"}), (foretelling("X002"),))  # noqa: E731
         (found,) = self.ask(bench, self.SMALLER, reassess=fires).findings
         assert (found.confirmation.verdict, found.severity) == ("refuted", "note")
+
+
+class TestFixes:
+    """What a run refuted needs no fix."""
+
+    B = Path(__file__).parents[2] / "examples" / "incidents" / "b"
+
+    @pytest.mark.parametrize("refuted", [False, True])
+    def test_a_refuted_finding_has_none(self, monkeypatch, refuted):
+        said = Confirmation(RunVerdict.REFUTED, "te_attention", {}, "ran", {}, "", 1.0)
+
+        def ran(found, *rest):
+            settled = tuple(item._replace(confirmation=said, severity=Severity.NOTE) for item in found)
+            return (settled if refuted else found), (), (), (), {}
+
+        monkeypatch.setattr("doctor.diagnosis.single._confirm", ran)
+        report = diagnose(Request(facts=(str(self.B / "facts.yaml"),), workload=str(self.B / "workload.yaml")))
+        assert bool(report.fixes) is not refuted
+        assert ("pip install" in renderer("text")(report, Style())) is not refuted
 
 
 class TestRanks:

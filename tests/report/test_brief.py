@@ -118,7 +118,7 @@ def test_uses_that_few_jobs_reach_take_a_line_each(make_report):
     def text(*found: Finding) -> str:
         return show(make_report(findings=found, predictions=(), fixes=()))
 
-    rare = [warning(rule, uses=(use("on_demand"),)) for rule in ("API002", "API010")]
+    rare = [warning("API002", uses=(use("on_demand"),)), warning("API010", uses=(use("common"),))]
     both = text(rare[0], warning("W001"), rare[1])
     assert "W001 at length" in both and both.count("at length") == 1
     assert all(f"warning {item.rule}: {item.summary}" in both for item in rare)
