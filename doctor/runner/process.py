@@ -68,17 +68,14 @@ class KernelProcess:
             with tempfile.TemporaryFile(dir=directory) as request:
                 request.write(_request(cases or ()))
                 request.seek(0)
-                self.process = subprocess.Popen(
+                self.process = self.death_pipe.start(
                     [python, "-B", str(directory / PACKAGE), program] + ([] if cases is not None else [AHEAD]),
                     stdin=subprocess.PIPE if cases is None else request,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     cwd=directory,
                     env=_environment(env),
-                    start_new_session=True,
-                    pass_fds=self.death_pipe.child_ends,
                 )
-                self.death_pipe.attach(self.process.pid)
                 LOGGER.debug("%s started for %s in process %d", python, program, self.process.pid)
         except (OSError, ValueError) as error:
             text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -7,7 +7,8 @@ import fcntl
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 #: Signals that end a program: Ctrl-C, Ctrl-\, a scheduler, a closed terminal.
@@ -15,6 +16,7 @@ END_SIGNALS = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP")
 LAST_WAIT = 10.0  # seconds to wait for a killed process: one that hangs in a driver never ends
 
 _end_requested = False
+_starting = False  # a signal waits until the child that the main thread starts is bound to this process
 #: Killed and not yet waited for. The driver takes a while to remove the CUDA context of a process. We do not wait for
 #: it, but the next process may find the GPU still held, so starting one waits first.
 _killed: list[subprocess.Popen[bytes]] = []
@@ -32,6 +34,16 @@ class ParentDeathPipe:
         with contextlib.suppress(OSError):  # out of descriptors: starting the child reports it
             end, self._our_end = os.pipe()
             self.child_ends = (end,)
+
+    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start a child in a group of its own that is bound to this pipe; a signal to end waits until it is.
+
+        `options` are those of Popen. OSError where the program cannot be started.
+        """
+        with _signals_held():
+            process = subprocess.Popen(command, start_new_session=True, pass_fds=self.child_ends, **options)
+            self.attach(process.pid)
+        return process
 
     def attach(self, group: int) -> None:
         """Bind the process group to this pipe; without effect on systems that cannot signal on a closed pipe."""
@@ -56,6 +68,22 @@ class ParentDeathPipe:
             self._our_end = None
 
 
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Raise KeyboardInterrupt for a signal to end only behind this block; Python calls handlers in the main thread."""
+    global _starting
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _starting = True
+    try:
+        yield
+    finally:
+        _starting = False
+    if _end_requested:
+        raise KeyboardInterrupt
+
+
 def end_requested() -> bool:
     """Return whether a signal ends the doctor: loops in every thread must stop waiting."""
     return _end_requested
@@ -73,7 +101,8 @@ def graceful_shutdown() -> Iterator[None]:
     def on_signal(number: int, frame: Any) -> None:
         global _end_requested
         _end_requested = True
-        raise KeyboardInterrupt
+        if not _starting:
+            raise KeyboardInterrupt
 
     before: dict[signal.Signals, Any] = {}
     try:

@@ -137,6 +137,25 @@ def test_handlers_are_put_back():
     assert not process_group.end_requested()
 
 
+def test_a_signal_waits_until_a_child_is_bound(monkeypatch):
+    real, started = subprocess.Popen, []
+
+    def interrupted(*arguments, **options):
+        child = real(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)  # the handler runs before the next line
+        started.append(child)
+        return child
+
+    monkeypatch.setattr("doctor.runner.process_group.subprocess.Popen", interrupted)
+    pipe = process_group.ParentDeathPipe()
+    with pytest.raises(KeyboardInterrupt), process_group.graceful_shutdown():
+        pipe.start([sys.executable, "-c", "import time; time.sleep(60)"])
+    pipe.close()
+    (child,) = started
+    assert child.wait(30) == -signal.SIGKILL  # closing the pipe ends its group
+
+
 def test_no_descriptors_are_left_behind():
     """A sweep starts thousands of processes."""
     folder = make_run_folder({"program": "import sys; sys.exit(3)"})

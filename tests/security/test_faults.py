@@ -147,6 +147,11 @@ def _processes(marker: str) -> list[str]:
     return found
 
 
+def _state(pid: int) -> str:
+    """Return the state of a process: R while it runs, S while it waits."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGQUIT, signal.SIGTERM])
 def test_an_interpreter_dies_with_the_doctor(tmp_path: Path, how: signal.Signals) -> None:
     marker = f"marker-{os.getpid()}-{how.value}"
@@ -162,6 +167,8 @@ def test_an_interpreter_dies_with_the_doctor(tmp_path: Path, how: signal.Signals
     )  # fmt: skip
     deadline = time.monotonic() + 60
     while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    while _state(child.pid) == "R" and time.monotonic() < deadline:  # nothing can hold SIGKILL until the child is bound
         time.sleep(0.02)
     child.send_signal(how)
     child.wait(30)

@@ -64,20 +64,17 @@ class InterpreterQuery:
         }
         self._death_pipe = ParentDeathPipe()
         try:
-            self._process = subprocess.Popen(
+            self._process = self._death_pipe.start(
                 [python, "-B", "-c", _SNIPPET],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # so that its children can be killed with it
                 env=environment,
-                pass_fds=self._death_pipe.child_ends,
             )
         except OSError as problem:
             self._death_pipe.close()
             reason = reason_of(problem)
             raise DoctorError(f"cannot start interpreter `{python}`: {reason}") from None
-        self._death_pipe.attach(self._process.pid)
         LOGGER.debug("%s started in process %d to describe itself", python, self._process.pid)
 
     def answer(self, timeout: float = TIMEOUT) -> InterpreterInfo:
