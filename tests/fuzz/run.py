@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from .harness import MOST_MEMORY, MOST_SECONDS, Case, cases, corpus, execute, execute_all, prepared
+from .harness import MOST_MEMORY, MOST_SECONDS, Case, cases, corpus, execute, execute_all, prepared, resident
 from .mutate import mutated
 
 
@@ -100,7 +100,7 @@ def _in_child(kind: str, inputs: list[bytes]) -> tuple[int, list[tuple[int, str]
     if pid == 0:
         resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
         resource.setrlimit(resource.RLIMIT_CPU, (60, 61))
-        faults, slowest = [], 0.0
+        faults, slowest, held = [], 0.0, resident()
         for number, data in enumerate(inputs):
             began = time.process_time()
             try:
@@ -111,7 +111,7 @@ def _in_child(kind: str, inputs: list[bytes]) -> tuple[int, list[tuple[int, str]
             slowest = max(slowest, seconds)
             if seconds > MOST_SECONDS:
                 faults.append((number, "more than 5 s"))
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        memory = max(0, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10) - held)
         os.write(writer, pickle.dumps((len(inputs), faults[:20], slowest, memory)))
         os._exit(0)
     os.close(writer)
