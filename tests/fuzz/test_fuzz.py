@@ -12,7 +12,7 @@ from . import harness
 from .harness import Case, Outcome, cases, corpus, execute_all, faults_of, kinds
 from .mutate import mutated
 
-COUNT = 90
+COUNT = 60
 
 
 def test_mutated_inputs_keep_the_promises() -> None:

@@ -93,7 +93,7 @@ def test_report(all_planted):
     [
         pytest.param(1, ("sdpa.default", "sdpa.math"), 60, marks=pytest.mark.slow),
         pytest.param(2, ("sdpa.flash",), 60, marks=pytest.mark.slow),
-        (3, None, 12),
+        (3, None, 8),
         pytest.param(3, None, 60, marks=pytest.mark.slow),
     ],
 )
