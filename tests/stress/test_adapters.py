@@ -13,7 +13,7 @@ from doctor.stress.worker import Worker
 from tests.helpers.fake_libraries import install
 
 
-@pytest.mark.parametrize("count", [18, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [26, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("backend", ["flash2", "te.unfused"])
 def test_every_case_means_what_the_library_takes_it_for(backend, count, torch_python, tmp_path):
     cases = [case for case in plan([backend], "cpu", 60, seed=2).cases if not case.get("dropout")]

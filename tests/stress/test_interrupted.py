@@ -125,6 +125,7 @@ def test_answers_are_kept_and_nothing_is_checked_twice(sweep, number):
     assert whole["cases"]["became"] == told["cases"]["became"] and whole["backends"] == told["backends"]
 
 
+@pytest.mark.slow
 def test_a_backend_that_was_left_out_stays_so(sweep):
     """It had its three processes before the sweep was stopped."""
     conduct = "sdpa.flash=exit,sdpa.math=slow,sdpa.default=slow"
@@ -189,6 +190,7 @@ def test_more_time_or_memory_is_a_reason_to_check_again(sweep):
     assert told["cases"]["resumed"] == healthy and adds_up(told) == {"right": told["cases"]["planned"]}
 
 
+@pytest.mark.slow
 def test_two_sweeps_do_not_share_a_journal(sweep):
     first = sweep.start(conduct=SLOW)
     sweep.wait_for(5)
