@@ -104,9 +104,7 @@ def confirm(
     notes = list(dict.fromkeys(busy for several in answers.values() for answer in several for busy in _busy(answer)))
     if foreseen and any(run.verdict == RunVerdict.FAILED for run in runs):
         notes.append("the job's own attention failed when it was run here, as the findings say")
-    refuted = {
-        found.rule for found in confirmed if found.confirmation and found.confirmation.verdict == RunVerdict.REFUTED
-    }
+    refuted = {found.rule for found in confirmed if found.refuted}
     left = tuple(_without(prediction, refuted) for prediction in predictions)
     return Confirmed(tuple(confirmed), tuple(runs), tuple(notes), left, spent(answers))
 

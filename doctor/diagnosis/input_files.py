@@ -20,12 +20,10 @@ def input_files(request: Request) -> tuple[InputFile, ...]:
 
 def _existing(request: Request) -> Iterator[InputFile]:
     for item in _named(request):
-        path = Path(item.path)
         if item.kind == "model":
-            path = Path(split_part(item.path)[0])
-            path = path / _CONFIG if path.is_dir() else path
-            item = InputFile(item.kind, str(path))
-        if path.is_file():
+            named = Path(split_part(item.path)[0])
+            item = InputFile(item.kind, str(named / _CONFIG if named.is_dir() else named))
+        if Path(item.path).is_file():
             yield item
 
 

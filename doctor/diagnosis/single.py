@@ -47,7 +47,7 @@ def diagnose_one(
     fixes: tuple[Fix, ...] = ()
     hopeless: tuple[Infeasible, ...] = ()
     limits = limits_of_request(request, assessment, examined)
-    if request.fixes and to_fix.findings:
+    if request.fixes and any(item.rule not in done for item in to_fix.findings):
         from doctor.solver.solve import no_fix, solve
 
         on_step("searching for a fix")

@@ -42,19 +42,19 @@ class ParentDeathPipe:
         """
         with _signals_held():
             process = subprocess.Popen(command, start_new_session=True, pass_fds=self.child_ends, **options)
-            self.attach(process.pid)
+            self._attach(process.pid)
         return process
 
-    def attach(self, group: int) -> None:
+    def _attach(self, group: int) -> None:
         """Bind the process group to this pipe; without effect on systems that cannot signal on a closed pipe."""
         for end in self.child_ends:
             with contextlib.suppress(OSError, AttributeError):
                 fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
                 fcntl.fcntl(end, fcntl.F_SETOWN, -group)
                 fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
-        self.close_child_end()
+        self._close_child_end()
 
-    def close_child_end(self) -> None:
+    def _close_child_end(self) -> None:
         """Close our copy of the child's end."""
         for end in self.child_ends:
             os.close(end)
@@ -62,7 +62,7 @@ class ParentDeathPipe:
 
     def close(self) -> None:
         """Close both ends: the child has ended or was killed."""
-        self.close_child_end()
+        self._close_child_end()
         if self._our_end is not None:
             os.close(self._our_end)
             self._our_end = None

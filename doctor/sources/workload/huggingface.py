@@ -13,7 +13,7 @@ from doctor.model import ABSENT, Fact, Facts
 
 from .assumed import assumed_fact
 from .files import one_line
-from .model_config import HEADS, Config, Setting, load_config
+from .model_config import DTYPE_KEYS, HEADS, Config, Setting, load_config
 from .serving import serving_facts
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -202,7 +202,7 @@ def _mask(config: Config) -> list[Fact]:
 
 def _numerics(config: Config) -> list[Fact]:
     facts = []
-    dtype = config.text("dtype", "torch_dtype")
+    dtype = config.text(*DTYPE_KEYS)
     if dtype.value is not None and dtype.value != "auto":
         plain = dtype.value.removeprefix("torch.")
         problem = None if plain in DTYPES else f"`{plain}` is not a dtype of attention"

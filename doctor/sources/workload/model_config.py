@@ -20,7 +20,8 @@ NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 
 #: Keys of the number of attention heads, of language models and of encoders for images and audio.
 HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads")
-_DTYPE = ("dtype", "torch_dtype")
+#: Keys of the dtype of the weights.
+DTYPE_KEYS = ("dtype", "torch_dtype")
 
 #: Defaults of transformers for keys that published configs leave out. Source: configuration_<model>.py.
 CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -116,7 +117,7 @@ class Config:
             known = ", ".join(f"`{key}`" for key in found) or "none"
             raise DoctorError(one_line(f"{self.path}: no part `{name}` with attention heads (found {known})"))
         made = Config(found[name], self.path, self._text)
-        outer = {key: value for key in _DTYPE if (value := self.get(key)) is not None}
+        outer = {key: value for key in DTYPE_KEYS if (value := self.get(key)) is not None}
         made.part_name, made.model_type = name, ""  # what is known of a type holds for its language model
         made._levels, made._defaults = [(f"{name}.", found[name]), ("", outer)], {}
         return made
