@@ -309,7 +309,7 @@ def _wheel_label(version: str) -> str:
     return version.partition("+")[2] or ABSENT
 
 
-for _built in ("lmdeploy", "sgl-kernel"):
+for _built in ("lmdeploy", "sgl-kernel", "xformers"):
     derived(
         f"{_built}.wheel_label",
         TEXT,
