@@ -13,7 +13,7 @@ from doctor.packages.gpus import gpu_facts, with_capability
 from doctor.rulebook.rulebook import Rulebook
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload, lay_over
-from doctor.sources.workload.files import parse_settings, read_workload
+from doctor.sources.workload.files import parse_settings
 
 from .diagnosis_input import DiagnosisInput
 from .request import Request, Requirements
@@ -43,9 +43,11 @@ class InputCache:
         return self._once("model", name, lambda: read_model_config(Path(name)))
 
     def workload(self, name: str) -> Facts:
-        """The workload of a workload file."""
+        """The workload of a workload file, or of a trainer's config."""
 
-        return self._once("workload", name, lambda: read_workload(Path(name)))
+        from doctor.sources.workload.recipes import read_job  # door: manifest reader
+
+        return self._once("workload", name, lambda: read_job(Path(name)))
 
     def _once(self, kind: str, name: str, read: Callable[[], Facts]) -> Facts:
         found = self._read.get((kind, name))

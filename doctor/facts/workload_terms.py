@@ -9,17 +9,28 @@ from typing import Any
 
 from doctor.model import ABSENT
 
-from .kinds import BOOLEAN, LIST, TEXT
+from .kinds import BOOLEAN, INTEGER, LIST, TEXT
+
+SHARDINGS = ("ddp", "fsdp", "fsdp2", "zero1", "zero2", "zero3")
 
 JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.seq_len_assumed", BOOLEAN, "seq_len_q is the longest the model takes, not what the job runs", (), False),
     ("workload.remote_code", BOOLEAN, "the model runs code of its repository (trust_remote_code=True and auto_map)"),
     ("workload.finetuning", TEXT, "full, lora, qlora, prefix_tuning, prompt_tuning …", (), ABSENT),
+    ("workload.training_method", TEXT, "sft, dpo, kto, grpo, ppo, reward, pretraining …", (), ABSENT),
+    ("workload.sharding", TEXT, "how ranks share parameters and optimizer: fsdp2 is fully_shard of torch 2.4",
+     SHARDINGS, ABSENT),
+    ("workload.gradient_checkpointing", BOOLEAN, "the backward pass computes activations again", (), False),
+    ("workload.gradient_accumulation_steps", INTEGER, "batches whose gradients make one optimizer step", (), ABSENT),
+    ("workload.cache_implementation", TEXT, "transformers: generate with a dynamic, static, sliding_window … cache",
+     (), ABSENT),
+    ("workload.liger_kernel", BOOLEAN, "Liger kernels replace layers of the model", (), ABSENT),
     ("workload.packing", BOOLEAN, "several samples share a row and must not see each other", (), False),
     ("workload.padding_free", BOOLEAN, "samples are flattened into one row without padding", (), False),
     ("workload.packing_strategy", TEXT, "TRL: bfd, bfd_split, ffd or wrapped", (), ABSENT),
     ("workload.left_padding", BOOLEAN, "the batch has rows that begin with padding", (), False),
     ("workload.torch_compile", BOOLEAN, "the model runs under torch.compile", (), False),
+    ("workload.torch_compile_mode", TEXT, "torch.compile: default, reduce-overhead, max-autotune …", (), ABSENT),
     ("workload.dynamic_shapes", BOOLEAN, "torch.compile sees lengths that change"),
     ("workload.kernel_options", LIST, "flex_attention: kernel_options as NAME=VALUE: fwd_num_stages=2, BLOCK_M=64 …",
      (), ABSENT),
@@ -35,5 +46,6 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
      (), ABSENT),
     ("workload.other_attention", LIST, "parts of the model with an attention of their own, which is another workload",
      (), ABSENT),
-    ("workload.sequence_parallel", TEXT, "how a long sequence is split over ranks: ulysses, ring …", (), ABSENT),
+    ("workload.sequence_parallel", TEXT, "who splits a long sequence over ranks: ulysses (DeepSpeed), ring, ms-swift …",
+     (), ABSENT),
 )  # fmt: skip

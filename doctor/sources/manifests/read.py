@@ -68,10 +68,14 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
     return replace(declaration, notes=(*notes, *declaration.notes))
 
 
+#: framework -> its distribution, where the names differ
+_PACKAGES = {"megatron": "megatron-core"}
+
+
 def _of_project(manifest: Manifest, packages: Collection[str]) -> Manifest:
-    """Return a script without the workload of a server that the project's environment does not contain."""
-    framework = next((fact.value for fact in manifest.facts if fact.key == "workload.framework"), None)
-    if framework in packages:
+    """Return a script without the workload of a server or trainer that the project's environment does not contain."""
+    framework = next((str(fact.value) for fact in manifest.facts if fact.key == "workload.framework"), None)
+    if framework is not None and _PACKAGES.get(framework, framework) in packages:
         return manifest
     return replace(manifest, facts=tuple(fact for fact in manifest.facts if not fact.key.startswith("workload.")))
 

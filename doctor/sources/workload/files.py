@@ -48,7 +48,11 @@ def split_part(name: str) -> tuple[str, str | None]:
 
 def read_workload(path: Path) -> Facts:
     """Return the workload of a YAML or JSON file; DoctorError names the file, the line and the nearest key."""
-    content, lines = _load(read_text(path, "workload file", named=True), str(path))
+    return workload_of(path, *load_document(read_text(path, "workload file", named=True), str(path)))
+
+
+def workload_of(path: Path, content: Any, lines: Mapping[tuple[str, ...], int]) -> Facts:
+    """Return the workload of a parsed file; DoctorError as for `read_workload`."""
     if content is None:
         raise DoctorError(f"{path}: the workload file is empty", "write keys such as `head_dim_qk: 128`")
     if not isinstance(content, dict):
@@ -205,8 +209,8 @@ def _means_null(key: str, text: str) -> bool:
     return text in ("null", "~") or (text.lower() == "none" and term(key).default == ABSENT)
 
 
-def _load(text: str, origin: str) -> tuple[Any, dict[tuple[str, ...], int]]:
-    """Parse YAML, or JSON with tabs, which YAML refuses."""
+def load_document(text: str, origin: str) -> tuple[Any, dict[tuple[str, ...], int]]:
+    """Return a document with the lines of its keys: parse YAML, or JSON with tabs, which YAML refuses."""
     try:
         return parse_yaml(text, origin)
     except DoctorError:

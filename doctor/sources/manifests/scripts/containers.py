@@ -17,7 +17,8 @@ from doctor.sources.watch import Watch
 from doctor.util.yaml_text import Lines, parse_yaml
 
 from .interpreter import Script
-from .serving import add_served, default_command, serving_facts
+from .jobs import STARTS_JOB, job_facts
+from .serving import add_served, default_command
 from .shell import UNKNOWN, substituted
 
 _DOCUMENT = re.compile(r"^---[^\n]*$", re.MULTILINE)
@@ -90,9 +91,9 @@ def _container(script: Script, container: dict[str, Any], at: At, lines: Lines) 
         words = [(line, word) for word in default_command(reference)]
     words += _words(container.get(arguments), (*at, arguments), lines)
     for place, text in words:
-        if text.count(" ") and re.search(r"\bserve\b|launch_server|api_server", text):
+        if text.count(" ") and STARTS_JOB.search(text):
             script.run(text, place)  # `sh -c "vllm serve …"`
-    add_served(script.served, serving_facts(words, script.path))
+    add_served(script.served, job_facts(words, script.path, script.find))
     return script
 
 

@@ -19,8 +19,9 @@ from doctor.util.redact import shortened
 
 from .base_images import image
 from .installs import Installs, LineWord
-from .serving import add_served, default_command, serving_facts
-from .shell import UNKNOWN, Command, commands
+from .jobs import job_facts
+from .serving import add_served, default_command
+from .shell import LONGEST_VALUE, UNKNOWN, Command, commands
 from .variables import is_read, variable
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
@@ -42,6 +43,7 @@ _SYNCS = {
     ("pipenv", "sync"): ("Pipfile.lock", ManifestKind.PIPFILE_LOCK),
 }  # fmt: skip
 _CONTEXTS = ("docker", "dockerfiles", ".devcontainer", "containers", "container", "build", "scripts", "slurm", "jobs")
+MOST_SOURCED = 20  # files
 
 
 class Script:
@@ -53,7 +55,8 @@ class Script:
         self.variables: MutableMapping[str, str | None] = {}
         self.exported: MutableMapping[str, bool] = {}
         self.environment: MutableMapping[str, Fact] = {}
-        self.served: dict[str, Fact] = {}  # what the command of a server states of its workload
+        self.served: dict[str, Fact] = {}  # what the command of a server or training states of its workload
+        self.sourced: list[str] = []  # files that the script reads into its own shell
         self.copied: dict[str, str] = {}  # name in the image -> path in the project
         self.written: dict[
             str, str
@@ -130,6 +133,9 @@ class Script:
 
     def _command(self, command: Command) -> None:
         words = [(word.line, text) for word in command.words for text in word.expanded(self.variables)]
+        if command.array is not None:
+            self._array(command.array, " ".join(text for _, text in words), certain=command.certain)
+            return
         own: list[tuple[int, str, str]] = []
         while words and (match := _ASSIGNED.fullmatch(words[0][1])):
             value = (self.variables.get(match[1]) or "") + match[3] if match[2] else match[3]
@@ -164,6 +170,14 @@ class Script:
                 fact = variable(key, value, f"{self.path}:{line}", certain=command.certain)
                 self.environment[fact.key] = fact
 
+    def _array(self, assigned: str, items: str, *, certain: bool) -> None:
+        """Set an array, of which the items are joined: an item with blanks becomes several words."""
+        key = f"{assigned.rstrip('+=')}[@]"
+        if assigned.endswith("+="):
+            before = self.variables.get(key, "")
+            certain, items = certain and before is not None, f"{before} {items}".strip()
+        self.variables[key] = items if certain and len(items) <= LONGEST_VALUE else None
+
     def _shell_builtin(self, name: str, words: list[LineWord], command: Command) -> bool:
         if name in ("export", "declare", "typeset", "readonly", "local"):
             for line, text in words[1:]:
@@ -183,9 +197,22 @@ class Script:
                     )
         elif name in ("module", "ml"):
             self._modules(words)
+        elif name in ("source", ".") and len(words) > 1:
+            self._source(words[1][1], certain=command.certain)
         else:
             return False
         return True
+
+    def _source(self, name: str, *, certain: bool) -> None:
+        """Take the variables and commands of a project's file that a script reads into its own shell."""
+        found = self.find(name)
+        if not certain or found is None or len(self.sourced) >= MOST_SOURCED or str(found[0]) in self.sourced:
+            return
+        self.sourced.append(str(found[0]))
+        inner = Script(*found, self.watch)
+        inner.variables, inner.exported, inner.environment = self.variables, self.exported, self.environment
+        inner.served, inner.sourced, inner.top = self.served, self.sourced, self.top
+        inner.run(found[1], 1)
 
     def _modules(self, words: list[LineWord]) -> None:
         for line, text in words[1:]:
@@ -277,12 +304,12 @@ class Script:
         return True
 
     def serve(self, words: Sequence[LineWord], *, certain: bool = True) -> None:
-        """Take the options of a server that a command starts, also by the image that contains it."""
+        """Take the options of the server or training that a command starts; an image's own command counts too."""
         for at, (line, text) in enumerate(words):
             if default := default_command(text):
                 words = [*((line, word) for word in default), *words[at + 1 :]]
                 break
-        add_served(self.served, serving_facts(words, self.path), certain=certain)
+        add_served(self.served, job_facts(words, self.path, self.find), certain=certain)
 
     def _start(self, words: Sequence[LineWord]) -> None:
         """Take the images and variables from the arguments of a launcher."""

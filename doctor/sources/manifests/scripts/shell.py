@@ -33,6 +33,8 @@ _SIMPLE = re.compile(r"([^\\'\"$`<>|&;()#\n]*)\n")  # a line of plain words
 _NAME = re.compile(
     r"\$(?:(?P<plain>[A-Za-z_]\w*)|\{(?P<name>[A-Za-z_]\w*)(?P<how>:?[-+=?])?(?P<other>.*?)\}|[0-9@*#?$!-])"
 )
+_ARRAY = re.compile(r"([A-Za-z_]\w*)\+?=")
+_ITEMS = re.compile(r"\$\{[A-Za-z_]\w*\[[@*]\]\}")  # in quotes too, one word for each item
 _RUN = re.compile(r"\$\((?:[^()]|\([^()]*\))*\)|`[^`]*`")
 _OPENS = {"if": True, "case": True, "while": True, "until": True, "select": True, "for": False}  # whether it branches
 _CLOSES = ("fi", "esac", "done")
@@ -56,7 +58,8 @@ class Word(NamedTuple):
             length += len(value) if value is not text else 0
             if length > LONGEST_VALUE:
                 return [UNKNOWN]
-            if kind == "quoted" or kind == "literal" or "$" not in text:
+            whole = kind == "quoted" and not _ITEMS.fullmatch(text)
+            if whole or kind == "literal" or "$" not in text:
                 words[-1] += value
                 fresh = fresh and kind == "plain" and not value
                 continue
@@ -76,6 +79,7 @@ class Command(NamedTuple):
     heredoc: str | None = None  # its input from the following lines
     heredoc_line: int = 0
     to_file: str | None = None  # the file its output goes to
+    array: str | None = None  # `NAME=` or `NAME+=` where the words are the items of an array
 
 
 def substituted(text: str, variables: Mapping[str, str | None]) -> str:
@@ -96,6 +100,9 @@ def substituted(text: str, variables: Mapping[str, str | None]) -> str:
         found = variables.get(name, None if match["how"] is None else "")
         given = name in variables
         how, other = match["how"] or "", match["other"] or ""
+        if other in ("[@]", "[*]"):
+            items = variables.get(f"{name}[@]")
+            return UNKNOWN if items is None else items
         if not how and other:
             return UNKNOWN  # ${NAME%.*} and similar
         if how in (":-", "-", ":=", "="):
@@ -133,9 +140,11 @@ class _Reader:
         below: tuple[str, int] | None = None  # text of a heredoc, and the position behind it
         target: list[str] | None = None  # a redirection whose file comes next
         to_file: str | None = None
+        array: str | None = None  # open: `NAME=` before the parenthesis
         position, end = 0, len(self.text)
         while position <= end:
-            if not parts and not words and below is None and (simple := _SIMPLE.match(self.text, position)):
+            fresh = not parts and not words and below is None and array is None
+            if fresh and (simple := _SIMPLE.match(self.text, position)):
                 words = [Word(self.line, (("plain", word),)) for word in simple[1].split()]
                 position = simple.end()
                 if words:
@@ -160,6 +169,10 @@ class _Reader:
                 parts.append(part)
                 self.line += whole.count("\n")
                 continue
+            opens = whole == "(" and len(parts) == 1 and _ARRAY.fullmatch(parts[0][1])
+            if opens and all(word.parts[0][1] in _LEAD for word in words):
+                array, parts, words = parts[0][1], [], []
+                continue
             if parts:
                 word = Word(begun, tuple(parts))
                 if target is None:
@@ -168,6 +181,12 @@ class _Reader:
                     to_file = "".join(text for _, text in parts)
                     target = None
                 parts = []
+            if array is not None and match is not None:
+                if whole == ")":
+                    yield Command(self.line, tuple(words), self._certain(), array=array)
+                    words, array = [], None
+                self.line += kind in ("newline", "joined")
+                continue
             if kind == "redirect":
                 target = None if re.search(r"&[0-9-]$", whole) else []
             elif kind == "heredoc" and match is not None:
@@ -201,6 +220,9 @@ class _Reader:
         if operator not in ("&&", "||"):
             self.tested = False
 
+    def _certain(self) -> bool:
+        return True not in self.open and not self.tested
+
     def _command(
         self, words: Sequence[Word], to_file: str | None, heredoc: str | None, heredoc_line: int
     ) -> Iterator[Command]:
@@ -218,7 +240,7 @@ class _Reader:
             return
         fallback = self.after == "||" and not self.tested
         yield Command(
-            words[0].line, tuple(words), True not in self.open and not self.tested and not fallback,
+            words[0].line, tuple(words), self._certain() and not fallback,
             "||" if fallback else self.after, heredoc, heredoc_line, to_file,
         )  # fmt: skip
         first = words[0].parts[0][1]

@@ -1,0 +1,1 @@
+"""What the options and config files of trainers say about attention, as words of the workload."""

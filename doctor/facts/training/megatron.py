@@ -1,0 +1,90 @@
+"""Options of Megatron-LM's pretraining scripts. Source: megatron/training/arguments.py, read at core 0.8 to 0.19."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .options import Options, Row, Statement, stated
+
+_COMMUNICATION = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather", "all_gather": "all_gather",
+                  "a2a+p2p": "a2a+p2p"}  # fmt: skip
+_RECIPES = {"delayed": "delayed", "tensorwise": "current", "mxfp8": "mxfp8", "blockwise": "block"}
+_ROWS: Mapping[str, Row] = {
+    "num_attention_heads": Row("num_heads", "integer"),
+    "micro_batch_size": Row("batch_size", "integer"),
+    "context_parallel_size": Row("cp_size", "integer"),
+    "cp_comm_type": Row("cp_comm_type", _COMMUNICATION),
+    "tensor_model_parallel_size": Row("tensor_parallel_size", "integer"),
+    "attention_backend": Row("attention_backend", {name: name for name in ("auto", "flash", "fused", "unfused")}),
+    "deterministic_mode": Row("deterministic", "flag"),
+    "softmax_type": Row("softmax_type", {name: name for name in ("vanilla", "off-by-one", "learnable")}),
+    "recompute_activations": Row("gradient_checkpointing", "flag"),
+    "fp8_dot_product_attention": Row("fp8_dpa", "flag"),
+    "fp8_multi_head_attention": Row("fp8_mha", "flag"),
+    "enable_cuda_graph": Row("cuda_graph", "flag"),
+    "external_cuda_graph": Row("cuda_graph", "flag"),
+}
+#: Attention of these scripts is causal; others (BERT, T5, vision) have masks of their own.
+_CAUSAL_SCRIPTS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
+_DEFAULT_DROPOUT = 0.1
+
+
+def megatron_statements(given: Mapping[str, Any], script: str) -> list[Statement]:
+    """Return what the options of a pretraining script say; nothing about attention for the local implementation."""
+    options = Options(given)
+    if options.text("transformer_impl") not in (None, "transformer_engine"):
+        return []
+    found = [Statement("framework", "megatron", script), *stated(options, _ROWS), *_widths(options)]
+    if script in _CAUSAL_SCRIPTS:
+        found.append(Statement("mask", "causal", script))
+    for option, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
+        if options.flag(option):
+            found.append(Statement("dtype", dtype, option))
+    groups = options.integer("num_query_groups")
+    if options.flag("group_query_attention") and groups:
+        found.append(Statement("num_kv_heads", groups, "num_query_groups"))
+    elif (heads := options.integer("num_attention_heads")) and "group_query_attention" not in options:
+        found.append(Statement("num_kv_heads", heads, "num_attention_heads"))
+    if length := options.integer("seq_length"):
+        found += [Statement(word, length, "seq_length") for word in ("seq_len_q", "seq_len_kv")]
+    if options.text("fp8_format"):
+        found.append(Statement("fp8", True, "fp8_format"))
+        found += stated(options, {"fp8_recipe": Row("fp8_recipe", _RECIPES)})
+    if options.flag("use_torch_fsdp2"):
+        found.append(Statement("sharding", "fsdp2", "use_torch_fsdp2"))
+    if options.text("recompute_granularity"):
+        found.append(Statement("gradient_checkpointing", True, "recompute_granularity"))
+    if (options.text("cuda_graph_impl") or "none") != "none":
+        found.append(Statement("cuda_graph", True, "cuda_graph_impl"))
+    return [*found, *_dropout(options), *_window(options)]
+
+
+def _widths(options: Options) -> Iterator[Statement]:
+    """Yield the head dims; latent attention has its own options with defaults of the release."""
+    hidden, heads = options.integer("hidden_size"), options.integer("num_attention_heads")
+    if options.flag("multi_latent_attention"):
+        content, rotary = options.integer("qk_head_dim") or 128, options.integer("qk_pos_emb_head_dim") or 64
+        yield Statement("head_dim_qk", content + rotary, "multi_latent_attention")
+        yield Statement("head_dim_v", options.integer("v_head_dim") or 128, "multi_latent_attention")
+        return
+    width, option = options.integer("kv_channels"), "kv_channels"
+    if width is None and hidden and heads and hidden % heads == 0:
+        width, option = hidden // heads, "hidden_size"
+    if width is not None:
+        yield Statement("head_dim_qk", width, option)
+        yield Statement("head_dim_v", width, option)
+
+
+def _dropout(options: Options) -> Iterator[Statement]:
+    if "attention_dropout" not in options:
+        yield Statement("dropout", _DEFAULT_DROPOUT, "attention_dropout (default)")
+    elif (found := options.number("attention_dropout")) is not None and 0 <= found <= 1:
+        yield Statement("dropout", found, "attention_dropout")
+
+
+def _window(options: Options) -> Iterator[Statement]:
+    text = str(options.value("window_size") or "").strip("()[] ")
+    sides = [side.strip() for side in text.split(",")]
+    if len(sides) == 2 and all(side.lstrip("-").isdecimal() and len(side) < 12 for side in sides):
+        yield Statement("window", [int(side) for side in sides], "window_size")

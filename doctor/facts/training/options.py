@@ -1,0 +1,107 @@
+"""Typed reading of a trainer's options: each value becomes a workload word, with the option that states it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+DTYPES: Mapping[str, str] = {
+    "bf16": "bfloat16", "bfloat16": "bfloat16", "torch.bfloat16": "bfloat16", "fp16": "float16", "half": "float16",
+    "float16": "float16", "torch.float16": "float16", "fp32": "float32", "float32": "float32",
+}  # fmt: skip
+_TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off", "none", "null", "")
+
+#: The value of an option that only the running job knows.
+LATER = object()
+#: Opens the config file that an option names; None where it is not there or not a mapping.
+ReadConfig = Callable[[str], "Mapping[str, Any] | None"]
+
+
+class Statement(NamedTuple):
+    """One workload word, without its prefix, and the option that states it; None where only the job knows it."""
+
+    word: str
+    value: Any
+    option: str
+    assumed: bool = False  # the usual case of a job with this option
+
+
+class Row(NamedTuple):
+    """How one option reads: the word, and its kind or the words for its values."""
+
+    word: str
+    kind: str | Mapping[str, Any]  # `text`, `integer`, `number`, `flag`
+
+
+class Options:
+    """Options by name; a value of another kind than the trainer takes states nothing, as the trainer reports it."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = {str(name).replace("-", "_"): value for name, value in given.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return self._given.get(name) is not None
+
+    def named(self, *names: str) -> str | None:
+        """Return the first of the names that is given."""
+        return next((name for name in names if name in self), None)
+
+    def value(self, name: str) -> Any:
+        """Return the value as it was written; None where the option is not given."""
+        return self._given.get(name)
+
+    def flag(self, name: str) -> bool | None:
+        """Return a switch; a bare `--name` is true, None for another kind of value."""
+        value = self.value(name)
+        if isinstance(value, str):
+            lower = value.lower()
+            return True if lower in _TRUE else False if lower in _FALSE else None
+        return value if isinstance(value, bool) else None
+
+    def integer(self, name: str) -> int | None:
+        """Return a number of things, from 1 up."""
+        value = self.value(name)
+        if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 12:
+            value = int(value)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+    def number(self, name: str) -> float | None:
+        """Return a probability or factor."""
+        value = self.value(name)
+        try:
+            return None if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            return None
+
+    def text(self, name: str) -> str | None:
+        """Return a name; None for an empty one and for `none`."""
+        value = self.value(name)
+        return value if isinstance(value, str) and value.lower() not in ("", "none", "null") else None
+
+    def mapping(self, name: str) -> Mapping[str, Any] | None:
+        """Return a table inside the config."""
+        value = self.value(name)
+        return value if isinstance(value, dict) else None
+
+
+def stated(options: Options, rows: Mapping[str, Row]) -> Iterator[Statement]:
+    """Yield what each given option says by itself."""
+    for name, (word, kind) in rows.items():
+        if name not in options:
+            continue
+        found: Any
+        if options.value(name) is LATER:
+            yield Statement(word, None, name)
+            continue
+        if not isinstance(kind, str):
+            found = kind.get(str(options.value(name)).lower())
+        elif kind == "integer":
+            found = options.integer(name)
+        elif kind == "number":
+            found = options.number(name)
+        elif kind == "flag":
+            found = options.flag(name)
+        else:
+            found = options.text(name)
+        if found is not None:
+            yield Statement(word, found, name)

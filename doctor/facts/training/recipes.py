@@ -1,0 +1,62 @@
+"""Which trainer a config file or a command belongs to, and the workload that its options describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from . import trainers
+from .options import Options, ReadConfig, Statement
+
+
+class Trainer(NamedTuple):
+    """A trainer that builds on transformers, or a launcher whose config says nothing about the model."""
+
+    title: str
+    statements: Callable[[Options, ReadConfig], list[Statement]]
+    framework: str | None
+
+
+TRAINERS: Mapping[str, Trainer] = {
+    "trl": Trainer("TrainingArguments", trainers.trl_statements, "transformers"),
+    "llamafactory": Trainer("LLaMA-Factory", trainers.llamafactory_statements, "transformers"),
+    "axolotl": Trainer("axolotl", trainers.axolotl_statements, "transformers"),
+    "swift": Trainer("ms-swift", trainers.swift_statements, "transformers"),
+    "openrlhf": Trainer("OpenRLHF", trainers.openrlhf_statements, "transformers"),
+    "verl": Trainer("verl", trainers.verl_statements, "transformers"),
+    "accelerate": Trainer("accelerate", trainers.accelerate_statements, None),
+    "deepspeed": Trainer("DeepSpeed", trainers.deepspeed_statements, None),
+}
+#: trainer -> keys that its configs have: all of the first, and one of the second.
+_SIGNS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("axolotl", ("base_model",), (
+        "datasets", "pretraining_dataset", "adapter", "micro_batch_size", "sequence_len", "val_set_size", "rl",
+    )),
+    ("accelerate", ("distributed_type",), ("compute_environment", "mixed_precision", "num_processes")),
+    ("deepspeed", (), ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")),
+    ("llamafactory", ("model_name_or_path",), ("finetuning_type", "cutoff_len", "neat_packing", "flash_attn")),
+    ("trl", ("model_name_or_path",), (
+        "attn_implementation", "per_device_train_batch_size", "gradient_checkpointing", "bf16", "torch_dtype", "dtype",
+        "use_peft", "output_dir",
+    )),
+)  # fmt: skip
+
+
+def trainer_of(config: Mapping[str, Any]) -> str | None:
+    """Return the trainer whose config this is; None for another file."""
+    for name, needed, one_of in _SIGNS:
+        if all(key in config for key in needed) and any(key in config for key in one_of):
+            return name
+    return None
+
+
+def recipe_statements(trainer: str, given: Mapping[str, Any], read: ReadConfig) -> list[Statement]:
+    """Return what the options of a trainer say, one statement for each word; the first of two counts."""
+    kind = TRAINERS[trainer]
+    found = kind.statements(Options(given), read)
+    if kind.framework is not None:
+        found += [Statement("framework", kind.framework, kind.title), Statement("training", True, kind.title)]
+    by_word: dict[str, Statement] = {}
+    for statement in found:
+        by_word.setdefault(statement.word, statement)
+    return list(by_word.values())

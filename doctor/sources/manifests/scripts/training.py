@@ -1,0 +1,183 @@
+"""Commands that start a training: the workload that their options and config files state.
+
+Read: Megatron-LM's pretraining scripts, `axolotl train`, `llamafactory-cli train`, `swift sft`, `trl sft`, and scripts
+that take the options of transformers' TrainingArguments. Options that no rule reads are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from doctor.errors import DoctorError
+from doctor.facts.training.megatron import megatron_statements
+from doctor.facts.training.options import LATER, ReadConfig, Statement
+from doctor.facts.training.recipes import recipe_statements, trainer_of
+from doctor.facts.vocabulary import fact as make_fact
+from doctor.model import Fact
+from doctor.util.yaml_text import parse_yaml
+
+from .shell import UNKNOWN
+
+#: program -> (its commands that train, trainer)
+_PROGRAMS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "axolotl": (("train",), "axolotl"),
+    "llamafactory-cli": (("train",), "llamafactory"),
+    "lmf": (("train",), "llamafactory"),
+    "swift": (("sft", "pt", "rlhf"), "swift"),
+    "trl": (("sft", "dpo", "grpo", "kto", "reward", "rloo", "orpo"), "trl"),
+}
+#: pattern of a module after `-m` -> trainer
+_MODULES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"axolotl\.cli\.train"), "axolotl"),
+    (re.compile(r"llamafactory\.cli"), "llamafactory"),
+    (re.compile(r"swift\.cli\.(?:sft|pt|rlhf)"), "swift"),
+    (re.compile(r"openrlhf\.cli\.train_\w+"), "openrlhf"),
+    (re.compile(r"verl\.trainer\.(?:main_ppo|sft_trainer|fsdp_sft_trainer)"), "verl"),
+)
+_ASSIGNED = ("llamafactory", "verl")  # trainers that take `key=value`
+_METHODS = ("sft", "dpo", "grpo", "kto", "reward", "rloo", "orpo")
+#: Options by which a script of another name is recognized: all of one group.
+_MEGATRON_SIGNS = (("num_attention_heads", "hidden_size", "num_layers"), ("num_attention_heads", "seq_length"))
+_MEGATRON_SCRIPT = re.compile(r"(?:pretrain|train|finetune|sft)\w*\.py")
+_ARGUMENT_SIGNS = (("per_device_train_batch_size",), ("attn_implementation",), ("model_name_or_path", "output_dir"))
+_CONFIG = re.compile(r"[^=]+\.(?:ya?ml|json)")
+_SCRIPT = re.compile(r"(?:.*/)?([\w.-]+\.py)")
+_OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
+_ENDS = ("&&", "||", ";", "|", "&")
+
+LineWord = tuple[int, str]
+#: Returns (path, text) of a file that a command names.
+Find = Callable[[str], "tuple[Path, str] | None"]
+
+
+class _Start(NamedTuple):
+    """Where the options of a trainer begin; `trainer` is None for a script of unknown kind."""
+
+    trainer: str | None
+    name: str
+    at: int
+
+
+def training_facts(words: Sequence[LineWord], file: object, find: Find) -> list[Fact]:
+    """Return the workload that a command states; empty unless it starts a training that is known here."""
+    start = _start(words)
+    if start is None:
+        return []
+    given, lines, config = _options(words[start.at :], assigned=start.trainer in _ASSIGNED)
+    place = f"{file}:{words[start.at - 1][0]}"
+
+    def read(name: str) -> Mapping[str, Any] | None:
+        return _parsed(find(name))
+
+    named = given.get("config") if start.trainer in ("trl", None) and isinstance(given.get("config"), str) else config
+    base = _parsed(find(named)) if isinstance(named, str) and UNKNOWN not in named else None
+    trainer = start.trainer or _trainer(start.name, given, base)
+    if trainer is None:
+        return []
+    if trainer == "megatron":
+        statements = megatron_statements(given, start.name)
+    else:
+        options = {**(base or {}), **given}
+        statements = recipe_statements(trainer, options, read)
+        if start.name in _METHODS:
+            statements.append(Statement("training_method", start.name, start.name))
+    known = {statement.word for statement in statements}
+    launcher = [found for found in _launcher(words[: start.at], read) if found.word not in known]
+    return [_fact(found, lines, place, str(named or "")) for found in (*statements, *launcher)]
+
+
+def _start(words: Sequence[LineWord]) -> _Start | None:
+    texts = [text for _, text in words]
+    for at, text in enumerate(texts):
+        name = text.rpartition("/")[2]
+        following = texts[at + 1] if at + 1 < len(texts) else ""
+        if name in _PROGRAMS and following in _PROGRAMS[name][0]:
+            return _Start(_PROGRAMS[name][1], following, at + 2)
+        if text in ("-m", "--module"):
+            trainer = next((name for pattern, name in _MODULES if pattern.fullmatch(following)), None)
+            return _Start(trainer, following, at + 2) if trainer else None
+        if (script := _SCRIPT.fullmatch(text)) and at and not texts[at - 1].startswith("--"):
+            return _Start(None, script[1], at + 1)
+    return None
+
+
+def _options(words: Sequence[LineWord], *, assigned: bool) -> tuple[dict[str, Any], dict[str, int], str | None]:
+    """Return the options of a command, the line of each, and the config file that it names first.
+
+    `assigned`: the trainer takes `key=value` too.
+    """
+    given: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    config = None
+    expects = False
+    for at, (line, text) in enumerate(words):
+        if text in _ENDS:
+            break
+        if text.startswith("--") and len(text) > 2:
+            name, equals, value = text[2:].partition("=")
+            following = words[at + 1][1] if at + 1 < len(words) else "--"
+            bare = not equals and (following.startswith("--") or following in _ENDS)
+            expects = not equals and not bare
+            key = name.replace("-", "_")
+            given[key], lines[key] = True if bare else _value(value if equals else following), line
+        elif assigned and (match := _OVERRIDE.fullmatch(text)):
+            given[match[1]], lines[match[1]] = _value(match[2]), line
+        else:
+            if config is None and not expects and _CONFIG.fullmatch(text):
+                config = text
+            expects = False
+    return given, lines, config
+
+
+def _value(text: str) -> Any:
+    return LATER if UNKNOWN in text else text
+
+
+def _trainer(script: str, given: Mapping[str, Any], config: Mapping[str, Any] | None) -> str | None:
+    """Return the trainer of a script, by its options or by the config that it is given."""
+    megatron = any(all(name in given for name in group) for group in _MEGATRON_SIGNS)
+    if megatron and _MEGATRON_SCRIPT.fullmatch(script):
+        return "megatron"
+    if any(all(name in given for name in group) for group in _ARGUMENT_SIGNS):
+        return "trl"
+    found = trainer_of(config) if config is not None else None
+    return found if found in ("trl", "llamafactory", "axolotl") else None
+
+
+def _launcher(words: Sequence[LineWord], read: ReadConfig) -> Iterator[Statement]:
+    """Yield what the config of `accelerate launch` says."""
+    texts = [text for _, text in words]
+    if "accelerate" not in (text.rpartition("/")[2] for text in texts):
+        return
+    for at, text in enumerate(texts):
+        name, equals, value = text.partition("=")
+        if name in ("--config_file", "--config-file"):
+            named = value if equals else texts[at + 1] if at + 1 < len(texts) else ""
+            config = read(named) if UNKNOWN not in named else None
+            if config is not None:
+                yield from recipe_statements("accelerate", config, read)
+
+
+def _parsed(found: tuple[Path, str] | None) -> Mapping[str, Any] | None:
+    if found is None:
+        return None
+    try:
+        content = json.loads(found[1]) if found[0].suffix == ".json" else parse_yaml(found[1], str(found[0]))[0]
+    except (DoctorError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _fact(found: Statement, lines: Mapping[str, int], place: str, config: str) -> Fact:
+    file, _, _ = place.rpartition(":")
+    line = lines.get(found.option)
+    source = f"{file}:{line}" if line else f"{config}: {found.option}" if config else place
+    key = f"workload.{found.word}"
+    if found.value is None:
+        return Fact(key, None, source, problem="only the running job knows the value")
+    made = make_fact(key, found.value, source)
+    return made._replace(source=f"assumed: {source}", assumed=True) if found.assumed else made

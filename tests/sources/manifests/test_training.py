@@ -1,0 +1,106 @@
+"""Trainings that job scripts start: their options become words of the workload."""
+
+from __future__ import annotations
+
+import pytest
+
+MEGATRON = """GPUS=8
+MODEL=(
+    --num-layers 32   # Llama 8B
+    --hidden-size 4096 --num-attention-heads 32
+    --group-query-attention --num-query-groups 8
+    --seq-length 8192 --attention-dropout 0.0
+)
+MODEL+=(--window-size "(4096,0)")
+PARALLEL="--context-parallel-size 2 --cp-comm-type allgather"
+torchrun --nproc_per_node $GPUS pretrain_gpt.py ${MODEL[@]} $PARALLEL --bf16 \\
+    --micro-batch-size 1 --attention-backend fused --fp8-format hybrid --fp8-recipe tensorwise
+"""
+LATENT = """python pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 16 --multi-latent-attention \\
+    --qk-head-dim 64 --recompute-granularity full
+"""
+LOCAL = "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 2 --transformer-impl local\n"
+GENERATION = "python run_text_generation_server.py --num-layers 2 --hidden-size 64 --num-attention-heads 2\n"
+SCRIPT = """accelerate launch --config_file fsdp.yaml sft.py --model_name_or_path x --output_dir y \\
+    --attn_implementation $ATTN --per_device_train_batch_size=4 --packing --bf16 True --max_length 4096
+"""
+CONFIG = "llamafactory-cli train conf.yaml flash_attn=sdpa\n"
+SWIFT = """swift sft --model x --tuner_type full --attn_impl flash_attn --torch_dtype bfloat16 \\
+    --deepspeed zero3_offload --padding_free true
+"""
+OPENRLHF = """ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --ds.zero_stage 3 --ds.packing_samples \\
+    --train.micro_batch_size 8 --rollout.micro_batch_size 16 --ds.param_dtype bf16
+"""
+VERL = """python3 -m verl.trainer.main_ppo actor_rollout_ref.model.use_remove_padding=True \\
+    +actor_rollout_ref.model.override_config.attn_implementation=sdpa actor_rollout_ref.actor.strategy=fsdp2
+"""
+TRL = "trl dpo --config recipe.yaml --attn_implementation eager\n"
+SOURCED = """source env/settings.sh
+. env/settings.sh
+python train.py "${ARGS[@]}"
+"""
+OTHER = "python evaluate.py --bf16 --model x\npython setup.py install --prefix x\n"
+FILES = {
+    "conf.yaml": "model_name_or_path: x\nfinetuning_type: full\nstage: sft\nflash_attn: fa2\npure_bf16: true\n",
+    "fsdp.yaml": "distributed_type: FSDP\nmixed_precision: fp16\nfsdp_config: {fsdp_version: 2}\n",
+    "recipe.yaml": "model_name_or_path: x\nattn_implementation: sdpa\nbf16: true\n",
+    "env/settings.sh": 'ARGS=(--attn_implementation sdpa --note "two words")\n',
+}
+TRAINED = {"framework": "transformers", "training": True}
+
+
+def words(declaration):
+    """The workload words, without their prefix; None where the value is unknown."""
+    found = declaration.facts.items()
+    return {key.removeprefix("workload."): fact.value for key, fact in found if key.startswith("workload.")}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (MEGATRON, {
+            "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 32, "num_kv_heads": 8,
+            "seq_len_q": 8192, "seq_len_kv": 8192, "dropout": 0.0, "window": (4096, 0), "cp_size": 2,
+            "cp_comm_type": "all_gather", "dtype": "bfloat16", "batch_size": 1, "attention_backend": "fused",
+            "fp8": True, "fp8_recipe": "current", "mask": "causal",
+        }),
+        (LATENT, {
+            "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
+            "gradient_checkpointing": True, "dropout": 0.1, "mask": "causal",
+        }),
+        (LOCAL, {}),
+        (GENERATION, {}),
+        (SCRIPT, {**TRAINED, "attn_implementation": None, "batch_size": 4, "packing": True, "dtype": "bfloat16",
+                  "seq_len_q": 4096, "seq_len_kv": 4096, "sharding": "fsdp2", "finetuning": "full"}),
+        (CONFIG, {**TRAINED, "attn_implementation": "sdpa", "dtype": "bfloat16", "finetuning": "full",
+                  "training_method": "sft", "gradient_checkpointing": True, "seq_len_q": 2048, "seq_len_kv": 2048,
+                  "liger_kernel": False}),
+        (SWIFT, {**TRAINED, "attn_implementation": "flash_attention_2", "dtype": "bfloat16", "finetuning": "full",
+                 "padding_free": True, "sharding": "zero3", "training_method": "sft", "liger_kernel": False}),
+        (OPENRLHF, {**TRAINED, "attn_implementation": "flash_attention_2", "packing": True, "sharding": "zero3",
+                    "batch_size": 8, "dtype": "bfloat16", "finetuning": "full", "liger_kernel": False}),
+        (VERL, {**TRAINED, "attn_implementation": "sdpa", "padding_free": True, "sharding": "fsdp2",
+                "finetuning": "full", "liger_kernel": False}),
+        (TRL, {**TRAINED, "attn_implementation": "eager", "dtype": "bfloat16", "training_method": "dpo", "finetuning": "full"}),
+        (SOURCED, {**TRAINED, "attn_implementation": "sdpa", "finetuning": "full"}),
+        (OTHER, {}),
+    ],
+)  # fmt: skip
+def test_options_become_words(read, text, expected):
+    assert words(read({**FILES, "job.sh": f"pip install transformers\n{text}"}, only=["job.sh"])) == expected
+
+
+def test_two_trainings_that_differ_leave_the_word_unknown(read):
+    found = words(read({"job.sh": "pip install trl\n" + TRL + TRL.replace("eager", "sdpa")}))
+    assert found["attn_implementation"] is None and found["training_method"] == "dpo"
+
+
+def test_arrays_install_packages_too(read):
+    text = 'P=(torch==2.6.0)\nP+=("flash-attn==2.7.4.post1")\npip install "${P[@]}"\n'
+    facts = read({"job.sh": text}).facts
+    assert facts.value("torch.version") == "2.6.0" and facts.value("flash-attn.version") == "2.7.4.post1"
+
+
+def test_an_array_that_depends_on_a_condition_is_unknown(read):
+    text = "A=(--attn_implementation sdpa)\nif x; then A+=(--bf16); fi\npython train.py ${A[@]} --output_dir y\n"
+    assert words(read({"job.sh": f"pip install trl\n{text}"})) == {}

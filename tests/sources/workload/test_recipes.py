@@ -1,0 +1,139 @@
+"""`--workload` with the config of a trainer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from doctor.errors import DoctorError
+from doctor.sources.workload.recipes import read_job
+
+AXOLOTL = """base_model: some/model
+datasets: [{path: a, type: b}]
+adapter: qlora
+load_in_4bit: true
+sequence_len: 8192
+sample_packing: true
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+bf16: true
+flash_attention: true
+gradient_checkpointing: offload
+deepspeed: deepspeed_configs/zero3.json
+sequence_parallel_degree: 2
+rl: dpo
+torch_compile: auto
+"""
+LLAMAFACTORY = """model_name_or_path: some/model
+stage: sft
+do_train: true
+finetuning_type: lora
+quantization_bit: 4
+template: qwen
+cutoff_len: 4096
+neat_packing: true
+flash_attn: fa2
+fp16: true
+per_device_train_batch_size: 1
+deepspeed: zero.json
+"""
+TRL = """model_name_or_path: some/model
+attn_implementation: sdpa
+torch_dtype: bfloat16
+bf16: false
+packing: false
+max_seq_length: 2048
+use_peft: true
+gradient_checkpointing: true
+torch_compile_mode: max-autotune
+fsdp: full_shard auto_wrap
+fsdp_config: {version: 2}
+"""
+ACCELERATE = """compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+fsdp_config: {fsdp_version: 2}
+mixed_precision: bf16
+num_processes: 8
+dynamo_config: {dynamo_backend: INDUCTOR, dynamo_mode: reduce-overhead}
+"""
+DEEPSPEED = {
+    "zero_optimization": {"stage": 2}, "fp16": {"enabled": "auto"}, "bf16": {"enabled": True},
+    "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 4,
+}  # fmt: skip
+
+
+def read(folder, text, name="job.yaml"):
+    """The words of a config, without their prefix."""
+    (folder / "zero.json").write_text(json.dumps({"zero_optimization": {"stage": 3}}))
+    (folder / name).write_text(text)
+    return {key.removeprefix("workload."): fact.value for key, fact in read_job(folder / name).items()}
+
+
+def test_axolotl(tmp_path):
+    assert read(tmp_path, AXOLOTL) == {
+        "framework": "transformers", "training": True, "attn_implementation": "flash_attention_2", "packing": True,
+        "dtype": "bfloat16", "batch_size": 2, "gradient_accumulation_steps": 4, "finetuning": "qlora",
+        "gradient_checkpointing": True, "seq_len_q": 8192, "seq_len_kv": 8192, "cp_size": 2,
+        "sequence_parallel": "ring", "training_method": "dpo", "liger_kernel": False,
+    }  # fmt: skip  # the file of `deepspeed` is not there, so the sharding stays unknown; `auto` compiles on some GPUs
+
+
+def test_llamafactory_with_the_deepspeed_config_next_to_it(tmp_path):
+    assert read(tmp_path, LLAMAFACTORY) == {
+        "framework": "transformers", "training": True, "attn_implementation": "flash_attention_2", "packing": True,
+        "dtype": "float16", "batch_size": 1, "finetuning": "qlora", "training_method": "sft", "seq_len_q": 4096,
+        "seq_len_kv": 4096, "gradient_checkpointing": True, "sharding": "zero3", "liger_kernel": False,
+    }  # fmt: skip
+
+
+def test_training_arguments_without_autocast_run_in_the_dtype_of_the_weights(tmp_path):
+    assert read(tmp_path, TRL) == {
+        "framework": "transformers", "training": True, "attn_implementation": "sdpa", "dtype": "bfloat16",
+        "packing": False, "finetuning": "lora", "gradient_checkpointing": True, "torch_compile_mode": "max-autotune",
+        "sharding": "fsdp2", "seq_len_q": 2048, "seq_len_kv": 2048,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ACCELERATE, {"dtype": "bfloat16", "sharding": "fsdp2", "torch_compile": True,
+                      "torch_compile_mode": "reduce-overhead"}),
+        (ACCELERATE.replace("FSDP", "MULTI_GPU").replace("INDUCTOR", "NO"), {"dtype": "bfloat16", "sharding": "ddp"}),
+        (json.dumps(DEEPSPEED), {"dtype": "bfloat16", "sharding": "zero2", "gradient_accumulation_steps": 4}),
+    ],
+)  # fmt: skip
+def test_configs_of_launchers(tmp_path, text, expected):
+    assert read(tmp_path, text) == expected
+
+
+def test_the_longest_row_is_an_assumed_length_unless_rows_are_packed(tmp_path):
+    """Rows of a batch are as long as their samples; a packed row is full."""
+    (tmp_path / "job.yaml").write_text(TRL)
+    found = read_job(tmp_path / "job.yaml")["workload.seq_len_q"]
+    assert found.assumed and found.source == "assumed: job.yaml:6: max_seq_length"
+    (tmp_path / "job.yaml").write_text(AXOLOTL)
+    assert not read_job(tmp_path / "job.yaml")["workload.seq_len_q"].assumed
+
+
+def test_a_fact_names_the_line_of_its_option(tmp_path):
+    (tmp_path / "job.yaml").write_text(AXOLOTL)
+    assert read_job(tmp_path / "job.yaml")["workload.attn_implementation"].source == "job.yaml:10: flash_attention"
+
+
+def test_our_own_words_are_read_as_before(tmp_path):
+    assert read(tmp_path, "workload: {dtype: bf16, head_dim: 64}") == {
+        "dtype": "bfloat16", "head_dim_qk": 64, "head_dim_v": 64,
+    }  # fmt: skip
+    with pytest.raises(DoctorError, match="unknown workload key `base_model`"):
+        read(tmp_path, "base_model: x\n")
+
+
+@pytest.mark.parametrize("value", ["[]", "{a: [1]}", "-1", "999999999999999999999", "1e400", "'\\0'", "~", "no"])
+def test_values_of_another_kind_state_nothing(tmp_path, value):
+    names = {line.partition(":")[0] for line in (AXOLOTL + LLAMAFACTORY + TRL + ACCELERATE).splitlines()}
+    for start in ("base_model: x\nadapter: lora\n", "model_name_or_path: x\noutput_dir: y\n"):
+        known = {line.partition(":")[0] for line in start.splitlines()}
+        text = start + "".join(f"{name}: {value}\n" for name in sorted(names - known))
+        assert "batch_size" not in read(tmp_path, text)
