@@ -23,7 +23,6 @@ from doctor.report.style import Style
 from doctor.rulebook.matrix import with_matrices
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.project.config import project_defaults, split_names
-from doctor.sources.workload.defaults import lay_over
 from doctor.sources.workload.files import workload_facts
 from doctor.sources.workload.huggingface import model_facts, read_model_config
 from doctor.sources.workload.recipes import read_job
@@ -220,7 +219,7 @@ def _given(model: Source, workload: Source, settings: Mapping[str, Any]) -> Fact
     if workload is not None:
         path = isinstance(workload, (str, os.PathLike))
         more = read_job(Path(workload)) if path else workload_facts(_mapping(workload, "workload"))
-        given = lay_over(given, more)
+        given = given.with_(*more.values())
     return given.with_(*(Fact(key, parse(key, value), "stated by the program") for key, value in settings.items()))
 
 

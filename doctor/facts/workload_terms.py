@@ -24,6 +24,7 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.gradient_accumulation_steps", INTEGER, "batches whose gradients make one optimizer step", (), ABSENT),
     ("workload.cache_implementation", TEXT, "transformers: generate with a dynamic, static, sliding_window … cache",
      (), ABSENT),
+    ("workload.liger_kernel", BOOLEAN, "Liger kernels replace layers of the model", (), ABSENT),
     ("workload.packing", BOOLEAN, "several samples share a row and must not see each other", (), False),
     ("workload.padding_free", BOOLEAN, "samples are flattened into one row without padding", (), False),
     ("workload.packing_strategy", TEXT, "TRL: bfd, bfd_split, ffd or wrapped", (), ABSENT),
@@ -49,5 +50,6 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
      (), ABSENT),
     ("workload.other_attention", LIST, "parts of the model with an attention of their own, which is another workload",
      (), ABSENT),
-    ("workload.sequence_parallel", TEXT, "how a long sequence is split over ranks: ulysses, ring …", (), ABSENT),
+    ("workload.sequence_parallel", TEXT, "who splits a long sequence over ranks: ulysses (DeepSpeed), ring, ms-swift …",
+     (), ABSENT),
 )  # fmt: skip

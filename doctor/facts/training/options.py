@@ -23,6 +23,7 @@ class Statement(NamedTuple):
     word: str
     value: Any
     option: str
+    assumed: bool = False  # the usual case of a job with this option
 
 
 class Row(NamedTuple):

@@ -90,12 +90,17 @@ _VERL: Mapping[str, Row] = {
     f"{_VERL_MODEL}.enable_gradient_checkpointing": Row("gradient_checkpointing", "flag"),
     f"{_VERL_ACTOR}.strategy": Row("sharding", {"fsdp": "fsdp", "fsdp2": "fsdp2"}),
 }
+_ADAPTERS = ("use_peft", "use_lora", "lora_r", "lora_rank", "lora_alpha", "peft_type")
 _RECOMPUTED = ("offload", "offload_disk", "unsloth")
 
 
 def trl_statements(options: Options, read: ReadConfig) -> list[Statement]:
     """Return what options of TrainingArguments and of TRL's scripts say."""
     found = [*stated(options, _TRL), *_dtype(options), *_sharding(options, read)]
+    if not any(name in options for name in _ADAPTERS):
+        found.append(Statement("finetuning", "full", "use_peft (default)", assumed=True))
+    if "use_liger_kernel" in options:
+        found += _liger(options, "use_liger_kernel")
     return [
         *found,
         *_adapter(options, options.flag("use_peft")),
@@ -109,7 +114,8 @@ def llamafactory_statements(options: Options, read: ReadConfig) -> list[Statemen
     found += _adapter(options, options.text("finetuning_type") == "lora")
     again = not options.flag("disable_gradient_checkpointing")
     found.append(Statement("gradient_checkpointing", again, "disable_gradient_checkpointing"))
-    return [*found, *_length(options, found, "cutoff_len")]
+    found += _liger(options, "enable_liger_kernel")
+    return [*found, *_length(options, found, "cutoff_len", default=2048)]
 
 
 def axolotl_statements(options: Options, read: ReadConfig) -> list[Statement]:
@@ -119,14 +125,16 @@ def axolotl_statements(options: Options, read: ReadConfig) -> list[Statement]:
         switch = next((name for name in _AXOLOTL_SWITCHES if options.flag(name)), None)
         if switch is not None:
             found.append(Statement("attn_implementation", _AXOLOTL_SWITCHES[switch], switch))
+    plugins = options.value("plugins")
+    liger = isinstance(plugins, list) and any("liger" in str(plugin).lower() for plugin in plugins)
+    found.append(Statement("liger_kernel", liger, "plugins"))
     adapter = options.text("adapter")
     found.append(Statement("finetuning", adapter or "full", "adapter"))
     if options.flag("gradient_checkpointing") or options.value("gradient_checkpointing") in _RECOMPUTED:
         found.append(Statement("gradient_checkpointing", True, "gradient_checkpointing"))
     for name in ("context_parallel_size", "sequence_parallel_degree"):
-        if (options.integer(name) or 1) > 1:
-            found += [Statement("cp_size", options.integer(name), name), Statement("sequence_parallel", "ring", name)]
-    return [*found, *_length(options, found, "sequence_len")]
+        found += _split(options, name, "ring")
+    return [*found, *_length(options, found, "sequence_len", default=512)]
 
 
 def swift_statements(options: Options, read: ReadConfig) -> list[Statement]:
@@ -141,8 +149,8 @@ def swift_statements(options: Options, read: ReadConfig) -> list[Statement]:
         found.append(Statement("sharding", "ddp" if stage == "zero0" else stage, "deepspeed"))
     else:
         found += _sharding(options, read)
-    if (options.integer("sequence_parallel_size") or 1) > 1:
-        found.append(Statement("sequence_parallel", "ulysses", "sequence_parallel_size"))
+    found += _split(options, "sequence_parallel_size", "ms-swift")
+    found += _liger(options, "use_liger_kernel")
     return [*found, *_length(options, found, "packing_length", "max_length")]
 
 
@@ -154,13 +162,12 @@ def openrlhf_statements(options: Options, read: ReadConfig) -> list[Statement]:
     if options.flag("bf16"):
         found.append(Statement("dtype", "bfloat16", "bf16"))
     for name in ("ring_attn_size", "ds.ring_attn_size"):
-        if (options.integer(name) or 1) > 1:
-            found += [Statement("cp_size", options.integer(name), name), Statement("sequence_parallel", "ring", name)]
-    for name in ("lora_rank", "ds.lora_rank", "ds.lora.rank"):
-        if options.integer(name):
-            four = options.flag("load_in_4bit") or options.flag("ds.load_in_4bit")
-            found.append(Statement("finetuning", "qlora" if four else "lora", name))
-    return found
+        found += _split(options, name, "ring")
+    rank = next((name for name in ("lora_rank", "ds.lora_rank", "ds.lora.rank") if options.integer(name)), None)
+    four = options.flag("load_in_4bit") or options.flag("ds.load_in_4bit")
+    tuned = ("qlora" if four else "lora") if rank else "full"
+    found.append(Statement("finetuning", tuned, rank or "lora_rank (default)"))
+    return [*found, *_liger(options, "use_liger_kernel", "ds.use_liger_kernel")]
 
 
 def verl_statements(options: Options, read: ReadConfig) -> list[Statement]:
@@ -170,11 +177,10 @@ def verl_statements(options: Options, read: ReadConfig) -> list[Statement]:
     found = list(stated(options, _VERL))
     for name in (f"{_VERL_ACTOR}.ulysses_sequence_parallel_size",
                  f"{_VERL_ACTOR}.fsdp_config.ulysses_sequence_parallel_size"):  # fmt: skip
-        if (options.integer(name) or 1) > 1:
-            found.append(Statement("sequence_parallel", "ulysses", name))
-    if options.integer(f"{_VERL_MODEL}.lora_rank"):
-        found.append(Statement("finetuning", "lora", f"{_VERL_MODEL}.lora_rank"))
-    return found
+        found += _split(options, name, "verl")
+    tuned = "lora" if options.integer(f"{_VERL_MODEL}.lora_rank") else "full"
+    found.append(Statement("finetuning", tuned, f"{_VERL_MODEL}.lora_rank"))
+    return [*found, *_liger(options, f"{_VERL_MODEL}.use_liger")]
 
 
 def accelerate_statements(options: Options, read: ReadConfig) -> list[Statement]:
@@ -232,18 +238,33 @@ def _dtype(options: Options) -> Iterator[Statement]:
 def _adapter(options: Options, lora: bool | None) -> Iterator[Statement]:
     if lora:
         four = options.flag("load_in_4bit") or options.integer("quantization_bit") == 4
-        yield Statement(
-            "finetuning", "qlora" if four else "lora", options.named("use_peft", "finetuning_type") or "lora"
-        )
+        option = options.named("use_peft", "finetuning_type") or "lora"
+        yield Statement("finetuning", "qlora" if four else "lora", option)
 
 
-def _length(options: Options, found: list[Statement], *names: str) -> Iterator[Statement]:
-    """Yield the length of packed rows; other rows are as long as their samples."""
+def _liger(options: Options, *names: str) -> list[Statement]:
+    """Return whether the trainer applies Liger kernels, which none of these does by itself."""
+    name = options.named(*names)
+    return [Statement("liger_kernel", bool(name and options.flag(name)), name or f"{names[0]} (default)")]
+
+
+def _length(options: Options, found: list[Statement], *names: str, default: int | None = None) -> list[Statement]:
+    """Return the length of packed rows; other rows have at most that length, and are assumed to reach it."""
     packed = any(statement.word == "packing" and statement.value for statement in found)
     name = next((name for name in names if options.integer(name)), None)
-    if packed and name is not None:
-        for word in ("seq_len_q", "seq_len_kv"):
-            yield Statement(word, options.integer(name), name)
+    length = options.integer(name) if name else default
+    option = name or f"{names[0]} (default)"
+    if length is None:
+        return []
+    return [Statement(word, length, option, not packed) for word in ("seq_len_q", "seq_len_kv")]
+
+
+def _split(options: Options, name: str, by: str) -> list[Statement]:
+    """Return over how many ranks a sequence is split, and who does it."""
+    ranks = options.integer(name)
+    if ranks is None or ranks == 1:
+        return []
+    return [Statement("cp_size", ranks, name), Statement("sequence_parallel", by, name)]
 
 
 def _sharding(options: Options, read: ReadConfig) -> list[Statement]:

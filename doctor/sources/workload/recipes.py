@@ -12,6 +12,7 @@ from doctor.facts.vocabulary import fact
 from doctor.model import Facts
 from doctor.util.reading import read_text
 
+from .assumed import as_assumed
 from .files import PREFIX, load_document, workload_of
 
 
@@ -37,4 +38,5 @@ def read_job(path: Path) -> Facts:
         return f"{path.name}:{line}: {option}" if line else f"{path.name}: {option}"
 
     found = recipe_statements(trainer, content, read_named)
-    return Facts([fact(PREFIX + stated.word, stated.value, source(stated.option)) for stated in found])
+    facts = [(stated, fact(PREFIX + stated.word, stated.value, source(stated.option))) for stated in found]
+    return Facts([as_assumed(read) if stated.assumed else read for stated, read in facts])

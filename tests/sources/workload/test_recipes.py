@@ -75,7 +75,7 @@ def test_axolotl(tmp_path):
         "framework": "transformers", "training": True, "attn_implementation": "flash_attention_2", "packing": True,
         "dtype": "bfloat16", "batch_size": 2, "gradient_accumulation_steps": 4, "finetuning": "qlora",
         "gradient_checkpointing": True, "seq_len_q": 8192, "seq_len_kv": 8192, "cp_size": 2,
-        "sequence_parallel": "ring", "training_method": "dpo",
+        "sequence_parallel": "ring", "training_method": "dpo", "liger_kernel": False,
     }  # fmt: skip  # the file of `deepspeed` is not there, so the sharding stays unknown; `auto` compiles on some GPUs
 
 
@@ -83,7 +83,7 @@ def test_llamafactory_with_the_deepspeed_config_next_to_it(tmp_path):
     assert read(tmp_path, LLAMAFACTORY) == {
         "framework": "transformers", "training": True, "attn_implementation": "flash_attention_2", "packing": True,
         "dtype": "float16", "batch_size": 1, "finetuning": "qlora", "training_method": "sft", "seq_len_q": 4096,
-        "seq_len_kv": 4096, "gradient_checkpointing": True, "sharding": "zero3",
+        "seq_len_kv": 4096, "gradient_checkpointing": True, "sharding": "zero3", "liger_kernel": False,
     }  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def test_training_arguments_without_autocast_run_in_the_dtype_of_the_weights(tmp
     assert read(tmp_path, TRL) == {
         "framework": "transformers", "training": True, "attn_implementation": "sdpa", "dtype": "bfloat16",
         "packing": False, "finetuning": "lora", "gradient_checkpointing": True, "torch_compile_mode": "max-autotune",
-        "sharding": "fsdp2",
+        "sharding": "fsdp2", "seq_len_q": 2048, "seq_len_kv": 2048,
     }  # fmt: skip
 
 
@@ -106,6 +106,15 @@ def test_training_arguments_without_autocast_run_in_the_dtype_of_the_weights(tmp
 )  # fmt: skip
 def test_configs_of_launchers(tmp_path, text, expected):
     assert read(tmp_path, text) == expected
+
+
+def test_the_longest_row_is_an_assumed_length_unless_rows_are_packed(tmp_path):
+    """Rows of a batch are as long as their samples; a packed row is full."""
+    (tmp_path / "job.yaml").write_text(TRL)
+    found = read_job(tmp_path / "job.yaml")["workload.seq_len_q"]
+    assert found.assumed and found.source == "assumed: job.yaml:6: max_seq_length"
+    (tmp_path / "job.yaml").write_text(AXOLOTL)
+    assert not read_job(tmp_path / "job.yaml")["workload.seq_len_q"].assumed
 
 
 def test_a_fact_names_the_line_of_its_option(tmp_path):

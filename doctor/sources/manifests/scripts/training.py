@@ -179,4 +179,5 @@ def _fact(found: Statement, lines: Mapping[str, int], place: str, config: str) -
     key = f"workload.{found.word}"
     if found.value is None:
         return Fact(key, None, source, problem="only the running job knows the value")
-    return make_fact(key, found.value, source)
+    made = make_fact(key, found.value, source)
+    return made._replace(source=f"assumed: {source}", assumed=True) if found.assumed else made
