@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from doctor.drift.findings import DriftReport, Finding, Kind, Reach, Severity
 from doctor.drift.history import ApiHistory
 from doctor.drift.pipeline import DriftRequest, analyze
+from doctor.drift.stack import KERNELS
 from doctor.model import ABSENT, ApiUse, Facts
 from doctor.model import Severity as RuleSeverity
 from doctor.rulebook.evaluate import know
@@ -73,7 +74,7 @@ def rules_from_sources(
         on_step,
     )
     groups: dict[str, list[Finding]] = {}
-    for item in report.findings:
+    for item in sorted(map(_of_some_job, report.findings), key=lambda item: item.severity is not Severity.ERROR):
         if item.severity is not Severity.NOTE:
             groups.setdefault(f"{item.code}/{item.caller.name}/{item.callee.name}", []).append(item)
     imports = {name: items for name, items in groups.items() if items[0].kind in _IMPORTS}
@@ -89,6 +90,16 @@ def rules_from_sources(
             found.rules[name], found.uses[name] = _rule(name, items, examined.facts), uses
             found.repeated[name] = tuple(rule.id for rule in stated.get(name, ()))
     return found
+
+
+def _of_some_job(item: Finding) -> Finding:
+    """Return a finding as a warning where another part of the caller may be all that a job uses.
+
+    `drift` judges a pair of packages, `check` a job. The job imports its packages and computes attention; whether it
+    also runs this trainer, exporter or cache of them, the sources do not say.
+    """
+    runs = item.reach is Reach.IMPORT or item.callee.name in KERNELS or not item.caller.version
+    return item if runs or item.severity is not Severity.ERROR else item._replace(severity=Severity.WARNING)
 
 
 def _stated(rulebook: Rulebook, facts: Facts, imports: Mapping[str, Sequence[Finding]]) -> dict[str, list[Rule]]:
@@ -168,6 +179,8 @@ def _message(items: Sequence[Finding]) -> str:
         parts.append("runs only with context parallelism")
     elif first.reach is Reach.ON_DEMAND:
         parts.append("runs on demand only")
+    elif first.severity is Severity.WARNING:
+        parts.append(f"fails in `{first.scope}` only")
     more = len({(item.site, item.name) for item in items}) - 1
     if more:
         parts.append(f"and {more} more use{'s' * (more > 1)}")

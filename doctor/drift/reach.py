@@ -22,7 +22,7 @@ _NAMED_OPTION = re.compile(r"[\w.]+ == (['\"]).*\1")
 #: The word that classes of one kind end in: `Container`.
 _LAST_WORD = re.compile(r"(?<=\w)[A-Z][a-z]+$")
 #: Folders of code that a package deprecates or tries out.
-SET_ASIDE = frozenset({"deprecated", "legacy", "experimental", "contrib", "examples"})
+SET_ASIDE = frozenset({"deprecated", "legacy", "experimental", "contrib", "examples", "tests"})
 #: So many classes of one kind are options of which a workload uses one.
 MANY = 10
 

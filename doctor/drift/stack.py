@@ -15,6 +15,13 @@ STACK = frozenset({
     "yunchang",
 })  # fmt: skip
 
+#: Distributions of attention itself: a job of the stack that has one runs it.
+KERNELS = frozenset({
+    "flash-attn", "flash-attn-3", "flash-attn-4", "flashinfer-python", "ring-flash-attn", "sageattention",
+    "transformer-engine", "transformer-engine-cu12", "transformer-engine-torch", "vllm-flash-attn", "xformers",
+    "yunchang",
+})  # fmt: skip
+
 
 def may_have_pairs(distributions: Iterable[str], has_code: bool = False) -> bool:
     """Return whether installed distributions, or the user's own code and one of them, can call each other."""

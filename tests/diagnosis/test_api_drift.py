@@ -167,6 +167,20 @@ def test_an_ignored_code_is_not_reported(site, capsys, tmp_path, monkeypatch):
     assert not any("no such rule" in note for note in report["notes"])
 
 
+def test_a_use_that_the_job_may_never_reach_is_a_warning(tmp_path, capsys, cache_of_its_own):
+    """`drift` judges the pair, `check` the job: it imports the package, and may never start this trainer of it."""
+    site = tmp_path / "site-packages"
+    install(site, "torch", "2.4.0", {})
+    trainer = "from accelerate import save\nclass PPOTrainer:\n    def train(self):\n        save(metrics=1)\n"
+    install(site, "trl", "0.15.0", {"trl/__init__.py": "from .ppo import PPOTrainer\n", "trl/ppo.py": trainer})
+    install(site, "accelerate", "1.3.0", {"accelerate/__init__.py": "def save(): pass\n"})
+    report = checked(capsys, "--site-packages", str(site), code=0)
+    found = drift_of(report)
+    assert found["severity"] == "warning" and "fails in `PPOTrainer.train` only" in found["message"]
+    assert run(["drift", "--site-packages", str(site), "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["severity"] == "error"
+
+
 def test_several_workloads_share_one_analysis(site, capsys):
     report = checked(capsys, "--site-packages", str(site), "--gpu", "a100,h100")
     found = drift_of(report)
