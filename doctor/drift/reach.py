@@ -23,6 +23,8 @@ _NAMED_OPTION = re.compile(r"[\w.]+ == (['\"]).*\1")
 _LAST_WORD = re.compile(r"(?<=\w)[A-Z][a-z]+$")
 #: Folders of code that a package deprecates or tries out.
 SET_ASIDE = frozenset({"deprecated", "legacy", "experimental", "contrib", "examples", "tests"})
+#: Words of file names: code for another framework or accelerator, which packages import where that is installed.
+OTHER_FRAMEWORK = re.compile(r"(?:^|_)(?:flax|jax|tf|tensorflow|onnx\w*|openvino|mindspore|npu|xla|mlx|neuron)(?:_|$)")
 #: So many classes of one kind are options of which a workload uses one.
 MANY = 10
 
@@ -63,7 +65,7 @@ def reach_of(item: Seen, program: Program, caller: Package, reached: bool) -> Re
     if CONTEXT_PARALLEL.search(text):
         return Reach.CONTEXT_PARALLEL
     if item.at_import:
-        return Reach.IMPORT if reached else Reach.ON_DEMAND
+        return Reach.IMPORT if reached and not _is_for_another_framework(item, program, caller) else Reach.ON_DEMAND
     if imported and item.conditions:
         return Reach.ON_DEMAND  # the author defers the import, and the workload decides whether it runs
     if any(test(item, program, caller) for test in RARE):
@@ -129,4 +131,17 @@ def _is_set_aside(item: Seen, program: Program, caller: Package) -> bool:
     return not caller.is_code and not SET_ASIDE.isdisjoint(item.path.split("/")[:-1])
 
 
-RARE = (_is_optional, _serves_one_model, _refuses_one_of_many, _is_never_named, _is_set_aside)
+def _is_for_another_framework(item: Seen, program: Program, caller: Package) -> bool:
+    """Return whether the name of the file, or of a folder around it, is that of another framework than torch."""
+    names = (*item.path.split("/")[1:-1], item.path.rpartition("/")[2].removesuffix(".py"))
+    return not caller.is_code and any(map(OTHER_FRAMEWORK.search, names))
+
+
+RARE = (
+    _is_for_another_framework,
+    _is_optional,
+    _serves_one_model,
+    _refuses_one_of_many,
+    _is_never_named,
+    _is_set_aside,
+)

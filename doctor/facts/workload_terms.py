@@ -25,6 +25,8 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.cache_implementation", TEXT, "transformers: generate with a dynamic, static, sliding_window … cache",
      (), ABSENT),
     ("workload.liger_kernel", BOOLEAN, "Liger kernels replace layers of the model", (), ABSENT),
+    ("workload.pipeline_parallel_size", INTEGER, "stages of the model's layers, each on ranks of its own", (), 1),
+    ("workload.dataloader_mask", BOOLEAN, "Megatron-LM: the dataloader makes a mask of all pairs of tokens"),
     ("workload.packing", BOOLEAN, "several samples share a row and must not see each other", (), False),
     ("workload.padding_free", BOOLEAN, "samples are flattened into one row without padding", (), False),
     ("workload.packing_strategy", TEXT, "TRL: bfd, bfd_split, ffd or wrapped", (), ABSENT),

@@ -28,6 +28,22 @@ def test_a_use_in_a_folder_of_deprecated_code_is_a_warning(pair, folder, severit
     assert found(site) == [("softcap", severity)]
 
 
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [
+        ("models/modeling_a.py", "error"),
+        ("models/modeling_flax_a.py", "warning"),
+        ("onnxruntime/trainer.py", "warning"),
+    ],
+)
+def test_a_use_in_a_file_for_another_framework_is_a_warning(pair, name, severity):
+    site = pair("")
+    code = f"from flash_attn import attention\ndef forward(a):\n    return {BROKEN_CALL}\n"
+    (site.root / "peft" / name).parent.mkdir()
+    (site.root / "peft" / name).write_text(code)
+    assert found(site) == [("softcap", severity)]
+
+
 @pytest.mark.parametrize(("passed", "expected"), [("False", []), ("True", ["softcap"]), ("a", ["softcap"])])
 def test_a_constant_that_every_call_of_a_private_method_passes_is_known_in_it(pair, passed, expected):
     text = f"""

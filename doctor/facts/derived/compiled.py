@@ -62,7 +62,9 @@ def _problem(loads: bool, version: str, fitting: Builds | str | None) -> str:
     if loads:
         return ABSENT
     known = ", ".join(fitting) if fitting and isinstance(fitting, tuple) else "none of those on record"
-    return f"torch {version} lacks libraries or symbols that its compiled files need; torch builds that have them: {known}"
+    return (
+        f"torch {version} lacks libraries or symbols that its compiled files need; torch builds that have them: {known}"
+    )
 
 
 def _how_it_runs(archs: Builds | str | None, sm: str | None) -> str | None:

@@ -291,20 +291,6 @@ def _wheel_torch_held(built_for: str, torch: str) -> bool:
     return ABSENT in (built_for, torch) or _leading(built_for, 2) == _leading(torch, 2)
 
 
-@derived(
-    "sageattention.label_torch_held",
-    BOOLEAN,
-    "torch is of the release that the label of sageattention's wheel names, such as torch2.8.0; true without a label",
-    needs=("sageattention.version", "torch.version"),
-)
-def _sage_torch_held(version: str, torch: str) -> bool:
-    named = re.search(r"torch(\d+\.\d+)[\d.]*(andhigher)?", version.partition("+")[2])
-    if named is None or torch == ABSENT:
-        return True
-    installed, wanted = parse_version(torch).release[:2], parse_version(named[1]).release[:2]
-    return installed >= wanted if named[2] else installed == wanted
-
-
 def _wheel_label(version: str) -> str:
     return version.partition("+")[2] or ABSENT
 

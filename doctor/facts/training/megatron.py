@@ -16,6 +16,7 @@ _ROWS: Mapping[str, Row] = {
     "context_parallel_size": Row("cp_size", "integer"),
     "cp_comm_type": Row("cp_comm_type", _COMMUNICATION),
     "tensor_model_parallel_size": Row("tensor_parallel_size", "integer"),
+    "pipeline_model_parallel_size": Row("pipeline_parallel_size", "integer"),
     "attention_backend": Row("attention_backend", {name: name for name in ("auto", "flash", "fused", "unfused")}),
     "deterministic_mode": Row("deterministic", "flag"),
     "softmax_type": Row("softmax_type", {name: name for name in ("vanilla", "off-by-one", "learnable")}),
@@ -38,6 +39,7 @@ def megatron_statements(given: Mapping[str, Any], script: str) -> list[Statement
     found = [Statement("framework", "megatron", script), *stated(options, _ROWS), *_widths(options)]
     if script in _CAUSAL_SCRIPTS:
         found.append(Statement("mask", "causal", script))
+        found += _dataloader_mask(options)
     for option, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
         if options.flag(option):
             found.append(Statement("dtype", dtype, option))
@@ -58,6 +60,14 @@ def megatron_statements(given: Mapping[str, Any], script: str) -> list[Statement
     if (options.text("cuda_graph_impl") or "none") != "none":
         found.append(Statement("cuda_graph", True, "cuda_graph_impl"))
     return [*found, *_dropout(options), *_window(options)]
+
+
+def _dataloader_mask(options: Options) -> Iterator[Statement]:
+    """Yield whether the dataset makes a mask, as it does by default; not the dataset of `--sft`."""
+    option = "no_create_attention_mask_in_dataloader"
+    off = options.flag(option)
+    if "sft" not in options and (off is not None or option not in options):
+        yield Statement("dataloader_mask", not off, option)
 
 
 def _widths(options: Options) -> Iterator[Statement]:

@@ -12,9 +12,10 @@ MODEL=(
     --seq-length 8192 --attention-dropout 0.0
 )
 MODEL+=(--window-size "(4096,0)")
-PARALLEL="--context-parallel-size 2 --cp-comm-type allgather"
+PARALLEL="--context-parallel-size 2 --cp-comm-type allgather --pipeline-model-parallel-size 4"
 torchrun --nproc_per_node $GPUS pretrain_gpt.py ${MODEL[@]} $PARALLEL --bf16 \\
-    --micro-batch-size 1 --attention-backend fused --fp8-format hybrid --fp8-recipe tensorwise
+    --micro-batch-size 1 --attention-backend fused --fp8-format hybrid --fp8-recipe tensorwise \\
+    --no-create-attention-mask-in-dataloader
 """
 LATENT = """python pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 16 --multi-latent-attention \\
     --qk-head-dim 64 --recompute-granularity full
@@ -62,9 +63,14 @@ def words(declaration):
             "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 32, "num_kv_heads": 8,
             "seq_len_q": 8192, "seq_len_kv": 8192, "dropout": 0.0, "window": (4096, 0), "cp_size": 2,
             "cp_comm_type": "all_gather", "dtype": "bfloat16", "batch_size": 1, "attention_backend": "fused",
-            "fp8": True, "fp8_recipe": "current", "mask": "causal",
+            "fp8": True, "fp8_recipe": "current", "mask": "causal", "pipeline_parallel_size": 4,
+            "dataloader_mask": False,
         }),
         (LATENT, {
+            "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
+            "gradient_checkpointing": True, "dropout": 0.1, "mask": "causal", "dataloader_mask": True,
+        }),
+        (LATENT.rstrip() + " --sft\n", {
             "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
             "gradient_checkpointing": True, "dropout": 0.1, "mask": "causal",
         }),
@@ -81,7 +87,8 @@ def words(declaration):
                     "batch_size": 8, "dtype": "bfloat16", "finetuning": "full", "liger_kernel": False}),
         (VERL, {**TRAINED, "attn_implementation": "sdpa", "padding_free": True, "sharding": "fsdp2",
                 "finetuning": "full", "liger_kernel": False}),
-        (TRL, {**TRAINED, "attn_implementation": "eager", "dtype": "bfloat16", "training_method": "dpo", "finetuning": "full"}),
+        (TRL, {**TRAINED, "attn_implementation": "eager", "dtype": "bfloat16", "training_method": "dpo",
+               "finetuning": "full"}),
         (SOURCED, {**TRAINED, "attn_implementation": "sdpa", "finetuning": "full"}),
         (OTHER, {}),
     ],
