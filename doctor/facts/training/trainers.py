@@ -112,6 +112,8 @@ def llamafactory_statements(options: Options, read: ReadConfig) -> list[Statemen
     """Return what a config of LLaMA-Factory says; it computes activations again unless that is switched off."""
     found = [*stated(options, _LLAMAFACTORY), *_dtype(options), *_sharding(options, read)]
     found += _adapter(options, options.text("finetuning_type") == "lora")
+    if not any(statement.word == "sharding" for statement in found) and "deepspeed" not in options:
+        found.append(Statement("sharding", "ddp", "deepspeed (default)", assumed=True))
     again = not options.flag("disable_gradient_checkpointing")
     found.append(Statement("gradient_checkpointing", again, "disable_gradient_checkpointing"))
     found += _liger(options, "enable_liger_kernel")

@@ -85,8 +85,9 @@ def training_facts(words: Sequence[LineWord], file: object, find: Find) -> list[
         statements = recipe_statements(trainer, options, read)
         if start.name in _METHODS:
             statements.append(Statement("training_method", start.name, start.name))
-    known = {statement.word for statement in statements}
-    launcher = [found for found in _launcher(words[: start.at], read) if found.word not in known]
+    stated = {statement.word for statement in statements if not statement.assumed}
+    launcher = [found for found in _launcher(words[: start.at], read) if found.word not in stated]
+    statements = [found for found in statements if found.word not in {other.word for other in launcher}]
     return [_fact(found, lines, place, str(named or "")) for found in (*statements, *launcher)]
 
 
