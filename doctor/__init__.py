@@ -5,11 +5,12 @@ For programs: `from doctor import diagnose` (see `doctor.api`). Importing the pa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from ._version import __version__
 
+TYPE_CHECKING = False  # `typing` takes longer to import than all that `run -- CMD` needs of this package
 if TYPE_CHECKING:
+    from typing import Any
+
     from .api import diagnose, diagnose_ranks, render
     from .errors import DoctorError, NoDiagnosis
     from .model import Finding, Fix, Report

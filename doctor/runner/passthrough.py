@@ -20,7 +20,6 @@ import termios
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from doctor.errors import DoctorError, reason_of
 
@@ -36,12 +35,11 @@ _FROM_KERNEL = 128  # si_code of a signal that the terminal sent, to the command
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of a shell
 
 
-class Outcome(NamedTuple):
+class Outcome:
     """How a command ended: its exit code, or the signal that ended it."""
 
-    code: int
-    signal: int | None
-    spool: Spool
+    def __init__(self, code: int, signal: int | None, spool: Spool) -> None:
+        self.code, self.signal, self.spool = code, signal, spool
 
     @property
     def failed(self) -> bool:
@@ -54,7 +52,8 @@ def run_command(command: Sequence[str]) -> Outcome:
     spool = Spool()
     plumbing = _Plumbing(spool)
     try:
-        process = subprocess.Popen(command, stdout=plumbing.write_end(1), stderr=plumbing.write_end(2))
+        out, errors = plumbing.write_end(1), plumbing.write_end(2)
+        process = subprocess.Popen(command, stdout=out, stderr=errors, close_fds=False)  # it inherits what we did
     except OSError as problem:
         plumbing.close_write_ends()
         raise CommandNotStarted(command[0], problem) from None

@@ -52,6 +52,16 @@ def test_stdin_is_the_commands_own():
     assert run("cat", input=b"\0\x01 text").stdout == b"\0\x01 text"
 
 
+def test_other_descriptors_are_inherited():
+    read_end, write_end = os.pipe()
+    try:
+        done = run(*python(f"import os; os.write({write_end}, b'through')"), pass_fds=[write_end])
+        assert done.returncode == 0 and os.read(read_end, 99) == b"through"
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
 def test_options_of_the_command_stay_its_own():
     assert run("echo", "--help", "-q", "--output", "x").stdout == b"--help -q --output x\n"
 

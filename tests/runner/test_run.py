@@ -57,9 +57,8 @@ def test_echo() -> None:
 
 
 def test_refused_and_unavailable_carry_the_stacks_own_words() -> None:
-    assert snippet("def run(r): raise Refused('no kernel')") == KernelResult(
-        "refused", {}, "no kernel", 0.0, None, "start"
-    )
+    refused = snippet("def run(r): raise Refused('no kernel')")
+    assert refused == KernelResult("refused", {}, "no kernel", refused.seconds, None, "start")
     assert snippet("def run(r): raise Unavailable('no GPU')").outcome == "unavailable"
 
 
