@@ -127,7 +127,7 @@ WorkloadFile = Annotated[
     list[str] | None,
     _option(
         "--workload", panel=WORKLOAD, parser=path, metavar="FILE",
-        help="A workload in YAML or JSON. `check` takes several.",
+        help="A workload in YAML or JSON, or the config of a trainer. `check` takes several.",
     ),
 ]  # fmt: skip
 RunKernels = Annotated[
