@@ -74,12 +74,13 @@ def rules_from_sources(
         on_step,
     )
     groups: dict[str, list[Finding]] = {}
-    for item in sorted(map(_of_some_job, report.findings), key=lambda item: item.severity is not Severity.ERROR):
+    judged = sorted(map(_of_some_job, report.findings), key=lambda item: item.severity is not Severity.ERROR)
+    for item in judged:
         if item.severity is not Severity.NOTE:
             groups.setdefault(f"{item.code}/{item.caller.name}/{item.callee.name}", []).append(item)
     imports = {name: items for name, items in groups.items() if items[0].kind in _IMPORTS}
     stated = _stated(rulebook, examined.facts, imports) if imports else {}
-    found = SourceRules({}, {}, {}, tuple(_notes(report)))
+    found = SourceRules({}, {}, {}, tuple(_notes(report, judged)))
     for name, items in groups.items():
         uses = tuple(map(_use, items))
         severity = RuleSeverity(items[0].severity.value)
@@ -93,13 +94,16 @@ def rules_from_sources(
 
 
 def _of_some_job(item: Finding) -> Finding:
-    """Return a finding as a warning where another part of the caller may be all that a job uses.
+    """Return a finding as a warning where another part of the caller may be all that a job uses, or as a note.
 
     `drift` judges a pair of packages, `check` a job. The job imports its packages and computes attention; whether it
-    also runs this trainer, exporter or cache of them, the sources do not say.
+    also runs this trainer, exporter or cache of them, the sources do not say. What few jobs run is only counted.
     """
-    runs = item.reach is Reach.IMPORT or item.callee.name in KERNELS or not item.caller.version
-    return item if runs or item.severity is not Severity.ERROR else item._replace(severity=Severity.WARNING)
+    if item.reach is Reach.IMPORT or item.callee.name in KERNELS or not item.caller.version:
+        return item
+    if item.reach is Reach.ON_DEMAND or item.kind is Kind.INCOMPATIBLE_OVERRIDE:
+        return item._replace(severity=Severity.NOTE)
+    return item if item.severity is not Severity.ERROR else item._replace(severity=Severity.WARNING)
 
 
 def _stated(rulebook: Rulebook, facts: Facts, imports: Mapping[str, Sequence[Finding]]) -> dict[str, list[Rule]]:
@@ -208,7 +212,7 @@ def _use(item: Finding) -> ApiUse:
     )
 
 
-def _notes(report: DriftReport) -> list[str]:
+def _notes(report: DriftReport, judged: Sequence[Finding]) -> list[str]:
     """Say what was left out, briefly; `attn-doctor drift --all` lists it."""
     by_reason: dict[str, list[str]] = {}
     for item in report.failed:
@@ -219,7 +223,7 @@ def _notes(report: DriftReport) -> list[str]:
         f"API drift: {item.subject}: {item.reason}" for item in report.notices
         if item not in report.failed and item.subject.replace("_", "-") in names and _MINOR not in item.reason
     ]  # fmt: skip
-    unlisted = sum(item.severity is Severity.NOTE for item in report.findings)
+    unlisted = sum(item.severity is Severity.NOTE for item in judged)
     if unlisted:
         notes.append(
             f"API drift: {unlisted} uncertain or rarely reached use{'s' * (unlisted > 1)} not listed "

@@ -181,6 +181,17 @@ def test_a_use_that_the_job_may_never_reach_is_a_warning(tmp_path, capsys, cache
     assert json.loads(capsys.readouterr().out)["findings"][0]["severity"] == "error"
 
 
+def test_a_use_on_demand_is_only_counted(tmp_path, capsys, cache_of_its_own):
+    site = tmp_path / "site-packages"
+    install(site, "torch", "2.4.0", {})
+    code = "from accelerate import save\ndef export():\n    save(metrics=1)\n"
+    install(site, "trl", "0.15.0", {"trl/__init__.py": "", "trl/legacy/__init__.py": "", "trl/legacy/a.py": code})
+    install(site, "accelerate", "1.3.0", {"accelerate/__init__.py": "def save(): pass\n"})
+    report = checked(capsys, "--site-packages", str(site), code=0)
+    assert not [item for item in report["findings"] if item["id"].startswith("API")]
+    assert any("1 uncertain or rarely reached use not listed" in note for note in report["notes"])
+
+
 def test_several_workloads_share_one_analysis(site, capsys):
     report = checked(capsys, "--site-packages", str(site), "--gpu", "a100,h100")
     found = drift_of(report)
