@@ -142,11 +142,11 @@ def fix(
         decided = None
         refused = False
     else:
-        from doctor.apply.install.options import InstallOptions
-
         from . import fix_install as install
 
-        options = InstallOptions(dry_run, verify, apply, rollback, yes, installer, proof_timeout, break_system_packages)
+        options = install.InstallOptions(
+            dry_run, verify, apply, rollback, yes, installer, proof_timeout, break_system_packages
+        )
         install.check_options(options, target)
         if rollback:
             with screen.working() as progress:

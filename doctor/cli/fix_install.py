@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from doctor.apply.install.options import InstallOptions
+from doctor.apply.install.options import InstallOptions as InstallOptions  # the command fills it
 from doctor.apply.install.rollback import roll_back
 from doctor.apply.install.workflow import prove
 from doctor.diagnosis.request import Request

@@ -6,6 +6,7 @@ refused: files are untrusted.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,6 +43,20 @@ def parse_yaml(text: str, origin: str) -> tuple[Any, Lines]:
     if node is None:
         return None, lines
     return _Builder(origin, lines).build(node, ()), lines
+
+
+def parse_document(text: str, origin: str) -> tuple[Any, Lines]:
+    """Return a document with the lines of its keys: parse YAML, or JSON with tabs, which YAML refuses."""
+    try:
+        return parse_yaml(text, origin)
+    except DoctorError:
+        if not text.lstrip().startswith("{"):
+            raise
+        try:
+            return json.loads(text), {}
+        except (ValueError, RecursionError):
+            pass
+        raise
 
 
 def _refuse_depth(events: Iterable[Any], origin: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
-from doctor.sources.workload.files import read_workload
+from doctor.sources.workload.recipes import read_job
 from tests.helpers.rulebook import builtin_rulebook
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -30,7 +30,7 @@ NEAR_MISSES = tuple(sorted(folder.name for folder in (EXAMPLES / "near_misses").
 @cache
 def assess(folder: str) -> Assessment:
     place = EXAMPLES / folder
-    facts = read_facts(place / "facts.yaml").with_(*read_workload(place / "workload.yaml").values())
+    facts = read_facts(place / "facts.yaml").with_(*read_job(place / "workload.yaml").values())
     return evaluate(builtin_rulebook(), complete_workload(facts))
 
 

@@ -21,8 +21,8 @@ from doctor.sources.manifests.read import read_manifests
 from doctor.sources.project.config import read_defaults
 from doctor.sources.snapshot import parse_facts
 from doctor.sources.watch import Watch
-from doctor.sources.workload.files import read_workload
 from doctor.sources.workload.huggingface import read_model_config
+from doctor.sources.workload.recipes import read_job
 from doctor.util.printable import safe_text
 from doctor.util.reading import text_of
 from doctor.util.redact import without_credentials
@@ -59,7 +59,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         for kind in DECLARED
     },
     "facts": lambda data: void(parse_facts(text_of(data, Path("facts.yaml"), "facts file"), "facts.yaml")),
-    "workload": _file("job.yaml", read_workload), "model": _file("config.json", read_model_config),
+    "workload": _file("job.yaml", read_job), "model": _file("config.json", read_model_config),
     "section": lambda data: void(read_defaults(Path("pyproject.toml"), data.decode("utf-8", "replace"))),
     "rule": _file("X001.yaml", read_source), "library": _file("library.yaml", read_source), "batch": _batch,
     "output": _output,

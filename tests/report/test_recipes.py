@@ -33,7 +33,7 @@ from doctor.solver.solve import solve
 from doctor.sources.manifests.read import read_manifests
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
-from doctor.sources.workload.files import read_workload
+from doctor.sources.workload.recipes import read_job
 from tests.helpers.onefix import planned
 from tests.helpers.rulebook import builtin_rulebook
 
@@ -210,7 +210,7 @@ def facts_of(**installed: str) -> Facts:
 @cache
 def incident(name: str, *said: tuple[str, str]) -> Report:
     place = EXAMPLES / name
-    facts = complete_workload(read_facts(place / "facts.yaml").with_(*read_workload(place / "workload.yaml").values()))
+    facts = complete_workload(read_facts(place / "facts.yaml").with_(*read_job(place / "workload.yaml").values()))
     facts = facts.with_(*(fact(key, value, "said") for key, value in said))
     found = evaluate(builtin_rulebook(), facts)
     fixes = solve(builtin_rulebook(), facts, found)

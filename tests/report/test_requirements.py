@@ -21,7 +21,7 @@ from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.solve import solve
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
-from doctor.sources.workload.files import read_workload
+from doctor.sources.workload.recipes import read_job
 from tests.helpers.onefix import planned
 from tests.helpers.rulebook import builtin_rulebook
 
@@ -42,7 +42,7 @@ def report_of(facts: Facts) -> Report:
 @cache
 def incident(name: str) -> Report:
     place = EXAMPLES / name
-    facts = read_facts(place / "facts.yaml").with_(*read_workload(place / "workload.yaml").values())
+    facts = read_facts(place / "facts.yaml").with_(*read_job(place / "workload.yaml").values())
     return report_of(complete_workload(facts))
 
 

@@ -17,7 +17,7 @@ from doctor.rulebook.rulebook import Rulebook
 from doctor.solver.solve import no_fix, solve
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
-from doctor.sources.workload.files import read_workload
+from doctor.sources.workload.recipes import read_job
 from tests.helpers.rulebook import builtin_rulebook
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "incidents"
@@ -36,7 +36,7 @@ def rulebook() -> Rulebook:
 
 def incident(name: str) -> Facts:
     place = EXAMPLES / name
-    return complete_workload(read_facts(place / "facts.yaml").with_(*read_workload(place / "workload.yaml").values()))
+    return complete_workload(read_facts(place / "facts.yaml").with_(*read_job(place / "workload.yaml").values()))
 
 
 def given(values: dict[str, Any], job: dict[str, Any] | None = None) -> Facts:

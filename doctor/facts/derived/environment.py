@@ -10,6 +10,7 @@ from doctor.facts.kinds import BOOLEAN, TEXT, VERSION
 from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
 
+from .labels import label_fits
 from .registry import derived
 
 
@@ -324,7 +325,7 @@ def _label_held(package: str) -> None:
         needs=(version, "torch.version"),
     )  # fmt: skip
     def _torch_held(installed: str, torch: str) -> bool:
-        return bool(_wheel_torch_held(_wheel_torch(installed, None), torch))
+        return label_fits(installed, torch)
 
     @derived(
         f"{package}.wheel_abi_held", BOOLEAN,
@@ -336,7 +337,7 @@ def _label_held(package: str) -> None:
         return None if held is None else bool(held)
 
 
-for _labelled in ("causal-conv1d", "mamba-ssm"):
+for _labelled in ("causal-conv1d", "mamba-ssm", "sageattention"):
     _label_held(_labelled)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor.facts.kinds import BOOLEAN, TEXT
+from doctor.facts.kinds import TEXT
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
 
@@ -12,8 +12,8 @@ from .registry import derived
 
 #: Packages with compiled files whose wheels carry such a label, without a rule of their own.
 _LABELLED = (
-    "block-sparse-attn", "causal-conv1d", "exllamav2", "exllamav3", "gptqmodel", "mamba-ssm", "natten", "nunchaku",
-    "sageattn3", "spas-sage-attn", "torch-cluster", "torch-scatter", "torch-sparse",
+    "block-sparse-attn", "exllamav2", "exllamav3", "gptqmodel", "natten", "nunchaku", "sageattn3", "spas-sage-attn",
+    "torch-cluster", "torch-scatter", "torch-sparse",
 )  # fmt: skip
 #: +torch2.8, +cu128torch2.8.0, +cu121.torch2.5.0, +cu128torch2.9.0andhigher
 _DOTTED = re.compile(r"torch(?P<release>\d+\.\d+)[\d.]*(?P<later>andhigher)?")
@@ -33,22 +33,13 @@ def _named(label: str) -> tuple[tuple[int, ...], bool] | None:
     return (int(digits[0]), int(digits[1:])), False
 
 
-def _fits(version: str, torch: str) -> bool:
+def label_fits(version: str, torch: str) -> bool:
     """Return whether torch is of the minor release that the label of `version` names; true without a label."""
     named = _named(version.partition("+")[2])
     if named is None or torch == ABSENT:
         return True
     installed = parse_version(torch).release[:2]
     return installed >= named[0] if named[1] else installed == named[0]
-
-
-@derived(
-    "sageattention.label_torch_held", BOOLEAN,
-    "torch is of the release that the label of sageattention's wheel names, such as torch2.8.0; true without a label",
-    needs=("sageattention.version", "torch.version"),
-)  # fmt: skip
-def _sage_torch_held(version: str, torch: str) -> bool:
-    return _fits(version, torch)
 
 
 @derived(
@@ -60,6 +51,6 @@ def _other_torch(torch: str, *versions: str | None) -> str:
     wrong = [
         f"{name} {version}"
         for name, version in zip(_LABELLED, versions, strict=True)
-        if version not in (None, ABSENT) and not _fits(str(version), torch)
+        if version not in (None, ABSENT) and not label_fits(str(version), torch)
     ]
     return ", ".join(wrong) or ABSENT

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from doctor.facts.vocabulary import SPELLINGS
+
+#: How trainers spell the dtype of weights and autocast, which is never FP8.
 DTYPES: Mapping[str, str] = {
-    "bf16": "bfloat16", "bfloat16": "bfloat16", "torch.bfloat16": "bfloat16", "fp16": "float16", "half": "float16",
-    "float16": "float16", "torch.float16": "float16", "fp32": "float32", "float32": "float32",
-}  # fmt: skip
+    **{name: name for name in ("bfloat16", "float16", "float32")},
+    **{spelling: dtype for spelling, dtype in SPELLINGS["workload.dtype"].items() if dtype != "float8"},
+}
 _TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off", "none", "null", "")
 
 #: The value of an option that only the running job knows.
@@ -30,7 +33,7 @@ class Row(NamedTuple):
     """How one option reads: the word, and its kind or the words for its values."""
 
     word: str
-    kind: str | Mapping[str, Any]  # `text`, `integer`, `number`, `flag`
+    kind: str | Mapping[str, Any]  # `text`, `integer`, `flag`
 
 
 class Options:
@@ -97,8 +100,6 @@ def stated(options: Options, rows: Mapping[str, Row]) -> Iterator[Statement]:
             found = kind.get(str(options.value(name)).lower())
         elif kind == "integer":
             found = options.integer(name)
-        elif kind == "number":
-            found = options.number(name)
         elif kind == "flag":
             found = options.flag(name)
         else:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from doctor.facts.vocabulary import fact
+from doctor.model import Fact
+
 from . import trainers
 from .options import Options, ReadConfig, Statement
 
@@ -60,3 +63,12 @@ def recipe_statements(trainer: str, given: Mapping[str, Any], read: ReadConfig) 
     for statement in found:
         by_word.setdefault(statement.word, statement)
     return list(by_word.values())
+
+
+def fact_of(statement: Statement, source: str) -> Fact:
+    """Return the fact that a statement makes, with the place of its option."""
+    key = f"workload.{statement.word}"
+    if statement.value is None:
+        return Fact(key, None, source, problem="only the running job knows the value")
+    made = fact(key, statement.value, source)
+    return made._replace(source=f"assumed: {source}", assumed=True) if statement.assumed else made

@@ -6,6 +6,7 @@ Sources, read at the releases named: transformers 5.23 `training_args.py`, TRL 1
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -67,6 +68,8 @@ _SWIFT: Mapping[str, Row] = {
     "padding_free": Row("padding_free", "flag"),
     "rlhf_type": Row("training_method", "text"),
 }  # fmt: skip
+#: Stage of ZeRO -> how ranks share parameters and optimizer.
+_ZERO = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}
 _OPENRLHF: Mapping[str, Row] = {
     "micro_train_batch_size": Row("batch_size", "integer"),
     "train.micro_batch_size": Row("batch_size", "integer"),
@@ -77,8 +80,8 @@ _OPENRLHF: Mapping[str, Row] = {
     "ds.param_dtype": Row("dtype", DTYPES),
     "packing_samples": Row("packing", "flag"),
     "ds.packing_samples": Row("packing", "flag"),
-    "zero_stage": Row("sharding", {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}),
-    "ds.zero_stage": Row("sharding", {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}),
+    "zero_stage": Row("sharding", _ZERO),
+    "ds.zero_stage": Row("sharding", _ZERO),
     "gradient_checkpointing": Row("gradient_checkpointing", "flag"),
     "model.gradient_checkpointing_enable": Row("gradient_checkpointing", "flag"),
     "actor.gradient_checkpointing_enable": Row("gradient_checkpointing", "flag"),
@@ -145,10 +148,9 @@ def swift_statements(options: Options, read: ReadConfig) -> list[Statement]:
     tuner = next((text for name in ("tuner_type", "train_type", "sft_type") if (text := options.text(name))), "lora")
     quantized = options.integer("quant_bits") == 4 or options.integer("quantization_bit") == 4
     found.append(Statement("finetuning", "qlora" if tuner == "lora" and quantized else tuner, "tuner_type"))
-    level = options.text("deepspeed") or ""
-    if level.partition("_")[0] in ("zero0", "zero1", "zero2", "zero3"):  # names of configs that ms-swift brings
-        stage = level.partition("_")[0]
-        found.append(Statement("sharding", "ddp" if stage == "zero0" else stage, "deepspeed"))
+    brought = re.fullmatch(r"zero([0-3])(?:_.*)?", options.text("deepspeed") or "")  # configs that ms-swift brings
+    if brought:
+        found.append(Statement("sharding", _ZERO[brought[1]], "deepspeed"))
     else:
         found += _sharding(options, read)
     found += _split(options, "sequence_parallel_size", "ms-swift")
@@ -193,21 +195,19 @@ def accelerate_statements(options: Options, read: ReadConfig) -> list[Statement]
     kind = (options.text("distributed_type") or "").upper()
     if kind == "FSDP":
         version = Options(options.mapping("fsdp_config") or {}).integer("fsdp_version") or 1
-        found.append(Statement("sharding", "fsdp" if version == 1 else f"fsdp{version}", "fsdp_config"))
+        found.append(Statement("sharding", "fsdp" if version == 1 else "fsdp2", "fsdp_config"))
     elif kind == "DEEPSPEED":
         table = Options(options.mapping("deepspeed_config") or {})
         name = table.text("deepspeed_config_file")
-        found += _zero(
-            read(name) if name else {"zero_optimization": {"stage": table.value("zero_stage")}}, "deepspeed_config"
-        )
+        own = {"zero_optimization": {"stage": table.value("zero_stage")}}
+        found += _zero(read(name) if name else own, "deepspeed_config")
     elif kind == "MULTI_GPU":
         found.append(Statement("sharding", "ddp", "distributed_type"))
     dynamo = Options(options.mapping("dynamo_config") or {})
     if (dynamo.text("dynamo_backend") or "NO").upper() != "NO":
         found.append(Statement("torch_compile", True, "dynamo_config"))
-        found += [
-            Statement("torch_compile_mode", mode, "dynamo_config") for mode in [dynamo.text("dynamo_mode")] if mode
-        ]
+        if mode := dynamo.text("dynamo_mode"):
+            found.append(Statement("torch_compile_mode", mode, "dynamo_config"))
     return found
 
 
@@ -291,8 +291,5 @@ def _sharding(options: Options, read: ReadConfig) -> list[Statement]:
 def _zero(config: Mapping[str, Any] | None, option: str) -> list[Statement]:
     table = (config or {}).get("zero_optimization")
     stage = table.get("stage") if isinstance(table, dict) else None
-    if isinstance(stage, str) and stage.isdecimal():
-        stage = int(stage)
-    names = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
-    found = names.get(stage) if isinstance(stage, int) and not isinstance(stage, bool) else None
+    found = _ZERO.get(str(stage))
     return [Statement("sharding", found, option)] if found else []

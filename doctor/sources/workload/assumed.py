@@ -7,11 +7,6 @@ from typing import Any
 from doctor.model import Fact
 
 
-def as_assumed(fact: Fact) -> Fact:
-    """Return a fact that its source makes usual, but does not state."""
-    return fact._replace(source=f"assumed: {fact.source}", assumed=True)
-
-
 def assumed_fact(key: str, value: Any, why: str) -> Fact:
     """Return an assumed fact; `why` gives the reason."""
     return Fact(key, value, f"assumed: {why}", assumed=True)

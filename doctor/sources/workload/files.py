@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ from doctor.errors import DoctorError
 from doctor.facts.kinds import INTEGER, WINDOW
 from doctor.facts.vocabulary import TERMS, nearest, parse, term
 from doctor.model import ABSENT, Fact, Facts
-from doctor.util.reading import read_text
 from doctor.util.redact import shortened
-from doctor.util.yaml_text import parse_yaml
 
 PREFIX = "workload."
 LONG_FORM = ("value", "source", "raw", "problem")
@@ -46,13 +43,8 @@ def split_part(name: str) -> tuple[str, str | None]:
     return (file, part) if chosen else (name, None)
 
 
-def read_workload(path: Path) -> Facts:
-    """Return the workload of a YAML or JSON file; DoctorError names the file, the line and the nearest key."""
-    return workload_of(path, *load_document(read_text(path, "workload file", named=True), str(path)))
-
-
 def workload_of(path: Path, content: Any, lines: Mapping[tuple[str, ...], int]) -> Facts:
-    """Return the workload of a parsed file; DoctorError as for `read_workload`."""
+    """Return the workload of a parsed file; DoctorError names the file, the line and the nearest key."""
     if content is None:
         raise DoctorError(f"{path}: the workload file is empty", "write keys such as `head_dim_qk: 128`")
     if not isinstance(content, dict):
@@ -207,20 +199,6 @@ def _means_null(key: str, text: str) -> bool:
     if key.startswith("env."):
         return False
     return text in ("null", "~") or (text.lower() == "none" and term(key).default == ABSENT)
-
-
-def load_document(text: str, origin: str) -> tuple[Any, dict[tuple[str, ...], int]]:
-    """Return a document with the lines of its keys: parse YAML, or JSON with tabs, which YAML refuses."""
-    try:
-        return parse_yaml(text, origin)
-    except DoctorError:
-        if not text.lstrip().startswith("{"):
-            raise
-        try:
-            return json.loads(text), {}
-        except (ValueError, RecursionError):
-            pass
-        raise
 
 
 def _fault(path: Path, line: int | None, message: str, hint: str | None) -> DoctorError:

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError
-from doctor.facts.training.recipes import recipe_statements, trainer_of
-from doctor.facts.vocabulary import fact
+from doctor.facts.training.recipes import fact_of, recipe_statements, trainer_of
 from doctor.model import Facts
 from doctor.util.reading import read_text
+from doctor.util.yaml_text import parse_document
 
-from .assumed import as_assumed
-from .files import PREFIX, load_document, workload_of
+from .files import workload_of
 
 
 def read_job(path: Path) -> Facts:
     """Return the workload of a file in our own words, or of a trainer's config; DoctorError names file and line."""
-    content, lines = load_document(read_text(path, "workload file", named=True), str(path))
+    content, lines = parse_document(read_text(path, "workload file", named=True), str(path))
     trainer = trainer_of(content) if isinstance(content, dict) else None
     if trainer is None:
         return workload_of(path, content, lines)
@@ -27,7 +26,7 @@ def read_job(path: Path) -> Facts:
         """Return a config that this one names, relative to the job's folder or to the config."""
         for folder in (Path(), path.parent):
             try:
-                found = load_document(read_text(folder / name, "named config"), name)[0]
+                found = parse_document(read_text(folder / name, "named config"), name)[0]
             except (DoctorError, OSError, ValueError):
                 continue
             return found if isinstance(found, dict) else None
@@ -38,5 +37,4 @@ def read_job(path: Path) -> Facts:
         return f"{path.name}:{line}: {option}" if line else f"{path.name}: {option}"
 
     found = recipe_statements(trainer, content, read_named)
-    facts = [(stated, fact(PREFIX + stated.word, stated.value, source(stated.option))) for stated in found]
-    return Facts([as_assumed(read) if stated.assumed else read for stated, read in facts])
+    return Facts([fact_of(statement, source(statement.option)) for statement in found])

@@ -14,8 +14,9 @@ from doctor.facts.vocabulary import TERMS
 from doctor.model import ABSENT, Fact, Facts
 from doctor.rulebook.resolver import FactResolver
 from doctor.sources.workload.defaults import complete_workload, lay_over
-from doctor.sources.workload.files import ALIASES, SYNONYMS, parse_settings, read_workload, workload_facts
+from doctor.sources.workload.files import ALIASES, SYNONYMS, parse_settings, workload_facts
 from doctor.sources.workload.huggingface import read_model_config, workloads_of
+from doctor.sources.workload.recipes import read_job
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -250,17 +251,17 @@ def test_missing_and_binary_model_configs(tmp_path: Path) -> None:
     ],
 )
 def test_workload_files_in_every_shape(tmp_path: Path, text: str) -> None:
-    facts = read_workload(file(tmp_path, text))
+    facts = read_job(file(tmp_path, text))
     values = {key.removeprefix("workload."): fact.value for key, fact in facts.items()}
     assert values == {"head_dim_qk": 192, "window": (4095, 0), "training": True, "dropout": 0.1}
 
 
 def test_workload_facts_name_file_and_key(tmp_path: Path) -> None:
-    assert read_workload(file(tmp_path, "dtype: float16\n"))["workload.dtype"].source == "workload.yaml: dtype"
+    assert read_job(file(tmp_path, "dtype: float16\n"))["workload.dtype"].source == "workload.yaml: dtype"
 
 
 def test_null_is_none_for_a_window_and_unknown_elsewhere(tmp_path: Path) -> None:
-    facts = read_workload(file(tmp_path, "window: null\nhead_dim_qk: null\ncp_comm_type:\n"))
+    facts = read_job(file(tmp_path, "window: null\nhead_dim_qk: null\ncp_comm_type:\n"))
     assert facts.value("workload.window") == facts.value("workload.cp_comm_type") == ABSENT
     assert facts["workload.head_dim_qk"].problem == "given as null"
 
@@ -300,7 +301,7 @@ def test_bad_workload_files_are_reported_in_one_line(
     tmp_path: Path, text: str, fragment: str, hint: str | None
 ) -> None:
     with pytest.raises(DoctorError) as error:
-        read_workload(file(tmp_path, text))
+        read_job(file(tmp_path, text))
     assert fragment in error.value.message
     assert "\n" not in error.value.message
     assert hint is None or hint in str(error.value.hint)
@@ -396,7 +397,7 @@ def test_settings_take_the_names_that_people_type(setting: str, expected: dict[s
 def test_a_file_takes_the_names_of_other_tools(tmp_path: Path) -> None:
     text = "framework: hf\ndtype: bf16\nhead_dim: 192\nhead_dim_v: 128\nseq_len: 4096\nheads: 16\n"
     (tmp_path / "job.yaml").write_text(text)
-    found = read_workload(tmp_path / "job.yaml")
+    found = read_job(tmp_path / "job.yaml")
     assert {key.removeprefix("workload."): fact.value for key, fact in found.items()} == {
         "framework": "transformers", "dtype": "bfloat16", "head_dim_qk": 192, "head_dim_v": 128,
         "seq_len_q": 4096, "seq_len_kv": 4096, "num_heads": 16,
@@ -532,7 +533,7 @@ def test_no_config_raises_anything_but_a_clear_line(tmp_path: Path, content: dic
 def test_no_bytes_raise_anything_but_a_clear_line(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "any"
     path.write_bytes(data)
-    for reader in (read_workload, read_model_config):
+    for reader in (read_job, read_model_config):
         try:
             reader(path)
         except DoctorError as error:

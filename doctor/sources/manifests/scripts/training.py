@@ -6,7 +6,6 @@ that take the options of transformers' TrainingArguments. Options that no rule r
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +14,9 @@ from typing import Any, NamedTuple
 from doctor.errors import DoctorError
 from doctor.facts.training.megatron import megatron_statements
 from doctor.facts.training.options import LATER, ReadConfig, Statement
-from doctor.facts.training.recipes import recipe_statements, trainer_of
-from doctor.facts.vocabulary import fact as make_fact
+from doctor.facts.training.recipes import fact_of, recipe_statements, trainer_of
 from doctor.model import Fact
-from doctor.util.yaml_text import parse_yaml
+from doctor.util.yaml_text import parse_document
 
 from .shell import UNKNOWN
 
@@ -151,24 +149,20 @@ def _trainer(script: str, given: Mapping[str, Any], config: Mapping[str, Any] | 
 
 def _launcher(words: Sequence[LineWord], read: ReadConfig) -> Iterator[Statement]:
     """Yield what the config of `accelerate launch` says."""
-    texts = [text for _, text in words]
-    if "accelerate" not in (text.rpartition("/")[2] for text in texts):
+    if not any(text.rpartition("/")[2] == "accelerate" for _, text in words):
         return
-    for at, text in enumerate(texts):
-        name, equals, value = text.partition("=")
-        if name in ("--config_file", "--config-file"):
-            named = value if equals else texts[at + 1] if at + 1 < len(texts) else ""
-            config = read(named) if UNKNOWN not in named else None
-            if config is not None:
-                yield from recipe_statements("accelerate", config, read)
+    named = _options(words, assigned=False)[0].get("config_file")
+    config = read(named) if isinstance(named, str) else None
+    if config is not None:
+        yield from recipe_statements("accelerate", config, read)
 
 
 def _parsed(found: tuple[Path, str] | None) -> Mapping[str, Any] | None:
     if found is None:
         return None
     try:
-        content = json.loads(found[1]) if found[0].suffix == ".json" else parse_yaml(found[1], str(found[0]))[0]
-    except (DoctorError, ValueError, RecursionError):
+        content = parse_document(found[1], str(found[0]))[0]
+    except DoctorError:
         return None
     return content if isinstance(content, dict) else None
 
@@ -177,8 +171,4 @@ def _fact(found: Statement, lines: Mapping[str, int], place: str, config: str) -
     file, _, _ = place.rpartition(":")
     line = lines.get(found.option)
     source = f"{file}:{line}" if line else f"{config}: {found.option}" if config else place
-    key = f"workload.{found.word}"
-    if found.value is None:
-        return Fact(key, None, source, problem="only the running job knows the value")
-    made = make_fact(key, found.value, source)
-    return made._replace(source=f"assumed: {source}", assumed=True) if found.assumed else made
+    return fact_of(found, source)
