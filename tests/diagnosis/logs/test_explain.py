@@ -182,7 +182,7 @@ ELASTIC = "ImportError: cannot import name 'log' from 'torch.distributed.elastic
         (WINDOW, Confidence.MEDIUM, (Doubt.SHARED, Doubt.UNDECIDED)),
         ("ERROR: Failed building wheel for transformer-engine-torch\n", Confidence.MEDIUM, (Doubt.VAGUE,)),
         (
-            '  File "/x/site-packages/vllm/x.py", line 1, in f\nNotImplementedError: this head_dim is not supported\n',
+            '  File "/x/site-packages/nanotron/x.py", line 1, in f\nNotImplementedError: this head_dim is not supported\n',
             Confidence.LOW,
             (Doubt.GENERAL,),
         ),
