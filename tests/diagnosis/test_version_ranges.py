@@ -206,9 +206,12 @@ def test_a_warning_about_releases_that_pip_would_not_pick_is_a_note(diagnose):
     assert by_rule(diagnose("vllm==0.25.0\ntransformers==5.13.0\n"))["TF386"].severity == "warning"
 
 
-def test_the_name_alone_says_nothing_about_the_oldest_release(diagnose):
-    assert by_rule(diagnose("torchvision\n"))["TORCH005"].severity == "note"
-    assert by_rule(diagnose("torchvision>=0.15\n"))["TORCH005"].severity == "warning"
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [("torchvision", "note"), ("torchvision>=0.15", "note"), ("torchvision>=0.15,<0.20", "warning")],
+)
+def test_a_range_without_an_upper_bound_says_nothing_about_the_oldest_release(diagnose, line, severity):
+    assert by_rule(diagnose(f"{line}\n"))["TORCH005"].severity == severity
 
 
 def test_a_declared_range_that_a_lock_leaves_unmet_is_a_note(write):
@@ -218,3 +221,16 @@ def test_a_declared_range_that_a_lock_leaves_unmet_is_a_note(write):
     for file, text, severity in (("pdm.lock", lock, "note"), ("requirements.txt", pins, "warning")):
         found = by_rule(session.diagnose(Request(declared=(str(write(file, text)),), run=False)))
         assert found["DCL048"].severity == severity
+
+
+def test_a_newer_dependent_is_picked_before_what_it_requires():
+    """As pip does: the newest vllm with the torch that it pins, not the newest torch with an ancient vllm."""
+    index = load_index()
+    packages = []
+    for name in ("torch", "vllm"):
+        versions = tuple(version for version, item in index.releases(name).items() if not item.is_prerelease)
+        packages.append(OpenRange(name, "", "r.txt:1", versions[-12:] if name == "torch" else versions))
+    platform = Platform("3.12", "Linux", "x86_64")
+    torch, vllm = next(combinations(packages, platform, False, newest_first=True))
+    assert vllm == packages[1].versions[-1]
+    assert f"torch=={torch}" in " ".join(index.release("vllm", vllm).requires).replace(" ", "")

@@ -15,7 +15,7 @@ MODEL+=(--window-size "(4096,0)")
 PARALLEL="--context-parallel-size 2 --cp-comm-type allgather --pipeline-model-parallel-size 4"
 torchrun --nproc_per_node $GPUS pretrain_gpt.py ${MODEL[@]} $PARALLEL --bf16 \\
     --micro-batch-size 1 --attention-backend fused --fp8-format hybrid --fp8-recipe tensorwise \\
-    --no-create-attention-mask-in-dataloader
+    --no-create-attention-mask-in-dataloader --cross-entropy-loss-fusion --cross-entropy-fusion-impl te
 """
 LATENT = """python pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 16 --multi-latent-attention \\
     --qk-head-dim 64 --recompute-granularity full
@@ -64,7 +64,7 @@ def words(declaration):
             "seq_len_q": 8192, "seq_len_kv": 8192, "dropout": 0.0, "window": (4096, 0), "cp_size": 2,
             "cp_comm_type": "all_gather", "dtype": "bfloat16", "batch_size": 1, "attention_backend": "fused",
             "fp8": True, "fp8_recipe": "current", "mask": "causal", "pipeline_parallel_size": 4,
-            "dataloader_mask": False,
+            "dataloader_mask": False, "cross_entropy_fusion": "te",
         }),
         (LATENT, {
             "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
@@ -100,6 +100,36 @@ def test_options_become_words(read, text, expected):
 def test_two_trainings_that_differ_leave_the_word_unknown(read):
     found = words(read({"job.sh": "pip install trl\n" + TRL + TRL.replace("eager", "sdpa")}))
     assert found["attn_implementation"] is None and found["training_method"] == "dpo"
+
+
+def test_what_only_one_of_two_trainings_states_is_unknown(read):
+    found = words(read({"job.sh": "pip install trl\n" + TRL + "trl dpo --bf16 true\n"}))
+    assert found["attn_implementation"] is None and found["dtype"] is None and found["framework"] == "transformers"
+
+
+REQUIREMENTS = "torch==2.6.0\ntransformer-engine==2.1.0\ntransformers==4.51.0\n"
+
+
+def test_a_folder_counts_its_only_training(write, read):
+    write("scripts/train.sh", "#!/bin/bash\n" + MEGATRON)
+    found = read({"requirements.txt": REQUIREMENTS}, only=["."])
+    assert words(found)["cp_comm_type"] == "all_gather" and not any("left out" in note for note in found.notes)
+
+
+def test_a_folder_without_the_trainer_says_that_the_job_is_left_out(write, read):
+    write("train.sh", "#!/bin/bash\n" + MEGATRON)
+    found = read({"requirements.txt": "torch==2.6.0\n"}, only=["."])
+    assert words(found) == {}
+    assert any("train.sh` is left out: the environment does not declare megatron" in note for note in found.notes)
+
+
+def test_of_several_trainings_in_a_folder_none_counts(write, read):
+    """No job has the options of two."""
+    write("train.sh", "#!/bin/bash\n" + MEGATRON)
+    write("tune.sh", "#!/bin/bash\ntorchrun train.py --attn_implementation sdpa --output_dir x\n")
+    found = read({"requirements.txt": REQUIREMENTS}, only=["."])
+    assert words(found) == {}
+    assert any(note.startswith("several scripts start a job") and "tune.sh" in note for note in found.notes)
 
 
 def test_arrays_install_packages_too(read):
