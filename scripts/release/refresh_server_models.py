@@ -41,8 +41,9 @@ def vllm_classes(source: str) -> set[str]:
     found: set[str] = set()
     for node in ast.parse(source).body:
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(keys=keys)) | ast.AnnAssign(
-                target=ast.Name(id=name), value=ast.Dict(keys=keys)
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(keys=keys))
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.Dict(keys=keys))
             ) if not _NO_MODELS.search(name):
                 found.update(key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
     return {name for name in found if _CLASS.match(name) and not name.startswith("Transformers")}
@@ -85,7 +86,9 @@ class Server:
 
 
 SERVERS = {
-    "vllm": Server("vLLM", "vllm-project/vllm/blob/v{}/vllm/model_executor/models/registry.py", _VLLM_FILES, vllm_classes),
+    "vllm": Server(
+        "vLLM", "vllm-project/vllm/blob/v{}/vllm/model_executor/models/registry.py", _VLLM_FILES, vllm_classes
+    ),
     "sglang": Server("SGLang", "sgl-project/sglang/tree/v{}/python/sglang/srt/models", _SGLANG_FILES, sglang_classes),
 }
 
@@ -105,7 +108,11 @@ def known(package: str) -> dict[Version, set[str]]:
 
     published = releases_of(package, "2023-06")
     with ThreadPoolExecutor(4) as pool:
-        return {version: names for version, names in zip(published, pool.map(read, published.values()), strict=True) if names}
+        return {
+            version: names
+            for version, names in zip(published, pool.map(read, published.values()), strict=True)
+            if names
+        }
 
 
 def class_of_type(wheel: Path) -> dict[str, set[str]]:
