@@ -24,6 +24,9 @@ _ARGUMENT = re.compile(r"(?P<label>[\w.]+)\(\) got an unexpected keyword argumen
 _REQUIRED = re.compile(
     r"(?P<label>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: '(?P<name>\w+)'"
 )
+_UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
+#: Names that are hardly those of a script: constants, and classes of several words.
+_OF_LIBRARY = re.compile(r"_?[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|_?(?:[A-Z]+[a-z0-9]+){2,}[A-Z]*")
 #: What the class of a model is called, also one that no package on record has.
 _MODEL_CLASS = re.compile(r"(?:Model|LM|Decoder|Encoder|For[A-Z]\w{2,30})$")
 _Runs = tuple[tuple[int, int], ...]
@@ -102,6 +105,8 @@ def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[Na
         yield [_made(package, "a", key, what) for package in _packages()]
     if found := _REQUIRED.search(line):
         yield [_of_required(package, _called(found["label"]), found["name"]) for package in _packages()]
+    if (found := _UNDEFINED.search(line)) and _OF_LIBRARY.fullmatch(found["name"]):
+        yield [_made(package, "g", found["name"], f"`{found['name']}`") for package in _packages()]
 
 
 def _called(label: str) -> str:

@@ -74,11 +74,13 @@ _TYPED = (
 #: Lines that may hold a message in other words than those of Python.
 TYPED = Pattern(
     _TYPED,
-    ("no attri", "no attir", "o module named", "NO MODULE NAMED", "annot import name", "unexpected keyword arg", "is not defined",
-     "\uff1a", "\u672a\u5b9a", "\u5171", "\uacf5\uc720", "shared-object", "SHARED-OBJECT", "Shared-Object",
-     "objet partag", "compart", "condiviso", "общий"),
+    (
+        *("no attri", "no attir", "o module named", "NO MODULE NAMED", "annot import name", "unexpected keyword arg"),
+        *("is not defined", "\uff1a", "\u672a\u5b9a", "\u5171", "\uacf5\uc720"),
+        *("shared-object", "SHARED-OBJECT", "Shared-Object", "objet partag", "compart", "condiviso", "общий"),
+    ),
     400,
-)  # fmt: skip
+)
 
 
 def with_retyped(
