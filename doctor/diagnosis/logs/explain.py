@@ -68,7 +68,7 @@ class LogExplainer:
             scanner.feed(block)
         matches = _by_pattern(self._patterns, scanner.finish())
         matches = with_rejoined(self._patterns, matches, matches.get(_ERROR, ()))
-        matches = with_retyped(self._patterns, matches, matches.get(TYPED.match, ()))
+        matches = with_retyped(self._patterns, matches, _lines(matches, TYPED.match, _ERROR))
         facts = self._facts(matches)
         assessment = evaluate(self.rulebook, facts) if facts else _nothing_known(self.rulebook)
         known = assessment.known
@@ -115,6 +115,11 @@ def _nothing_known(rulebook: Rulebook) -> Assessment:
 
 def _by_pattern(patterns: Sequence[Pattern], found: Mapping[int, list[Match]]) -> dict[str, list[Match]]:
     return {patterns[index].match: matches for index, matches in found.items()}
+
+
+def _lines(matches: Mapping[str, Sequence[Match]], *patterns: str) -> list[Match]:
+    """Return the lines that some of these patterns match, each once."""
+    return list({match.line: match for pattern in patterns for match in matches.get(pattern, ())}.values())
 
 
 def _last_errors(matches: Sequence[Match]) -> tuple[LogLine, ...]:

@@ -29,6 +29,7 @@ _UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 _OF_LIBRARY = re.compile(r"_?[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|_?(?:[A-Z]+[a-z0-9]+){2,}[A-Z]*")
 #: What the class of a model is called, also one that no package on record has.
 _MODEL_CLASS = re.compile(r"(?:Model|LM|Decoder|Encoder|For[A-Z]\w{2,30})$")
+_CLASS = re.compile(r"'(?P<a>[A-Z]\w+)' object has no attribute|type object '(?P<b>\w+)'|\b(?P<c>[A-Z]\w+)\.\w+\(\) ")
 _Runs = tuple[tuple[int, int], ...]
 
 
@@ -85,6 +86,14 @@ def history_of(line: str, owner: Callable[[str], str | None], expected: Sequence
         if len(fitting) == 1 or (fitting and expected):
             return fitting[0]
     return None
+
+
+def class_owner(line: str) -> str | None:
+    """Return the package that has the class of a message; None where none has, or several."""
+    found = _CLASS.search(line)
+    label = found and next(name for name in found.groups() if name)
+    having = [name for name in _packages() if label in _known(name)["g"] or label in _known(name)["bases"]]
+    return having[0] if len(having) == 1 else None
 
 
 def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[NameHistory | None]]:

@@ -45,10 +45,13 @@ def _module(typed: str) -> str:
 
 
 _QUOTE = r"[\"'`]?\s?"
+#: A name in quotes that Python does not use.
+_QUOTED = r"[\"`]([\w.\[\]+-]{1,120})[\"`]"
 #: Messages of Python with other quotes or none, and what it says.
 _WORDINGS: tuple[tuple[str, Callable[[Any], str]], ...] = (
+    (_QUOTED, lambda found: f"'{found[1]}'"),
     ("|".join(_NOT_OPENED), lambda _: "cannot open shared object file"),
-    ("未定义的?符号|未定義的?符號", lambda _: "undefined symbol"),
+    ("未定义(?:的)?符号|未定義(?:的)?符號", lambda _: "undefined symbol"),
     (
         rf"(\bmodule |\btype object )?[\"'`]?\b({_NAME}){_QUOTE}(?:\bobject )?\s*{_QUOTE}"
         rf"\bhas no att(?:ribute|irbute|ribut)\s*{_QUOTE}({_NAME})\s?[\"'`]?",
