@@ -1,4 +1,6 @@
-"""Evaluate the rules for the releases that version ranges allow: all affected is an error, some a warning.
+"""Evaluate the rules for the releases that version ranges allow.
+
+All affected is an error, some a warning; a note where the range is open upwards and an installer picks another release.
 
 All combinations are evaluated where they are few; else each package individually, with the others unknown.
 """
@@ -20,6 +22,7 @@ from doctor.model import (
     Severity,
     Undetermined,
 )
+from doctor.packages.requirements import specifier
 from doctor.rulebook.evaluate import Assessment, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.shared import SharedEvaluations
@@ -222,7 +225,7 @@ def _of_some(affected: _AffectedRange, every: Sequence[_AffectedRange], today: s
     """Name the releases, and the narrowing of the range that clears all findings about it.
 
     An error becomes a warning. About releases that pip would not pick today, a warning becomes a note, and so does an
-    error where the line names the package alone: `torch` states nothing about the oldest release.
+    error where the line has no upper bound: `torch>=2.0` is meant for the newest release, which an installer picks.
     """
     finding, item = affected.finding, affected.package
     more = f" and {len(affected.releases) - MOST_NAMED} more" if len(affected.releases) > MOST_NAMED else ""
@@ -231,10 +234,15 @@ def _of_some(affected: _AffectedRange, every: Sequence[_AffectedRange], today: s
     lead = f"`{item.name}{item.range}` ({item.place}) allows {named}{more}{spared}. With these: "
     severity = Severity.WARNING if finding.severity == Severity.ERROR else finding.severity
     return finding._replace(
-        severity=Severity.NOTE if spared and (finding.severity == Severity.WARNING or not item.range) else severity,
+        severity=Severity.NOTE if spared and (finding.severity == Severity.WARNING or _is_open(item)) else severity,
         message=lead + finding.message,
         alternatives=(*_narrowing(affected, every), *_other_remedies(finding, item.name if spared else None)),
     )
+
+
+def _is_open(item: OpenRange) -> bool:
+    """Whether the range admits every newer release."""
+    return all(clause.operator in (">", ">=", "!=") for clause in specifier(item.range))
 
 
 def _narrowing(affected: _AffectedRange, every: Sequence[_AffectedRange]) -> Iterator[Remedy]:

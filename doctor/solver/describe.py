@@ -125,15 +125,25 @@ def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]
         if is_change(present, value):
             name = key.removeprefix("workload.")
             rules = _rules_where(plan, lambda p, key=key, name=name: key in p.config or name in p.config)
-            changes.append(
-                Change(ChangeKind.CONFIG, name, _shown(present), _shown(value), _summary(repair, rules), rules)
-            )
+            reasons = (_summary(repair, rules), _where_stated(repair, key))
+            why = "; ".join(filter(None, reasons))
+            changes.append(Change(ChangeKind.CONFIG, name, _shown(present), _shown(value), why, rules))
     for pick in plan.picks:
         if pick.alternative.call:
             text, foreign = pick.alternative.call, pick.alternative.foreign
             why = _summary(repair, (pick.rule,))
             changes.append(Change(ChangeKind.CALL, text, None, text, why, (pick.rule,), foreign))
     return tuple(changes)
+
+
+def _where_stated(repair: FixSearch, key: str) -> str | None:
+    """Return which file or option states a setting, as a reason's last part; None for one that nothing states."""
+    fact = repair.facts.get(key)
+    return (
+        f"{fact.source} states {_shown(fact.value)}: change it there"
+        if fact and fact.known and not fact.assumed
+        else None
+    )
 
 
 def _rules_where(plan: Any, wanted_by: Any) -> tuple[str, ...]:

@@ -23,7 +23,8 @@ def best_of(
     kept: dict[Any, CandidateFix] = {}
     for outcome in sorted(outcomes, key=lambda item: (len(item.firing), item not in first, item.rank(search.firing))):
         kept.setdefault(outcome.changes, outcome)
-    ordered = _builds_without_warnings_first(search, _settings_before_drawbacks(search, list(kept.values())))
+    ordered = [item for item in kept.values() if not any(map(item.contains, kept.values()))]
+    ordered = _builds_without_warnings_first(search, _settings_before_drawbacks(search, ordered))
     ordered = _without_warnings(search, ordered)
     shown, rest = ordered[:most], ordered[most:]
     setting = next((item for item in rest if not item.chosen and not item.firing), None)

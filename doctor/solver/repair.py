@@ -61,6 +61,16 @@ class CandidateFix(NamedTuple):
             tuple(pick.alternative.call for pick in self.plan.picks if pick.alternative.call),
         )
 
+    def contains(self, other: CandidateFix) -> bool:
+        """Whether it makes every change of another fix that does as much alone, and more changes."""
+        mine, theirs = (tuple(map(set, item.changes)) for item in (self, other))
+        return (
+            mine != theirs
+            and all(less <= more for less, more in zip(theirs, mine, strict=True))
+            and other.firing <= self.firing
+            and other.safety.rank <= self.safety.rank
+        )
+
     def dominates(self, other: CandidateFix) -> bool:
         """Whether it changes fewer packages, and is no worse in torch's line, CUDA's, bounds and downgrades."""
         return self.cost[0] < other.cost[0] and all(
@@ -194,7 +204,7 @@ class FixSearch:
         """Return the outcome without packages that need not change: one change may fix several findings."""
         for name in sorted(outcome.chosen, key=lambda package: (outcome.chosen[package] != ABSENT, package)):
             fewer = {package: version for package, version in outcome.chosen.items() if package != name}
-            if not fewer or unresolved_clashes(self.stack, fewer):
+            if unresolved_clashes(self.stack, fewer):
                 continue
             versions = self.stack.completed(fewer)
             plan: FixPlan | None = FixPlan()
@@ -209,7 +219,8 @@ class FixSearch:
             if plan is None or not plan.picks:
                 continue  # no remedy is left: the rulebook may be silent only because a fact is unknown
             without = self.evaluate(plan, fewer)
-            if without is not None and without.firing <= outcome.firing and without.unclear <= outcome.unclear:
+            unclear = outcome.unclear | self.unclear
+            if without is not None and without.firing <= outcome.firing and without.unclear <= unclear:
                 return self.minimize(without)
         return outcome
 

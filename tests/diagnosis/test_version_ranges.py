@@ -206,9 +206,12 @@ def test_a_warning_about_releases_that_pip_would_not_pick_is_a_note(diagnose):
     assert by_rule(diagnose("vllm==0.25.0\ntransformers==5.13.0\n"))["TF386"].severity == "warning"
 
 
-def test_the_name_alone_says_nothing_about_the_oldest_release(diagnose):
-    assert by_rule(diagnose("torchvision\n"))["TORCH005"].severity == "note"
-    assert by_rule(diagnose("torchvision>=0.15\n"))["TORCH005"].severity == "warning"
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [("torchvision", "note"), ("torchvision>=0.15", "note"), ("torchvision>=0.15,<0.20", "warning")],
+)
+def test_a_range_without_an_upper_bound_says_nothing_about_the_oldest_release(diagnose, line, severity):
+    assert by_rule(diagnose(f"{line}\n"))["TORCH005"].severity == severity
 
 
 def test_a_declared_range_that_a_lock_leaves_unmet_is_a_note(write):

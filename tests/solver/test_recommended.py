@@ -130,6 +130,20 @@ def test_the_author_decides_where_the_release_has_no_drawback(own_rules):
     assert packages(fixes({"torch.version": "2.6.0", "workload.mask": "causal"}, rules)[0]) == {"torch": "2.7.1"}
 
 
+def test_a_fix_that_contains_another_complete_fix_is_not_shown(own_rules):
+    """Each release needs the setting as well, which fixes both errors alone."""
+    setting = {"config": {"workload.cp_comm_type": "p2p"}}
+    rules = own_rules(
+        OWN001={"when": {"torch.version": "<2.7", "workload.cp_comm_type": "all_gather"},
+                "fix": [{"require": {"torch": "==2.7.1"}}, setting, {"call": "patch()"}]},
+        OWN002={"when": {"torch.version": ">=2.7", "workload.cp_comm_type": "all_gather"}, "fix": [setting]},
+    )  # fmt: skip
+    (only, other) = fixes({"torch.version": "2.6.0", "workload.cp_comm_type": "all_gather"}, rules)
+    assert not packages(only) and settings(only) == {"cp_comm_type": "p2p"}
+    assert not packages(other) and not settings(other)  # the line of code alone
+    assert only.changes[0].why.endswith("test states all_gather: change it there")
+
+
 # --- backends -----------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from doctor.errors import DoctorError
 from doctor.model import Facts
+from doctor.sources.manifests.scripts.jobs import STARTS_JOB
 from doctor.sources.manifests.scripts.variables import is_read
 from doctor.sources.watch import Watch
 from doctor.util.reading import contained, is_trusted, project_top, read_text, regular_bytes
@@ -87,14 +88,22 @@ def discover(folder: Path, watch: Watch) -> tuple[DiscoveredFile, ...]:
             sets = any(is_read(name, watch) for name in set(_SET.findall(texts[path])))
             if kind == ManifestKind.WORKFLOW and path.parent.name != "workflows":
                 continue
-            serves = kind != ManifestKind.WORKFLOW and _SERVES.search(texts[path])
-            if sets or serves:
-                why = "it sets variables" if sets else "it starts a server"
+            starts = kind != ManifestKind.WORKFLOW and _starts_job(path, kind, texts[path], watch)
+            if sets or starts:
+                why = "it sets variables" if sets else "it starts a server or a training"
                 files.append(DiscoveredFile(path, kind, FileRole.VARIABLES, why))
             elif _STACK.search(texts[path]) and "install" in texts[path]:
                 why = "the packages of a job are not the project's environment"
                 files.append(DiscoveredFile(path, kind, FileRole.LEFT_OUT, why))
     return tuple(sorted(files, key=lambda item: tuple(FileRole).index(item.role)))
+
+
+def _starts_job(path: Path, kind: ManifestKind, text: str, watch: Watch) -> bool:
+    """Return whether a script states the workload of a server or training."""
+    if not (_SERVES.search(text) or STARTS_JOB.search(text)):
+        return False
+    manifest = _manifest(DiscoveredFile(path, kind, FileRole.VARIABLES, ""), watch)
+    return manifest is not None and any(fact.key == "workload.framework" for fact in manifest.facts)
 
 
 def notes_of(files: Sequence[DiscoveredFile]) -> tuple[str, ...]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from doctor.errors import DoctorError
 from doctor.model import Facts
@@ -33,7 +34,7 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
     manifests: list[Manifest] = []
     faults: list[DoctorError] = []
     notes: list[str] = []
-    found: list[int] = []  # files of a folder that are no environments
+    jobs: dict[int, Path] = {}  # index of a manifest -> the file of a folder that is no environment
     for name in dict.fromkeys(names):
         chosen: tuple[str, ...] = ()
         try:
@@ -57,26 +58,44 @@ def read_manifests(names: Sequence[str], stated: Facts, watch: Watch) -> Declara
             else:
                 manifests.append(replace(manifest, entries=()) if role == FileRole.VARIABLES else manifest)
                 if role == FileRole.VARIABLES:
-                    found.append(len(manifests) - 1)
+                    jobs[len(manifests) - 1] = path
                 included |= set(manifest.included)
     if not manifests:
         raise faults[0]
-    packages = {entry.name for manifest in manifests for entry in manifest.entries}
-    for place in found:
-        manifests[place] = _of_project(manifests[place], packages)
+    notes += _choose_job(manifests, jobs)
     declaration = resolve(manifests, stated, faults)
     return replace(declaration, notes=(*notes, *declaration.notes))
 
 
-#: framework -> its distribution, where the names differ
-_PACKAGES = {"megatron": "megatron-core"}
+#: framework -> its distributions, where the names differ; Megatron-LM is often a checkout
+_PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "megatron": ("megatron-core", "transformer-engine", "transformer-engine-torch")
+}
 
 
-def _of_project(manifest: Manifest, packages: Collection[str]) -> Manifest:
-    """Return a script without the workload of a server or trainer that the project's environment does not contain."""
-    framework = next((str(fact.value) for fact in manifest.facts if fact.key == "workload.framework"), None)
-    if framework is not None and _PACKAGES.get(framework, framework) in packages:
-        return manifest
+def _choose_job(manifests: list[Manifest], jobs: Mapping[int, Path]) -> list[str]:
+    """Remove the workloads of a folder's scripts unless it is one that the environment serves; return notes on that."""
+    packages = {entry.name for manifest in manifests for entry in manifest.entries}
+    notes: list[str] = []
+    stated: dict[int, dict[str, Any]] = {}
+    for index, path in jobs.items():
+        workload = {fact.key: fact.value for fact in manifests[index].facts if fact.key.startswith("workload.")}
+        framework = workload.get("workload.framework")
+        if framework is None or packages.isdisjoint(_PACKAGES.get(framework, (framework,))):
+            manifests[index] = _without_workload(manifests[index])
+            if framework is not None:
+                notes.append(f"the job of `{path}` is left out: the environment does not declare {framework}")
+        else:
+            stated[index] = workload
+    if any(workload != next(iter(stated.values())) for workload in stated.values()):
+        for index in stated:
+            manifests[index] = _without_workload(manifests[index])
+        names = ", ".join(f"`{jobs[index]}`" for index in stated)
+        notes.append(f"several scripts start a job, so none counts: {names}; name one to check it")
+    return notes
+
+
+def _without_workload(manifest: Manifest) -> Manifest:
     return replace(manifest, facts=tuple(fact for fact in manifest.facts if not fact.key.startswith("workload.")))
 
 

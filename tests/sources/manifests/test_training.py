@@ -102,6 +102,36 @@ def test_two_trainings_that_differ_leave_the_word_unknown(read):
     assert found["attn_implementation"] is None and found["training_method"] == "dpo"
 
 
+def test_what_only_one_of_two_trainings_states_is_unknown(read):
+    found = words(read({"job.sh": "pip install trl\n" + TRL + "trl dpo --bf16 true\n"}))
+    assert found["attn_implementation"] is None and found["dtype"] is None and found["framework"] == "transformers"
+
+
+REQUIREMENTS = "torch==2.6.0\ntransformer-engine==2.1.0\ntransformers==4.51.0\n"
+
+
+def test_a_folder_counts_its_only_training(write, read):
+    write("scripts/train.sh", "#!/bin/bash\n" + MEGATRON)
+    found = read({"requirements.txt": REQUIREMENTS}, only=["."])
+    assert words(found)["cp_comm_type"] == "all_gather" and not any("left out" in note for note in found.notes)
+
+
+def test_a_folder_without_the_trainer_says_that_the_job_is_left_out(write, read):
+    write("train.sh", "#!/bin/bash\n" + MEGATRON)
+    found = read({"requirements.txt": "torch==2.6.0\n"}, only=["."])
+    assert words(found) == {}
+    assert any("train.sh` is left out: the environment does not declare megatron" in note for note in found.notes)
+
+
+def test_of_several_trainings_in_a_folder_none_counts(write, read):
+    """No job has the options of two."""
+    write("train.sh", "#!/bin/bash\n" + MEGATRON)
+    write("tune.sh", "#!/bin/bash\ntorchrun train.py --attn_implementation sdpa --output_dir x\n")
+    found = read({"requirements.txt": REQUIREMENTS}, only=["."])
+    assert words(found) == {}
+    assert any(note.startswith("several scripts start a job") and "tune.sh" in note for note in found.notes)
+
+
 def test_arrays_install_packages_too(read):
     text = 'P=(torch==2.6.0)\nP+=("flash-attn==2.7.4.post1")\npip install "${P[@]}"\n'
     facts = read({"job.sh": text}).facts

@@ -18,7 +18,7 @@ from doctor.util.yaml_text import Lines, parse_yaml
 
 from .interpreter import Script
 from .jobs import STARTS_JOB, job_facts
-from .serving import add_served, default_command
+from .serving import add_job, add_served, default_command
 from .shell import UNKNOWN, substituted
 
 _DOCUMENT = re.compile(r"^---[^\n]*$", re.MULTILINE)
@@ -48,7 +48,7 @@ def read(path: Path, text: str, watch: Watch) -> Manifest:
     served: dict[str, Any] = {}
     facts: dict[str, Any] = {}
     for script in counted:
-        add_served(served, script.served.values())
+        add_job(served, script.served.values())
         add_served(facts, (*script.installs.facts.values(), *script.environment.values()))
     entries = dict.fromkeys(
         entry for script in counted for found in script.installs.entries.values() for entry in found
@@ -93,7 +93,7 @@ def _container(script: Script, container: dict[str, Any], at: At, lines: Lines) 
     for place, text in words:
         if text.count(" ") and STARTS_JOB.search(text):
             script.run(text, place)  # `sh -c "vllm serve …"`
-    add_served(script.served, job_facts(words, script.path, script.find))
+    add_job(script.served, job_facts(words, script.path, script.find))
     return script
 
 

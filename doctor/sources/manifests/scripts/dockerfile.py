@@ -18,7 +18,7 @@ from doctor.util.redact import shortened
 from .instructions import HEREDOC, Instruction, arguments, exec_form, flat, instructions, pairs
 from .interpreter import Script
 from .jobs import job_facts
-from .serving import add_served, default_command
+from .serving import add_job, default_command
 from .shell import UNKNOWN, commands, substituted
 
 _FLAG = re.compile(r"\s*--[a-z][a-z-]*(?:=\S*)?(?=\s)")
@@ -137,7 +137,7 @@ class _Stages:
             here = before
         start = command.get("ENTRYPOINT", [(self.stages[here].line, word) for word in default_command(base)])
         outcome: dict[str, Fact] = {}
-        add_served(outcome, job_facts([*start, *command.get("CMD", [])], self.path, script.find))
+        add_job(outcome, job_facts([*start, *command.get("CMD", [])], self.path, script.find))
         return tuple(outcome.values())
 
     def _words(self, instruction: Instruction, script: Script) -> list[tuple[int, str]]:

@@ -20,7 +20,7 @@ from doctor.util.redact import shortened
 from .base_images import image
 from .installs import Installs, LineWord
 from .jobs import job_facts
-from .serving import add_served, default_command
+from .serving import add_job, default_command
 from .shell import LONGEST_VALUE, UNKNOWN, Command, commands
 from .variables import is_read, variable
 
@@ -309,7 +309,7 @@ class Script:
             if default := default_command(text):
                 words = [*((line, word) for word in default), *words[at + 1 :]]
                 break
-        add_served(self.served, job_facts(words, self.path, self.find), certain=certain)
+        add_job(self.served, job_facts(words, self.path, self.find), certain=certain)
 
     def _start(self, words: Sequence[LineWord]) -> None:
         """Take the images and variables from the arguments of a launcher."""

@@ -71,6 +71,16 @@ def add_served(served: dict[str, Fact], facts: Iterable[Fact], *, certain: bool 
         served[fact.key] = Fact(fact.key, None, fact.source, problem=problem)
 
 
+def add_job(served: dict[str, Fact], facts: Iterable[Fact], *, certain: bool = True) -> None:
+    """Add the workload of one command; what only one of two commands states is unknown, as no job has it all."""
+    before, new = set(served), {fact.key: fact for fact in facts}
+    add_served(served, new.values(), certain=certain)
+    if before and new:
+        for key in before.symmetric_difference(new):
+            fact = served[key]
+            served[key] = Fact(key, None, fact.source, problem=f"{fact.source} states it, another command does not")
+
+
 def serving_facts(words: Sequence[tuple[int, str]], file: object) -> list[Fact]:
     """Return the facts of a command, as (line, word) pairs; empty unless it starts a server."""
     found = _server(words)
