@@ -29,6 +29,8 @@ _UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 _OF_LIBRARY = re.compile(r"_?[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|_?(?:[A-Z]+[a-z0-9]+){2,}[A-Z]*")
 #: What the class of a model is called, also one that no package on record has.
 _MODEL_CLASS = re.compile(r"(?:Model|LM|Decoder|Encoder|For[A-Z]\w{2,30})$")
+#: Classes that the code of a model brings itself; servers have copies of them.
+_OF_MODEL_CODE = re.compile(r"(?:Tokenizer|TokenizerFast|Processor|Config)$")
 _CLASS = re.compile(r"'(?P<a>[A-Z]\w+)' object has no attribute|type object '(?P<b>\w+)'|\b(?P<c>[A-Z]\w+)\.\w+\(\) ")
 _Runs = tuple[tuple[int, int], ...]
 
@@ -91,7 +93,9 @@ def history_of(line: str, owner: Callable[[str], str | None], expected: Sequence
 def class_owner(line: str) -> str | None:
     """Return the package that has the class of a message; None where none has, or several."""
     found = _CLASS.search(line)
-    label = found and next(name for name in found.groups() if name)
+    label = next(name for name in found.groups() if name) if found else ""
+    if not _OF_LIBRARY.fullmatch(label) or _OF_MODEL_CODE.search(label):
+        return None
     having = [name for name in _packages() if label in _known(name)["g"] or label in _known(name)["bases"]]
     return having[0] if len(having) == 1 else None
 
