@@ -28,7 +28,7 @@ from .wrapped import with_rejoined
 
 _ERROR = (
     r"\w(?:Error|Exception|Failure):(?: |\W{0,120}$)|Exception\b.{0,3}$|^(?:FATAL|fatal|ERROR|error)\b"
-    r"|fatal error: | error: "
+    r"|fatal error: | error: |^[\d:.,\[\]TZ -]{8,40} ERROR\b"
 )
 _ERRORS = Pattern(_ERROR, ("Error:", "Exception", "Failure:", "FATAL", "fatal", "ERROR", "error: ", "error:"), 400)
 _SHOWN_ERRORS = 5

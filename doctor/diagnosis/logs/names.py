@@ -137,11 +137,11 @@ def _of_name(package: str | None, module: str, name: str) -> NameHistory | None:
 
 
 def _of_module(package: str | None, module: str) -> NameHistory | None:
-    """Return the history of the first folder of a module that not all releases have."""
+    """Return the history of the module, or of the last folder on its path that is on record."""
     if package is None:
         return None
     parts = module.split(".")
-    names = (".".join(parts[:end]) for end in range(2, len(parts) + 1))
+    names = (".".join(parts[:end]) for end in range(len(parts), 1, -1))
     return next((made for name in names if (made := _made(package, "m", name, f"module `{name}`"))), None)
 
 

@@ -68,11 +68,13 @@ def _message(error: Match) -> list[str]:
     shown = error.text.replace("\\", "/")
     after = error.around.partition(f"{shown}\n")[2].removeprefix("\n")
     lines = [error.text.strip(_BORDER)]
+    ends = [len(error.text.rstrip(_BORDER))]  # columns, the indentation of a message that hangs included
     for line in after.splitlines():
         text = line.strip(_BORDER)
         word = text.partition(" ")[0]
-        fits = len(lines[-1]) + 1 + len(word) <= max(_NARROWEST, *map(len, lines))
+        fits = ends[-1] + 1 + len(word) <= max(_NARROWEST, *ends)
         if not text or fits or len(lines) == _LINES or _BEGINS.match(text):
             break
         lines.append(text)
+        ends.append(len(line.rstrip(_BORDER)))
     return lines
