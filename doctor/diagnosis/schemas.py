@@ -212,7 +212,11 @@ def _rule() -> Schema:
             {
                 "type": "object",
                 "required": ["match"],
-                "properties": {"match": TEXT, **{name: TEXTS for name in ("near", "anywhere", "not_near")}},
+                "properties": {
+                    "match": TEXT,
+                    "frame": TEXT,
+                    **{name: TEXTS for name in ("near", "anywhere", "not_near")},
+                },
                 "patternProperties": free,
                 "additionalProperties": False,
             },

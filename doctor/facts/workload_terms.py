@@ -44,6 +44,8 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
      ("flash", "efficient", "cudnn", "math"), ABSENT),
     ("workload.attention_backend", TEXT, "Megatron: --attention-backend",
      ("auto", "flash", "fused", "unfused", "local"), ABSENT),
+    ("workload.cross_entropy_fusion", TEXT, "Megatron: --cross-entropy-fusion-impl, where the loss is fused",
+     ("native", "te"), ABSENT),
     ("workload.diffusers_backend", TEXT, "Diffusers: set_attention_backend(…): native, flash, sage, _flash_3_hub …",
      (), ABSENT),
     ("workload.vision_attn_implementation", TEXT, "attn_implementation of the vision tower, where it has its own",

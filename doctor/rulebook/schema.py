@@ -104,6 +104,7 @@ def _signatures(shape: Shape, value: Any, at: At) -> None:
     """Check signatures: each a regular expression, or one with further lines that it needs."""
     keys: dict[str, Check] = {
         "match": shape.text, "near": shape.texts, "anywhere": shape.texts, "not_near": shape.texts,
+        "frame": shape.text,
     }  # fmt: skip
 
     def signature(item: Any, here: At) -> None:

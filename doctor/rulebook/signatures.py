@@ -13,6 +13,7 @@ from typing import Any
 from doctor.errors import DoctorError
 from doctor.util.cache_file import read_cache, write_cache
 from doctor.util.linear_regex import compiled, found_in, groups_in
+from doctor.util.traceback_frames import last_frame
 
 from .anchors import anchors_of
 from .cache import Body, cache_file, cache_key, may_store, rule_paths, stamps
@@ -40,14 +41,17 @@ class Signature:
     near: tuple[str, ...] = ()  # each in the lines around it
     anywhere: tuple[str, ...] = ()  # each in some line of the log
     not_near: tuple[str, ...] = ()  # none in the lines around it
+    frame: str = ""  # in the file of the last frame of the traceback before it
 
     @property
     def patterns(self) -> tuple[str, ...]:
         """Return every regular expression of it."""
-        return (self.match, *self.near, *self.anywhere, *self.not_near)
+        return (self.match, *self.near, *self.anywhere, *self.not_near, *filter(None, (self.frame,)))
 
-    def fits(self, around: str) -> bool:
-        """Return whether the lines around a match are as they have to be."""
+    def fits(self, around: str, frame: str) -> bool:
+        """Return whether the lines around a match, and the file of the last frame, are as they have to be."""
+        if self.frame and not found_in(self.frame, frame):
+            return False
         near = all(found_in(pattern, around) for pattern in self.near)
         return near and not any(found_in(pattern, around) for pattern in self.not_near)
 
@@ -59,12 +63,12 @@ class Signature:
     def explains(self, log: str) -> bool:
         """Return whether a short log shows this signature."""
         line = found_in(self.match, log)
-        return line and self.fits(log) and all(found_in(pattern, log) for pattern in self.anywhere)
+        return line and self.fits(log, last_frame(log)) and all(found_in(pattern, log) for pattern in self.anywhere)
 
     @property
     def conditions(self) -> int:
         """Return how many lines it needs further to its own."""
-        return len(self.near) + len(self.anywhere)
+        return len(self.near) + len(self.anywhere) + bool(self.frame)
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,8 @@ def parse_signatures(value: Any) -> tuple[Signature, ...]:
 def _signature(item: Mapping[str, Any]) -> Signature:
     more = {key: as_tuple(item.get(key)) for key in ("near", "anywhere", "not_near")}
     anchors = item.get("anchors")
-    return Signature(item["match"], anchors_of(item["match"]) if anchors is None else tuple(anchors), **more)
+    texts = anchors_of(item["match"]) if anchors is None else tuple(anchors)
+    return Signature(item["match"], texts, **more, frame=item.get("frame", ""))
 
 
 def load_log_rules(extra: Iterable[str] = ()) -> tuple[LogRule, ...]:
@@ -159,7 +164,7 @@ def _compile(files: list[Path]) -> list[Body]:
                 raise DoctorError(f"{path}:1: signature `{pattern}` is no regular expression: {problem}") from None
         signatures = [
             {"match": item.match, "anchors": item.anchors, "near": item.near, "anywhere": item.anywhere,
-             "not_near": item.not_near}
+             "not_near": item.not_near, "frame": item.frame}
             for item in parse_signatures(content["signatures"])
         ]  # fmt: skip
         found[content["id"]] = (

@@ -1,10 +1,11 @@
 """Judge rules that lean on an assumed or a missing value by every value that is usual for it.
 
 A missing value: where a rule fires for every usual one, it is a finding that says so; where it fires for none, it is
-silent; where the answers differ, the report names the values for which it fires. Where several values are missing, it
-is judged by whole jobs that are usual. An assumed value: where another usual one would make the rule silent, an error
-becomes a warning that names the assumption. A backend that fails in a step: where the job names that backend and only
-missing facts leave open whether it serves the job, the failure is a warning.
+silent; where the answers differ, the report names the values for which it fires. A mask tensor is usual but rare: a
+rule that it alone silences is a finding that excepts it. Where several values are missing, the rule is judged by whole
+jobs that are usual. An assumed value: where another usual one would make the rule silent, an error becomes a warning
+that names the assumption. A backend that fails in a step: where the job names that backend and only missing facts leave
+open whether it serves the job, the failure is a warning.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ JOBS: tuple[Mapping[str, Any], ...] = tuple(
         (1, "bfloat16", 96, "causal", 64, 64, 131072),
     )
 )
+#: Values that few jobs have: a rule that fires for all others is a finding that names these.
+_RARE: Mapping[str, tuple[Any, ...]] = {"workload.mask": ("arbitrary",)}
 #: Of these an assumption may be wrong; the others follow from what the framework does.
 _DOUBTED = ("workload.batch_size", "workload.dtype", "workload.mask", "workload.seq_len_q")
 _SOURCE = "a usual value"
@@ -144,8 +147,10 @@ def _by_usual_values(
     left: dict[str, list[str]] = {}
     for rule in rules:
         verdicts = {value: rule_holds(rulebook, rule, with_value(key, value)) for value in USUAL[key]}
-        if all(verdict is True for verdict in verdicts.values()):
-            found.append(_for_all(rule, key, with_value(key, USUAL[key][-1])))
+        common = [value for value in USUAL[key] if value not in _RARE.get(key, ())]
+        if all(verdicts[value] is True for value in common):
+            but = [str(value) for value in USUAL[key] if verdicts[value] is not True]
+            found.append(_for_all(rule, key, but, with_value(key, common[0])))
         elif None in verdicts.values():
             left.setdefault("", []).append(rule.id)
         elif any(verdicts.values()):
@@ -169,16 +174,24 @@ def _for_all_jobs(
     rulebook: Rulebook, rule: Rule, missing: Sequence[str], jobs: Sequence[FactResolver]
 ) -> Finding | None:
     """Return the finding of a rule that fires for every usual job, None where it does not; of an error a warning."""
-    if not all(rule_holds(rulebook, rule, job) is True for job in jobs):
+    left_out = [job for job in jobs if rule_holds(rulebook, rule, job) is not True]
+    rare = {
+        f"{key.removeprefix('workload.')} {job.value(key)}"
+        for job in left_out
+        for key in missing
+        if job.value(key) in _RARE.get(key, ())
+    }
+    if len(left_out) > len(rare) or len(left_out) == len(jobs):
         return None
     names = ", ".join(key.removeprefix("workload.") for key in missing if not key.endswith(".selected"))
     names = names or "what is missing"
-    return _assuming(rule, jobs[0], f"whatever is usual for {names}")
+    but = f", except {', '.join(sorted(rare))}" if rare else ""
+    return _assuming(rule, jobs[0], f"whatever is usual for {names}{but}")
 
 
-def _for_all(rule: Rule, key: str, known: FactResolver) -> Finding:
+def _for_all(rule: Rule, key: str, but: Sequence[str], known: FactResolver) -> Finding:
     """Return the finding of a rule that fires for every usual value; of an error a warning, since others exist."""
-    values = USUAL[key]
+    values = [value for value in USUAL[key] if str(value) not in but]
     span = f"{values[0]} to {values[-1]}" if len(values) > 4 else ", ".join(map(str, values))
     return _assuming(rule, known, f"for every usual {key.removeprefix('workload.')}: {span}")
 

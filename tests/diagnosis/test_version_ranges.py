@@ -221,3 +221,16 @@ def test_a_declared_range_that_a_lock_leaves_unmet_is_a_note(write):
     for file, text, severity in (("pdm.lock", lock, "note"), ("requirements.txt", pins, "warning")):
         found = by_rule(session.diagnose(Request(declared=(str(write(file, text)),), run=False)))
         assert found["DCL048"].severity == severity
+
+
+def test_a_newer_dependent_is_picked_before_what_it_requires():
+    """As pip does: the newest vllm with the torch that it pins, not the newest torch with an ancient vllm."""
+    index = load_index()
+    packages = []
+    for name in ("torch", "vllm"):
+        versions = tuple(version for version, item in index.releases(name).items() if not item.is_prerelease)
+        packages.append(OpenRange(name, "", "r.txt:1", versions[-12:] if name == "torch" else versions))
+    platform = Platform("3.12", "Linux", "x86_64")
+    torch, vllm = next(combinations(packages, platform, False, newest_first=True))
+    assert vllm == packages[1].versions[-1]
+    assert f"torch=={torch}" in " ".join(index.release("vllm", vllm).requires).replace(" ", "")

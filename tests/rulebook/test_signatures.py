@@ -62,6 +62,14 @@ def test_a_signature_is_a_text_or_a_mapping_with_further_lines():
     assert not conditional.explains("line one\nline two\nline three")
 
 
+def test_a_frame_says_whose_code_raised_the_error():
+    (owned,) = parse_signatures([{"match": "Error: no block size", "frame": "/vllm/"}])
+    own, other = (f'File "/x/site-packages/{name}/a.py", line 1, in f\n' for name in ("vllm", "torch"))
+    assert owned.explains(f"{other}{own}ValueError: no block size")
+    assert not owned.explains(f"{own}{other}ValueError: no block size")
+    assert not owned.explains("ValueError: no block size")
+
+
 def test_check_does_not_read_rules_that_only_explain(tmp_path):
     rules = folder(tmp_path, EXPLAINS)
     (rules / "made_up" / "library.yaml").write_text("name: made_up\n")

@@ -116,3 +116,22 @@ def test_a_rule_that_some_usual_job_silences_stays_skipped(rulebook):
 
 def test_every_value_of_a_usual_job_is_one_of_the_vocabulary():
     assert all(fact(f"workload.{key}", value, "test").value is not None for job in JOBS for key, value in job.items())
+
+
+def test_a_mask_tensor_alone_does_not_silence_a_rule_and_is_excepted(rulebook):
+    masks = "[no_mask, causal, padding, padding_causal, causal_bottom_right]"
+    rules = rulebook(f'{{torch.version: "2.6.0", workload.mask: {masks}}}')
+    (finding,) = own(judged(rules, {}))
+    assert finding.severity == Severity.WARNING and "arbitrary" not in finding.message
+
+
+def test_whole_jobs_except_the_one_with_a_mask_tensor(rulebook):
+    masks = "[no_mask, causal, padding, padding_causal]"
+    rules = rulebook(f'{{torch.version: "2.6.0", workload.mask: {masks}, workload.seq_len_q: ">1"}}')
+    (finding,) = own(judged(rules, {}))
+    assert finding.message.endswith("(whatever is usual for mask, seq_len_q, except mask arbitrary)")
+
+
+def test_a_rule_for_a_mask_tensor_only_stays_open(rulebook):
+    rules = rulebook('{torch.version: "2.6.0", workload.mask: arbitrary, workload.seq_len_q: ">1"}')
+    assert not own(judged(rules, {}))

@@ -109,7 +109,7 @@ def _fitting(signature: Signature, matches: Mapping[str, list[Match]]) -> Iterat
     """Yield the matches of a signature around which its further lines are as they have to be."""
     if all(matches.get(pattern) for pattern in signature.anywhere):
         for match in matches.get(signature.match, ()):
-            if signature.fits(match.around):
+            if signature.fits(match.around, match.frame):
                 yield match
 
 

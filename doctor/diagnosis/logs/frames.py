@@ -1,4 +1,4 @@
-"""Whose code failed: the last frame of a traceback, and the distribution that its file belongs to."""
+"""Whose code failed: the distribution that the file of a frame belongs to."""
 
 from __future__ import annotations
 
@@ -9,25 +9,7 @@ from functools import cached_property
 
 from doctor.rulebook.rule import Library
 
-#: A frame of a traceback, as Python, IPython and Rich print it; Rich may break the line before its number.
-_FRAME = re.compile(
-    r"(?:File |^(?:│ )?)(?:\\?\")?((?:[A-Z]:)?[^\"\s:][^\"\n:]{0,400}\.pyx?)(?:\\?\")?"
-    r"(?:, line |:(?:\s*│\s*│\s*)?)\d+",
-    re.MULTILINE,
-)
-#: Frames that only pass a call on: the frame before them is the one that says whose code failed.
-_PASSING = re.compile(
-    r"torch/(?:nn/modules/module|nn/parallel/\w+|utils/_contextlib|utils/_python_dispatch|autograd/function|_ops"
-    r"|_dynamo/eval_frame|_dynamo/external_utils|_compile|utils/checkpoint)\.py$"
-    r"|/(?:contextlib|functools|runpy|threading|importlib/\w+|concurrent/futures/\w+|multiprocessing/\w+)\.py$"
-)
 _INSTALLED = re.compile(r"-packages[\\/](\w+)")
-
-
-def last_frame(before: str) -> str:
-    """Return the file of the last frame of a traceback that does not only pass a call on; empty if there is none."""
-    files = [found[1].replace("\\", "/") for found in _FRAME.finditer(before)]
-    return next((file for file in reversed(files) if not _PASSING.search(file)), "")
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from doctor.util.linear_regex import compiled, named_groups
-
-from .frames import last_frame
+from doctor.util.traceback_frames import last_frame
 
 BEFORE = 12_288  # bytes kept before a match, to see its traceback
 AFTER = 4_096

@@ -337,7 +337,7 @@ def _label_held(package: str) -> None:
         return None if held is None else bool(held)
 
 
-for _labelled in ("causal-conv1d", "mamba-ssm", "sageattention"):
+for _labelled in ("causal-conv1d", "mamba-ssm", "sageattention", "transformer-engine"):
     _label_held(_labelled)
 
 

@@ -17,8 +17,10 @@ _LABELLED = (
 )  # fmt: skip
 #: +torch2.8, +cu128torch2.8.0, +cu121.torch2.5.0, +cu128torch2.9.0andhigher
 _DOTTED = re.compile(r"torch(?P<release>\d+\.\d+)[\d.]*(?P<later>andhigher)?")
-#: +torch250cu124 (NATTEN, with the patch release), +pt24cu121 (PyG, without)
-_COMPACT = re.compile(r"torch(?P<with_patch>\d{3,4})(?=cu|$)|pt(?P<minor_only>\d{2,3})(?=cu|cpu|$)")
+#: +torch250cu124 (NATTEN, with the patch release), +pt24cu121 (PyG) and +cu128.torch27 (Cosmos, without)
+_COMPACT = re.compile(
+    r"torch(?P<with_patch>\d{3,4})(?=cu|$)|pt(?P<minor_only>\d{2,3})(?=cu|cpu|$)|torch(?P<short>\d{2})(?=[.c]|$)"
+)
 
 
 def _named(label: str) -> tuple[tuple[int, ...], bool] | None:
@@ -29,7 +31,7 @@ def _named(label: str) -> tuple[tuple[int, ...], bool] | None:
     compact = _COMPACT.search(label)
     if compact is None:
         return None
-    digits = compact["minor_only"] or compact["with_patch"][:-1]
+    digits = compact["minor_only"] or compact["short"] or compact["with_patch"][:-1]
     return (int(digits[0]), int(digits[1:])), False
 
 

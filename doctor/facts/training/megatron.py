@@ -10,6 +10,7 @@ from .options import Options, Row, Statement, stated
 _COMMUNICATION = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather", "all_gather": "all_gather",
                   "a2a+p2p": "a2a+p2p"}  # fmt: skip
 _RECIPES = {"delayed": "delayed", "tensorwise": "current", "mxfp8": "mxfp8", "blockwise": "block"}
+_FUSIONS = {"native": "native", "te": "te"}
 _ROWS: Mapping[str, Row] = {
     "num_attention_heads": Row("num_heads", "integer"),
     "micro_batch_size": Row("batch_size", "integer"),
@@ -53,6 +54,8 @@ def megatron_statements(given: Mapping[str, Any], script: str) -> list[Statement
     if options.text("fp8_format"):
         found.append(Statement("fp8", True, "fp8_format"))
         found += stated(options, {"fp8_recipe": Row("fp8_recipe", _RECIPES)})
+    if options.flag("cross_entropy_loss_fusion"):
+        found += stated(options, {"cross_entropy_fusion_impl": Row("cross_entropy_fusion", _FUSIONS)})
     if options.flag("use_torch_fsdp2"):
         found.append(Statement("sharding", "fsdp2", "use_torch_fsdp2"))
     if options.text("recompute_granularity"):

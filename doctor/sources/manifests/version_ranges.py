@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from doctor.model import ABSENT, Fact
 from doctor.packages.index import Release, load_index
@@ -87,8 +87,14 @@ class TooMany(Exception):
 def combinations(
     packages: Sequence[OpenRange], platform: Platform, other_index: bool, *, newest_first: bool = False
 ) -> Iterator[tuple[str, ...]]:
-    """Yield compatible releases, one of each package; raise TooMany where the search takes too many steps."""
+    """Yield compatible releases, one of each package; raise TooMany where the search takes too many steps.
+
+    newest_first: as pip chooses, which takes the newest release of a package before the ones that this requires.
+    """
+    given = [item.name for item in packages]
     opened = {item.name: item for item in packages}
+    if newest_first:
+        packages = _dependents_first(packages, opened, platform, other_index)
     required = [_required(item, opened, platform, other_index) for item in packages]
     names = [item.name for item in packages]
     within = functools.cache(_within)  # few ranges, many releases
@@ -98,7 +104,7 @@ def combinations(
         nonlocal tried
         here = len(chosen)
         if here == len(packages):
-            yield chosen
+            yield tuple(chosen[names.index(name)] for name in given)
             return
         for version in packages[here].versions[:: -1 if newest_first else 1]:
             tried += 1
@@ -113,6 +119,22 @@ def combinations(
                 yield from further((*chosen, version))
 
     return further(())
+
+
+def _dependents_first(
+    packages: Sequence[OpenRange], opened: Mapping[str, OpenRange], platform: Platform, other_index: bool
+) -> list[OpenRange]:
+    """Return the packages, each before those that its newest release requires, directly or not."""
+    newest = {item.name: replace(item, versions=item.versions[-1:]) for item in packages}
+    needs = {name: {other for ranges in _required(item, opened, platform, other_index).values() for other in ranges}
+             for name, item in newest.items()}  # fmt: skip
+
+    def behind(name: str, found: frozenset[str]) -> frozenset[str]:
+        for other in needs[name] - found:
+            found = behind(other, found | {other})
+        return found
+
+    return sorted(packages, key=lambda item: -len(behind(item.name, frozenset())))
 
 
 def _required(

@@ -171,6 +171,7 @@ def test_hostile_lines_take_linear_time(explain):
 
 WINDOW = "cannot import name '_flash_supports_window_size' from 'transformers.modeling_flash_attention_utils'\n"
 REMOVED = "ImportError: cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama'\n"
+FRAME_OF_NANOTRON = '  File "/x/site-packages/nanotron/a.py", line 1, in f\n'
 ELASTIC = "ImportError: cannot import name 'log' from 'torch.distributed.elastic.agent.server.api'\n"
 
 
@@ -182,7 +183,7 @@ ELASTIC = "ImportError: cannot import name 'log' from 'torch.distributed.elastic
         (WINDOW, Confidence.MEDIUM, (Doubt.SHARED, Doubt.UNDECIDED)),
         ("ERROR: Failed building wheel for transformer-engine-torch\n", Confidence.MEDIUM, (Doubt.VAGUE,)),
         (
-            '  File "/x/site-packages/vllm/x.py", line 1, in f\nNotImplementedError: this head_dim is not supported\n',
+            FRAME_OF_NANOTRON + "NotImplementedError: this head_dim is not supported\n",
             Confidence.LOW,
             (Doubt.GENERAL,),
         ),

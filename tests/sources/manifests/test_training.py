@@ -15,7 +15,7 @@ MODEL+=(--window-size "(4096,0)")
 PARALLEL="--context-parallel-size 2 --cp-comm-type allgather --pipeline-model-parallel-size 4"
 torchrun --nproc_per_node $GPUS pretrain_gpt.py ${MODEL[@]} $PARALLEL --bf16 \\
     --micro-batch-size 1 --attention-backend fused --fp8-format hybrid --fp8-recipe tensorwise \\
-    --no-create-attention-mask-in-dataloader
+    --no-create-attention-mask-in-dataloader --cross-entropy-loss-fusion --cross-entropy-fusion-impl te
 """
 LATENT = """python pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 16 --multi-latent-attention \\
     --qk-head-dim 64 --recompute-granularity full
@@ -64,7 +64,7 @@ def words(declaration):
             "seq_len_q": 8192, "seq_len_kv": 8192, "dropout": 0.0, "window": (4096, 0), "cp_size": 2,
             "cp_comm_type": "all_gather", "dtype": "bfloat16", "batch_size": 1, "attention_backend": "fused",
             "fp8": True, "fp8_recipe": "current", "mask": "causal", "pipeline_parallel_size": 4,
-            "dataloader_mask": False,
+            "dataloader_mask": False, "cross_entropy_fusion": "te",
         }),
         (LATENT, {
             "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
