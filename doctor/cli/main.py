@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import click
@@ -244,7 +245,10 @@ def _as_doctor_errors() -> Iterator[None]:
         message = error.message.rstrip(".")
         if message.startswith("Got unexpected extra argument"):
             stray = message[message.index("(") + 1 :].rstrip(")").split()[0]
-            raise DoctorError(f"`{path}` does not know what to do with `{stray}`", f"see `{path} --help`") from None
+            options = {name for item in error.ctx.command.params for name in item.opts} if error.ctx else set()
+            declares = "--requirements" in options and Path(stray).exists()
+            hint = f"`--requirements {stray}` checks what it declares" if declares else f"see `{path} --help`"
+            raise DoctorError(f"`{path}` does not know what to do with `{stray}`", hint) from None
         if isinstance(error, click.BadParameter) and error.param is not None:
             message = f"option {error.param.opts[0]}: {message}"
         raise DoctorError(message[:1].lower() + message[1:], f"`{path} --help` lists the options") from None

@@ -20,6 +20,7 @@ _LISTING = r"Successfully installed "
 #: Patterns that state one fact each: the group is the value.
 _STATED = (
     ("torch.version", rf"PyTorch version: (?P<v>{_VERSION})"),
+    ("torch.version", rf"PyTorch \S{{1,30}} with CUDA \w{{1,6}} \(you have (?P<v>{_VERSION})\)"),  # xformers' warning
     ("torch.version", rf"torch\.__version__\s?[=:]{{1,2}} ?'?(?P<v>{_VERSION})"),
     ("transformers.version", rf"(?:[Tt]ransformers version|\"transformers_version\"): \"?(?P<v>{_VERSION})"),
     ("torch.cuda", r"CUDA used to build PyTorch: (?P<v>\d{1,2}\.\d{1,2})"),

@@ -89,8 +89,8 @@ def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[Na
     for pattern in (_IMPORT, _MODULE_NAME):
         if found := pattern.search(line):
             yield [_of_name(owner(found["module"].partition(".")[0]), found["module"], found["name"])]
-    if found := _MODULE.search(line):
-        yield [_of_module(owner(found["module"].partition(".")[0]), found["module"])]
+    if (found := _MODULE.search(line)) and (package := owner(found["module"].partition(".")[0])):
+        yield [_made(package, "m", found["module"], f"module `{found['module']}`")]
     if found := _MODEL.search(line):
         model = found["model"].replace("-", "_")
         yield [_made("transformers", "m", f"transformers.models.{model}", f"the model type `{found['model']}`")]
@@ -115,16 +115,20 @@ def _of_name(package: str | None, module: str, name: str) -> NameHistory | None:
     home = _known(package).get("homes", {}).get(name)
     what = f"`{name}` in `{module}`"
     home = home if home != module else None
-    return _made(package, "n", f"{module} {name}", what, home) or _made(package, "g", name, f"`{name}`", home)
+    inside = _exported(package, module, name) if "." in module else ()
+    return (
+        _made(package, "n", f"{module} {name}", what, home)
+        or _spanning(package, inside, what, home)
+        or _made(package, "g", name, f"`{name}`", home)
+    )
 
 
-def _of_module(package: str | None, module: str) -> NameHistory | None:
-    """Return the history of the first folder of a module that not all releases have."""
-    if package is None:
-        return None
-    parts = module.split(".")
-    names = (".".join(parts[:end]) for end in range(2, len(parts) + 1))
-    return next((made for name in names if (made := _made(package, "m", name, f"module `{name}`"))), None)
+def _exported(package: str, module: str, name: str) -> _Runs:
+    """Return the spans of a name in the modules of a folder, whose `__init__` passes names on."""
+    keys = (key for key in _known(package).get("n", ()) if key.startswith(f"{module}.") and key.endswith(f" {name}"))
+    held = {at for key in keys for first, last in _spans(_known(package)["n"][key]) for at in range(first, last + 1)}
+    firsts = sorted(at for at in held if at - 1 not in held)
+    return tuple(zip(firsts, sorted(at for at in held if at + 1 not in held), strict=True))
 
 
 def _of_member(package: str, label: str, name: str, depth: int = 3) -> NameHistory | None:
@@ -156,13 +160,18 @@ def _of_required(package: str, label: str, name: str) -> NameHistory | None:
 
 def _made(package: str, kind: str, key: str, what: str, home: str | None = None) -> NameHistory | None:
     known = _known(package)
-    spans = known[kind].get(key) if known else None
-    if not spans:
-        return None
-    pairs = (span.split("-") for span in spans.split(","))
-    runs = tuple((int(first), int(last)) for first, last in pairs)
-    releases = tuple(known["releases"])
-    return None if runs == ((0, len(releases) - 1),) else NameHistory(package, what, releases, runs, home)
+    return _spanning(package, _spans(known[kind][key]), what, home) if known and key in known[kind] else None
+
+
+def _spans(text: str) -> _Runs:
+    pairs = (span.split("-") for span in text.split(","))
+    return tuple((int(first), int(last)) for first, last in pairs)
+
+
+def _spanning(package: str, runs: _Runs, what: str, home: str | None) -> NameHistory | None:
+    """Return the history of these spans; None where there is none, or where all releases have it."""
+    releases = tuple(_known(package).get("releases", ()))
+    return None if runs in ((), ((0, len(releases) - 1),)) else NameHistory(package, what, releases, runs, home)
 
 
 def _folder() -> Path:

@@ -23,6 +23,8 @@ def history(line, expected=()):
         ("KeyError: 'qwen3_moe'", "transformers", ">=4.51.3"),
         ("AttributeError: 'LlamaConfig' object has no attribute 'attention_dropout'", "transformers", ">=4.36.2"),
         ("module transformers has no attribute WarmupLinearSchedule", "transformers", "<2.2"),
+        ("No module named 'transformers.models.mllama'", "transformers", ">=4.45.2"),
+        ("cannot import name 'is_flash_attn_available' from 'transformers.utils'", "transformers", ">=4.34.1,<4.39"),
         ("'SomeonesModel' object has no attribute 'get_head_mask'", "transformers", "<5.0"),
         ("SFTTrainer.__init__() got an unexpected keyword argument 'max_seq_length'", "trl", ">=0.4.7,<0.13"),
     ],
@@ -55,6 +57,7 @@ def test_the_releases_that_do_not_require_an_argument_fit_a_caller_that_leaves_i
     "line",
     [
         "cannot import name 'build_model' from 'my_project.models'",
+        "No module named 'transformers.models.someones_own'",
         "cannot import name 'AutoConfig' from 'transformers'",
         "'Net' object has no attribute 'fc2'",
         "'SomeonesModel' object has no attribute 'device'",
