@@ -8,7 +8,7 @@ from typing import Any
 
 from doctor.diagnosis.examine import examine
 from doctor.errors import DoctorError
-from doctor.facts.derived.compiled import runs_on
+from doctor.facts.derived.compiled import misfit, runs_on
 from doctor.model import ABSENT
 from doctor.packages.torch_symbols import load_torch_symbols
 from doctor.rulebook.evaluate import know
@@ -66,7 +66,7 @@ def _by_record(known: FactResolver, fitting: tuple[str, ...] | None) -> tuple[bo
     build = load_torch_symbols().build(str(version), None if cuda in (None, ABSENT) else str(cuda))
     if build is None:
         return None, f"the exports of torch {version} are not on record"
-    return (True, "") if labelled(build) in fitting else (False, f"torch {version} does not export all its symbols")
+    return (True, "") if labelled(build) in fitting else (False, misfit(str(version), build.cuda, fitting))
 
 
 def _as_text(found: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ def _cache(cache_of_its_own: Path) -> None:
     ("torch", "cuda", "loads", "words"),
     [
         ("2.8.0", "12.8", True, ""),
-        ("2.6.0", "12.4", False, "does not export all its symbols"),
+        ("2.6.0", "12.4", False, "lacks libraries or symbols"),
         ("2.6.0", "12.6", None, "not on record"),
     ],
 )

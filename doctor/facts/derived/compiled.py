@@ -58,10 +58,17 @@ def _loads(version: str, fitting: Builds | str, cuda: str | None, on_record: str
     return False if build is not None and build == on_record else None
 
 
-def _problem(loads: bool, version: str, fitting: Builds | str | None) -> str:
-    if loads:
-        return ABSENT
-    known = ", ".join(fitting) if fitting and isinstance(fitting, tuple) else "none of those on record"
+def _problem(loads: bool, version: str, fitting: Builds | str | None, cuda: str | None) -> str:
+    return ABSENT if loads else misfit(version, cuda, fitting if isinstance(fitting, tuple) else ())
+
+
+def misfit(version: str, cuda: str | None, fitting: Builds) -> str:
+    """Return why files that fit these torch builds do not load next to another, in a sentence."""
+    known = ", ".join(fitting) or "none of those on record"
+    needed = {label.partition("+cu")[2][:2] for label in fitting}
+    own = str(cuda or ABSENT).partition(".")[0]
+    if own != ABSENT and len(needed) == 1 and needed.isdisjoint({"", own}):
+        return f"its files need CUDA {needed.pop()}, torch {version} is for CUDA {cuda}; builds on record: {known}"
     return (
         f"torch {version} lacks libraries or symbols that its compiled files need; torch builds that have them: {known}"
     )
@@ -90,7 +97,7 @@ def _declare(package: str) -> None:
     )(_loads)  # fmt: skip
     derived(
         f"{package}.load_problem", TEXT, f"why the compiled files of {package} do not load",
-        needs=(f"{package}.loads", "torch.version"), uses=(fitting,),
+        needs=(f"{package}.loads", "torch.version"), uses=(fitting, "torch.cuda"),
     )(_problem)  # fmt: skip
     loads, archs = f"{package}.loads", f"{package}.gpu_code"
     register(
