@@ -20,7 +20,7 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.training_method", TEXT, "sft, dpo, kto, grpo, ppo, reward, pretraining …", (), ABSENT),
     ("workload.sharding", TEXT, "how ranks share parameters and optimizer: fsdp2 is fully_shard of torch 2.4",
      SHARDINGS, ABSENT),
-    ("workload.gradient_checkpointing", BOOLEAN, "the backward pass computes activations again", (), False),
+    ("workload.gradient_checkpointing", BOOLEAN, "the backward pass computes whole layers again", (), False),
     ("workload.gradient_accumulation_steps", INTEGER, "batches whose gradients make one optimizer step", (), ABSENT),
     ("workload.cache_implementation", TEXT, "transformers: generate with a dynamic, static, sliding_window … cache",
      (), ABSENT),

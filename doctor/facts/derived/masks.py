@@ -137,3 +137,23 @@ def _divide_by_2cp(q: int, kv: int, cp_size: int) -> bool | None:
 )
 def _heads_divide_by_cp(heads: int, kv_heads: int, cp_size: int) -> bool | None:
     return None if cp_size < 1 else heads % cp_size == 0 and kv_heads % cp_size == 0
+
+
+@shape(
+    "workload.query_heads_divide_by_cp",
+    BOOLEAN,
+    "query heads divide by cp_size, as Ulysses needs to share them",
+    needs=("workload.num_heads", "workload.cp_size"),
+)
+def _query_heads_divide_by_cp(heads: int, cp_size: int) -> bool | None:
+    return None if cp_size < 1 else heads % cp_size == 0
+
+
+@shape(
+    "workload.query_heads_divide_by_cp_twice",
+    BOOLEAN,
+    "cp_size also divides each rank's share of the query heads",
+    needs=("workload.num_heads", "workload.cp_size"),
+)
+def _query_heads_divide_twice(heads: int, cp_size: int) -> bool | None:
+    return None if cp_size < 1 else heads % (cp_size * cp_size) == 0

@@ -21,7 +21,6 @@ _ROWS: Mapping[str, Row] = {
     "attention_backend": Row("attention_backend", {name: name for name in ("auto", "flash", "fused", "unfused")}),
     "deterministic_mode": Row("deterministic", "flag"),
     "softmax_type": Row("softmax_type", {name: name for name in ("vanilla", "off-by-one", "learnable")}),
-    "recompute_activations": Row("gradient_checkpointing", "flag"),
     "fp8_dot_product_attention": Row("fp8_dpa", "flag"),
     "fp8_multi_head_attention": Row("fp8_mha", "flag"),
     "enable_cuda_graph": Row("cuda_graph", "flag"),
@@ -58,7 +57,7 @@ def megatron_statements(given: Mapping[str, Any], script: str) -> list[Statement
         found += stated(options, {"cross_entropy_fusion_impl": Row("cross_entropy_fusion", _FUSIONS)})
     if options.flag("use_torch_fsdp2"):
         found.append(Statement("sharding", "fsdp2", "use_torch_fsdp2"))
-    if options.text("recompute_granularity"):
+    if options.text("recompute_granularity") == "full":
         found.append(Statement("gradient_checkpointing", True, "recompute_granularity"))
     if (options.text("cuda_graph_impl") or "none") != "none":
         found.append(Statement("cuda_graph", True, "cuda_graph_impl"))
