@@ -72,10 +72,15 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
         "the Megatron workers": (
             "verl.workers.megatron_workers", "verl.utils.megatron_utils", "verl.models.mcore.registry",
         ),
+        "the SGLang rollout": (
+            "verl.workers.rollout.sglang_rollout.sglang_rollout",
+            "verl.workers.rollout.sglang_rollout.async_sglang_server", "verl.workers.sharding_manager.fsdp_sglang",
+        ),
     },
     "llamafactory": {
         "llamafactory": ("llamafactory.train.tuner",),
         "the vLLM engine": ("llamafactory.chat.vllm_engine",),
+        "the SGLang engine": ("llamafactory.chat.sglang_engine",),
     },
     "ms-swift": {
         "swift": ("swift.llm.train.sft", "swift.llm", "swift.pipelines.train.sft"),
@@ -83,6 +88,7 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
             "swift.llm.infer.infer_engine.vllm_engine", "swift.llm.infer.infer_engine.grpo_vllm_engine",
             "swift.infer_engine.vllm_engine", "swift.infer_engine.grpo_vllm_engine",
         ),
+        "the SGLang engine": ("swift.llm.infer.infer_engine.sglang_engine", "swift.infer_engine.sglang_engine"),
         "GRPOTrainer": ("swift.trainers.rlhf_trainer.grpo_trainer", "swift.rlhf_trainers.grpo_trainer"),
         "swift.megatron": (
             "swift.megatron", "swift.megatron.trainers.base", "swift.megatron.model.gpt_model",
@@ -122,7 +128,7 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
 CALLEES = (
     "transformers", "trl", "peft", "accelerate", "diffusers", "liger-kernel", "kernels", "torch", "vllm", "deepspeed",
     "huggingface-hub", "flash-attn", "torchao", "megatron-core", "compressed-tensors", "flash-linear-attention",
-    "unsloth-zoo",
+    "unsloth-zoo", "sglang",
 )  # fmt: skip
 CALLERS = (
     "trl", "peft", "accelerate", "diffusers", "verl", "llamafactory", "liger-kernel", "autoawq", "sglang",

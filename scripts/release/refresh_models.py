@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write `rules/transformers_models/library.yaml`: the first and last transformers release that knows a model_type.
 
-    python scripts/release/refresh_models.py --wheels FOLDER [--since 4.31.0] [--dry-run]
+    python scripts/release/refresh_models.py --wheels FOLDER [--since 4.20.0] [--dry-run]
 
 FOLDER keeps the wheels. Releases that are missing there are downloaded with pip, about 10 MB each. A release knows a
 model_type if a `models/*/configuration_*.py` declares it or the table of `AutoConfig` names it.
@@ -123,7 +123,7 @@ def main() -> None:
     """Read the options, collect the types and write or print the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheels", type=Path, required=True)
-    parser.add_argument("--since", type=Version, default=Version("4.31.0"))
+    parser.add_argument("--since", type=Version, default=Version("4.20.0"))
     parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args()
     options.wheels.mkdir(parents=True, exist_ok=True)

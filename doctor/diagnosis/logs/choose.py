@@ -17,7 +17,7 @@ from doctor.rulebook.signatures import NONE, LogRule, Signature
 
 from .frames import Stack
 from .kinds import category_of, is_ambiguous
-from .names import NameHistory, history_of
+from .names import NameHistory, class_owner, history_of
 from .scan import Match
 
 GENERAL = -10  # weight from which on a rule names the kind of a failure and not its cause
@@ -126,7 +126,10 @@ def _candidate(
     if (owned := _owned(rule)) is not None:
         owner = stack.owner(groups["package"]) if "package" in groups else stack.owner_of_file(match.frame)
         owner = (
-            (history and history.package) or owner or (owned[1] and groups.get("package", owned[1]).replace("_", "-"))
+            (history and history.package)
+            or owner
+            or (class_owner(match.text) if rule.category in _OF_NAMES else None)
+            or (owned[1] and groups.get("package", owned[1]).replace("_", "-"))
         )
         if owner is None:  # a message of code outside the stack
             return None

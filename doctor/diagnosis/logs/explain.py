@@ -21,13 +21,14 @@ from .choose import candidates, explanation, explanations, split
 from .facts import facts_of, patterns
 from .frames import Stack
 from .ranks import ROOT_CAUSE, root_rank
+from .retyped import TYPED, with_retyped
 from .scan import MOST, Match, Pattern, Scanner
 from .source import LogSource
 from .wrapped import with_rejoined
 
 _ERROR = (
     r"\w(?:Error|Exception|Failure):(?: |\W{0,120}$)|Exception\b.{0,3}$|^(?:FATAL|fatal|ERROR|error)\b"
-    r"|fatal error: | error: "
+    r"|fatal error: | error: |^[\d:.,\[\]TZ -]{8,40} ERROR\b"
 )
 _ERRORS = Pattern(_ERROR, ("Error:", "Exception", "Failure:", "FATAL", "fatal", "ERROR", "error: ", "error:"), 400)
 _SHOWN_ERRORS = 5
@@ -58,7 +59,7 @@ class LogExplainer:
         harmless = {item.match for rule in self.rules if rule.category == NONE for item in rule.signatures}
         kept = {text: _HARMLESS if text in harmless else MOST for text, _ in texts}
         own = [Pattern(text, anchors, kept[text]) for text, anchors in dict(texts).items() if anchors]
-        return (*own, *patterns(self._distributions), Pattern(ROOT_CAUSE, anchors_of(ROOT_CAUSE)), _ERRORS)
+        return (*own, *patterns(self._distributions), Pattern(ROOT_CAUSE, anchors_of(ROOT_CAUSE)), _ERRORS, TYPED)
 
     def explain(self, source: LogSource, *, fixes: bool = True) -> LogReport:
         """Return what is known of one log; DoctorError for one that cannot be read."""
@@ -67,6 +68,7 @@ class LogExplainer:
             scanner.feed(block)
         matches = _by_pattern(self._patterns, scanner.finish())
         matches = with_rejoined(self._patterns, matches, matches.get(_ERROR, ()))
+        matches = with_retyped(self._patterns, matches, _lines(matches, TYPED.match, _ERROR))
         facts = self._facts(matches)
         assessment = evaluate(self.rulebook, facts) if facts else _nothing_known(self.rulebook)
         known = assessment.known
@@ -113,6 +115,11 @@ def _nothing_known(rulebook: Rulebook) -> Assessment:
 
 def _by_pattern(patterns: Sequence[Pattern], found: Mapping[int, list[Match]]) -> dict[str, list[Match]]:
     return {patterns[index].match: matches for index, matches in found.items()}
+
+
+def _lines(matches: Mapping[str, Sequence[Match]], *patterns: str) -> list[Match]:
+    """Return the lines that some of these patterns match, each once."""
+    return list({match.line: match for pattern in patterns for match in matches.get(pattern, ())}.values())
 
 
 def _last_errors(matches: Sequence[Match]) -> tuple[LogLine, ...]:

@@ -81,7 +81,7 @@ def category_of(word: str | None, line: str) -> str:
     """Return the category of a rule's own word, else of the shape of the line that shows it."""
     if word in ("api-signature-drift", "missing-module/package") and _MISSES.search(line):
         return "missing-attribute"  # a pair of releases, or a part that was not built, shows in names of both kinds
-    if word in ("api-signature-drift", "missing-attribute") and (
+    if word in ("api-signature-drift", "missing-attribute", "abi-undefined-symbol") and (
         "No module named" in line or "is not installed" in line
     ):
         return "missing-module/package"

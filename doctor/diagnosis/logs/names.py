@@ -24,8 +24,14 @@ _ARGUMENT = re.compile(r"(?P<label>[\w.]+)\(\) got an unexpected keyword argumen
 _REQUIRED = re.compile(
     r"(?P<label>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: '(?P<name>\w+)'"
 )
+_UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
+#: Names that are hardly those of a script: constants, and classes of several words.
+_OF_LIBRARY = re.compile(r"_?[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|_?(?:[A-Z]+[a-z0-9]+){2,}[A-Z]*")
 #: What the class of a model is called, also one that no package on record has.
 _MODEL_CLASS = re.compile(r"(?:Model|LM|Decoder|Encoder|For[A-Z]\w{2,30})$")
+#: Classes that the code of a model brings itself; servers have copies of them.
+_OF_MODEL_CODE = re.compile(r"(?:Tokenizer|TokenizerFast|Processor|Config)$")
+_CLASS = re.compile(r"'(?P<a>[A-Z]\w+)' object has no attribute|type object '(?P<b>\w+)'|\b(?P<c>[A-Z]\w+)\.\w+\(\) ")
 _Runs = tuple[tuple[int, int], ...]
 
 
@@ -84,6 +90,16 @@ def history_of(line: str, owner: Callable[[str], str | None], expected: Sequence
     return None
 
 
+def class_owner(line: str) -> str | None:
+    """Return the package that has the class of a message; None where none has, or several."""
+    found = _CLASS.search(line)
+    label = next(name for name in found.groups() if name) if found else ""
+    if not _OF_LIBRARY.fullmatch(label) or _OF_MODEL_CODE.search(label):
+        return None
+    having = [name for name in _packages() if label in _known(name)["g"] or label in _known(name)["bases"]]
+    return having[0] if len(having) == 1 else None
+
+
 def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[NameHistory | None]]:
     """Yield for each form of a message what each package says of it."""
     for pattern in (_IMPORT, _MODULE_NAME):
@@ -102,6 +118,8 @@ def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[Na
         yield [_made(package, "a", key, what) for package in _packages()]
     if found := _REQUIRED.search(line):
         yield [_of_required(package, _called(found["label"]), found["name"]) for package in _packages()]
+    if (found := _UNDEFINED.search(line)) and _OF_LIBRARY.fullmatch(found["name"]):
+        yield [_made(package, "g", found["name"], f"`{found['name']}`") for package in _packages()]
 
 
 def _called(label: str) -> str:

@@ -22,6 +22,11 @@ BLOCK = 1 << 20  # bytes read at a time; compressed data is unpacked in pieces o
 XZ_MEMORY = 256 << 20  # bytes that a decoder may take; `xz -9` makes files that need 65 MiB
 STDIN = "stdin"
 _COLOR = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}\x07?|[@-Z\\^_])")
+_ENTITIES = {
+    **{b"&#39;": b"'", b"&#x27;": b"'", b"&apos;": b"'", b"&quot;": b'"', b"&#34;": b'"'},
+    **{b"&gt;": b">", b"&lt;": b"<", b"&amp;": b"&"},
+}
+_ENTITY = re.compile(b"|".join(_ENTITIES))
 _CONTROL = bytes(sorted({*range(1, 32)} - {7, 8, 9, 10, 11, 12, 13, 27}))  # no text has these
 _BINARY = 0.1  # share of such bytes above which a file is no text
 _BOMS = (
@@ -61,7 +66,7 @@ class LogSource:
                 text = text.replace(b"\0", b"")
             if number == 0:
                 self._require_text(text)
-            yield _COLOR.sub(b"", text) if b"\x1b" in text else text
+            yield _unescaped(_COLOR.sub(b"", text) if b"\x1b" in text else text)
 
     def close(self) -> None:
         """Close the file, unless it is stdin."""
@@ -99,6 +104,13 @@ class LogSource:
         strange = len(sample) - len(sample.translate(None, _CONTROL))
         if sample and strange > len(sample) * _BINARY:
             raise DoctorError(f"`{self.name}` is a binary file, no log", "give the text that the program printed")
+
+
+def _unescaped(text: bytes) -> bytes:
+    """Return text without the escapes of HTML and Markdown, which a page or a notebook may leave in a log."""
+    if b"&" in text and _ENTITY.search(text):
+        text = _ENTITY.sub(lambda found: _ENTITIES[found[0]], text)
+    return text.replace(b"\\_", b"_") if b"\\_" in text else text
 
 
 def open_log(name: str, stdin: IO[bytes]) -> LogSource:

@@ -25,21 +25,33 @@ def with_rejoined(
     patterns: Sequence[Pattern], matches: Mapping[str, list[Match]], errors: Sequence[Match]
 ) -> dict[str, list[Match]]:
     """Return the matches of each pattern, with those that only show when the lines of an error are joined."""
-    whole = [(error, lines, text) for error in errors for lines in [_message(error)] for text in _joined(lines)]
-    if not whole:
+    texts = [(error, lines, text) for error in errors for lines in [_message(error)] for text in _joined(lines)]
+    return with_texts(patterns, matches, texts)
+
+
+def with_texts(
+    patterns: Sequence[Pattern],
+    matches: Mapping[str, list[Match]],
+    texts: Sequence[tuple[Match, Sequence[str], str]],
+) -> dict[str, list[Match]]:
+    """Return the matches of each pattern, with those in other texts of some lines.
+
+    `texts`: the line of the log, its parts as the log has them, and its other text.
+    """
+    if not texts:
         return dict(matches)
     scanner = Scanner(patterns)
-    scanner.feed(_APART.join(text for *_, text in whole).encode())
+    scanner.feed(_APART.join(text for *_, text in texts).encode())
     found = {text: list(known) for text, known in matches.items()}
     for index, more in scanner.finish().items():
         pattern = patterns[index].match
         known = found.setdefault(pattern, [])
         for match in more:
-            error, lines, text = whole[(match.line - 1) // len(_APART)]
+            shown, lines, text = texts[(match.line - 1) // len(_APART)]
             in_one_line = any(found_in(pattern, line) for line in lines)
-            if not in_one_line and not any(item.line == error.line for item in known):
-                around = f"{error.around}\n{text}"
-                known.append(replace(error, text=text, around=around, length=match.length, groups=match.groups))
+            if not in_one_line and not any(item.line == shown.line for item in known):
+                around = f"{shown.around}\n{text}"
+                known.append(replace(shown, text=text, around=around, length=match.length, groups=match.groups))
     return {text: sorted(known, key=lambda match: match.line) for text, known in found.items() if known}
 
 
@@ -56,11 +68,13 @@ def _message(error: Match) -> list[str]:
     shown = error.text.replace("\\", "/")
     after = error.around.partition(f"{shown}\n")[2].removeprefix("\n")
     lines = [error.text.strip(_BORDER)]
+    ends = [len(error.text.rstrip(_BORDER))]  # columns, the indentation of a message that hangs included
     for line in after.splitlines():
         text = line.strip(_BORDER)
         word = text.partition(" ")[0]
-        fits = len(lines[-1]) + 1 + len(word) <= max(_NARROWEST, *map(len, lines))
+        fits = ends[-1] + 1 + len(word) <= max(_NARROWEST, *ends)
         if not text or fits or len(lines) == _LINES or _BEGINS.match(text):
             break
         lines.append(text)
+        ends.append(len(line.rstrip(_BORDER)))
     return lines

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from doctor.facts.derived.registry import derived
-from doctor.facts.kinds import BOOLEAN, INTEGER, LIST, TEXT
+from doctor.facts.kinds import BOOLEAN, INTEGER, LIST, TEXT, VERSION
 from doctor.facts.vocabulary import Term, declare
 from doctor.model import ABSENT
 
 for _key, _kind, _meaning in (
+    ("sglang.knows_model", BOOLEAN, "this SGLang has a class of its own for the model"),
+    ("sglang.model_since", VERSION, "the first SGLang release with a class for the model"),
+    ("sglang.model_until", VERSION, "the last SGLang release with a class for the model"),
     ("sglang.options", LIST, "options of the release's command line that not every release has"),
     ("sglang.attention_backend_choices", LIST, "attention backends that the release's command line takes"),
     ("sglang.split_backend_choices", LIST, "backends that the options for prefill and decode take"),

@@ -6,7 +6,7 @@ Which release does what is in `rules/vllm/library.yaml` (`decisions`); here is o
 from __future__ import annotations
 
 from doctor.facts.derived.registry import derived, shape
-from doctor.facts.kinds import BOOLEAN, INTEGER, TEXT
+from doctor.facts.kinds import BOOLEAN, INTEGER, TEXT, VERSION
 from doctor.facts.vocabulary import Term, declare
 from doctor.model import ABSENT
 
@@ -22,6 +22,9 @@ for _key, _kind, _meaning in (
     ("vllm.kv_cache_dtype_by_model", TEXT, "KV-cache dtype that the model's hook sets"),
     ("vllm.block_size_by_hook", INTEGER, "KV-cache block size that a configuration hook sets"),
     ("vllm.gemma4_version", TEXT, "FlashAttention version that Gemma 4's hook sets"),
+    ("vllm.knows_model", BOOLEAN, "this vLLM has a class of its own for the model"),
+    ("vllm.model_since", VERSION, "the first vLLM release with a class for the model"),
+    ("vllm.model_until", VERSION, "the last vLLM release with a class for the model"),
     ("vllm.trtllm_sinks", BOOLEAN, "FlashInfer has TRTLLM kernels with attention sinks for this GPU"),
 ):
     declare(Term(_key, _kind, _meaning, derived=True))
