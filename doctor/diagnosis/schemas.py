@@ -8,6 +8,7 @@ from typing import Any
 from doctor.facts.kinds import FactKind
 from doctor.facts.vocabulary import SPELLINGS, TERMS, Term
 from doctor.model import ABSENT, SEVERITIES, FixSafety, RunVerdict, Verdict
+from doctor.rulebook.other_messages import other_messages
 from doctor.rulebook.schema import (
     BUILDS,
     EFFECTS,
@@ -206,6 +207,7 @@ def _rule() -> Schema:
         "patternProperties": free,
         "additionalProperties": False,
     }
+    group: Schema = {"enum": list(other_messages())}
     one_signature: Schema = {
         "anyOf": [
             TEXT,
@@ -216,6 +218,7 @@ def _rule() -> Schema:
                     "match": TEXT,
                     "frame": TEXT,
                     **{name: TEXTS for name in ("near", "anywhere", "not_near")},
+                    "unless": {"anyOf": [group, {"type": "array", "minItems": 1, "items": group}]},
                 },
                 "patternProperties": free,
                 "additionalProperties": False,

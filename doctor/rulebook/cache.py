@@ -219,7 +219,12 @@ def cache_key(files: list[Stamp]) -> str:
 def _yaml_library() -> Stamp | None:
     """Return the state of the installed PyYAML: its import costs more than the rest of a start from the cache."""
     found = PathFinder.find_spec("yaml")
-    return None if found is None or not found.origin else _stamp(found.origin, Path(found.origin).stat())
+    return None if found is None or not found.origin else stamp_of(Path(found.origin))
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Return the state of one file that decides a cache's content."""
+    return _stamp(str(path), path.stat())
 
 
 def _stamp(path: str, status: os.stat_result) -> Stamp:

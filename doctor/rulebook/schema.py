@@ -15,6 +15,7 @@ from doctor.util.reading import read_text
 from doctor.util.variables import is_kernel_switch, is_variable_name
 from doctor.util.yaml_text import Lines, parse_yaml
 
+from .other_messages import other_messages
 from .shape import At, Check, Shape
 
 MAX_BYTES = 1024 * 1024  # of one rule file
@@ -102,9 +103,17 @@ def check_rule(shape: Shape, content: Any) -> None:
 
 def _signatures(shape: Shape, value: Any, at: At) -> None:
     """Check signatures: each a regular expression, or one with further lines that it needs."""
+
+    def groups(item: Any, here: At) -> None:
+        shape.texts(item, here)
+        for name in [item] if isinstance(item, str) else item:
+            if name not in other_messages():
+                known = ", ".join(f"`{one}`" for one in other_messages())
+                raise shape.fault(here, f"`{name}` is no group of messages (known: {known})")
+
     keys: dict[str, Check] = {
         "match": shape.text, "near": shape.texts, "anywhere": shape.texts, "not_near": shape.texts,
-        "frame": shape.text,
+        "frame": shape.text, "unless": groups,
     }  # fmt: skip
 
     def signature(item: Any, here: At) -> None:

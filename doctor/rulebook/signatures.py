@@ -16,8 +16,9 @@ from doctor.util.linear_regex import compiled, found_in, groups_in
 from doctor.util.traceback_frames import last_frame
 
 from .anchors import anchors_of
-from .cache import Body, cache_file, cache_key, may_store, rule_paths, stamps
+from .cache import Body, cache_file, cache_key, may_store, rule_paths, stamp_of, stamps
 from .conditions import Condition, parse_conditions
+from .other_messages import other_messages, other_messages_file
 from .rule import Rule, as_tuple
 from .schema import EFFECTS, read_file
 
@@ -123,6 +124,7 @@ def parse_signatures(value: Any) -> tuple[Signature, ...]:
 
 def _signature(item: Mapping[str, Any]) -> Signature:
     more = {key: as_tuple(item.get(key)) for key in ("near", "anywhere", "not_near")}
+    more["not_near"] += tuple(text for name in as_tuple(item.get("unless")) for text in other_messages()[name])
     anchors = item.get("anchors")
     texts = anchors_of(item["match"]) if anchors is None else tuple(anchors)
     return Signature(item["match"], texts, **more, frame=item.get("frame", ""))
@@ -133,7 +135,7 @@ def load_log_rules(extra: Iterable[str] = ()) -> tuple[LogRule, ...]:
     folders = rule_paths(extra)
     started = time.time_ns()
     files = stamps(folders, explaining=True)
-    key, cache = cache_key(files), cache_file(folders, "signatures")
+    key, cache = cache_key([*files, stamp_of(other_messages_file())]), cache_file(folders, "signatures")
     stored = read_cache(cache, key) if cache is not None else None
     if stored is None:
         bodies = _compile([Path(stamp[0]) for stamp in files])

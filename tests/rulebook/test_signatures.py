@@ -70,6 +70,16 @@ def test_a_frame_says_whose_code_raised_the_error():
     assert not owned.explains("ValueError: no block size")
 
 
+def test_a_signature_leaves_groups_of_messages_to_other_rules(tmp_path):
+    (general,) = parse_signatures([{"match": "Error: ", "unless": "calls and names"}])
+    assert general.explains("ValueError: no block size")
+    assert not general.explains("ImportError: cannot import name 'x' from 'y'")
+    unknown = EXPLAINS.replace("[\"No module named 'made_up'\"]", "{match: No module, unless: [no such group]}")
+    rules = folder(tmp_path, unknown)
+    with pytest.raises(DoctorError, match="`no such group` is no group of messages"):
+        load_log_rules((str(rules),))
+
+
 def test_check_does_not_read_rules_that_only_explain(tmp_path):
     rules = folder(tmp_path, EXPLAINS)
     (rules / "made_up" / "library.yaml").write_text("name: made_up\n")
