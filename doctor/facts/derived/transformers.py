@@ -61,16 +61,3 @@ def _request(framework: str, written: str, flash_attn: str | None) -> str | None
         return "none"
     # XTuner sets flash_attention_2 itself where flash-attn can be imported.
     return None if flash_attn is None else "none" if flash_attn == ABSENT else "flash_attention_2"
-
-
-_MAMBA_2 = ("mamba2", "bamba", "zamba2", "falcon_h1", "granitemoehybrid", "nemotron_h", "codestral_mamba")
-
-
-@derived(
-    "workload.model_without_mamba_2",
-    BOOLEAN,
-    "the job names a model that has no Mamba-2 layers; false where it names none",
-    uses=("workload.model_type",),
-)
-def _without_mamba_2(model: str | None) -> bool:
-    return model not in (None, ABSENT, *_MAMBA_2)
