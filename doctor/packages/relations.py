@@ -21,6 +21,14 @@ FROM_THE_REGISTRY = ("flash-attn", "transformer-engine-torch", "causal-conv1d", 
 FROM_THEIR_SOURCE = ("flash-attn-3", "flashattn-hopper", "apex", "deep-ep", "deep-gemm")
 BUILT_AGAINST_TORCH = (*FROM_THE_REGISTRY, *FROM_THEIR_SOURCE)
 
+#: What a package pins whose requirements the release index does not have. Source: the `pyproject.toml` of its releases.
+PINNED_BY: Mapping[str, tuple[str, ...]] = {
+    "sglang": (
+        "flashinfer-python", "flashinfer-cubin", "sgl-kernel", "sglang-kernel", "torch", "torchaudio", "torchvision",
+        "transformers", "xgrammar",
+    ),
+}  # fmt: skip
+
 
 @lru_cache(maxsize=4096)
 def owner_of(package: str) -> str | None:

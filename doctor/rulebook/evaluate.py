@@ -131,6 +131,7 @@ def _weight(rulebook: Rulebook, finding: Finding) -> int:
 def finding_of(rule: Rule, known: FactResolver, severity: Severity, message: str) -> Finding:
     """What a rule that triggers reports: message, severity, and the conditions that hold."""
     evidence = tuple(item for item in rule.when.evidence(known) if item.holds)
+    needs = {key: interpolate(str(text), known) for key, text in (rule.body.get("needs") or {}).items()}
     return Finding(
         rule=rule.id,
         name=rule.body["name"],
@@ -139,7 +140,7 @@ def finding_of(rule: Rule, known: FactResolver, severity: Severity, message: str
         summary=rule.body["summary"],
         message=message,
         why=str(rule.body.get("why", "")).strip(),
-        evidence=with_needs(evidence, rule.body.get("needs") or {}),
+        evidence=with_needs(evidence, needs),
         references=rule.references,
         alternatives=filled_alternatives(rule, known),
         no_pin=rule.body.get("no_pin"),

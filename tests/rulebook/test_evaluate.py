@@ -59,3 +59,10 @@ CAPTURES = Path(__file__).parents[1] / "captures"
 def test_a_captured_machine_replays_its_verdict(capture, errors):
     """Snapshots of one H200 with TransformerEngine 2.20.2, before and after its two cuDNNs were brought together."""
     assert evaluate(builtin_rulebook(), read_facts(CAPTURES / capture)).errors == errors
+
+
+def test_what_is_needed_names_the_value():
+    given = {"sglang.version": "0.5.9", "flashinfer-python.version": "0.5.3"}
+    facts = Facts(fact(key, value, "test") for key, value in given.items())
+    findings = {finding.rule: finding for finding in evaluate(builtin_rulebook(), facts).findings}
+    assert "flashinfer-python 0.6.3" in {item.needs for item in findings["SGLK003"].evidence}

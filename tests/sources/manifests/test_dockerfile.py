@@ -43,6 +43,20 @@ def test_each_requirement_of_a_long_run_is_at_its_own_line(docker):
     assert told(found, "python.version") == ("3.11", 1)
 
 
+@pytest.mark.parametrize(
+    ("command", "version"),
+    [
+        ("pip install 'sglang[all]==0.4.10.post2'", None),
+        ("pip install --no-deps 'sglang[all]==0.4.10.post2'", "0.2.9rc1"),
+        ("pip install sglang==0.4.10.post2 flashinfer-python==0.2.9rc2", "0.2.9rc2"),
+    ],
+)
+def test_a_package_whose_pins_are_not_on_record_puts_earlier_installs_in_doubt(docker, command, version):
+    found = docker(f"FROM python:3.11\nRUN pip install flashinfer-python==0.2.9rc1\nRUN {command}\n").facts
+    assert found.value("flashinfer-python.version") == version
+    assert version or "`sglang` in" in found["flashinfer-python.version"].problem
+
+
 def test_arguments_and_variables_are_filled_in(docker):
     found = docker(
         "ARG TORCH=2.6.0\nARG CUDA=cu126\nFROM ubuntu:22.04\nARG TORCH\nARG TE=1.11.0 FA\nENV FLASH=2.7.3\n"

@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
+from doctor.packages.relations import PINNED_BY
 from doctor.packages.requirements import admits
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index
 from doctor.sources.manifests.formats.pyproject import read_project
@@ -110,7 +111,9 @@ class Installs:
         self.notes += reader.notes
         self.add(reader.entries, upgrade=upgrade, certain=certain, facts=reader.facts)
         if certain and not alone:
-            self.remove(displaced(self.entries, {entry.name for entry in reader.entries if not entry.constraint}))
+            names = {entry.name for entry in reader.entries if not entry.constraint}
+            self.remove(displaced(self.entries, names))
+            self._doubt_pins(names, at)
         if any(entry.name == "torch" for entry in reader.entries):
             urls = (variables.get(name) or "" for name in _INDEX_VARIABLES)
             indexes = [*((0, url) for url in urls if url), *indexes]
@@ -121,6 +124,13 @@ class Installs:
             if built and certain:
                 line, cuda = built[-1]
                 self.facts["torch.cuda"] = Fact("torch.cuda", cuda, f"{self.path}:{line or at}")
+
+    def _doubt_pins(self, names: set[str], line: int) -> None:
+        """Mark earlier installs as unknown that a package of this command may replace: its pins are not on record."""
+        for owner in names & PINNED_BY.keys():
+            for name in self.entries.keys() & set(PINNED_BY[owner]) - names:
+                problem = f"`{owner}` in {self.path}:{line} pins its own release"
+                self.entries[name] = [replace(entry, problem=entry.problem or problem) for entry in self.entries[name]]
 
     def add(
         self,
