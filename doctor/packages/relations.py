@@ -21,6 +21,8 @@ FROM_THE_REGISTRY = ("flash-attn", "transformer-engine-torch", "causal-conv1d", 
 FROM_THEIR_SOURCE = ("flash-attn-3", "flashattn-hopper", "apex", "deep-ep", "deep-gemm")
 BUILT_AGAINST_TORCH = (*FROM_THE_REGISTRY, *FROM_THEIR_SOURCE)
 
+#: Built for each CUDA in the PyTorch indexes; the registry has one build of each.
+BUILT_PER_INDEX = ("torchaudio", "torchcodec", "torchvision", "xformers")
 #: What a package pins whose requirements the release index does not have. Source: the `pyproject.toml` of its releases.
 PINNED_BY: Mapping[str, tuple[str, ...]] = {
     "sglang": (

@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion
 from doctor.errors import fault
 from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact, TextEnum
+from doctor.packages.relations import BUILT_PER_INDEX
 from doctor.util.redact import shortened
 
 #: A single bound of plain numbers: needs no parser to be recognised as a range of versions.
@@ -133,6 +134,13 @@ def checked_version(text: str, file: object, line: int) -> str:
     except InvalidVersion:
         raise fault(file, line, f"`{shortened(text, 60)}` is not a version") from None
     return text
+
+
+def index_builds(names: Iterable[str], place: str) -> list[Fact]:
+    """Return what is not known of packages from an index of torch builds: the builds on record are the registry's."""
+    problem = f"{place} names another index, whose builds are not on record"
+    keys = [f"{name}.fitting_torch" for name in BUILT_PER_INDEX if name in set(names)]
+    return [Fact(key, None, place, problem=problem) for key in keys]
 
 
 def cuda_of_index(url: str) -> str | None:

@@ -57,6 +57,28 @@ def test_a_package_whose_pins_are_not_on_record_puts_earlier_installs_in_doubt(d
     assert version or "`sglang` in" in found["flashinfer-python.version"].problem
 
 
+@pytest.mark.parametrize(
+    ("commands", "cuda", "is_on_record"),
+    [
+        (
+            "pip install torch==2.11.0 xformers==0.0.35 --index-url https://download.pytorch.org/whl/cu130",
+            "13.0",
+            False,
+        ),
+        ("pip install xformers==0.0.32.post2 --index-url https://download.pytorch.org/whl/cu129", "12.9", False),
+        (
+            "pip install torch==2.11.0 --index-url https://download.pytorch.org/whl/cu130 && pip install xformers==0.0.35",
+            "13.0",
+            True,
+        ),
+    ],
+)
+def test_builds_of_another_index_are_not_the_ones_on_record(docker, commands, cuda, is_on_record):
+    found = docker(f"FROM python:3.11\nRUN {commands}\n").facts
+    assert found.value("torch.cuda") == cuda
+    assert ("xformers.fitting_torch" not in found) is is_on_record
+
+
 def test_arguments_and_variables_are_filled_in(docker):
     found = docker(
         "ARG TORCH=2.6.0\nARG CUDA=cu126\nFROM ubuntu:22.04\nARG TORCH\nARG TE=1.11.0 FA\nENV FLASH=2.7.3\n"

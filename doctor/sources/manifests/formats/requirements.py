@@ -15,7 +15,15 @@ from doctor.errors import DoctorError, fault
 from doctor.facts.vocabulary import parse_version
 from doctor.model import Fact
 from doctor.packages.requirements import parse_requirement
-from doctor.sources.manifests.base import MAX_BYTES, MOST_ENTRIES, DeclaredRequirement, Manifest, cuda_of_index, pin_of
+from doctor.sources.manifests.base import (
+    MAX_BYTES,
+    MOST_ENTRIES,
+    DeclaredRequirement,
+    Manifest,
+    cuda_of_index,
+    index_builds,
+    pin_of,
+)
 from doctor.sources.manifests.local_wheels import Wheel, found_in, named_file, wheel_facts
 from doctor.sources.watch import Watch
 from doctor.util.reading import read_text
@@ -74,6 +82,8 @@ class Reader:
         """Return everything read; with a hash on every line, pip installs only what is listed."""
         wanted = [entry for entry in self.entries if not entry.constraint]
         self._read_wheels()
+        for index in [fact for fact in self.facts if fact.key == "torch.cuda"]:
+            self.facts += index_builds((entry.name for entry in wanted), index.source)
         complete = bool(wanted) and self.hashed == len(wanted) and all(entry.version for entry in wanted)
         return Manifest(tuple(self.entries), tuple(self.facts), complete, "", tuple(self.notes))
 

@@ -11,9 +11,9 @@ from packaging.utils import canonicalize_name
 
 from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
-from doctor.packages.relations import PINNED_BY
+from doctor.packages.relations import BUILT_PER_INDEX, PINNED_BY
 from doctor.packages.requirements import admits
-from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, index_builds
 from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.formats.requirements import Reader
 from doctor.sources.manifests.source_builds import displaced
@@ -110,11 +110,11 @@ class Installs:
                 self._word(value, line, reader)
         self.notes += reader.notes
         self.add(reader.entries, upgrade=upgrade, certain=certain, facts=reader.facts)
+        wanted = {entry.name for entry in reader.entries if not entry.constraint}
         if certain and not alone:
-            names = {entry.name for entry in reader.entries if not entry.constraint}
-            self.remove(displaced(self.entries, names))
-            self._doubt_pins(names, at)
-        if any(entry.name == "torch" for entry in reader.entries):
+            self.remove(displaced(self.entries, wanted))
+            self._doubt_pins(wanted, at)
+        if "torch" in wanted or not wanted.isdisjoint(BUILT_PER_INDEX):
             urls = (variables.get(name) or "" for name in _INDEX_VARIABLES)
             indexes = [*((0, url) for url in urls if url), *indexes]
             built = [(line, cuda) for line, url in indexes if (cuda := cuda_of_index(url))]
@@ -123,7 +123,10 @@ class Installs:
                 built.append((at, f"{match[1]}.{match[2]}"))
             if built and certain:
                 line, cuda = built[-1]
-                self.facts["torch.cuda"] = Fact("torch.cuda", cuda, f"{self.path}:{line or at}")
+                place = f"{self.path}:{line or at}"
+                self.facts.update({fact.key: fact for fact in index_builds(wanted, place)})
+                if "torch" in wanted or "torch" not in self.entries:
+                    self.facts["torch.cuda"] = Fact("torch.cuda", cuda, place)
 
     def _doubt_pins(self, names: set[str], line: int) -> None:
         """Mark earlier installs as unknown that a package of this command may replace: its pins are not on record."""
@@ -163,6 +166,7 @@ class Installs:
             else:
                 self.entries[name] = found
                 self.facts.pop(f"{name}.version", None)  # an earlier uninstall no longer holds
+                self.facts.pop(f"{name}.fitting_torch", None)
         self.facts.update({fact.key: fact for fact in facts})
 
     def remove(self, names: Iterable[str], line: int | None = None) -> None:
