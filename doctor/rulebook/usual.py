@@ -149,8 +149,8 @@ def _by_usual_values(
         verdicts = {value: rule_holds(rulebook, rule, with_value(key, value)) for value in USUAL[key]}
         common = [value for value in USUAL[key] if value not in _RARE.get(key, ())]
         if all(verdicts[value] is True for value in common):
-            but = [str(value) for value in USUAL[key] if verdicts[value] is not True]
-            found.append(_for_all(rule, key, but, with_value(key, common[0])))
+            values = [value for value, verdict in verdicts.items() if verdict is True]
+            found.append(_for_all(rule, key, values, with_value(key, common[0])))
         elif None in verdicts.values():
             left.setdefault("", []).append(rule.id)
         elif any(verdicts.values()):
@@ -175,23 +175,23 @@ def _for_all_jobs(
 ) -> Finding | None:
     """Return the finding of a rule that fires for every usual job, None where it does not; of an error a warning."""
     left_out = [job for job in jobs if rule_holds(rulebook, rule, job) is not True]
-    rare = {
-        f"{key.removeprefix('workload.')} {job.value(key)}"
-        for job in left_out
-        for key in missing
-        if job.value(key) in _RARE.get(key, ())
-    }
-    if len(left_out) > len(rare) or len(left_out) == len(jobs):
+    rare = [_rare_values(job, missing) for job in left_out]
+    if not all(rare) or len(left_out) == len(jobs):
         return None
     names = ", ".join(key.removeprefix("workload.") for key in missing if not key.endswith(".selected"))
     names = names or "what is missing"
-    but = f", except {', '.join(sorted(rare))}" if rare else ""
+    but = f", except {', '.join(sorted({text for texts in rare for text in texts}))}" if rare else ""
     return _assuming(rule, jobs[0], f"whatever is usual for {names}{but}")
 
 
-def _for_all(rule: Rule, key: str, but: Sequence[str], known: FactResolver) -> Finding:
-    """Return the finding of a rule that fires for every usual value; of an error a warning, since others exist."""
-    values = [value for value in USUAL[key] if str(value) not in but]
+def _rare_values(job: FactResolver, missing: Sequence[str]) -> list[str]:
+    """Return what few jobs have of the values that this usual job has for what is missing."""
+    keys = [key for key in missing if job.value(key) in _RARE.get(key, ())]
+    return [f"{key.removeprefix('workload.')} {job.value(key)}" for key in keys]
+
+
+def _for_all(rule: Rule, key: str, values: Sequence[Any], known: FactResolver) -> Finding:
+    """Return the finding of a rule that fires for these usual values; of an error a warning, since others exist."""
     span = f"{values[0]} to {values[-1]}" if len(values) > 4 else ", ".join(map(str, values))
     return _assuming(rule, known, f"for every usual {key.removeprefix('workload.')}: {span}")
 

@@ -139,11 +139,9 @@ def _changes(repair: FixSearch, outcome: CandidateFix, resolves: tuple[str, ...]
 def _where_stated(repair: FixSearch, key: str) -> str | None:
     """Return which file or option states a setting, as a reason's last part; None for one that nothing states."""
     fact = repair.facts.get(key)
-    return (
-        f"{fact.source} states {_shown(fact.value)}: change it there"
-        if fact and fact.known and not fact.assumed
-        else None
-    )
+    if fact is None or not fact.known or fact.assumed:
+        return None
+    return f"{fact.source} states {_shown(fact.value)}: change it there"
 
 
 def _rules_where(plan: Any, wanted_by: Any) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ _DECLARED = re.compile(r'^\s+model_type(?:\s*:\s*\w+)?\s*=\s*"([^"]+)"', re.MULT
 _IN_TABLE = re.compile(r'\(\s*"([\w.-]+)",\s*"\w*Config\w*"')
 _CONFIGURATION = re.compile(r"transformers/models/(?!auto/).*/configuration_\w+\.py")
 _TABLES = ("transformers/models/auto/configuration_auto.py", "transformers/models/auto/auto_mappings.py")
-_UNKNOWN = "{hf.knows_model: false"
+_KEY, _UNKNOWN = "workload.model_type", "{hf.knows_model: false"
 #: release -> model type -> the folder that declares it
 Known = Mapping[Version, Mapping[str, str]]
 HEAD = """\
@@ -92,9 +92,10 @@ def spans(known: Known) -> tuple[dict[Version, list[str]], dict[tuple[Version, V
     return dict(first), dict(dropped)
 
 
-def _entry(condition: str, names: Iterable[str], facts: str) -> str:
-    listed = textwrap.fill(", ".join(names), 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    return f"  - when:\n      {condition}workload.model_type: [\n{listed}]\n    facts: {facts}\n"
+def entry(versions: str, key: str, names: Iterable[str], facts: str) -> str:
+    """Return an entry of `implies`: facts that hold in these versions for these names of a key."""
+    listed = textwrap.fill(", ".join(sorted(names)), 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return f"  - when:\n      {versions}\n      {key}: [\n{listed}]\n    facts: {facts}\n"
 
 
 def render(known: Known) -> str:
@@ -104,18 +105,17 @@ def render(known: Known) -> str:
     parts = [HEAD.format(since=order[0], newest=order[-1]), "implies:\n"]
     parts.append("  # Dropped: the last release that knows them, and the first that does not.\n")
     for (last, without), names in sorted(dropped.items()):
-        condition = f'transformers.version: ">={without}"\n      '
-        parts.append(_entry(condition, names, f"{_UNKNOWN}, hf.model_until: {last}, hf.model_since: absent}}"))
+        facts = f"{_UNKNOWN}, hf.model_until: {last}, hf.model_since: absent}}"
+        parts.append(entry(f'transformers.version: ">={without}"', _KEY, names, facts))
     parts.append("  # Brought: the first release that knows them.\n")
     for release, names in sorted(first.items()):
         if release == order[0]:
             continue  # whatever came first with this release or before it
-        condition = f'transformers.version: "<{release}"\n      '
-        parts.append(_entry(condition, names, f"{_UNKNOWN}, hf.model_since: {release}, hf.model_until: absent}}"))
+        facts = f"{_UNKNOWN}, hf.model_since: {release}, hf.model_until: absent}}"
+        parts.append(entry(f'transformers.version: "<{release}"', _KEY, names, facts))
     # Below the oldest release examined all stays unknown.
-    condition = f'transformers.version: ">={order[0]}"\n      '
-    every = sorted(name for names in first.values() for name in names)
-    parts.append(_entry(condition, every, "{hf.knows_model: true}"))
+    every = [name for names in first.values() for name in names]
+    parts.append(entry(f'transformers.version: ">={order[0]}"', _KEY, every, "{hf.knows_model: true}"))
     return "".join(parts)
 
 

@@ -13,7 +13,6 @@ import argparse
 import ast
 import re
 import sys
-import textwrap
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +23,7 @@ from pathlib import Path
 from packaging.version import Version
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from refresh_models import entry
 from surfaces import python_files, releases_of
 
 RULES = Path(__file__).resolve().parents[2] / "rules"
@@ -137,11 +137,6 @@ def spans(having: Iterable[tuple[Version, bool]]) -> tuple[Version | None, Versi
     return first, gone
 
 
-def _entries(key: str, versions: str, names: Iterable[str], facts: str) -> str:
-    listed = textwrap.fill(", ".join(sorted(names)), 110, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    return f"  - when:\n      {versions}\n      {key}: [\n{listed}]\n    facts: {facts}\n"
-
-
 def _part(package: str, key: str, having: dict[str, set[str]], of: dict[Version, set[str]]) -> Iterator[str]:
     """Yield the entries for a kind of name; `having` holds the classes of each name, of which one is enough."""
     order = sorted(of)
@@ -156,13 +151,13 @@ def _part(package: str, key: str, having: dict[str, set[str]], of: dict[Version,
     fact = f"{package}.version"
     for (last, gone), names in sorted(dropped.items()):
         facts = f"{{{package}.knows_model: false, {package}.model_until: {last}, {package}.model_since: absent}}"
-        yield _entries(key, f'{fact}: ">={gone}"', names, facts)
+        yield entry(f'{fact}: ">={gone}"', key, names, facts)
     for first, names in sorted(brought.items()):
         if first > order[0]:
             facts = f"{{{package}.knows_model: false, {package}.model_since: {first}, {package}.model_until: absent}}"
-            yield _entries(key, f'{fact}: "<{first}"', names, facts)
+            yield entry(f'{fact}: "<{first}"', key, names, facts)
     every = [name for names in brought.values() for name in names]
-    yield _entries(key, f'{fact}: ">={order[0]}"', every, f"{{{package}.knows_model: true}}")
+    yield entry(f'{fact}: ">={order[0]}"', key, every, f"{{{package}.knows_model: true}}")
 
 
 def render(package: str, of: dict[Version, set[str]], types: dict[str, set[str]]) -> str:

@@ -88,8 +88,7 @@ def discover(folder: Path, watch: Watch) -> tuple[DiscoveredFile, ...]:
             sets = any(is_read(name, watch) for name in set(_SET.findall(texts[path])))
             if kind == ManifestKind.WORKFLOW and path.parent.name != "workflows":
                 continue
-            starts = kind != ManifestKind.WORKFLOW and _starts_job(path, kind, texts[path], watch)
-            if sets or starts:
+            if sets or (kind != ManifestKind.WORKFLOW and _starts_job(path, kind, texts[path], watch)):
                 why = "it sets variables" if sets else "it starts a server or a training"
                 files.append(DiscoveredFile(path, kind, FileRole.VARIABLES, why))
             elif _STACK.search(texts[path]) and "install" in texts[path]:
