@@ -93,6 +93,9 @@ FILES = [
     ("uv.lock", "version = 1\n" + "a.tar.gz" * 50_000), ("uv.lock", "[" * 100_000), ("poetry.lock", "a = " + "[" * 100_000),
     ("pixi.lock", "version: 6\n" + "- " * 100_000), ("Pipfile.lock", '{"default": ' + "[" * 100_000),
     ("environment.yml", "dependencies: " + "[" * 50_000),
+    ("setup.py", "setup(install_requires=" + "[" * 50_000), ("setup.py", "setup(install_requires=" + "[]+" * 3_000 + "[])"),
+    ("setup.py", "a = ['torch']\n" + "a = a + a\n" * 60 + "setup(install_requires=a)\n"),
+    ("setup.py", "x = open('x.txt')\nsetup(install_requires=x" + ".read()" * 3_000 + ")\n"), ("setup.cfg", "[options\n" * 9),
 ]  # fmt: skip
 
 

@@ -39,6 +39,7 @@ class ManifestKind(TextEnum):
     PYLOCK = "pylock"
     PYPROJECT = "pyproject"
     REQUIREMENTS = "requirements"
+    SETUPTOOLS = "setuptools"
     UV = "uv"
     WORKFLOW = "workflow"
 

@@ -20,6 +20,7 @@ _FORMATS = (
     (r"pipfile\.lock", ManifestKind.PIPFILE_LOCK),
     (r"pipfile", ManifestKind.PIPFILE),
     (r"pyproject\.toml", ManifestKind.PYPROJECT),
+    (r"setup\.(py|cfg)", ManifestKind.SETUPTOOLS),
     (r"(.*[._-])?conda-lock(\.[^.]+)?\.ya?ml", ManifestKind.CONDA_LOCK),
     (
         r"(?!.*\.(py|sh|rst|md|json|txt|ya?ml|png|svg)$)(.*[._-])?(docker|container)file([._-].*)?",
@@ -32,8 +33,8 @@ _FORMATS = (
 _NOT_READ = re.compile(r".*\.(lock|json|toml|cfg|py|whl|gz|zip|ipynb|md|rst)")
 _SUPPORTED = (
     "supported: requirements.txt, pylock.toml, uv.lock, poetry.lock, pdm.lock, Pipfile(.lock), pixi.lock, pixi.toml, "
-    "pyproject.toml, environment.yml, conda-lock.yml, Dockerfile, compose files, Kubernetes manifests, GitHub "
-    "workflows and job scripts"
+    "pyproject.toml, setup.py, setup.cfg, environment.yml, conda-lock.yml, Dockerfile, compose files, "
+    "Kubernetes manifests, GitHub workflows and job scripts"
 )
 #: Top-level keys of a GitHub workflow or action.
 _WORKFLOW = re.compile(r"^(jobs|runs):", re.MULTILINE)

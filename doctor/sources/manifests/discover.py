@@ -30,7 +30,7 @@ MOST_FILES = 400  # whose beginning is read
 _MOST_BYTES = 4 * 1024 * 1024  # of each
 _MOST_TOTAL, _LEAST_BYTES = 32 * 1024 * 1024, 16 * 1024  # of all; what each has beyond that
 _NAMED = re.compile(
-    r".*\.(txt|in|toml|lock|ya?ml|sh|bash|zsh|sbatch|slurm|pbs|job|srun|sub)|pipfile|.*(docker|container)file.*",
+    r".*\.(txt|in|toml|lock|ya?ml|sh|bash|zsh|sbatch|slurm|pbs|job|srun|sub)|pipfile|setup\.(py|cfg)|.*(docker|container)file.*",
     re.IGNORECASE,
 )
 _LOCKS = (
@@ -69,6 +69,8 @@ _OTHER = {
 }  # fmt: skip
 _JOBS = (ManifestKind.WORKFLOW, ManifestKind.JOBSCRIPT, ManifestKind.CONTAINERS)
 _PROJECTS = (ManifestKind.PYPROJECT, ManifestKind.PIXI_PROJECT, ManifestKind.PIPFILE)
+_INSTALLS_HERE = r"\bpip3?\s+install\b[^\n]*?(-e\s*|\s)[\"']?\.(\[|[\"'/\s]|$)"
+_BUILD_ONLY = "only its build knows the dependencies, and it is not run"
 _FIRST = ("train", "training", "gpu", "cuda", "base", "common", "main", "core", "requirements")
 
 
@@ -117,7 +119,9 @@ def _environments(
     images = [path for path in paths if kinds[path] == ManifestKind.DOCKERFILE]
     rest = [path for path in paths if path not in images]
     relevant = [path for path in rest if _names_stack(path, texts)]
-    chosen, verdicts = _choose(folder, relevant, kinds, texts)
+    unread = [path for path in relevant if kinds[path] == ManifestKind.SETUPTOOLS and not _declares(path, watch)]
+    chosen, verdicts = _choose(folder, [path for path in relevant if path not in unread], kinds, texts)
+    verdicts.update(dict.fromkeys(unread, _BUILD_ONLY))
     image, passed = _image(images, texts)
     installed = [path for path in chosen if image is not None and _installs(texts[image], path, kinds[path])]
     if image is not None and chosen and not installed:
@@ -161,7 +165,7 @@ def _choose(
             and _DYNAMIC.search(texts[path])
             and not _FROM_FILE.search(texts[path])
         ):
-            why[path] = "only its build knows the dependencies, and it is not run"
+            why[path] = _BUILD_ONLY
     left = [path for path in paths if path not in why]
     project = [path for path in left if kinds[path] in _PROJECTS]
     lists = [path for path in left if kinds[path] == ManifestKind.REQUIREMENTS]
@@ -188,7 +192,20 @@ def _choose(
             chosen.append(condas[0])
             why[condas[0]] = "the packages to install"
         _skip_others([path for path in condas if path not in why], chosen[0], why)
+    setups = [path for path in left if kinds[path] == ManifestKind.SETUPTOOLS]
+    if setups:
+        setups.sort(key=lambda path: path.parent != folder)
+        if not chosen:
+            chosen.append(setups[0])
+            why[setups[0]] = "the project's own dependencies"
+        _skip_others([path for path in setups if path not in chosen], chosen[0], why)
     return chosen, why
+
+
+def _declares(path: Path, watch: Watch) -> bool:
+    """Return whether the text of a setup.py or setup.cfg states requirements."""
+    manifest = _manifest(DiscoveredFile(path, ManifestKind.SETUPTOOLS, FileRole.ENVIRONMENT, ""), watch)
+    return manifest is not None and bool(manifest.entries)
 
 
 def _skip_others(paths: Sequence[Path], chosen: Path, why: dict[Path, str]) -> None:
@@ -219,7 +236,8 @@ def _installs(image: str, path: Path, kind: ManifestKind) -> bool:
         ManifestKind.PDM: r"\bpdm\s+(install|sync)\b",
         ManifestKind.PIPFILE_LOCK: r"\bpipenv\s+(install|sync)\b",
         ManifestKind.PIXI: r"\bpixi\s+install\b",
-        ManifestKind.PYPROJECT: r"\bpip3?\s+install\b[^\n]*?(-e\s*|\s)[\"']?\.(\[|[\"'/\s]|$)",
+        ManifestKind.PYPROJECT: _INSTALLS_HERE,
+        ManifestKind.SETUPTOOLS: _INSTALLS_HERE,
     }.get(kind)
     return bool(command and re.search(command, image, re.MULTILINE))
 

@@ -11,6 +11,7 @@ from typing import Any
 from doctor.errors import DoctorError
 from doctor.model import Facts
 from doctor.sources.manifests.formats.pyproject import read_project
+from doctor.sources.manifests.formats.setuptools_project import read_extras
 from doctor.sources.manifests.scripts.dockerfile import read_stage
 from doctor.sources.watch import Watch
 from doctor.util.reading import read_text
@@ -102,8 +103,7 @@ def _without_workload(manifest: Manifest) -> Manifest:
 def _discover(folder: Path, watch: Watch) -> Sequence[DiscoveredFile]:
     discovered = discover(folder, watch)
     if not any(item.role == FileRole.ENVIRONMENT for item in discovered):
-        hint = "`setup.py` is code and is not run: " if (folder / "setup.py").is_file() else ""
-        raise DoctorError(f"no file in `{folder}` declares attention libraries", f"{hint}name the files to check")
+        raise DoctorError(f"no file in `{folder}` declares attention libraries", "name the files to check")
     return discovered
 
 
@@ -131,9 +131,12 @@ def _read(path: Path, chosen: tuple[str, ...], watch: Watch) -> Manifest:
     if chosen and kind == ManifestKind.DOCKERFILE and len(chosen) == 1:
         with bounded(kind, path, text):
             return read_stage(path, text, chosen[0], watch)
+    if chosen and kind == ManifestKind.SETUPTOOLS:
+        with bounded(kind, path, text):
+            return read_extras(path, text, watch, chosen)
     if chosen:
         if kind != ManifestKind.PYPROJECT:
-            hint = "only a pyproject.toml has extras and groups, and a Dockerfile stages (name one)"
+            hint = "only a pyproject.toml has extras and groups, setup.py extras, and a Dockerfile stages (name one)"
             raise DoctorError(f"`{path}` has no extras", hint)
         with bounded(kind, path, text):
             return read_project(path, text, watch, chosen)

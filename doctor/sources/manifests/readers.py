@@ -39,13 +39,16 @@ _READERS = {
     ManifestKind.PYLOCK: ("formats.toml_locks", "read_pylock"),
     ManifestKind.PYPROJECT: ("formats.pyproject", "read"),
     ManifestKind.REQUIREMENTS: ("formats.requirements", "read"),
+    ManifestKind.SETUPTOOLS: ("formats.setuptools_project", "read"),
     ManifestKind.UV: ("formats.toml_locks", "read_uv"),
     ManifestKind.WORKFLOW: ("scripts.workflow", "read"),
 }
 
 
 #: Characters of one file, where its reader needs much memory per character; others have the limit of `read_text`.
-_MOST_CHARACTERS = dict.fromkeys((ManifestKind.DOCKERFILE, ManifestKind.JOBSCRIPT, ManifestKind.WORKFLOW), 1 << 20)
+_MOST_CHARACTERS = dict.fromkeys(
+    (ManifestKind.DOCKERFILE, ManifestKind.JOBSCRIPT, ManifestKind.SETUPTOOLS, ManifestKind.WORKFLOW), 1 << 20
+)
 
 
 def reader_of(kind: ManifestKind) -> Reader:

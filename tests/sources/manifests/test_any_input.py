@@ -19,6 +19,7 @@ NAMES = {
     "pixi.toml": "pixi_project", "Pipfile.lock": "pipfile_lock", "Pipfile": "pipfile",
     "conda-lock.yml": "conda_lock", "Dockerfile": "dockerfile", "train.sbatch": "jobscript",
     ".github/workflows/ci.yml": "workflow", "compose.yaml": "containers",
+    "setup.py": "setuptools", "setup.cfg": "setuptools",
 }  # fmt: skip
 PIECES = (
     "torch", "==", "2.6.0", ">=", "<", "~=", "*", "+cu124", "[", "]", "[pytorch]", "@", "git+https://x/y.git@v1.2",
@@ -35,7 +36,8 @@ PIECES = (
     "[tool.uv]\n", "[tool.uv.sources]\n", "[tool.poetry.dependencies]\n", "[dependencies]\n", "[packages]\n", "^",
     '{"default": {', '"_meta"', "include-group", "&a ", "*a", "!!x", "- - - ", "9" * 400, "[metadata]\n",
     "services:\n", "    image: ", "vllm/vllm-openai:v0.16.0", "vllm serve ", "--kv-cache-dtype ", "containers:\n",
-    "args: [",
+    "args: [", "setup(", "install_requires=", "install_requires =\n  ", "[options]\n", "extras_require={", "open(",
+    "def f():\n ",
 )  # fmt: skip
 texts = some.lists(some.one_of(some.sampled_from(PIECES), some.text(max_size=6)), max_size=40).map("".join)
 #: What a file of each kind begins with, so that what follows is looked at.
@@ -46,7 +48,8 @@ BEGINNINGS = {
     "pixi.toml": "[dependencies]\n", "Pipfile.lock": '{"default": {', "conda-lock.yml": "package:\n- ",
     "pixi.lock": "environments:\n  default:\n    packages:\n      linux-64:\n      - ",
     "environment.yml": "dependencies:\n- ", ".github/workflows/ci.yml": "jobs:\n  a:\n    steps:\n    - ",
-    "compose.yaml": "services:\n  a:\n    command: ",
+    "compose.yaml": "services:\n  a:\n    command: ", "setup.py": "x = ['torch==2.6.0']\n",
+    "setup.cfg": "[options]\ninstall_requires =\n  ",
 }  # fmt: skip
 
 

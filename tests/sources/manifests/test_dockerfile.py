@@ -43,6 +43,23 @@ def test_each_requirement_of_a_long_run_is_at_its_own_line(docker):
     assert told(found, "python.version") == ("3.11", 1)
 
 
+def test_a_project_without_its_requirements(docker):
+    text = "FROM python:3.11\nRUN pip install torch==2.6.0\nRUN pip install {} .\n"
+    project = "setup(install_requires=['flash-attn==2.7.3'])\n"
+    assert "flash-attn.version" not in docker(text.format("--no-deps"), setup_py=project).facts
+    assert docker(text.format("-e"), setup_py=project).facts.value("flash-attn.version") == "2.7.3"
+
+
+def test_an_index_that_an_included_file_names(docker):
+    text = "FROM python:3.11\nRUN pip install -r requirements.txt\n"
+    lines = "torch==2.6.0\nxformers==0.0.29.post3\n"
+    index = "--index-url https://download.pytorch.org/whl/cu124\n"
+    fact = docker(text, requirements_txt=index + lines).facts["xformers.fitting_torch"]
+    assert fact.problem == f"{fact.source} names another index, whose builds are not on record"
+    assert fact.source.endswith("requirements.txt:1")
+    assert "xformers.fitting_torch" not in docker(text, requirements_txt=lines).facts
+
+
 @pytest.mark.parametrize(
     ("command", "version"),
     [

@@ -16,6 +16,7 @@ from doctor.packages.requirements import admits
 from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, index_builds
 from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.formats.requirements import Reader
+from doctor.sources.manifests.formats.setuptools_project import read_extras
 from doctor.sources.manifests.source_builds import displaced
 from doctor.sources.watch import Watch
 from doctor.util.redact import shortened
@@ -71,7 +72,7 @@ class Installs:
     ) -> None:
         """Follow `pip install`; `words` are those behind it."""
         reader = Reader(self.top)
-        upgrade, alone = False, False
+        upgrade, alone = False, any(word == "--no-deps" for _, word in words)
         indexes: list[LineWord] = []
         torch_backend = ""
         at = words[0][0] if words else 1
@@ -80,16 +81,13 @@ class Installs:
             line, word = words[index]
             index += 1
             if not word.startswith("-"):
-                self._word(word, line, reader)
+                self._word(word, line, reader, alone=alone)
                 continue
             name, equals, value = word.partition("=")
             if not name.startswith("--") and len(name) > 2 and name[:2] in ("-r", "-c", "-e", "-i"):
                 name, value, equals = name[:2], word[2:].lstrip("="), "="
             if name in ("-U", "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--reinstall"):
                 upgrade = True
-                continue
-            if name == "--no-deps":
-                alone = True
                 continue
             takes = name in _VALUED or name in _INDEXES or name in (
                 "-r", "--requirement", "--requirements", "-c", "--constraint", "--constraints", "-e", "--editable",
@@ -107,10 +105,13 @@ class Installs:
             elif name in ("-c", "--constraint", "--constraints"):
                 self._file(value, line, reader, constraint=True)
             elif name in ("-e", "--editable"):
-                self._word(value, line, reader)
+                self._word(value, line, reader, alone=alone)
         self.notes += reader.notes
         self.add(reader.entries, upgrade=upgrade, certain=certain, facts=reader.facts)
         wanted = {entry.name for entry in reader.entries if not entry.constraint}
+        for fact in reader.facts:
+            if certain and fact.key == "torch.cuda":  # an index that an included file names
+                self.facts.update({item.key: item for item in index_builds(wanted, fact.source)})
         if certain and not alone:
             self.remove(displaced(self.entries, wanted))
             self._doubt_pins(wanted, at)
@@ -191,7 +192,8 @@ class Installs:
                 problem = f"uninstalled in {fact.source}; `{word}` in {self.path}:{line} may install it again"
                 self.facts[key] = Fact(key, None, fact.source, None, problem)
 
-    def _word(self, word: str, line: int, reader: Reader) -> None:
+    def _word(self, word: str, line: int, reader: Reader, *, alone: bool) -> None:
+        """Read one requirement, address or folder; `alone` says that its own requirements are not installed."""
         name = _NAME.match(word)
         if UNKNOWN in word:
             known = word.partition(UNKNOWN)[0]
@@ -212,7 +214,8 @@ class Installs:
             return
         project = re.fullmatch(r"(?:file:)?((?:\.{1,2}|~)?/[^\[]*|\.{1,2}|[\w.-]+/[\w./-]*)(?:\[([^\]]*)\])?", word)
         if project and not re.search(r"\.(whl|tar\.gz|zip)$", word):
-            self._project(project[1], project[2] or "", line, reader)
+            if not alone:
+                self._project(project[1], project[2] or "", line, reader)
             return
         try:
             reader.line(word, self.path, line, self.raw(line))
@@ -234,22 +237,27 @@ class Installs:
 
     def _project(self, folder: str, extras: str, line: int, reader: Reader) -> None:
         """Install the requirements of the project in a folder: `pip install .`."""
-        found = self.find("pyproject.toml") if folder.rstrip("/") in (".", "", "/workspace", "/app", "/src") else None
-        if found is None:
-            self.notes.append(
-                f"{self.path}:{line}: the requirements of the project in `{shortened(folder, 60)}` were not read"
-            )
-            self._doubt_removals(shortened(folder, 60), line)
-            return
-
-        try:
-            chosen = tuple(filter(None, re.split(r"[\s,]+", extras)))
-            manifest = read_project(*found, self.watch, chosen, groups=())
-        except DoctorError as problem:
-            self.notes.append(f"{self.path}:{line}: the requirements of the project were not read: {problem.message}")
-            return
-        reader.entries += manifest.entries
-        reader.facts += manifest.facts
+        here = folder.rstrip("/") in (".", "", "/workspace", "/app", "/src")
+        chosen = tuple(filter(None, re.split(r"[\s,]+", extras)))
+        why = ""
+        for name in ("pyproject.toml", "setup.cfg", "setup.py") if here else ():
+            if (found := self.find(name)) is None:
+                continue
+            try:
+                if name == "pyproject.toml":
+                    manifest = read_project(*found, self.watch, chosen, groups=())
+                else:
+                    manifest = read_extras(*found, self.watch, chosen)
+            except DoctorError as problem:
+                why = why or f": {problem.message}"
+                continue
+            if manifest.entries or name == "pyproject.toml":
+                reader.entries += manifest.entries
+                reader.facts += manifest.facts
+                return
+        shown = shortened(folder, 60)
+        self.notes.append(f"{self.path}:{line}: the requirements of the project in `{shown}` were not read{why}")
+        self._doubt_removals(shown, line)
 
     def _file(self, name: str, line: int, reader: Reader, *, constraint: bool) -> None:
         """Read the file of `-r` or `-c`."""
