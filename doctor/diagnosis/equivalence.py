@@ -17,7 +17,7 @@ from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.shared import DependsOnCase, shared_by, verdict
+from doctor.rulebook.shared import DependsOnCase, always_missing, shared_by, verdict
 
 #: What a condition said of a value, kept for all the cases of a gate.
 Memory = dict[tuple[int, Hashable], "bool | None"]
@@ -31,7 +31,15 @@ class Alike:
         self._memory: Memory = {} if memory is None else memory
         self._main = _View(rulebook, rulebook.rules.values(), cases, self._memory)
         self._changed: dict[tuple[tuple[str, Hashable], ...], _View] = {}
-        self._left = rulebook.only(rule.id for rule in self._main.left if rule.severity is not None)
+        self._unclear: dict[tuple[str, ...], list[str]] = {}  # rules that are undetermined in every case
+        left = []
+        for rule in self._main.left:
+            missing = always_missing(rule, self._main.shared) if rule.severity is not None else ()
+            if missing:
+                self._unclear.setdefault(missing, []).append(rule.id)
+            elif rule.severity is not None:
+                left.append(rule.id)
+        self._left = rulebook.only(left)
 
     def groups(self) -> list[tuple[int, ...]]:
         """The numbers of the cases that are alike, in order; the groups in the order of their last."""
@@ -40,9 +48,10 @@ class Alike:
             found.setdefault(tuple(self._traits(case)), []).append(number)
         return sorted((tuple(numbers) for numbers in found.values()), key=lambda numbers: numbers[-1])
 
-    def evaluate(self, number: int) -> Assessment:
+    def evaluate(self, number: int, *, name_missing: bool = True) -> Assessment:
         """What `evaluate` with the whole rulebook says of a case."""
-        return evaluate(self._left, self._cases[number], self._main.implied)
+        case = self._cases[number]
+        return evaluate(self._left, case, self._main.implied, self._unclear, name_missing=name_missing)
 
     def _traits(self, case: Facts) -> Iterator[Hashable]:
         """All that a judgement can depend on; a prediction is evaluated again with some facts changed."""
@@ -86,7 +95,7 @@ class _View:
     def __init__(self, rulebook: Rulebook, rules: Iterable[Rule], cases: Sequence[Facts], memory: Memory) -> None:
         self._implications, self._memory = rulebook.implications, memory
         self._predictor = Predictor(rulebook)
-        shared = shared_by(rulebook, cases)
+        self.shared = shared = shared_by(rulebook, cases)
         judged = [(rule, verdict(rule.when, shared)) for rule in rules]
         self.left = tuple(rule for rule, holds in judged if holds is not False)
         leaves = [leaf for rule, holds in judged if holds is None for leaf in rule.when.leaves()]

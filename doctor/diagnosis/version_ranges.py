@@ -165,13 +165,14 @@ def whole(facts: Facts, choice: Choice, packages: Sequence[OpenRange], declarati
 def judged_alike(
     rulebook: Rulebook, wholes: Sequence[tuple[Choice, Facts]], memory: Memory | None = None
 ) -> list[Case]:
-    """Every choice, judged; those that are alike once."""
+    """Every choice, judged; those that are alike once. Only the last case names the facts that are missing."""
     if not wholes:
         return []
     alike = Alike(rulebook, [facts for _, facts in wholes], memory)
     cases = []
-    for numbers in alike.groups():
-        assessment = alike.evaluate(numbers[-1])
+    groups = alike.groups()
+    for numbers in groups:
+        assessment = alike.evaluate(numbers[-1], name_missing=numbers is groups[-1])
         choices = tuple(wholes[number][0] for number in numbers)
         cases.append(Case(choices, assessment, with_backend_findings(rulebook, assessment)))
     return cases

@@ -58,17 +58,28 @@ Unclear = Mapping[tuple[str, ...], Sequence[str]]
 
 
 def evaluate(
-    rulebook: Rulebook, facts: Facts, implied: Mapping[str, Fact] | None = None, unclear: Unclear | None = None
+    rulebook: Rulebook,
+    facts: Facts,
+    implied: Mapping[str, Fact] | None = None,
+    unclear: Unclear | None = None,
+    *,
+    name_missing: bool = True,
 ) -> Assessment:
     """Judge every rule on these facts; `implied` is what is known to follow from them (`ground`).
 
-    `unclear`: further rules that are known to be undetermined.
+    `unclear`: further rules that are known to be undetermined. Without `name_missing`, the undetermined rules form one
+    group that names no missing fact, which takes half the time where many facts are missing.
     """
-    return assess(rulebook, *know(rulebook, facts, implied), unclear)
+    return assess(rulebook, *know(rulebook, facts, implied), unclear, name_missing=name_missing)
 
 
 def assess(
-    rulebook: Rulebook, known: FactResolver, predictions: Mapping[str, Prediction], also_unclear: Unclear | None = None
+    rulebook: Rulebook,
+    known: FactResolver,
+    predictions: Mapping[str, Prediction],
+    also_unclear: Unclear | None = None,
+    *,
+    name_missing: bool = True,
 ) -> Assessment:
     """Judge every rule on what `know` returned; what was looked up before is not worked out again."""
     considered = [
@@ -87,7 +98,7 @@ def assess(
         if holds:
             findings.append(finding_of(rule, known, rule.severity, interpolate(rule.message, known)))
         elif holds is None:
-            unclear.setdefault(missing_keys(rule, known), []).append(rule.id)
+            unclear.setdefault(missing_keys(rule, known) if name_missing else (), []).append(rule.id)
     fired = {finding.rule for finding in findings}
     findings = [  # a general rule is silent where a specific one reports the same
         finding

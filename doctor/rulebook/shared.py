@@ -108,7 +108,7 @@ def share_evaluation(rulebook: Rulebook, facts: Facts) -> SharedEvaluation:
     for rule in rulebook.rules.values():
         if rule.severity is None:
             continue
-        missing = _always_missing(rule, known)
+        missing = always_missing(rule, known)
         if missing:
             unclear.setdefault(missing, []).append(rule.id)
         elif verdict(rule.when, known) is not False:
@@ -116,8 +116,11 @@ def share_evaluation(rulebook: Rulebook, facts: Facts) -> SharedEvaluation:
     return SharedEvaluation(own, rulebook.only(left), known.implied, unclear)
 
 
-def _always_missing(rule: Rule, known: FactResolver) -> tuple[str, ...]:
-    """Return the facts that leave a rule undetermined in every case; none where some case may decide it."""
+def always_missing(rule: Rule, known: FactResolver) -> tuple[str, ...]:
+    """Return the facts that leave a rule undetermined in every case; none where some case may decide it.
+
+    `known` is what the cases share, as `share_evaluation` and `shared_by` return it.
+    """
     if rule.fails_at_run:
         return ()
     try:
