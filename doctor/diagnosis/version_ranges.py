@@ -152,11 +152,12 @@ def whole(facts: Facts, choice: Choice, packages: Sequence[OpenRange], declarati
     """The facts once these releases are taken, with what they pin in turn."""
 
     places = {item.name: item.place for item in packages}
+    extras = {item.name: item.extras for item in packages}
     chosen = [make_fact(f"{name}.version", version, f"{places[name]}, which admits it") for name, version in choice]
     brought = [
         make_fact(f"{package}.version", pin, places[name])._replace(via=f"{name} {version}")
         for name, version in choice
-        for package, pin in pins_of(name, version, declaration.platform)
+        for package, pin in pins_of(name, version, declaration.platform, extras[name])
         if f"{package}.version" not in facts
     ]
     return complete_workload(facts.with_(*brought, *chosen))
@@ -246,16 +247,24 @@ def _is_open(item: OpenRange) -> bool:
 
 
 def _narrowing(affected: _AffectedRange, every: Sequence[_AffectedRange]) -> Iterator[Remedy]:
-    """The range without any release of which something is found; where there is none, without those of this finding."""
-    if not affected.clean:
+    """The range without any release of which something is found; where there is none, without those of this finding.
+
+    No release cures what a rule cures by a command alone.
+    """
+    if not affected.clean or not _cured_by_release(affected.finding):
         return
     item = affected.package
-    same = [one for one in every if one.package is item and one.clean]
+    same = [one for one in every if one.package is item and one.clean and _cured_by_release(one.finding)]
     left = [version for version in affected.clean if all(version in one.clean for one in same)]
     others = [one.finding.rule for one in same if one is not affected] if left else []
     note = f"also fixes {', '.join(others)}" if others else None
     wanted = narrowed(item, left or affected.clean)
     yield Remedy(require={item.name: wanted}, note=note, kind=RemedyKind.NARROWS_RANGE)
+
+
+def _cured_by_release(finding: Finding) -> bool:
+    """Whether another release may clear the finding: the rule names one, or no remedy at all."""
+    return not finding.alternatives or any(way.require for way in finding.alternatives)
 
 
 def _other_remedies(finding: Finding, spared: str | None) -> Iterator[Remedy]:
