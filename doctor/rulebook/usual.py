@@ -18,7 +18,7 @@ from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Facts, Finding, Severity, Undetermined
 
 from .backends import order_that_counts
-from .evaluate import Assessment, finding_of, know, rule_holds
+from .evaluate import Assessment, finding_of, know, rule_holds, with_reasons
 from .messages import interpolate
 from .resolver import FactResolver
 from .rule import Rule
@@ -95,6 +95,7 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
             open_.append(group)
     if not added and open_ == list(assessment.undetermined) and findings == list(assessment.findings):
         return assessment
+    added = [with_reasons(rulebook, item, assessment.known, assessment.predictions) for item in added]
     order = sorted((*findings, *added), key=lambda item: item.severity.rank)
     return replace(assessment, findings=tuple(order), undetermined=tuple(open_))
 
