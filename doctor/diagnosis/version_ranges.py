@@ -152,11 +152,12 @@ def whole(facts: Facts, choice: Choice, packages: Sequence[OpenRange], declarati
     """The facts once these releases are taken, with what they pin in turn."""
 
     places = {item.name: item.place for item in packages}
+    extras = {item.name: item.extras for item in packages}
     chosen = [make_fact(f"{name}.version", version, f"{places[name]}, which admits it") for name, version in choice]
     brought = [
         make_fact(f"{package}.version", pin, places[name])._replace(via=f"{name} {version}")
         for name, version in choice
-        for package, pin in pins_of(name, version, declaration.platform)
+        for package, pin in pins_of(name, version, declaration.platform, extras[name])
         if f"{package}.version" not in facts
     ]
     return complete_workload(facts.with_(*brought, *chosen))
@@ -237,7 +238,7 @@ def _of_some(affected: _AffectedRange, every: Sequence[_AffectedRange], today: s
     return finding._replace(
         severity=Severity.NOTE if spared and (finding.severity == Severity.WARNING or _is_open(item)) else severity,
         message=lead + finding.message,
-        alternatives=(*_narrowing(affected, every), *_other_remedies(finding, item.name if spared else None)),
+        alternatives=(*_narrowing(affected, every, today), *_other_remedies(finding, item.name if spared else None)),
     )
 
 
@@ -246,17 +247,26 @@ def _is_open(item: OpenRange) -> bool:
     return all(clause.operator in (">", ">=", "!=") for clause in specifier(item.range))
 
 
-def _narrowing(affected: _AffectedRange, every: Sequence[_AffectedRange]) -> Iterator[Remedy]:
-    """The range without any release of which something is found; where there is none, without those of this finding."""
-    if not affected.clean:
+def _narrowing(affected: _AffectedRange, every: Sequence[_AffectedRange], today: str) -> Iterator[Remedy]:
+    """The range without any release of which something is found; where there is none, without those of this finding.
+
+    An old release is no remedy for what a rule fixes by a command alone.
+    """
+    if not affected.clean or not _fixed_by_release(affected, today):
         return
     item = affected.package
-    same = [one for one in every if one.package is item and one.clean]
+    same = [one for one in every if one.package is item and one.clean and _fixed_by_release(one, today)]
     left = [version for version in affected.clean if all(version in one.clean for one in same)]
     others = [one.finding.rule for one in same if one is not affected] if left else []
     note = f"also fixes {', '.join(others)}" if others else None
     wanted = narrowed(item, left or affected.clean)
     yield Remedy(require={item.name: wanted}, note=note, kind=RemedyKind.NARROWS_RANGE)
+
+
+def _fixed_by_release(affected: _AffectedRange, today: str) -> bool:
+    """Whether another release is a remedy: today's is not affected, or the rule names one, or no remedy at all."""
+    ways = affected.finding.alternatives
+    return today not in affected.releases or not ways or any(way.require for way in ways)
 
 
 def _other_remedies(finding: Finding, spared: str | None) -> Iterator[Remedy]:

@@ -105,7 +105,7 @@ def assess(
         for finding in findings
         if not fired.intersection(as_tuple(rulebook.rules[finding.rule].body.get("yields_to")))
     ]
-    findings = [_with_reasons(rulebook, finding, known, tuple(predictions.values())) for finding in findings]
+    findings = [with_reasons(rulebook, finding, known, tuple(predictions.values())) for finding in findings]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -_weight(rulebook, finding), finding.rule))
     undetermined = tuple(
         Undetermined(
@@ -161,7 +161,7 @@ def finding_of(rule: Rule, known: FactResolver, severity: Severity, message: str
     )
 
 
-def _with_reasons(
+def with_reasons(
     rulebook: Rulebook, finding: Finding, known: FactResolver, predictions: tuple[Prediction, ...]
 ) -> Finding:
     """Return a finding that rests on a choice of backend with the remedies of what speaks against the backends."""
@@ -273,7 +273,7 @@ NO_BACKEND = "NO_BACKEND"
 def with_backend_findings(rulebook: Rulebook, assessment: Assessment) -> tuple[Finding, ...]:
     """The findings, and one for each library whose attention cannot run although no error says so."""
     findings = assessment.findings
-    if any(finding.severity == Severity.ERROR or finding.assumption for finding in findings):
+    if any(finding.severity == Severity.ERROR or (finding.assumption and finding.backends) for finding in findings):
         return findings
     added = []
     for prediction in assessment.predictions:

@@ -1,11 +1,11 @@
 """Judge rules that lean on an assumed or a missing value by every value that is usual for it.
 
-A missing value: where a rule fires for every usual one, it is a finding that says so; where it fires for none, it is
-silent; where the answers differ, the report names the values for which it fires. A mask tensor is usual but rare: a
-rule that it alone silences is a finding that excepts it. Where several values are missing, the rule is judged by whole
-jobs that are usual. An assumed value: where another usual one would make the rule silent, an error becomes a warning
-that names the assumption. A backend that fails in a step: where the job names that backend and only missing facts leave
-open whether it serves the job, the failure is a warning.
+A missing value: where a rule fires for every usual one, or for most and the most usual, it is a finding that says so;
+where it fires for none, it is silent; else the report names the values for which it fires. A mask tensor is usual but
+rare: a rule that it alone silences is a finding that excepts it. Where several values are missing, the rule is judged
+by whole jobs that are usual. An assumed value: where another usual one would make the rule silent, an error becomes a
+warning that names the assumption. A backend that fails in a step: where the job names that backend and only missing
+facts leave open whether it serves the job, the failure is a warning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import Facts, Finding, Severity, Undetermined
 
 from .backends import order_that_counts
-from .evaluate import Assessment, finding_of, know, rule_holds
+from .evaluate import Assessment, finding_of, know, rule_holds, with_reasons
 from .messages import interpolate
 from .resolver import FactResolver
 from .rule import Rule
@@ -53,6 +53,8 @@ _RARE: Mapping[str, tuple[Any, ...]] = {"workload.mask": ("arbitrary",)}
 #: Of these an assumption may be wrong; the others follow from what the framework does.
 _DOUBTED = ("workload.batch_size", "workload.dtype", "workload.mask", "workload.seq_len_q")
 _SOURCE = "a usual value"
+#: Findings of these severities are reported where most usual jobs have them; a note needs all.
+_GRAVE = (Severity.ERROR, Severity.WARNING)
 
 Judged = Callable[[str, Any], FactResolver]
 
@@ -93,6 +95,7 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
             open_.append(group)
     if not added and open_ == list(assessment.undetermined) and findings == list(assessment.findings):
         return assessment
+    added = [with_reasons(rulebook, item, assessment.known, assessment.predictions) for item in added]
     order = sorted((*findings, *added), key=lambda item: item.severity.rank)
     return replace(assessment, findings=tuple(order), undetermined=tuple(open_))
 
@@ -142,46 +145,61 @@ def _doubted(rulebook: Rulebook, finding: Finding, facts: Facts, doubted: Sequen
 def _by_usual_values(
     rulebook: Rulebook, rules: Sequence[Rule], key: str, with_value: Judged
 ) -> tuple[list[Finding], list[tuple[tuple[str, ...], str]]]:
-    """Return findings that hold for every usual value, and (rules, the values for which they fire) of the others."""
+    """Return findings that hold for most usual values, and (rules, the values for which they fire) of the others."""
     found: list[Finding] = []
     left: dict[str, list[str]] = {}
     for rule in rules:
         verdicts = {value: rule_holds(rulebook, rule, with_value(key, value)) for value in USUAL[key]}
         common = [value for value in USUAL[key] if value not in _RARE.get(key, ())]
+        values = [value for value, verdict in verdicts.items() if verdict is True]
         if all(verdicts[value] is True for value in common):
-            values = [value for value, verdict in verdicts.items() if verdict is True]
             found.append(_for_all(rule, key, values, with_value(key, common[0])))
         elif None in verdicts.values():
             left.setdefault("", []).append(rule.id)
-        elif any(verdicts.values()):
-            named = ", ".join(str(value) for value, verdict in verdicts.items() if verdict)
-            left.setdefault(f"; it applies to {key.removeprefix('workload.')} {named}", []).append(rule.id)
+        elif rule.severity in _GRAVE and verdicts[job := JOBS[0][key.removeprefix("workload.")]] and _most(verdicts):
+            found.append(_assuming(rule, with_value(key, job), f"for most usual {_short(key)}: {_span(values)}"))
+        elif values:
+            left.setdefault(f"; it applies to {_short(key)} {', '.join(map(str, values))}", []).append(rule.id)
     return found, [(tuple(names), said) for said, names in left.items()]
+
+
+def _most(verdicts: Mapping[Any, bool | None]) -> bool:
+    """Whether a rule fires for more than half of the values."""
+    return 2 * list(verdicts.values()).count(True) > len(verdicts)
 
 
 def _of_job(key: str) -> bool:
     """Whether a usual job has a value for `key`; a choice that no fact is known to decide may hang on any of them."""
-    return key.removeprefix("workload.") in JOBS[0] or key.endswith(".selected")
+    return key.removeprefix("workload.") in JOBS[0] or key.endswith((".selected", ".variant"))
 
 
 def _whole_job(rulebook: Rulebook, facts: Facts, job: Mapping[str, Any]) -> FactResolver:
-    """Return what is known where the job has these values for whatever is missing."""
+    """Return what is known where the job has these values for whatever is missing.
+
+    Key/value heads belong to the job's own query heads: without them there are as many as query heads.
+    """
     missing = {key: value for name, value in job.items() if facts.value(key := f"workload.{name}") is None}
+    if "workload.num_heads" not in missing:
+        missing.pop("workload.num_kv_heads", None)
     return know(rulebook, facts.with_(*(make_fact(key, value, _SOURCE) for key, value in missing.items())))[0]
 
 
 def _for_all_jobs(
     rulebook: Rulebook, rule: Rule, missing: Sequence[str], jobs: Sequence[FactResolver]
 ) -> Finding | None:
-    """Return the finding of a rule that fires for every usual job, None where it does not; of an error a warning."""
-    left_out = [job for job in jobs if rule_holds(rulebook, rule, job) is not True]
-    rare = [_rare_values(job, missing) for job in left_out]
-    if not all(rare) or len(left_out) == len(jobs):
+    """Return the finding of a rule that fires for every usual job, or for most of them; of an error a warning."""
+    verdicts = [rule_holds(rulebook, rule, job) for job in jobs]
+    left_out = [job for job, verdict in zip(jobs, verdicts, strict=True) if verdict is not True]
+    if len(left_out) == len(jobs):
         return None
-    names = ", ".join(key.removeprefix("workload.") for key in missing if not key.endswith(".selected"))
-    names = names or "what is missing"
-    but = f", except {', '.join(sorted({text for texts in rare for text in texts}))}" if rare else ""
-    return _assuming(rule, jobs[0], f"whatever is usual for {names}{but}")
+    rare = [_rare_values(job, missing) for job in left_out]
+    names = ", ".join(key.removeprefix("workload.") for key in missing if not key.endswith((".selected", ".variant")))
+    if all(rare):
+        but = f", except {', '.join(sorted({text for texts in rare for text in texts}))}" if rare else ""
+        return _assuming(rule, jobs[0], f"whatever is usual for {names or 'what is missing'}{but}")
+    if verdicts[0] is False or 2 * len(left_out) > len(jobs) or rule.severity not in _GRAVE:
+        return None
+    return _assuming(rule, jobs[0], f"in most usual jobs; {names or 'what decides it'} not given")
 
 
 def _rare_values(job: FactResolver, missing: Sequence[str]) -> list[str]:
@@ -192,8 +210,17 @@ def _rare_values(job: FactResolver, missing: Sequence[str]) -> list[str]:
 
 def _for_all(rule: Rule, key: str, values: Sequence[Any], known: FactResolver) -> Finding:
     """Return the finding of a rule that fires for these usual values; of an error a warning, since others exist."""
-    span = f"{values[0]} to {values[-1]}" if len(values) > 4 else ", ".join(map(str, values))
-    return _assuming(rule, known, f"for every usual {key.removeprefix('workload.')}: {span}")
+    return _assuming(rule, known, f"for every usual {_short(key)}: {_span(values)}")
+
+
+def _span(values: Sequence[Any]) -> str:
+    """Return these values, of many the first and the last."""
+    return f"{values[0]} to {values[-1]}" if len(values) > 4 else ", ".join(map(str, values))
+
+
+def _short(key: str) -> str:
+    """Return a key of the workload as users write it."""
+    return key.removeprefix("workload.")
 
 
 def _assuming(rule: Rule, known: FactResolver, said: str) -> Finding:

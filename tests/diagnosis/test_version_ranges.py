@@ -68,6 +68,13 @@ def test_one_narrowing_fixes_all_that_is_found_of_a_range(diagnose):
     assert not set(mine) & set(by_rule(again))
 
 
+def test_an_extra_of_an_open_range_brings_what_it_pins(diagnose):
+    """The torch part of TransformerEngine is compiled in isolation; an old release without it is no remedy."""
+    found = by_rule(diagnose("torch==2.8.0\ntransformer_engine[pytorch]\n"))["TE854"]
+    assert "transformer-engine-torch" in found.message
+    assert not any(way.require for way in found.alternatives)
+
+
 def test_it_is_said_where_today_s_release_is_spared(diagnose):
     """Then no rule's own pin is offered next to the narrowing: the range is to lose its bad part, not the rest."""
     spared = by_rule(diagnose(f"torch>=2.4,<2.9\n{REST}"))["TE103"]

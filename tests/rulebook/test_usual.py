@@ -107,11 +107,33 @@ def test_a_rule_that_fires_for_every_usual_job_is_a_warning_though_several_value
     assert finding.message == "found 2.6.0 (whatever is usual for head_dim_qk, num_heads)"
 
 
-def test_a_rule_that_some_usual_job_silences_stays_skipped(rulebook):
+def test_a_rule_that_most_usual_jobs_silence_stays_skipped(rulebook):
     assessment = judged(
-        rulebook('{torch.version: "2.6.0", workload.head_dim_qk: ">=64", workload.num_heads: "<=64"}'), {}
+        rulebook('{torch.version: "2.6.0", workload.head_dim_qk: ">=128", workload.num_heads: "<=16"}'), {}
     )
     assert any("OWN001" in group.rules for group in assessment.undetermined) and not own(assessment)
+
+
+def test_a_rule_that_fires_for_most_usual_jobs_is_a_warning_that_says_so(rulebook):
+    rules = rulebook('{torch.version: "2.6.0", workload.head_dim_qk: ">=64", workload.num_heads: "<=64"}')
+    (finding,) = own(judged(rules, {}))
+    assert finding.severity == Severity.WARNING
+    assert finding.message.endswith("(in most usual jobs; head_dim_qk, num_heads not given)")
+
+
+def test_a_note_needs_every_usual_job(rulebook):
+    when = '{torch.version: "2.6.0", workload.head_dim_qk: ">=64", workload.num_heads: "<=64"}'
+    assert not own(judged(rulebook(when, severity="note"), {}))
+
+
+def test_a_rule_that_fires_for_most_usual_values_and_the_most_usual_is_a_warning_that_names_them(rulebook):
+    (finding,) = own(judged(rulebook('{torch.version: "2.6.0", workload.seq_len_q: ">=2048"}'), {}))
+    assert finding.message == "found 2.6.0 (for most usual seq_len_q: 2048 to 131072)"
+
+
+def test_key_value_heads_follow_stated_query_heads(rulebook):
+    rules = rulebook('{torch.version: "2.6.0", workload.num_kv_heads: 24, workload.seq_len_q: ">1"}')
+    assert own(judged(rules, {"workload.num_heads": 24}))
 
 
 def test_every_value_of_a_usual_job_is_one_of_the_vocabulary():

@@ -274,7 +274,7 @@ def _follow(
             )
             if other_index and not declared and _value(pinned, "torch") not in (None, ABSENT):
                 versions = _pinning_torch(name, versions, index, platform) or versions
-            open_[name] = OpenRange(name, declared, entry.place, versions)
+            open_[name] = OpenRange(name, declared, entry.place, versions, extras.get(name, frozenset()))
         for item in go_together(open_, platform, other_index):
             open_[item.name] = item
             if len(item.versions) == 1:

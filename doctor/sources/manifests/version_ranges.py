@@ -24,6 +24,7 @@ class OpenRange:
     range: str
     place: str
     versions: tuple[str, ...]
+    extras: frozenset[str] = frozenset()
 
 
 def binding(name: str, version: str, needs: Sequence[Need], other_index: bool) -> Iterator[Need]:
@@ -53,11 +54,13 @@ def fits(
 
 
 @functools.lru_cache(maxsize=4096)
-def pins_of(name: str, version: str, platform: Platform) -> tuple[tuple[str, str], ...]:
+def pins_of(
+    name: str, version: str, platform: Platform, extras: frozenset[str] = frozenset()
+) -> tuple[tuple[str, str], ...]:
     """Return the indexed packages that a release pins, with the pins; for torch the rulebook has them by build."""
     index = load_index()
     release = index.release(name, version) if name != "torch" else None
-    needs = needs_of(release.requires, platform) if release is not None else ()
+    needs = needs_of(release.requires, platform, extras) if release is not None else ()
     return tuple((need.package, need.pin) for need in needs if need.pin and need.package in index)
 
 
@@ -77,7 +80,7 @@ def go_together(opened: Mapping[str, OpenRange], platform: Platform, other_index
                 )
     if not all(left.values()):
         return list(opened.values())  # incompatible by their metadata, which the user may override
-    return [OpenRange(item.name, item.range, item.place, left.get(name, ())) for name, item in opened.items()]
+    return [replace(item, versions=left.get(name, ())) for name, item in opened.items()]
 
 
 class TooMany(Exception):
