@@ -64,6 +64,19 @@ def test_what_fixes_no_version_is_unknown_with_the_reason(line, read):
 
 
 @pytest.mark.parametrize("line", ["torch==2.6.0; sys_platform == 'win32'", "torch==2.6.0; python_version < '3.0'"])
+def test_the_wheels_of_addresses_that_count_are_listed(read):
+    address = "https://example.org/v2/flash_attn-2.8.3%2Bcu12torch2.8cxx11abiTRUE-cp312-cp312-{}.whl"
+    text = "\n".join(
+        (
+            f"flash-attn @ {address.format('linux_x86_64')} ; sys_platform == 'linux'",
+            f"flash-attn @ {address.format('win_amd64')} ; sys_platform == 'win32'",
+            "torch==2.8.0",
+        )
+    )
+    found = read(text).facts["declared.wheels"].value
+    assert found == ("flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl",)
+
+
 def test_a_line_for_another_machine_does_not_count(line, read):
     assert "torch.version" not in read({"requirements.txt": line}).facts
 
