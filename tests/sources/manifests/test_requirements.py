@@ -64,19 +64,6 @@ def test_what_fixes_no_version_is_unknown_with_the_reason(line, read):
 
 
 @pytest.mark.parametrize("line", ["torch==2.6.0; sys_platform == 'win32'", "torch==2.6.0; python_version < '3.0'"])
-def test_the_wheels_of_addresses_that_count_are_listed(read):
-    address = "https://example.org/v2/flash_attn-2.8.3%2Bcu12torch2.8cxx11abiTRUE-cp312-cp312-{}.whl"
-    text = "\n".join(
-        (
-            f"flash-attn @ {address.format('linux_x86_64')} ; sys_platform == 'linux'",
-            f"flash-attn @ {address.format('win_amd64')} ; sys_platform == 'win32'",
-            "torch==2.8.0",
-        )
-    )
-    found = read(text).facts["declared.wheels"].value
-    assert found == ("flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl",)
-
-
 def test_a_line_for_another_machine_does_not_count(line, read):
     assert "torch.version" not in read({"requirements.txt": line}).facts
 
@@ -87,6 +74,19 @@ def test_a_line_that_depends_on_the_python_is_decided_by_the_python(read):
     assert fact.value is None and "2.4.1" in fact.problem and "2.6.0" in fact.problem
     assert pins(read({"requirements.txt": text}, python_version="3.11.7"))["torch"] == "2.4.1"
     assert pins(read({"requirements.txt": text}, python_version="3.12.1"))["torch"] == "2.6.0"
+
+
+def test_the_wheels_of_addresses_that_count_are_listed(read):
+    address = "https://example.org/v2/flash_attn-2.8.3%2Bcu12torch2.8cxx11abiTRUE-cp312-cp312-{}.whl"
+    text = "\n".join(
+        (
+            f"flash-attn @ {address.format('linux_x86_64')} ; sys_platform == 'linux'",
+            f"flash-attn @ {address.format('win_amd64')} ; sys_platform == 'win32'",
+            "torch==2.8.0",
+        )
+    )
+    found = read({"requirements.txt": text}).facts["declared.wheels"].value
+    assert found == ("flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl",)
 
 
 def test_includes_and_constraints(read):
