@@ -11,15 +11,15 @@ from doctor.model import ABSENT
 
 from .kinds import BOOLEAN, INTEGER, LIST, TEXT
 
-SHARDINGS = ("ddp", "fsdp", "fsdp2", "zero1", "zero2", "zero3")
+SHARDINGS = ("ddp", "fsdp", "fsdp2", "zero0", "zero1", "zero2", "zero3")
 
 JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.seq_len_assumed", BOOLEAN, "seq_len_q is the longest the model takes, not what the job runs", (), False),
     ("workload.remote_code", BOOLEAN, "the model runs code of its repository (trust_remote_code=True and auto_map)"),
     ("workload.finetuning", TEXT, "full, lora, qlora, prefix_tuning, prompt_tuning …", (), ABSENT),
     ("workload.training_method", TEXT, "sft, dpo, kto, grpo, ppo, reward, pretraining …", (), ABSENT),
-    ("workload.sharding", TEXT, "how ranks share parameters and optimizer: fsdp2 is fully_shard of torch 2.4",
-     SHARDINGS, ABSENT),
+    ("workload.sharding", TEXT, "how ranks share parameters and optimizer: fsdp2 is fully_shard of torch 2.4, zero0 "
+     "DeepSpeed without ZeRO", SHARDINGS, ABSENT),
     ("workload.gradient_checkpointing", BOOLEAN, "the backward pass computes whole layers again", (), False),
     ("workload.gradient_accumulation_steps", INTEGER, "batches whose gradients make one optimizer step", (), ABSENT),
     ("workload.cache_implementation", TEXT, "transformers: generate with a dynamic, static, sliding_window … cache",

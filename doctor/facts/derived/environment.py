@@ -10,7 +10,7 @@ from doctor.facts.kinds import BOOLEAN, TEXT, VERSION
 from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
 
-from .labels import label_fits
+from .labels import label_fits, wheel_fits
 from .registry import derived
 
 
@@ -296,7 +296,7 @@ def _wheel_label(version: str) -> str:
     return version.partition("+")[2] or ABSENT
 
 
-for _built in ("lmdeploy", "sgl-kernel", "xformers"):
+for _built in ("causal-conv1d", "lmdeploy", "mamba-ssm", "sgl-kernel", "xformers"):
     derived(
         f"{_built}.wheel_label",
         TEXT,
@@ -366,3 +366,17 @@ def _core_alone(torch_part: str | None, cu12: str | None, cu13: str | None, whol
     if cu12 is None and cu13 is None:  # a release without a label is that of the package index, which is split
         return whole not in (None, ABSENT) and "+" not in str(whole)
     return any(core not in (None, ABSENT) for core in (cu12, cu13))
+
+
+@derived(
+    "declared.foreign_wheel",
+    TEXT,
+    "the first wheel installed by address that is for another system, machine or Python; absent where all fit",
+    uses=("declared.wheels", "python.version", "platform.system", "platform.machine"),
+)
+def _foreign_wheel(
+    wheels: tuple[str, ...] | str | None, python: str | None, system: str | None, machine: str | None
+) -> str:
+    if wheels in (None, ABSENT):
+        return ABSENT
+    return next((name for name in wheels if not wheel_fits(name, python, system, machine)), ABSENT)

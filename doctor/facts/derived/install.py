@@ -192,6 +192,27 @@ def _mixes_hopper(value: str) -> bool:
 
 
 @derived(
+    "toolkit.cuda_home_is_list",
+    BOOLEAN,
+    "CUDA_HOME is written like a search path on Linux: it begins or ends with a colon, or names several folders",
+    needs=("env.CUDA_HOME",),
+    uses=("platform.system",),
+)
+def _cuda_home_is_list(folder: str, system: str | None) -> bool:
+    return folder != ABSENT and system != "Windows" and ":" in folder
+
+
+@derived(
+    "flashinfer.arch_list_bare",
+    BOOLEAN,
+    "FLASHINFER_CUDA_ARCH_LIST names this GPU, of 9.0 or later, without the letter that its instructions need",
+    needs=("env.FLASHINFER_CUDA_ARCH_LIST", "gpu.sm"),
+)
+def _arch_list_bare(value: str, sm: str) -> bool:
+    return ABSENT not in (value, sm) and int(sm.split(".")[0]) >= 9 and sm in value.split()
+
+
+@derived(
     "driver.compat_present",
     BOOLEAN,
     "CUDA's forward-compatibility libraries are on the loader path, or a container brings them; false if unknown",

@@ -69,7 +69,7 @@ _SWIFT: Mapping[str, Row] = {
     "rlhf_type": Row("training_method", "text"),
 }  # fmt: skip
 #: Stage of ZeRO -> how ranks share parameters and optimizer.
-_ZERO = {"0": "ddp", "1": "zero1", "2": "zero2", "3": "zero3"}
+_ZERO = {"0": "zero0", "1": "zero1", "2": "zero2", "3": "zero3"}
 _OPENRLHF: Mapping[str, Row] = {
     "micro_train_batch_size": Row("batch_size", "integer"),
     "train.micro_batch_size": Row("batch_size", "integer"),
@@ -289,6 +289,8 @@ def _sharding(options: Options, read: ReadConfig) -> list[Statement]:
 
 
 def _zero(config: Mapping[str, Any] | None, option: str) -> list[Statement]:
+    if config and "zero_optimization" not in config:
+        return [Statement("sharding", _ZERO["0"], option)]  # DeepSpeed's default is stage 0
     table = (config or {}).get("zero_optimization")
     stage = table.get("stage") if isinstance(table, dict) else None
     found = _ZERO.get(str(stage))

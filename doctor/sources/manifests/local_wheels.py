@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -14,8 +15,11 @@ from doctor.facts.vocabulary import fact, parse_version
 from doctor.model import Fact
 from doctor.util.reading import TRUST_HINT, contained, is_trusted
 
+from .base import DeclaredRequirement
+
 _MOST = 16  # wheels that are read
 _OF_TORCH = ("torch-", "triton-", "nvidia_", "nvidia-")  # beginnings of wheels that fit no torch but are of it
+_NAMED = re.compile(r"[\w.+%!-]{1,200}\.whl\b")
 Wheel = tuple[Path, str]  # the file, and the line that names it
 
 
@@ -31,6 +35,12 @@ def named_file(address: str, folder: Path) -> Path | None:
         return path if path.suffix == ".whl" and path.is_file() else None
     except (OSError, ValueError):
         return None
+
+
+def wheel_names(entries: Iterable[DeclaredRequirement]) -> list[str]:
+    """Return the file names of the wheels that lines install by address."""
+    found = (_NAMED.search(entry.raw or "") for entry in entries)
+    return [unquote(match[0]) for match in found if match is not None]
 
 
 def found_in(folders: Iterable[Path], name: str, version: str) -> Path | None:

@@ -16,6 +16,7 @@ from doctor.packages.requirements import admits, needs_of, specifier
 from doctor.util.redact import shortened
 
 from .base import PLAIN_RANGE, DeclaredRequirement, Manifest
+from .local_wheels import wheel_names
 from .markers import applies, platforms
 from .source_builds import LOOSE_FROM_SOURCE
 from .version_ranges import OpenRange, binding, fits, go_together
@@ -53,15 +54,18 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
     extras: dict[str, frozenset[str]] = {}
     broken: list[DoctorError] = []
     requested: dict[str, DeclaredRequirement] = {}
+    wheels: list[str] = []
     for name, entries in groups.items():
         if name not in index and (plain := _plain_pin(entries)) is not None:
             pinned[name] = plain  # most lines of a long file
+            wheels += wheel_names(entries)
             if not entries[0].locked:
                 requested[name] = replace(entries[0], range="")
             continue
         try:
             holding, unsure = _holding(entries, likely)
             wanted = [entry for entry in holding if not entry.constraint]
+            wheels += wheel_names(wanted)
             requested |= _requested(name, [] if unsure else holding)
             extras[name] = frozenset(extra for entry in wanted for extra in entry.extras)
             if unsure and not _all_equal([*wanted, *unsure]):
@@ -84,6 +88,8 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
             open_because = f"`{item.name}{item.range}` allows {item.versions[0]} to {item.versions[-1]}"
         pinned[item.name] = Fact(f"{item.name}.version", None, item.place, item.range or None, open_because)
     facts.update({fact.key: fact for fact in pinned.values()})
+    if wheels:
+        facts["declared.wheels"] = Fact("declared.wheels", tuple(wheels), "the addresses of the files")
     for name in sources - {"transformer-engine"}:  # whose wheels bind no torch
         place = f"{groups[name][0].place}, compiled against the installed torch"
         facts[f"{name}.torch_pin"] = Fact(f"{name}.torch_pin", ABSENT, place)

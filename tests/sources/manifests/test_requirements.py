@@ -76,6 +76,19 @@ def test_a_line_that_depends_on_the_python_is_decided_by_the_python(read):
     assert pins(read({"requirements.txt": text}, python_version="3.12.1"))["torch"] == "2.6.0"
 
 
+def test_the_wheels_of_addresses_that_count_are_listed(read):
+    address = "https://example.org/v2/flash_attn-2.8.3%2Bcu12torch2.8cxx11abiTRUE-cp312-cp312-{}.whl"
+    text = "\n".join(
+        (
+            f"flash-attn @ {address.format('linux_x86_64')} ; sys_platform == 'linux'",
+            f"flash-attn @ {address.format('win_amd64')} ; sys_platform == 'win32'",
+            "torch==2.8.0",
+        )
+    )
+    found = read({"requirements.txt": text}).facts["declared.wheels"].value
+    assert found == ("flash_attn-2.8.3+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl",)
+
+
 def test_includes_and_constraints(read):
     declaration = read(
         {

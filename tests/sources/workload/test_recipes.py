@@ -87,6 +87,11 @@ def test_llamafactory_with_the_deepspeed_config_next_to_it(tmp_path):
     }  # fmt: skip
 
 
+def test_a_deepspeed_config_without_zero_is_stage_0(tmp_path):
+    (tmp_path / "plain.json").write_text(json.dumps({"bf16": {"enabled": True}}))
+    assert read(tmp_path, LLAMAFACTORY.replace("zero.json", "plain.json"))["sharding"] == "zero0"
+
+
 def test_training_arguments_without_autocast_run_in_the_dtype_of_the_weights(tmp_path):
     assert read(tmp_path, TRL) == {
         "framework": "transformers", "training": True, "attn_implementation": "sdpa", "dtype": "bfloat16",
@@ -102,6 +107,8 @@ def test_training_arguments_without_autocast_run_in_the_dtype_of_the_weights(tmp
                       "torch_compile_mode": "reduce-overhead"}),
         (ACCELERATE.replace("FSDP", "MULTI_GPU").replace("INDUCTOR", "NO"), {"dtype": "bfloat16", "sharding": "ddp"}),
         (json.dumps(DEEPSPEED), {"dtype": "bfloat16", "sharding": "zero2", "gradient_accumulation_steps": 4}),
+        (json.dumps({**DEEPSPEED, "zero_optimization": {"stage": 0}}),
+         {"dtype": "bfloat16", "sharding": "zero0", "gradient_accumulation_steps": 4}),
     ],
 )  # fmt: skip
 def test_configs_of_launchers(tmp_path, text, expected):
