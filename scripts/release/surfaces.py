@@ -125,8 +125,8 @@ def python_files(item: dict, wanted: Callable[[str], bool]) -> Iterator[tuple[st
                 if stream:
                     yield path, stream.read()
         return
-    whole = item.get("size") and item["size"] < _WHOLE
-    file = io.BytesIO(refresh_index.fetch(item["url"])) if whole else RangeFile(item["url"], item["size"])
+    size = item.get("size", 0)  # some indexes name no size
+    file = io.BytesIO(refresh_index.fetch(item["url"])) if size < _WHOLE else RangeFile(item["url"], size)
     with zipfile.ZipFile(file) as archive:
         for entry in sorted(archive.infolist(), key=lambda one: one.header_offset):
             if entry.filename.endswith(".py") and wanted(entry.filename):
