@@ -26,6 +26,7 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
      (), ABSENT),
     ("workload.liger_kernel", BOOLEAN, "Liger kernels replace layers of the model", (), ABSENT),
     ("workload.pipeline_parallel_size", INTEGER, "stages of the model's layers, each on ranks of its own", (), 1),
+    ("workload.expert_parallel_size", INTEGER, "ranks that share the experts of a layer", (), 1),
     ("workload.dataloader_mask", BOOLEAN, "Megatron-LM: the dataloader makes a mask of all pairs of tokens"),
     ("workload.packing", BOOLEAN, "several samples share a row and must not see each other", (), False),
     ("workload.padding_free", BOOLEAN, "samples are flattened into one row without padding", (), False),

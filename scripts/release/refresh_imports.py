@@ -51,6 +51,12 @@ ROOTS = {
     "parler-tts": ("parler_tts",), "qwen-asr": ("qwen_asr",), "qwen-tts": ("qwen_tts",), "setfit": ("setfit",),
     "span-marker": ("span_marker",), "transformer-lens": ("transformer_lens",), "verifiers": ("verifiers",),
     "xfuser": ("xfuser",), "sae-lens": ("sae_lens",),
+    "auto-round": ("auto_round",), "chronos-forecasting": ("chronos",), "colbert-ai": ("colbert",),
+    "compel": ("compel",), "diffsynth": ("diffsynth",), "flair": ("flair",), "granite-tsfm": ("tsfm_public",),
+    "happytransformer": ("happytransformer",), "image-reward": ("ImageReward",), "llm2vec": ("llm2vec",),
+    "minicons": ("minicons",), "multimolecule": ("multimolecule",), "safe-mol": ("safe",),
+    "salesforce-lavis": ("lavis",), "transformers-stream-generator": ("transformers_stream_generator",),
+    "unbabel-comet": ("comet",), "voxcpm": ("voxcpm",),
 }  # fmt: skip
 #: caller -> what a user runs: entry -> its modules, of which those count that the release has
 ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -124,6 +130,7 @@ ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
     "kernels": {"kernels": ("kernels",)},
     "gliner": {"gliner.training": ("gliner.training",)},
     "mbridge": {"mbridge.models": ("mbridge.models",)},
+    "minicons": {"minicons.scorer": ("minicons.scorer",)},
 }  # fmt: skip
 CALLEES = (
     "transformers", "trl", "peft", "accelerate", "diffusers", "liger-kernel", "kernels", "torch", "vllm", "deepspeed",
@@ -138,7 +145,9 @@ CALLERS = (
     "vllm", "lmdeploy", "kernels", "flash-attn", "mamba-ssm", "unsloth", "adapters", "areal", "attention-sinks",
     "chatterbox-tts", "colpali-engine", "coqui-tts", "deepspeed-mii", "gliner", "kvpress", "llm-foundry", "mbridge",
     "minference", "optimum-quanto", "parler-tts", "qwen-asr", "qwen-tts", "setfit", "span-marker", "transformer-lens",
-    "verifiers", "xfuser", "sae-lens",
+    "verifiers", "xfuser", "sae-lens", "auto-round", "chronos-forecasting", "colbert-ai", "compel", "diffsynth",
+    "flair", "granite-tsfm", "happytransformer", "image-reward", "llm2vec", "minicons", "multimolecule", "safe-mol",
+    "salesforce-lavis", "transformers-stream-generator", "unbabel-comet", "voxcpm",
 )  # fmt: skip
 COMPILED = ("torch",)  # modules take names from extensions, which are not read
 _SKIPPED_TORCH = (

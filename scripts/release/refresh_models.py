@@ -112,7 +112,10 @@ def render(known: Known) -> str:
         if release == order[0]:
             continue  # whatever came first with this release or before it
         facts = f"{_UNKNOWN}, hf.model_since: {release}, hf.model_until: absent}}"
-        parts.append(entry(f'transformers.version: "<{release}"', _KEY, names, facts))
+        minor = Version(f"{release.major}.{release.minor}.0")
+        # Development versions of a minor whose first release was withdrawn may know the type: 4.52.0.dev0.
+        before = release if any(minor <= other < release for other in order) else minor
+        parts.append(entry(f'transformers.version: "<{before}"', _KEY, names, facts))
     # Below the oldest release examined all stays unknown.
     every = [name for names in first.values() for name in names]
     parts.append(entry(f'transformers.version: ">={order[0]}"', _KEY, every, "{hf.knows_model: true}"))

@@ -18,6 +18,7 @@ _ROWS: Mapping[str, Row] = {
     "cp_comm_type": Row("cp_comm_type", _COMMUNICATION),
     "tensor_model_parallel_size": Row("tensor_parallel_size", "integer"),
     "pipeline_model_parallel_size": Row("pipeline_parallel_size", "integer"),
+    "expert_model_parallel_size": Row("expert_parallel_size", "integer"),
     "attention_backend": Row("attention_backend", {name: name for name in ("auto", "flash", "fused", "unfused")}),
     "deterministic_mode": Row("deterministic", "flag"),
     "softmax_type": Row("softmax_type", {name: name for name in ("vanilla", "off-by-one", "learnable")}),
