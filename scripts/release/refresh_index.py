@@ -85,9 +85,61 @@ def beside(url: str) -> str | None:
         return None
 
 
-def inside_wheel(content: bytes) -> str:
-    """The METADATA inside a wheel."""
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+class Remote(io.RawIOBase):
+    """A file behind a URL, read in blocks as they are needed: METADATA is at the end of wheels of hundreds of MiB."""
+
+    BLOCK = 1 << 18
+
+    def __init__(self, url: str) -> None:
+        self.url, self.at, self.blocks = url, 0, {}
+        request = urllib.request.Request(url, headers={"Range": "bytes=0-0", "User-Agent": "attn-doctor refresh_index"})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            if answer.status != 206:
+                raise OSError("the index serves no parts of files")
+            self.size = int(answer.headers["Content-Range"].rpartition("/")[2])
+
+    def seekable(self) -> bool:
+        """Say that any place can be read."""
+        return True
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move the position, in bytes."""
+        self.at = offset + (0, self.at, self.size)[whence]
+        return self.at
+
+    def tell(self) -> int:
+        """Return the position, in bytes."""
+        return self.at
+
+    def readinto(self, buffer) -> int:
+        """Fill the buffer from the block at the position."""
+        number, start = divmod(self.at, self.BLOCK)
+        if self.at >= self.size:
+            return 0
+        if number not in self.blocks:
+            ends = f"bytes={number * self.BLOCK}-{min(self.size, (number + 1) * self.BLOCK) - 1}"
+            request = urllib.request.Request(
+                self.url, headers={"Range": ends, "User-Agent": "attn-doctor refresh_index"}
+            )
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                self.blocks[number] = answer.read()
+        part = self.blocks[number][start : start + len(buffer)]
+        buffer[: len(part)] = part
+        self.at += len(part)
+        return len(part)
+
+
+def inside_wheel(url: str) -> str:
+    """The METADATA inside a wheel; of a large one only the parts that hold it are read."""
+    try:
+        file: io.BufferedIOBase = io.BufferedReader(Remote(url))
+    except (OSError, KeyError):
+        file = io.BytesIO(fetch(url))
+    with zipfile.ZipFile(file) as archive:
         name = next(name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
         return archive.read(name).decode("utf-8", "replace")
 
@@ -127,7 +179,7 @@ def requires_of(package: str, files: list[dict], page: str, *, extras: bool = Fa
     wheels = [f for f in files if f["filename"].endswith(".whl")]
     linux = [f for f in wheels if "linux" in f["filename"] and "x86_64" in f["filename"]] or wheels
     for item in sorted(linux, key=lambda f: f["filename"], reverse=True)[:1]:
-        metadata = beside(urljoin(page, item["url"])) or inside_wheel(fetch(urljoin(page, item["url"])))
+        metadata = beside(urljoin(page, item["url"])) or inside_wheel(urljoin(page, item["url"]))
         return kept(package, metadata, extras=extras)
     for item in files:
         if item["filename"].endswith(".tar.gz"):

@@ -15,6 +15,7 @@ PACKAGES = (
     "flash-attn", "flash-attn-3", "fa3-fwd", "vllm-flash-attn", "transformer-engine-torch", "transformer-engine-cu12",
     "transformer-engine-cu13", "xformers", "vllm", "sgl-kernel", "sglang-kernel", "sageattention", "bitsandbytes",
     "torchvision", "torchaudio", "torchao", "causal-conv1d", "mamba-ssm", "autoawq-kernels", "xgrammar", "torchcodec",
+    "lmcache",
 )  # fmt: skip
 Builds = tuple[str, ...]
 

@@ -337,8 +337,25 @@ def _label_held(package: str) -> None:
         return None if held is None else bool(held)
 
 
-for _labelled in ("causal-conv1d", "mamba-ssm", "sageattention", "transformer-engine"):
+for _labelled in (
+    "causal-conv1d",
+    "flashinfer",
+    "flashinfer-python",
+    "mamba-ssm",
+    "sageattention",
+    "transformer-engine",
+):
     _label_held(_labelled)
+
+
+@derived(
+    "torch.known_without_cuda",
+    BOOLEAN,
+    "torch is known to be a build without CUDA (not merely unknown)",
+    uses=("torch.cuda",),
+)
+def _known_without_cuda(cuda: str | None) -> bool:
+    return cuda == ABSENT
 
 
 @derived(

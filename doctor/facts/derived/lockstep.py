@@ -12,6 +12,13 @@ from doctor.model import ABSENT
 
 declare(Term("sglang.flashinfer_pin", VERSION, "the flashinfer-python release this sglang requires", derived=True))
 declare(Term("vllm.flashinfer_pin", VERSION, "the flashinfer-python release this vllm requires", derived=True))
+for _holder in ("vllm", "llmcompressor"):
+    declare(
+        Term(
+            f"{_holder}.compressed_tensors_pin", VERSION, f"the compressed-tensors release this {_holder} requires",
+            derived=True,
+        )
+    )  # fmt: skip
 declare(Term("sglang.kernel_pin", VERSION, "the kernel package's release this sglang requires", derived=True))
 
 
@@ -56,6 +63,10 @@ _agree(
 _agree(
     "cutlass-dsl.cu13_held", "nvidia-cutlass-dsl and its CUDA 13 libraries are of one release",
     "nvidia-cutlass-dsl.version", "nvidia-cutlass-dsl-libs-cu13.version",
+)  # fmt: skip
+_agree(
+    "llmcompressor.compressed_tensors_agreed", "vllm and llmcompressor require one release of compressed-tensors",
+    "vllm.compressed_tensors_pin", "llmcompressor.compressed_tensors_pin",
 )  # fmt: skip
 
 
