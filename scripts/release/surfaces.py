@@ -125,7 +125,7 @@ def python_files(item: dict, wanted: Callable[[str], bool]) -> Iterator[tuple[st
                 if stream:
                     yield path, stream.read()
         return
-    whole = item.get("size") and item["size"] < _WHOLE
+    whole = item.get("size", 0) < _WHOLE  # an index need not say it
     file = io.BytesIO(refresh_index.fetch(item["url"])) if whole else RangeFile(item["url"], item["size"])
     with zipfile.ZipFile(file) as archive:
         for entry in sorted(archive.infolist(), key=lambda one: one.header_offset):

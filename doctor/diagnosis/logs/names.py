@@ -29,6 +29,9 @@ _UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 _OF_LIBRARY = re.compile(r"_?[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|_?(?:[A-Z]+[a-z0-9]+){2,}[A-Z]*")
 #: What the class of a model is called, also one that no package on record has.
 _MODEL_CLASS = re.compile(r"(?:Model|LM|Decoder|Encoder|For[A-Z]\w{2,30})$")
+#: Classes of trl, of projects and of scripts whose base is a class of transformers.
+_TRAINER_CLASS = re.compile(r"Trainer$")
+_TRAINER_OPTIONS = re.compile(r"(?:^|[a-z])(?:TrainingArguments|(?:[A-Z]{3,5}|Reward|Online)Config)$|^[A-Z]{3,5}Config$")
 #: Classes that the code of a model brings itself; servers have copies of them.
 _OF_MODEL_CODE = re.compile(r"(?:Tokenizer|TokenizerFast|Processor|Config)$")
 _CLASS = re.compile(r"'(?P<a>[A-Z]\w+)' object has no attribute|type object '(?P<b>\w+)'|\b(?P<c>[A-Z]\w+)\.\w+\(\) ")
@@ -112,10 +115,14 @@ def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[Na
         yield [_made("transformers", "m", f"transformers.models.{model}", f"the model type `{found['model']}`")]
     if found := _MEMBER.search(line):
         yield [_of_member(package, found["label"], found["name"]) for package in _packages()]
-        yield [_of_model(found["label"], found["name"])]
+        yield [_of_model(found["label"], found["name"]), _of_trainer(found["label"], found["name"])]
     if found := _ARGUMENT.search(line):
         key, what = f"{_called(found['label'])} {found['name']}", f"argument `{found['name']}` of `{found['label']}`"
         yield [_made(package, "a", key, what) for package in _packages()]
+        label, _, function = found["label"].rpartition(".")
+        if function == "__init__" and _TRAINER_OPTIONS.search(label):
+            key, what = f"TrainingArguments.__init__ {found['name']}", f"argument `{found['name']}` of `TrainingArguments`"
+            yield [_made("transformers", "a", key, what)]
     if found := _REQUIRED.search(line):
         yield [_of_required(package, _called(found["label"]), found["name"]) for package in _packages()]
     if (found := _UNDEFINED.search(line)) and _OF_LIBRARY.fullmatch(found["name"]):
@@ -164,6 +171,13 @@ def _of_model(label: str, name: str) -> NameHistory | None:
     bases = (_of_member("transformers", base, name) for base in ("PreTrainedModel", "ModuleUtilsMixin"))
     made = next((found for found in bases if found is not None), None)
     return made if made is not None and made.runs[-1][1] + 1 < len(made.releases) else None
+
+
+def _of_trainer(label: str, name: str) -> NameHistory | None:
+    """Return the history of what the base class of trainers, or of their options, had."""
+    if _TRAINER_CLASS.search(label):
+        return _of_member("transformers", "Trainer", name)
+    return _of_member("transformers", "TrainingArguments", name) if _TRAINER_OPTIONS.search(label) else None
 
 
 def _of_required(package: str, label: str, name: str) -> NameHistory | None:
