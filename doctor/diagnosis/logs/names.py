@@ -24,6 +24,7 @@ _ARGUMENT = re.compile(r"(?P<label>[\w.]+)\(\) got an unexpected keyword argumen
 _REQUIRED = re.compile(
     r"(?P<label>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: '(?P<name>\w+)'"
 )
+_BARE = re.compile(r"TypeError: __init__\(\) (?:got an unexpected keyword argument|missing \d+ required)")
 _UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 #: Names that are hardly those of a script: constants, and classes of several words.
 _OF_LIBRARY = re.compile(r"_?[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|_?(?:[A-Z]+[a-z0-9]+){2,}[A-Z]*")
@@ -91,6 +92,15 @@ def history_of(line: str, owner: Callable[[str], str | None], expected: Sequence
         if len(fitting) == 1 or (fitting and expected):
             return fitting[0]
     return None
+
+
+def with_class(line: str, around: str) -> str:
+    """Return a line of Python before 3.10, which says `__init__()` only, with the class that the call names."""
+    found = _BARE.search(line)
+    if found is None:
+        return line
+    call = re.search(rf"\b([A-Z]\w+)\([^\n]{{0,200}}\n(?:[ ~^]*\n)?[^\n]{{0,40}}{re.escape(found[0])}", around)
+    return line.replace("__init__()", f"{call[1]}.__init__()", 1) if call else line
 
 
 def class_owner(line: str) -> str | None:
