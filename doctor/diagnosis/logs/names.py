@@ -32,7 +32,9 @@ _OF_LIBRARY = re.compile(r"_?[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|_?(?:[A-Z]+[a-z0-9]+)
 _MODEL_CLASS = re.compile(r"(?:Model|LM|Decoder|Encoder|For[A-Z]\w{2,30})$")
 #: Classes of trl, of projects and of scripts whose base is a class of transformers.
 _TRAINER_CLASS = re.compile(r"Trainer$")
-_TRAINER_OPTIONS = re.compile(r"(?:^|[a-z])(?:TrainingArguments|(?:[A-Z]{3,5}|Reward|Online)Config)$|^[A-Z]{3,5}Config$")
+_TRAINER_OPTIONS = re.compile(
+    r"(?:^|[a-z])(?:TrainingArguments|(?:[A-Z]{3,5}|Reward|Online)Config)$|^[A-Z]{3,5}Config$"
+)
 #: Classes that the code of a model brings itself; servers have copies of them.
 _OF_MODEL_CODE = re.compile(r"(?:Tokenizer|TokenizerFast|Processor|Config)$")
 _CLASS = re.compile(r"'(?P<a>[A-Z]\w+)' object has no attribute|type object '(?P<b>\w+)'|\b(?P<c>[A-Z]\w+)\.\w+\(\) ")
@@ -131,7 +133,10 @@ def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[Na
         yield [_made(package, "a", key, what) for package in _packages()]
         label, _, function = found["label"].rpartition(".")
         if function == "__init__" and _TRAINER_OPTIONS.search(label):
-            key, what = f"TrainingArguments.__init__ {found['name']}", f"argument `{found['name']}` of `TrainingArguments`"
+            key, what = (
+                f"TrainingArguments.__init__ {found['name']}",
+                f"argument `{found['name']}` of `TrainingArguments`",
+            )
             yield [_made("transformers", "a", key, what)]
     if found := _REQUIRED.search(line):
         yield [_of_required(package, _called(found["label"]), found["name"]) for package in _packages()]
