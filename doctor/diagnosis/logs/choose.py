@@ -17,7 +17,7 @@ from doctor.rulebook.signatures import NONE, LogRule, Signature
 
 from .frames import Stack
 from .kinds import category_of, is_ambiguous
-from .names import NameHistory, class_owner, history_of
+from .names import NameHistory, class_owner, history_of, with_class
 from .scan import Match
 
 GENERAL = -10  # weight from which on a rule names the kind of a failure and not its cause
@@ -151,11 +151,12 @@ def _candidate(
 
 def _history(rule: LogRule, match: Match, stack: Stack) -> NameHistory | None:
     """Return which releases have what the line misses; for a rule that names its packages, of one of these."""
+    line = with_class(match.text, match.around)
     if _owned(rule) is None:
-        return history_of(match.text, stack.owner, rule.packages)
+        return history_of(line, stack.owner, rule.packages)
     owner = stack.owner_of_file(match.frame)
-    of_frame = history_of(match.text, stack.owner, (owner,)) if owner is not None else None
-    return of_frame or history_of(match.text, stack.owner)
+    of_frame = history_of(line, stack.owner, (owner,)) if owner is not None else None
+    return of_frame or history_of(line, stack.owner)
 
 
 def _owned(rule: LogRule) -> re.Match[str] | None:

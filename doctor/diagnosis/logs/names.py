@@ -24,11 +24,17 @@ _ARGUMENT = re.compile(r"(?P<label>[\w.]+)\(\) got an unexpected keyword argumen
 _REQUIRED = re.compile(
     r"(?P<label>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: '(?P<name>\w+)'"
 )
+_BARE = re.compile(r"TypeError: __init__\(\) (?:got an unexpected keyword argument|missing \d+ required)")
 _UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 #: Names that are hardly those of a script: constants, and classes of several words.
 _OF_LIBRARY = re.compile(r"_?[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|_?(?:[A-Z]+[a-z0-9]+){2,}[A-Z]*")
 #: What the class of a model is called, also one that no package on record has.
 _MODEL_CLASS = re.compile(r"(?:Model|LM|Decoder|Encoder|For[A-Z]\w{2,30})$")
+#: Classes of trl, of projects and of scripts whose base is a class of transformers.
+_TRAINER_CLASS = re.compile(r"Trainer$")
+_TRAINER_OPTIONS = re.compile(
+    r"(?:^|[a-z])(?:TrainingArguments|(?:[A-Z]{3,5}|Reward|Online)Config)$|^[A-Z]{3,5}Config$"
+)
 #: Classes that the code of a model brings itself; servers have copies of them.
 _OF_MODEL_CODE = re.compile(r"(?:Tokenizer|TokenizerFast|Processor|Config)$")
 _CLASS = re.compile(r"'(?P<a>[A-Z]\w+)' object has no attribute|type object '(?P<b>\w+)'|\b(?P<c>[A-Z]\w+)\.\w+\(\) ")
@@ -90,6 +96,15 @@ def history_of(line: str, owner: Callable[[str], str | None], expected: Sequence
     return None
 
 
+def with_class(line: str, around: str) -> str:
+    """Return a line of Python before 3.10, which says `__init__()` only, with the class that the call names."""
+    found = _BARE.search(line)
+    if found is None:
+        return line
+    call = re.search(rf"\b([A-Z]\w+)\([^\n]{{0,200}}\n(?:[ ~^]*\n)?[^\n]{{0,40}}{re.escape(found[0])}", around)
+    return line.replace("__init__()", f"{call[1]}.__init__()", 1) if call else line
+
+
 def class_owner(line: str) -> str | None:
     """Return the package that has the class of a message; None where none has, or several."""
     found = _CLASS.search(line)
@@ -112,10 +127,17 @@ def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[Na
         yield [_made("transformers", "m", f"transformers.models.{model}", f"the model type `{found['model']}`")]
     if found := _MEMBER.search(line):
         yield [_of_member(package, found["label"], found["name"]) for package in _packages()]
-        yield [_of_model(found["label"], found["name"])]
+        yield [_of_model(found["label"], found["name"]), _of_trainer(found["label"], found["name"])]
     if found := _ARGUMENT.search(line):
         key, what = f"{_called(found['label'])} {found['name']}", f"argument `{found['name']}` of `{found['label']}`"
         yield [_made(package, "a", key, what) for package in _packages()]
+        label, _, function = found["label"].rpartition(".")
+        if function == "__init__" and _TRAINER_OPTIONS.search(label):
+            key, what = (
+                f"TrainingArguments.__init__ {found['name']}",
+                f"argument `{found['name']}` of `TrainingArguments`",
+            )
+            yield [_made("transformers", "a", key, what)]
     if found := _REQUIRED.search(line):
         yield [_of_required(package, _called(found["label"]), found["name"]) for package in _packages()]
     if (found := _UNDEFINED.search(line)) and _OF_LIBRARY.fullmatch(found["name"]):
@@ -164,6 +186,13 @@ def _of_model(label: str, name: str) -> NameHistory | None:
     bases = (_of_member("transformers", base, name) for base in ("PreTrainedModel", "ModuleUtilsMixin"))
     made = next((found for found in bases if found is not None), None)
     return made if made is not None and made.runs[-1][1] + 1 < len(made.releases) else None
+
+
+def _of_trainer(label: str, name: str) -> NameHistory | None:
+    """Return the history of what the base class of trainers, or of their options, had."""
+    if _TRAINER_CLASS.search(label):
+        return _of_member("transformers", "Trainer", name)
+    return _of_member("transformers", "TrainingArguments", name) if _TRAINER_OPTIONS.search(label) else None
 
 
 def _of_required(package: str, label: str, name: str) -> NameHistory | None:

@@ -27,6 +27,10 @@ def history(line, expected=()):
         ("cannot import name 'is_flash_attn_available' from 'transformers.utils'", "transformers", ">=4.34.1,<4.39"),
         ("'SomeonesModel' object has no attribute 'get_head_mask'", "transformers", "<5.0"),
         ("SFTTrainer.__init__() got an unexpected keyword argument 'max_seq_length'", "trl", ">=0.4.7,<0.13"),
+        ("'OwnTrainer' object has no attribute 'current_gradient_accumulation_steps'", "transformers", ">=4.55.4"),
+        ("'OwnTrainingArguments' object has no attribute 'eval_strategy'", "transformers", ">=4.41.2"),
+        ("SFTConfig.__init__() got an unexpected keyword argument 'eval_strategy'", "transformers", ">=4.41.2"),
+        ("'Block' object has no attribute 'drop_path1'", "timm", ">=0.6.13"),
     ],
 )
 def test_the_releases_that_have_what_a_message_misses(line, package, wanted):
@@ -105,3 +109,10 @@ def test_a_fix_names_the_module_that_a_name_moved_to(explain):
     log = "ImportError: cannot import name 'bytes_to_unicode' from 'transformers.models.gpt2.tokenization_gpt2'\n"
     calls = [remedy.call for remedy in explain(log).diagnosis[0].remedies]
     assert "from transformers.convert_slow_tokenizer import bytes_to_unicode" in calls
+
+
+def test_a_line_of_old_python_gets_the_class_of_the_call():
+    line = "TypeError: __init__() got an unexpected keyword argument 'dispatch_batches'"
+    around = f"    self.accelerator = Accelerator(\n{line}\n"
+    assert names.with_class(line, around) == line.replace("__init__", "Accelerator.__init__")
+    assert names.with_class(line, f"    f(x)\n{line}\n") == line
