@@ -65,10 +65,8 @@ PACKAGES: dict[str, tuple[tuple[str, ...], str, str]] = {
     "mamba-ssm": (("mamba_ssm",), "2023-12", r"$^"),
     "timm": (("timm",), "2021-01", r"$^"),
     "open-clip-torch": (("open_clip",), "2022-07", r"$^"),
-    "sentence-transformers": (("sentence_transformers",), "2022-01", r"/evaluation/|/datasets/"),
     "pytorch-lightning": (("pytorch_lightning",), "2021-01", r"$^"),
     "torchvision": (("torchvision",), "2021-10", r"/prototype/"),
-    "datasets": (("datasets",), "2022-01", r"$^"),
     "verl": (("verl",), "2025-01", r"$^"),
 }  # fmt: skip
 #: Models of transformers and diffusers whose names other packages import or patch; those of the others are seldom used.

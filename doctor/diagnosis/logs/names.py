@@ -24,7 +24,7 @@ _ARGUMENT = re.compile(r"(?P<label>[\w.]+)\(\) got an unexpected keyword argumen
 _REQUIRED = re.compile(
     r"(?P<label>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: '(?P<name>\w+)'"
 )
-_BARE = re.compile(r"TypeError: __init__\(\) (?:got an unexpected keyword argument|missing \d+ required)")
+_BARE = re.compile(r"TypeError: __init__\(\) got an unexpected keyword argument")
 _UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 #: Names that are hardly those of a script: constants, and classes of several words.
 _OF_LIBRARY = re.compile(r"_?[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|_?(?:[A-Z]+[a-z0-9]+){2,}[A-Z]*")
