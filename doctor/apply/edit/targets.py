@@ -28,6 +28,7 @@ _LOCKS = {
 _INSTEAD = {
     ManifestKind.PIPFILE: "`--pin` gives the versions; put them there, then run `pipenv lock`",
     ManifestKind.PIXI_PROJECT: "`--pin` gives the versions; put them there, then run `pixi lock`",
+    ManifestKind.SETUPTOOLS: "`--pin` gives the versions; put them there",
     ManifestKind.CONDA: "`--format conda` gives its lines; `conda env update` lets conda's solver choose the builds",
     ManifestKind.DOCKERFILE: "`--format docker` gives its lines",
     ManifestKind.JOBSCRIPT: "`--format shell` gives its lines",
