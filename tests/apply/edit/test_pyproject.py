@@ -217,7 +217,7 @@ def test_lock_files_are_left_to_their_tools(tmp_path: Path):
     others = {
         "uv.lock": ("version = 1\n", "uv lock"), "poetry.lock": ("", "poetry lock"), "pylock.toml": ("", "uv export"),
         "environment.yml": ("dependencies:\n- pytorch\n", "--format conda"), "Pipfile.lock": ("{}", "pipenv lock"),
-        "Dockerfile": ("FROM x\nRUN pip install torch\n", "--format docker"), "setup.py": ("", "`--pin` gives the versions"),
+        "Dockerfile": ("FROM x\nRUN pip install torch\n", "--format docker"), "setup.py": ("", "--pin"),
         "job.sh": ("pip install torch==2.6.0\n", "--format shell"), "pixi.lock": ("version: 6\n", "pixi lock"),
         "ci.yml": ("jobs:\n  a: {}\n", "--format shell"), "pixi.toml": ("[project]\n", "pixi lock"),
     }  # fmt: skip
