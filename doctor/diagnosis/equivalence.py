@@ -17,7 +17,7 @@ from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.shared import DependsOnCase, always_missing, shared_by, verdict
+from doctor.rulebook.shared import DependsOnCase, shared_by, split_undetermined, verdict
 
 #: What a condition said of a value, kept for all the cases of a gate.
 Memory = dict[tuple[int, Hashable], "bool | None"]
@@ -31,14 +31,7 @@ class Alike:
         self._memory: Memory = {} if memory is None else memory
         self._main = _View(rulebook, rulebook.rules.values(), cases, self._memory)
         self._changed: dict[tuple[tuple[str, Hashable], ...], _View] = {}
-        self._unclear: dict[tuple[str, ...], list[str]] = {}  # rules that are undetermined in every case
-        left = []
-        for rule in self._main.left:
-            missing = always_missing(rule, self._main.shared) if rule.severity is not None else ()
-            if missing:
-                self._unclear.setdefault(missing, []).append(rule.id)
-            elif rule.severity is not None:
-                left.append(rule.id)
+        left, self._unclear = split_undetermined(self._main.left, self._main.shared)
         self._left = rulebook.only(left)
 
     def groups(self) -> list[tuple[int, ...]]:

@@ -23,7 +23,7 @@ BUILT_AGAINST_TORCH = (*FROM_THE_REGISTRY, *FROM_THEIR_SOURCE)
 
 #: Built for each CUDA in the PyTorch indexes; the registry has one build of each.
 BUILT_PER_INDEX = ("torchaudio", "torchcodec", "torchvision", "xformers")
-#: What a package pins whose requirements the release index does not have. Source: the `pyproject.toml` of its releases.
+#: What a package pins: its install replaces other releases of these. Source: the `pyproject.toml` of its releases.
 PINNED_BY: Mapping[str, tuple[str, ...]] = {
     "sglang": (
         "flashinfer-python", "flashinfer-cubin", "sgl-kernel", "sglang-kernel", "torch", "torchaudio", "torchvision",

@@ -7,7 +7,7 @@ missing, any other holds in every case.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from doctor.model import Fact, Facts
@@ -103,24 +103,31 @@ def share_evaluation(rulebook: Rulebook, facts: Facts) -> SharedEvaluation:
     """The ground for every case whose facts are these but for the GPU and the job."""
     own = Facts(fact for key, fact in facts.items() if not key.startswith(VARYING))
     known = SharedResolver(own, rulebook.implications, Predictor(rulebook), lambda key: key.startswith(VARYING))
+    left, unclear = split_undetermined(rulebook.rules.values(), known)
+    possible = (name for name in left if verdict(rulebook.rules[name].when, known) is not False)
+    return SharedEvaluation(own, rulebook.only(possible), known.implied, unclear)
+
+
+def split_undetermined(rules: Iterable[Rule], known: FactResolver) -> tuple[list[str], Unclear]:
+    """Return (rules that some case may decide, by the facts they lack those that are undetermined in every case).
+
+    `known` is what the cases share; of `rules`, those that report nothing are left out.
+    """
     left: list[str] = []
     unclear: dict[tuple[str, ...], list[str]] = {}
-    for rule in rulebook.rules.values():
+    for rule in rules:
         if rule.severity is None:
             continue
-        missing = always_missing(rule, known)
+        missing = _always_missing(rule, known)
         if missing:
             unclear.setdefault(missing, []).append(rule.id)
-        elif verdict(rule.when, known) is not False:
+        else:
             left.append(rule.id)
-    return SharedEvaluation(own, rulebook.only(left), known.implied, unclear)
+    return left, unclear
 
 
-def always_missing(rule: Rule, known: FactResolver) -> tuple[str, ...]:
-    """Return the facts that leave a rule undetermined in every case; none where some case may decide it.
-
-    `known` is what the cases share, as `share_evaluation` and `shared_by` return it.
-    """
+def _always_missing(rule: Rule, known: FactResolver) -> tuple[str, ...]:
+    """Return the facts that leave a rule undetermined in every case; none where some case may decide it."""
     if rule.fails_at_run:
         return ()
     try:

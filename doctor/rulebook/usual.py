@@ -53,6 +53,8 @@ _RARE: Mapping[str, tuple[Any, ...]] = {"workload.mask": ("arbitrary",)}
 #: Of these an assumption may be wrong; the others follow from what the framework does.
 _DOUBTED = ("workload.batch_size", "workload.dtype", "workload.mask", "workload.seq_len_q")
 _SOURCE = "a usual value"
+#: Ends of the keys of choices that a library makes: no user states them.
+_CHOICES = (".selected", ".variant")
 #: Findings of these severities are reported where most usual jobs have them; a note needs all.
 _GRAVE = (Severity.ERROR, Severity.WARNING)
 
@@ -135,9 +137,7 @@ def _doubted(rulebook: Rulebook, finding: Finding, facts: Facts, doubted: Sequen
         assumed = facts[key]
         others = (value for value in USUAL[key] if value != assumed.value)
         if any(rule_holds(rulebook, rule, with_value(key, value)) is False for value in others):
-            said = (
-                f"assumed {key.removeprefix('workload.')} {assumed.value}: {assumed.source.removeprefix('assumed: ')}"
-            )
+            said = f"assumed {_short(key)} {assumed.value}: {assumed.source.removeprefix('assumed: ')}"
             return finding._replace(severity=Severity.WARNING, message=f"{finding.message} ({said})", assumption=said)
     return finding
 
@@ -156,7 +156,7 @@ def _by_usual_values(
             found.append(_for_all(rule, key, values, with_value(key, common[0])))
         elif None in verdicts.values():
             left.setdefault("", []).append(rule.id)
-        elif rule.severity in _GRAVE and verdicts[job := JOBS[0][key.removeprefix("workload.")]] and _most(verdicts):
+        elif rule.severity in _GRAVE and verdicts[job := JOBS[0][_short(key)]] and _most(verdicts):
             found.append(_assuming(rule, with_value(key, job), f"for most usual {_short(key)}: {_span(values)}"))
         elif values:
             left.setdefault(f"; it applies to {_short(key)} {', '.join(map(str, values))}", []).append(rule.id)
@@ -170,7 +170,7 @@ def _most(verdicts: Mapping[Any, bool | None]) -> bool:
 
 def _of_job(key: str) -> bool:
     """Whether a usual job has a value for `key`; a choice that no fact is known to decide may hang on any of them."""
-    return key.removeprefix("workload.") in JOBS[0] or key.endswith((".selected", ".variant"))
+    return _short(key) in JOBS[0] or key.endswith(_CHOICES)
 
 
 def _whole_job(rulebook: Rulebook, facts: Facts, job: Mapping[str, Any]) -> FactResolver:
@@ -193,7 +193,7 @@ def _for_all_jobs(
     if len(left_out) == len(jobs):
         return None
     rare = [_rare_values(job, missing) for job in left_out]
-    names = ", ".join(key.removeprefix("workload.") for key in missing if not key.endswith((".selected", ".variant")))
+    names = ", ".join(_short(key) for key in missing if not key.endswith(_CHOICES))
     if all(rare):
         but = f", except {', '.join(sorted({text for texts in rare for text in texts}))}" if rare else ""
         return _assuming(rule, jobs[0], f"whatever is usual for {names or 'what is missing'}{but}")
@@ -205,7 +205,7 @@ def _for_all_jobs(
 def _rare_values(job: FactResolver, missing: Sequence[str]) -> list[str]:
     """Return what few jobs have of the values that this usual job has for what is missing."""
     keys = [key for key in missing if job.value(key) in _RARE.get(key, ())]
-    return [f"{key.removeprefix('workload.')} {job.value(key)}" for key in keys]
+    return [f"{_short(key)} {job.value(key)}" for key in keys]
 
 
 def _for_all(rule: Rule, key: str, values: Sequence[Any], known: FactResolver) -> Finding:

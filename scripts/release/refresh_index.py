@@ -85,58 +85,67 @@ def beside(url: str) -> str | None:
         return None
 
 
-class Remote(io.RawIOBase):
-    """A file behind a URL, read in blocks as they are needed: METADATA is at the end of wheels of hundreds of MiB."""
+_BLOCK = 1 << 20  # bytes of a file that are read at a time
 
-    BLOCK = 1 << 18
 
-    def __init__(self, url: str) -> None:
-        self.url, self.at, self.blocks = url, 0, {}
-        request = urllib.request.Request(url, headers={"Range": "bytes=0-0", "User-Agent": "attn-doctor refresh_index"})
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            if answer.status != 206:
-                raise OSError("the index serves no parts of files")
-            self.size = int(answer.headers["Content-Range"].rpartition("/")[2])
+class RangeFile(io.RawIOBase):
+    """A file behind an address, read in blocks."""
+
+    def __init__(self, url: str, size: int) -> None:
+        super().__init__()
+        self._url, self._size, self._at = url, size, 0
+        self._blocks: dict[int, bytes] = {}
 
     def seekable(self) -> bool:
-        """Say that any place can be read."""
+        """Say that positions can be set."""
         return True
 
     def readable(self) -> bool:
         """Say that it can be read."""
         return True
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position, in bytes."""
-        self.at = offset + (0, self.at, self.size)[whence]
-        return self.at
-
     def tell(self) -> int:
-        """Return the position, in bytes."""
-        return self.at
+        """Return the position."""
+        return self._at
 
-    def readinto(self, buffer) -> int:
-        """Fill the buffer from the block at the position."""
-        number, start = divmod(self.at, self.BLOCK)
-        if self.at >= self.size:
-            return 0
-        if number not in self.blocks:
-            ends = f"bytes={number * self.BLOCK}-{min(self.size, (number + 1) * self.BLOCK) - 1}"
-            request = urllib.request.Request(
-                self.url, headers={"Range": ends, "User-Agent": "attn-doctor refresh_index"}
-            )
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                self.blocks[number] = answer.read()
-        part = self.blocks[number][start : start + len(buffer)]
-        buffer[: len(part)] = part
-        self.at += len(part)
-        return len(part)
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Set the position."""
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        end = self._size if size < 0 else min(self._size, self._at + size)
+        parts = []
+        while self._at < end:
+            number, inside = divmod(self._at, _BLOCK)
+            part = self._block(number)[inside : inside + end - self._at]
+            parts.append(part)
+            self._at += len(part)
+        return b"".join(parts)
+
+    def _block(self, number: int) -> bytes:
+        if number not in self._blocks:
+            last = min(self._size, (number + 1) * _BLOCK) - 1
+            headers = {"Range": f"bytes={number * _BLOCK}-{last}", "User-Agent": "attn-doctor refresh"}
+            with urllib.request.urlopen(urllib.request.Request(self._url, headers=headers), timeout=120) as answer:
+                self._blocks[number] = answer.read()
+        return self._blocks[number]
+
+
+def length_of(url: str) -> int:
+    """Return the size of a file in bytes; OSError where the index serves no parts of files."""
+    request = urllib.request.Request(url, headers={"Range": "bytes=0-0", "User-Agent": "attn-doctor refresh"})
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        if answer.status != 206:
+            raise OSError("the index serves no parts of files")
+        return int(answer.headers["Content-Range"].rpartition("/")[2])
 
 
 def inside_wheel(url: str) -> str:
     """The METADATA inside a wheel; of a large one only the parts that hold it are read."""
     try:
-        file: io.BufferedIOBase = io.BufferedReader(Remote(url))
+        file: io.IOBase = RangeFile(url, length_of(url))
     except (OSError, KeyError):
         file = io.BytesIO(fetch(url))
     with zipfile.ZipFile(file) as archive:

@@ -13,7 +13,6 @@ import re
 import sys
 import tarfile
 import typing
-import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ from packaging.version import Version
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import refresh_index
 
-_BLOCK = 1 << 20
 _WHOLE = 40 << 20  # archives up to this size are fetched in one request
 _GATE = re.compile(r"_?is_(\w+?)_(?:available|installed|found)$")
 #: Packages that are taken to be there where a gate names them, besides the one imported.
@@ -44,51 +42,6 @@ class Surface:
     #: importing module -> (imported module, name or "", gate)
     imports: dict[str, list[list[str]]] = field(default_factory=dict)
     packages: list[str] = field(default_factory=list)  # modules that are an __init__.py
-
-
-class RangeFile(io.RawIOBase):
-    """A file behind an address, read in blocks."""
-
-    def __init__(self, url: str, size: int) -> None:
-        super().__init__()
-        self._url, self._size, self._at = url, size, 0
-        self._blocks: dict[int, bytes] = {}
-
-    def seekable(self) -> bool:
-        """Say that positions can be set."""
-        return True
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """Set the position."""
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the next bytes."""
-        end = self._size if size < 0 else min(self._size, self._at + size)
-        parts = []
-        while self._at < end:
-            number, inside = divmod(self._at, _BLOCK)
-            part = self._block(number)[inside : inside + end - self._at]
-            parts.append(part)
-            self._at += len(part)
-        return b"".join(parts)
-
-    def _block(self, number: int) -> bytes:
-        if number not in self._blocks:
-            last = min(self._size, (number + 1) * _BLOCK) - 1
-            headers = {"Range": f"bytes={number * _BLOCK}-{last}", "User-Agent": "attn-doctor refresh"}
-            with urllib.request.urlopen(urllib.request.Request(self._url, headers=headers), timeout=120) as answer:
-                self._blocks[number] = answer.read()
-        return self._blocks[number]
 
 
 def releases_of(package: str, since: str) -> dict[Version, dict]:
@@ -126,7 +79,7 @@ def python_files(item: dict, wanted: Callable[[str], bool]) -> Iterator[tuple[st
                     yield path, stream.read()
         return
     size = item.get("size", 0)  # some indexes name no size
-    file = io.BytesIO(refresh_index.fetch(item["url"])) if size < _WHOLE else RangeFile(item["url"], size)
+    file = io.BytesIO(refresh_index.fetch(item["url"])) if size < _WHOLE else refresh_index.RangeFile(item["url"], size)
     with zipfile.ZipFile(file) as archive:
         for entry in sorted(archive.infolist(), key=lambda one: one.header_offset):
             if entry.filename.endswith(".py") and wanted(entry.filename):

@@ -32,9 +32,7 @@ _OF_LIBRARY = re.compile(r"_?[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|_?(?:[A-Z]+[a-z0-9]+)
 _MODEL_CLASS = re.compile(r"(?:Model|LM|Decoder|Encoder|For[A-Z]\w{2,30})$")
 #: Classes of trl, of projects and of scripts whose base is a class of transformers.
 _TRAINER_CLASS = re.compile(r"Trainer$")
-_TRAINER_OPTIONS = re.compile(
-    r"(?:^|[a-z])(?:TrainingArguments|(?:[A-Z]{3,5}|Reward|Online)Config)$|^[A-Z]{3,5}Config$"
-)
+_TRAINER_OPTIONS = re.compile(r"(?:^|[a-z])(?:TrainingArguments|(?:[A-Z]{3,5}|Reward|Online)Config)$")
 #: Classes that the code of a model brings itself; servers have copies of them.
 _OF_MODEL_CODE = re.compile(r"(?:Tokenizer|TokenizerFast|Processor|Config)$")
 _CLASS = re.compile(r"'(?P<a>[A-Z]\w+)' object has no attribute|type object '(?P<b>\w+)'|\b(?P<c>[A-Z]\w+)\.\w+\(\) ")

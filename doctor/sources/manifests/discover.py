@@ -186,19 +186,15 @@ def _choose(
                 if _includes(texts[first], path, first):
                     why[path] = f"`{first.name}` includes it"
         _skip_others([path for path in lists if path not in why], chosen[0], why)
-    if condas:
-        condas.sort(key=lambda path: (path.parent != folder, _rank_of_name(path)))
-        if not chosen:
-            chosen.append(condas[0])
-            why[condas[0]] = "the packages to install"
-        _skip_others([path for path in condas if path not in why], chosen[0], why)
     setups = [path for path in left if kinds[path] == ManifestKind.SETUPTOOLS]
-    if setups:
-        setups.sort(key=lambda path: path.parent != folder)
+    for paths, because in ((condas, "the packages to install"), (setups, "the project's own dependencies")):
+        if not paths:
+            continue
+        paths.sort(key=lambda path: (path.parent != folder, _rank_of_name(path)))
         if not chosen:
-            chosen.append(setups[0])
-            why[setups[0]] = "the project's own dependencies"
-        _skip_others([path for path in setups if path not in chosen], chosen[0], why)
+            chosen.append(paths[0])
+            why[paths[0]] = because
+        _skip_others([path for path in paths if path not in why], chosen[0], why)
     return chosen, why
 
 

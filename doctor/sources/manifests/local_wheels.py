@@ -39,7 +39,7 @@ def named_file(address: str, folder: Path) -> Path | None:
 
 def wheel_names(entries: Iterable[DeclaredRequirement]) -> list[str]:
     """Return the file names of the wheels that lines install by address."""
-    found = (_NAMED.search(entry.raw or "") for entry in entries)
+    found = (_NAMED.search(entry.raw) for entry in entries if entry.raw and ".whl" in entry.raw)
     return [unquote(match[0]) for match in found if match is not None]
 
 

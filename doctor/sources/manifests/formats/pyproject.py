@@ -19,7 +19,7 @@ from doctor.errors import DoctorError, fault
 from doctor.model import Fact
 from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, without_conflicts
 from doctor.sources.watch import Watch
-from doctor.util.reading import read_text
+from doctor.util.reading import contained, read_text
 from doctor.util.redact import shortened
 from doctor.util.toml_text import Places, load_toml
 
@@ -237,7 +237,7 @@ class _Project:
         line = self.places.key("tool.setuptools.dynamic", "dependencies")
         for name in names:
             target = self.path.parent / name
-            if not _within(target, project_top(self.path)):
+            if not contained(target, project_top(self.path)):
                 raise fault(self.path, line, f"`{shortened(name, 60)}` is outside the project")
             try:
                 text = read_text(target, "included file", MAX_BYTES)
@@ -255,10 +255,3 @@ class _Project:
         if not isinstance(found, dict):
             raise fault(self.path, self.places.key(name or key), f"`{name or key}` needs to be a table")
         return found
-
-
-def _within(path: Path, top: Path) -> bool:
-    try:
-        return path.resolve().is_relative_to(top)
-    except (OSError, ValueError, RuntimeError):
-        return False

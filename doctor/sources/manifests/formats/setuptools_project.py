@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from doctor.errors import fault
 from doctor.sources.manifests.base import MAX_BYTES, MOST_ENTRIES, DeclaredRequirement, Manifest, without_conflicts
 from doctor.sources.watch import Watch
-from doctor.util.reading import read_text
+from doctor.util.reading import contained, read_text
 from doctor.util.redact import shortened
 
 from .requirements import Reader, project_top
@@ -147,11 +147,7 @@ def _file(path: Path, name: str, line: int) -> _File | None:
     if not _LIST.fullmatch(name) or name.endswith((".py", ".md", ".rst", ".toml")):
         return None
     target = path.parent / name
-    try:
-        inside = target.resolve().is_relative_to(project_top(path)) and target.is_file()
-    except (OSError, ValueError, RuntimeError):
-        return None
-    return _File(target, line) if inside else None
+    return _File(target, line) if contained(target, project_top(path)) and target.is_file() else None
 
 
 def _of_script(path: Path, text: str) -> tuple[_Items, dict[str, _Items]]:
