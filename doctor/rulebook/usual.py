@@ -3,19 +3,21 @@
 A missing value: where a rule fires for every usual one, or for most and the most usual, it is a finding that says so;
 where it fires for none, it is silent; else the report names the values for which it fires. A mask tensor is usual but
 rare: a rule that it alone silences is a finding that excepts it. Where several values are missing, the rule is judged
-by whole jobs that are usual. An assumed value: where another usual one would make the rule silent, an error becomes a
+by whole jobs that are usual. A missing package that a rule only excludes is taken as not installed, and the finding,
+of an error a warning, says so. An assumed value: where another usual one would make the rule silent, an error becomes a
 warning that names the assumption. A backend that fails in a step: where the job names that backend and only missing
 facts leave open whether it serves the job, the failure is a warning.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from doctor.facts.vocabulary import fact as make_fact
-from doctor.model import Facts, Finding, Severity, Undetermined
+from doctor.model import ABSENT, Facts, Finding, Severity, Undetermined
 
 from .backends import order_that_counts
 from .evaluate import Assessment, finding_of, know, rule_holds, with_reasons
@@ -55,6 +57,7 @@ _DOUBTED = ("workload.batch_size", "workload.dtype", "workload.mask", "workload.
 _SOURCE = "a usual value"
 #: Ends of the keys of choices that a library makes: no user states them.
 _CHOICES = (".selected", ".variant")
+_VERSION = ".version"
 #: Findings of these severities are reported where most usual jobs have them; a note needs all.
 _GRAVE = (Severity.ERROR, Severity.WARNING)
 
@@ -77,7 +80,7 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
     open_: list[Undetermined] = []
     jobs: tuple[FactResolver, ...] = ()
     for whole in assessment.undetermined:
-        failing = _named_backends(rulebook, whole, assessment)
+        failing = _named_backends(rulebook, whole, assessment) or _unlisted_packages(rulebook, whole, facts)
         added += failing
         group = next(_without(whole, failing), None)
         if group is None:
@@ -124,6 +127,46 @@ def _named_backends(rulebook: Rulebook, group: Undetermined, assessment: Assessm
                     said = f"if {candidate.title} serves the job: {', '.join(group.missing)} not given"
                     found.append(_assuming(rule, assessment.known, said))
     return found
+
+
+def _unlisted_packages(rulebook: Rulebook, group: Undetermined, facts: Facts) -> list[Finding]:
+    """Return the findings of rules that fire where packages are not installed that they only exclude, as warnings."""
+    rules = [rulebook.rules[name] for name in group.rules]
+    grave = (rule for rule in rules if rule.severity in _GRAVE)
+    excluding = [rule for rule in grave if all(_only_excludes(rule, key) for key in group.missing)]
+    if not excluding:
+        return []
+    known = know(rulebook, facts.with_(*(make_fact(key, ABSENT, _SOURCE) for key in group.missing)))[0]
+    said = f"if {', '.join(map(_package, group.missing))} is not installed"
+    return [_assuming(rule, known, said) for rule in excluding if rule_holds(rulebook, rule, known) is True]
+
+
+def _only_excludes(rule: Rule, key: str) -> bool:
+    """Whether a rule wants this package absent and says nothing else of it: its absence is not the flaw."""
+    if not key.endswith(_VERSION) or not _wants_absent(rule.body["when"], key):
+        return False
+    body = rule.body
+    told = (body["summary"], body.get("message"), body.get("needs"), body.get("fix"))
+    return _plain(_package(key)) not in _plain(str(told))
+
+
+def _wants_absent(condition: Any, key: str) -> bool:
+    """Whether a condition, as a rule writes it, holds only without this package, at the top or in an alternative."""
+    if isinstance(condition, Mapping):
+        return condition.get(key) == ABSENT or any(
+            _wants_absent(condition[part], key) for part in ("any", "all") if part in condition
+        )
+    return isinstance(condition, list) and any(_wants_absent(part, key) for part in condition)
+
+
+def _plain(text: str) -> str:
+    """Return a text in which `transformer-engine`, `transformer_engine` and TransformerEngine are the same."""
+    return re.sub(r"[-_ ]", "", text).lower()
+
+
+def _package(key: str) -> str:
+    """Return the package of a key such as `flash-attn.version`."""
+    return key.removesuffix(_VERSION)
 
 
 def _doubted(rulebook: Rulebook, finding: Finding, facts: Facts, doubted: Sequence[str], with_value: Judged) -> Finding:

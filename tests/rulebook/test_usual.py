@@ -157,3 +157,29 @@ def test_whole_jobs_except_the_one_with_a_mask_tensor(rulebook):
 def test_a_rule_for_a_mask_tensor_only_stays_open(rulebook):
     rules = rulebook('{torch.version: "2.6.0", workload.mask: arbitrary, workload.seq_len_q: ">1"}')
     assert not own(judged(rules, {}))
+
+
+def test_a_missing_package_that_a_rule_only_excludes_is_taken_as_not_installed(rulebook):
+    rules = rulebook('{torch.version: "2.6.0", any: [{deepspeed.version: absent}, {trl.version: "<0.1"}]}')
+    (finding,) = own(judged(rules, {"trl.version": "0.20.0"}))
+    assert finding.severity == Severity.WARNING
+    assert finding.message == "found 2.6.0 (if deepspeed is not installed)"
+
+
+def test_a_stated_package_decides_as_stated(rulebook):
+    rules = rulebook('{torch.version: "2.6.0", deepspeed.version: absent}')
+    assert not own(judged(rules, {"deepspeed.version": "0.16.0"}))
+    (finding,) = own(judged(rules, {"deepspeed.version": "absent"}))
+    assert finding.severity == Severity.ERROR
+
+
+@pytest.mark.parametrize("absent", ["flash-attn.version", "transformer-engine.version"])
+def test_a_missing_package_whose_absence_is_the_flaw_stays_open(rulebook, absent):
+    needs = "needs: {torch.version: flash_attn and TransformerEngine}"
+    assessment = judged(rulebook(f"{{torch.version: 2.6.0, {absent}: absent}}\n{needs}"), {})
+    assert not own(assessment)
+    assert any("OWN001" in group.rules for group in assessment.undetermined)
+
+
+def test_a_note_does_not_assume_that_a_package_is_not_installed(rulebook):
+    assert not own(judged(rulebook('{torch.version: "2.6.0", deepspeed.version: absent}', "note"), {}))
