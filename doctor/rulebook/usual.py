@@ -53,7 +53,10 @@ JOBS: tuple[Mapping[str, Any], ...] = tuple(
 #: Values that few jobs have: a rule that fires for all others is a finding that names these.
 _RARE: Mapping[str, tuple[Any, ...]] = {"workload.mask": ("arbitrary",)}
 #: Of these an assumption may be wrong; the others follow from what the framework does.
-_DOUBTED = ("workload.batch_size", "workload.dtype", "workload.mask", "workload.seq_len_q")
+_DOUBTED = {
+    "workload.torch_compile": (True, False),
+    **{f"workload.{name}": USUAL[f"workload.{name}"] for name in ("batch_size", "dtype", "mask", "seq_len_q")},
+}
 _SOURCE = "a usual value"
 #: Ends of the keys of choices that a library makes: no user states them.
 _CHOICES = (".selected", ".variant")
@@ -146,8 +149,8 @@ def _only_excludes(rule: Rule, key: str) -> bool:
     if not key.endswith(_VERSION) or not _wants_absent(rule.body["when"], key):
         return False
     body = rule.body
-    told = (body["summary"], body.get("message"), body.get("needs"), body.get("fix"))
-    return _plain(_package(key)) not in _plain(str(told))
+    texts = (body["summary"], body.get("message"), body.get("needs"), body.get("fix"))
+    return _plain(_package(key)) not in _plain(str(texts))
 
 
 def _wants_absent(condition: Any, key: str) -> bool:
@@ -178,7 +181,7 @@ def _doubted(rulebook: Rulebook, finding: Finding, facts: Facts, doubted: Sequen
         return finding  # the rule says itself that the length is assumed
     for key in doubted:
         assumed = facts[key]
-        others = (value for value in USUAL[key] if value != assumed.value)
+        others = (value for value in _DOUBTED[key] if value != assumed.value)
         if any(rule_holds(rulebook, rule, with_value(key, value)) is False for value in others):
             said = f"assumed {_short(key)} {assumed.value}: {assumed.source.removeprefix('assumed: ')}"
             return finding._replace(severity=Severity.WARNING, message=f"{finding.message} ({said})", assumption=said)

@@ -62,6 +62,8 @@ def complete_workload(facts: Facts) -> Facts:
         assume("workload.qkv_layout", "bshd_bshd_bshd", f"the usual layout of {framework}")
     if framework in _SEQUENCE_FIRST and (facts.value("workload.cp_size") or 1) > 1:
         assume("workload.cp_comm_type", "p2p", "the default of context parallelism")
+    if framework == "flex_attention" or facts.value("workload.attn_implementation") == "flex_attention":
+        assume("workload.torch_compile", True, "flex_attention is slow and takes quadratic memory without it")
     changed = changed.with_(*added)
     return changed.with_(*_padded_mask(changed), *_enable_gqa(changed, framework))
 

@@ -434,6 +434,23 @@ def test_the_layout_follows_the_framework(given_facts: dict[str, str], layout: s
         assert facts["workload.qkv_layout"].source.startswith("assumed: ")
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "compiled"),
+    [
+        ("framework", "flex_attention", True),
+        ("attn_implementation", "flex_attention", True),
+        ("framework", "torch_sdpa", None),
+    ],
+)
+def test_flex_attention_is_taken_as_compiled(key, value, compiled):
+    given = Facts([Fact(f"workload.{key}", value, "test")])
+    facts = complete_workload(given)
+    assert facts.value("workload.torch_compile") is compiled
+    assert compiled is None or facts["workload.torch_compile"].assumed
+    stated = complete_workload(given.with_(Fact("workload.torch_compile", False, "test")))
+    assert stated.value("workload.torch_compile") is False
+
+
 def test_assumptions_never_hide_an_unknown() -> None:
     facts = completed(workload__framework="megatron")
     for key in ("seq_len_q", "head_dim_qk", "num_heads", "dtype", "mask"):
