@@ -27,4 +27,4 @@ def _window_cuts(window: tuple[int, int] | str, seq_len_kv: int) -> bool:
 def _window_cuts_ring(window: tuple[int, int] | str, seq_len_kv: int | None) -> bool:
     if window == ABSENT or int(window[0]) < 0:
         return False
-    return seq_len_kv is None or int(window[0]) < seq_len_kv - 1
+    return seq_len_kv is None or _window_cuts(window, seq_len_kv)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -148,3 +148,14 @@ def cuda_of_index(url: str) -> str | None:
     """Return the CUDA of the torch builds in a package index of PyTorch: `…/whl/cu124` -> 12.4."""
     match = re.search(r"pytorch.*(?:whl|wheels)/(?:test/|nightly/)?cu([0-9]+)([0-9])(?:[/?#]|$)", url)
     return f"{match[1]}.{match[2]}" if match else None
+
+
+def all_read(path: Path, what: str) -> str:
+    """Return the note on a project whose extras were all read; `what`: "extra and group"."""
+    return f"{path}: a plain install brings no attention library, so every {what} was read"
+
+
+def left_out(path: Path, names: Sequence[str], what: str) -> str:
+    """Return the note on what a plain install leaves out; `what`: "extras and groups"."""
+    shown = ", ".join(names[:6]) + (" …" if len(names) > 6 else "")
+    return f"{path}: skipped optional {what}: {shown} (`{path.name}[{names[0]}]` reads one)"

@@ -17,7 +17,14 @@ from packaging.utils import canonicalize_name
 
 from doctor.errors import DoctorError, fault
 from doctor.model import Fact
-from doctor.sources.manifests.base import MAX_BYTES, DeclaredRequirement, Manifest, without_conflicts
+from doctor.sources.manifests.base import (
+    MAX_BYTES,
+    DeclaredRequirement,
+    Manifest,
+    all_read,
+    left_out,
+    without_conflicts,
+)
 from doctor.sources.watch import Watch
 from doctor.util.reading import contained, read_text
 from doctor.util.redact import shortened
@@ -87,15 +94,10 @@ class _Project:
             more = [entry for name in left for entry in optional[name]()]
             if self._has_watched(more):
                 entries += without_conflicts(more, "the extras and groups of")
-                self.notes.append(
-                    f"{self.path}: a plain install brings no attention library, so every extra and group was read"
-                )
+                self.notes.append(all_read(self.path, "extra and group"))
                 taken, left = dict.fromkeys(optional), []
         if left:
-            shown = ", ".join(left[:6]) + (" …" if len(left) > 6 else "")
-            self.notes.append(
-                f"{self.path}: skipped optional extras and groups: {shown} (`{self.path.name}[{left[0]}]` reads one)"
-            )
+            self.notes.append(left_out(self.path, left, "extras and groups"))
         entries, facts = uv_project.applied(self.path, self.uv, entries, tuple(taken), self.places, self.notes)
         python = self.project.get("requires-python")
         wanted = python if isinstance(python, str) else poetry_project.python_of(self.poetry)

@@ -7,62 +7,32 @@ the machine or on code, the file is refused: only the build knows the dependenci
 
 from __future__ import annotations
 
-import ast
 import configparser
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
-from doctor.sources.manifests.base import MAX_BYTES, MOST_ENTRIES, DeclaredRequirement, Manifest, without_conflicts
+from doctor.sources.manifests.base import (
+    MAX_BYTES,
+    DeclaredRequirement,
+    Manifest,
+    all_read,
+    left_out,
+    without_conflicts,
+)
 from doctor.sources.watch import Watch
-from doctor.util.reading import contained, read_text
+from doctor.util.reading import read_text
 from doctor.util.redact import shortened
 
 from .requirements import Reader, project_top
+from .setup_script import ADVICE, BUILD_ONLY, File, Items, Text, arguments_of, requirements_file
 
 EVERYTHING = "*"
-_BUILD_ONLY = "only the build knows the dependencies"
-_ADVICE = "name a requirements file"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LIST = re.compile(r"[\w./-]*requirements?[\w./-]*|[\w./-]+\.(?:txt|in)", re.IGNORECASE)
 #: Lines that name no requirement: empty ones, comments, and options that name an index.
 _SKIPPED = re.compile(r"\s*(#.*)?|--?(i|f|extra-index-url|index-url|find-links)\b.*")
-
-
-@dataclass(frozen=True)
-class _Text:
-    """A text of the script and its line."""
-
-    value: str
-    line: int
-
-
-@dataclass(frozen=True)
-class _File:
-    """A requirements file that the script reads."""
-
-    path: Path
-    line: int
-
-
-@dataclass
-class _Items:
-    """A list of requirements; `known` is false once something unknown was added."""
-
-    items: list[_Text | _File] = field(default_factory=list)
-    known: bool = True
-
-
-class _Unknown:
-    """A value that only a run of the script knows."""
-
-
-_Value = _Text | _File | _Items | dict[str, "_Value"] | _Unknown
-_UNKNOWN = _Unknown()
 
 
 def read(path: Path, text: str, watch: Watch) -> Manifest:
@@ -75,7 +45,7 @@ def read_extras(path: Path, text: str, watch: Watch, chosen: Sequence[str]) -> M
 
     Where a plain install brings no library that rules know, every extra is read, as for pyproject.toml.
     """
-    always, extras = _of_cfg(path, text) if path.name.lower() == "setup.cfg" else _of_script(path, text)
+    always, extras = _of_cfg(path, text) if path.name.lower() == "setup.cfg" else arguments_of(path, text)
     named = {canonicalize_name(name): name for name in extras}
     unknown = [name for name in chosen if name != EVERYTHING and canonicalize_name(name) not in named]
     if unknown:
@@ -91,21 +61,20 @@ def read_extras(path: Path, text: str, watch: Watch, chosen: Sequence[str]) -> M
         more = [entry for name in left if extras[name].known for entry in _entries(path, extras[name], notes)]
         if any(entry.name in watch.distributions for entry in more):
             entries += without_conflicts(more, "the extras of")
-            notes.append(f"{path}: a plain install brings no attention library, so every extra was read")
+            notes.append(all_read(path, "extra"))
             left = []
     if left:
-        shown = ", ".join(left[:6]) + (" …" if len(left) > 6 else "")
-        notes.append(f"{path}: skipped optional extras: {shown} (`{path.name}[{left[0]}]` reads one)")
+        notes.append(left_out(path, left, "extras"))
     return Manifest(tuple(entries), (), False, "", tuple(dict.fromkeys(notes)))
 
 
-def _entries(path: Path, items: _Items, notes: list[str]) -> list[DeclaredRequirement]:
+def _entries(path: Path, items: Items, notes: list[str]) -> list[DeclaredRequirement]:
     """Return the requirements of a list, with those of the files that it names."""
     if not items.known:
-        raise fault(path, None, _BUILD_ONLY, _ADVICE)
+        raise fault(path, None, BUILD_ONLY, ADVICE)
     reader = Reader(project_top(path))
     for item in items.items:
-        if isinstance(item, _File):
+        if isinstance(item, File):
             text = read_text(item.path, "requirements of the project", MAX_BYTES)
             reader.file(item.path, text, (path.resolve(),), constraint=False)
         else:
@@ -116,7 +85,7 @@ def _entries(path: Path, items: _Items, notes: list[str]) -> list[DeclaredRequir
     return reader.entries
 
 
-def _of_cfg(path: Path, text: str) -> tuple[_Items, dict[str, _Items]]:
+def _of_cfg(path: Path, text: str) -> tuple[Items, dict[str, Items]]:
     """Return the dependencies and the extras of setup.cfg."""
     parser = configparser.RawConfigParser(strict=False)
     try:
@@ -129,315 +98,14 @@ def _of_cfg(path: Path, text: str) -> tuple[_Items, dict[str, _Items]]:
     return always, {name: _cfg_items(path, text, value) for name, value in extras}
 
 
-def _cfg_items(path: Path, text: str, value: str) -> _Items:
+def _cfg_items(path: Path, text: str, value: str) -> Items:
     """Return the items of one option: a requirement in each line, or `file: NAME, NAME`."""
     if value.strip().startswith("file:"):
-        files = [_file(path, name.strip(), 1) for name in value.strip().removeprefix("file:").split(",")]
-        return _Items([item for item in files if item], all(files))
+        files = [requirements_file(path, name.strip(), 1) for name in value.strip().removeprefix("file:").split(",")]
+        return Items([item for item in files if item], all(files))
     lines = text.split("\n")
-    items: list[_Text | _File] = []
+    items: list[Text | File] = []
     for part in filter(None, (line.strip() for line in value.split("\n"))):
         number = next((number for number, line in enumerate(lines, 1) if part in line), 1)
-        items.append(_Text(part, number))
-    return _Items(items)
-
-
-def _file(path: Path, name: str, line: int) -> _File | None:
-    """Return the requirements file that a script names, None where it is none or not within the project."""
-    if not _LIST.fullmatch(name) or name.endswith((".py", ".md", ".rst", ".toml")):
-        return None
-    target = path.parent / name
-    return _File(target, line) if contained(target, project_top(path)) and target.is_file() else None
-
-
-def _of_script(path: Path, text: str) -> tuple[_Items, dict[str, _Items]]:
-    """Return the dependencies and the extras that the call of `setup` states."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, MemoryError) as problem:
-        line = getattr(problem, "lineno", None)
-        raise fault(path, line, "not a Python script of this Python version") from None
-    script = _Script(path, tree)
-    script.run(tree.body)
-    if script.call is None:
-        raise fault(path, None, "it does not call `setup`", _ADVICE)
-    always = script.option("install_requires")
-    extras = script.option("extras_require")
-    if always is None and extras is None:
-        return _Items(), {}
-    line = script.call.lineno
-    items = _Items() if always is None else _items(always)
-    if items is None:
-        raise fault(path, line, _BUILD_ONLY, _ADVICE)
-    groups = {name: _items(value) for name, value in extras.items()} if isinstance(extras, dict) else {}
-    return items, {name: group if group is not None else _Items([], False) for name, group in groups.items()}
-
-
-def _items(value: _Value) -> _Items | None:
-    """Return a value as a list of requirements, None where it is none or unknown."""
-    if isinstance(value, _Items):
-        return value if value.known else None
-    return _Items([value]) if isinstance(value, _Text | _File) else None
-
-
-class _Script:
-    """The values of names that the text of a setup.py states, and the arguments of its call of `setup`."""
-
-    def __init__(self, path: Path, tree: ast.Module) -> None:
-        self.path = path
-        self.names: dict[str, _Value] = {}
-        self.functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        self._ends = {name for name, node in self.functions.items() if any(map(_calls_setup, ast.walk(node)))}
-        self._files_of: dict[
-            str, list[_File] | None
-        ] = {}  # a function -> the files that it names, unless they depend on the machine
-        self.call: ast.Call | None = None
-        self._arguments: dict[str, _Value] = {}
-
-    def option(self, name: str) -> _Value | None:
-        """Return an argument of `setup`, None where it is not given."""
-        return self._arguments.get(name)
-
-    def run(self, body: Sequence[ast.stmt]) -> None:
-        """Follow statements in order; what a condition or a loop changes is unknown afterwards."""
-        for node in body:
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    self._assign(target, self._value(node.value))
-            elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                self._assign(node.target, self._value(node.value))
-            elif isinstance(node, ast.AugAssign):
-                self._extend(node.target, self._value(node.value))
-            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                self._expression(node.value)
-            elif isinstance(node, ast.With):
-                for item in node.items:
-                    if item.optional_vars is not None:
-                        self._assign(item.optional_vars, self._value(item.context_expr))
-                self.run(node.body)
-            elif isinstance(node, ast.Try) or (isinstance(node, ast.If) and _is_main(node.test)):
-                self.run(node.body)
-            elif isinstance(node, ast.If | ast.For | ast.While):
-                self._forget(node)
-                self._find_call(node)
-
-    def _expression(self, node: ast.Call) -> None:
-        """Follow `setup(…)`, `x.append(…)`, `x.extend(…)`, and a call of a function that calls `setup`."""
-        called = node.func
-        if _name_of(called) in ("setup", "setuptools.setup"):
-            self._call(node)
-        elif isinstance(called, ast.Attribute) and called.attr in ("append", "extend") and node.args:
-            self._extend(called.value, self._value(node.args[0]))
-        elif isinstance(called, ast.Attribute) and called.attr in ("update", "insert", "remove", "pop"):
-            self._assign(called.value, _UNKNOWN)
-        elif isinstance(called, ast.Name) and called.id in self._ends:
-            self._ends.remove(called.id)
-            self.run(self.functions[called.id].body)
-
-    def _call(self, node: ast.Call) -> None:
-        self.call = node
-        for keyword in node.keywords:
-            value = self._value(keyword.value)
-            if keyword.arg is not None:
-                self._arguments[keyword.arg] = value
-            elif isinstance(value, dict):
-                self._arguments.update(value)
-            elif any(name not in self._arguments for name in ("install_requires", "extras_require")):
-                self._arguments.setdefault("install_requires", _UNKNOWN)
-
-    def _find_call(self, node: ast.stmt) -> None:
-        call = next((inner for inner in ast.walk(node) if _calls_setup(inner)), None)
-        if isinstance(call, ast.Call) and self.call is None:
-            self._call(call)
-
-    def _forget(self, node: ast.stmt) -> None:
-        """Make unknown what the statement assigns or changes."""
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For):
-                targets = inner.targets if isinstance(inner, ast.Assign) else [inner.target]
-                for target in targets:
-                    self._assign(target, _UNKNOWN)
-            elif (
-                isinstance(inner, ast.Call)
-                and isinstance(inner.func, ast.Attribute)
-                and inner.func.attr in ("append", "extend", "insert", "remove", "update", "pop")
-            ):
-                self._extend(inner.func.value, _UNKNOWN)
-
-    def _assign(self, target: ast.expr, value: _Value) -> None:
-        if isinstance(target, ast.Name):
-            self.names[target.id] = value
-        elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-            table = self.names.get(target.value.id)
-            key = self._value(target.slice)
-            if isinstance(table, dict) and isinstance(key, _Text):
-                table[key.value] = value
-            elif isinstance(table, dict):
-                self.names[target.value.id] = _UNKNOWN
-        elif isinstance(target, ast.Tuple | ast.List):
-            for part in target.elts:
-                self._assign(part, _UNKNOWN)
-
-    def _extend(self, target: ast.expr, value: _Value) -> None:
-        """Add to a list that a name or an entry of a dict holds."""
-        before, added = self._value(target), _items(value)
-        if isinstance(before, _Items):
-            self._assign(target, _sum(before, added) if added else _Items(before.items, False))
-        else:
-            self._assign(target, _UNKNOWN)
-
-    def _value(self, node: ast.expr) -> _Value:
-        """Return what an expression states."""
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return _Text(node.value, node.lineno)
-        if isinstance(node, ast.Name):
-            return self.names.get(node.id, _UNKNOWN)
-        if isinstance(node, ast.List | ast.Tuple | ast.Set):
-            return self._listed(node.elts)
-        if isinstance(node, ast.Dict):
-            return self._table(node)
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            left, right = (_items(self._value(side)) for side in (node.left, node.right))
-            return _sum(left, right) if left and right else _UNKNOWN
-        if isinstance(node, ast.Subscript):
-            return self._taken(node)
-        if isinstance(node, ast.ListComp):
-            return self._comprehension(node)
-        return self._called(node) if isinstance(node, ast.Call) else _UNKNOWN
-
-    def _listed(self, nodes: Sequence[ast.expr]) -> _Value:
-        items: list[_Text | _File] = []
-        for node in nodes:
-            value = self._value(node.value if isinstance(node, ast.Starred) else node)
-            part = _items(value)
-            if part is None:
-                return _Items(items, False)
-            items += part.items
-        return _Items(items)
-
-    def _table(self, node: ast.Dict) -> _Value:
-        table: dict[str, _Value] = {}
-        for key, value in zip(node.keys, node.values, strict=True):
-            name, held = (self._value(key) if key is not None else None), self._value(value)
-            if isinstance(name, _Text):
-                table[name.value] = held
-            elif name is None and isinstance(held, dict):
-                table.update(held)
-            else:
-                return _UNKNOWN
-        return table
-
-    def _taken(self, node: ast.Subscript) -> _Value:
-        """Return an entry of a dict, or of a table of requirements by the name of a package."""
-        table, key = self._value(node.value), self._value(node.slice)
-        if not isinstance(key, _Text):
-            return _UNKNOWN
-        if isinstance(table, dict):
-            return table.get(key.value, _UNKNOWN)
-        return self._from_tables(key.value)
-
-    def _from_tables(self, name: str) -> _Value:
-        """Return the requirement of a package from the lists of requirements that the script holds.
-
-        transformers, diffusers and their relatives keep one list and take entries by name.
-        """
-        wanted = canonicalize_name(name)
-        for value in self.names.values():
-            for item in value.items if isinstance(value, _Items) else ():
-                found = _NAME.match(item.value) if isinstance(item, _Text) else None
-                if found is not None and canonicalize_name(found[0].rstrip(".-_")) == wanted:
-                    return item
-        return _UNKNOWN
-
-    def _comprehension(self, node: ast.ListComp) -> _Value:
-        """Return what a comprehension goes through, where it keeps each line that holds a requirement."""
-        loop = node.generators[0]
-        if len(node.generators) > 1 or not isinstance(loop.target, ast.Name) or not _keeps(node.elt, loop.target.id):
-            return _UNKNOWN
-        texts = [
-            inner.value
-            for test in loop.ifs
-            for inner in ast.walk(test)
-            if isinstance(inner, ast.Constant) and isinstance(inner.value, str)
-        ]
-        return self._value(loop.iter) if all(re.fullmatch(r"[#\s-]*", text) for text in texts) else _UNKNOWN
-
-    def _called(self, node: ast.Call) -> _Value:
-        """Return what a call gives: a copy, the lines of a text, the requirements of a file, entries by name."""
-        called = node.func
-        if isinstance(called, ast.Name) and called.id in ("list", "sorted", "tuple", "set", "str") and node.args:
-            return self._value(node.args[0])
-        if _name_of(called) in ("dict",) and not node.args:
-            pairs = {word.arg: self._value(word.value) for word in node.keywords if word.arg is not None}
-            return pairs if len(pairs) == len(node.keywords) else _UNKNOWN
-        if isinstance(called, ast.Attribute):
-            held = self._value(called.value)
-            if called.attr in ("copy", "read", "readlines", "splitlines", "split", "strip", "read_text", "rstrip"):
-                return held if not isinstance(held, _Unknown) else self._named_file(node)
-            return self._named_file(node)
-        if isinstance(called, ast.Name) and called.id in self.functions and node.args and not node.keywords:
-            names = [value.value for value in map(self._value, node.args) if isinstance(value, _Text)]
-            found = [self._from_tables(name) for name in names]
-            if len(names) == len(node.args) and all(isinstance(item, _Text) for item in found):
-                return _Items([item for item in found if isinstance(item, _Text)])
-        return self._named_file(node)
-
-    def _named_file(self, node: ast.Call) -> _Value:
-        """Return the one requirements file that a call names, or that the called function of the script names."""
-        found: list[_File] | None = list(_files(self.path, node))
-        if isinstance(node.func, ast.Name) and node.func.id in self.functions:
-            of_function = self._of_function(node.func.id)
-            found = None if of_function is None else found or of_function
-        return found[0] if found and len({item.path for item in found}) == 1 else _UNKNOWN
-
-    def _of_function(self, name: str) -> list[_File] | None:
-        """Return the files that a function of the script names, None where they depend on the machine."""
-        if name not in self._files_of:
-            function = self.functions[name]
-            tests = (inner.test for inner in ast.walk(function) if isinstance(inner, ast.If | ast.IfExp))
-            self._files_of[name] = None if any(map(_depends_on_machine, tests)) else list(_files(self.path, function))
-        return self._files_of[name]
-
-
-def _sum(left: _Items, right: _Items) -> _Items:
-    items = [*left.items, *right.items]
-    return _Items(items, left.known and right.known) if len(items) <= MOST_ENTRIES else _Items([], False)
-
-
-def _files(path: Path, node: ast.AST) -> Iterator[_File]:
-    constants = (inner for inner in ast.walk(node) if isinstance(inner, ast.Constant))
-    for inner in constants:
-        found = _file(path, inner.value, inner.lineno) if isinstance(inner.value, str) else None
-        if found is not None:
-            yield found
-
-
-def _keeps(node: ast.expr, name: str) -> bool:
-    """Return whether an element is the loop's own value, apart from white space."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.keywords:
-        return node.func.attr in ("strip", "rstrip", "lstrip") and _keeps(node.func.value, name)
-    return (isinstance(node, ast.Name) and node.id == name) or (
-        isinstance(node, ast.Call) and _name_of(node.func) == "str" and _keeps(node.args[0], name)
-    )
-
-
-#: Words of a condition that depends on where the script runs.
-_MACHINE = re.compile(r"cuda|hip|rocm|neuron|tpu|platform|environ|getenv|machine|is_available|_xpu|_cpu", re.IGNORECASE)
-
-
-def _depends_on_machine(node: ast.expr) -> bool:
-    return bool(_MACHINE.search(ast.unparse(node)))
-
-
-def _calls_setup(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and _name_of(node.func) in ("setup", "setuptools.setup")
-
-
-def _is_main(node: ast.expr) -> bool:
-    return isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id == "__name__"
-
-
-def _name_of(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return f"{node.value.id}.{node.attr}"
-    return node.id if isinstance(node, ast.Name) else ""
+        items.append(Text(part, number))
+    return Items(items)
