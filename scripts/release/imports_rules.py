@@ -159,12 +159,17 @@ def _distance(version: Version, span: tuple[int, int], callees: Sequence[Version
     return span[0] - number if number < span[0] else number - span[1]
 
 
+#: Packages that are imported under another name than their own.
+_IMPORT_NAMES = {"flash-linear-attention": "fla", "ms-swift": "swift"}
+
+
 def rule_body(
     number: str, name: str, pair: Pair, windows: Sequence[Window], known: Mapping[str, list[Version]]
 ) -> dict[str, Any]:
     """Return the content of a rule with its tests."""
     caller, callee = f"{pair.caller}.version", f"{pair.callee}.version"
-    what = "" if pair.hard else f"{', '.join(sorted(pair.entries))} of "
+    own = {pair.caller, _IMPORT_NAMES.get(pair.caller, pair.caller.replace("-", "_"))}
+    where = "" if pair.hard or own & pair.entries else f" (for {', '.join(sorted(pair.entries))})"
     verb = "cannot be imported with" if pair.hard else "imports names that are not in"
     headline = "cannot be imported with" if pair.hard else "imports what is not in"
     body: dict[str, Any] = {
@@ -183,7 +188,7 @@ def rule_body(
             f"https://pypi.org/project/{pair.callee}/{windows[-1].callee}/#files",
         ],
         "when": {"any": [{caller: one.callers, callee: one.callees} for one in windows]},
-        "message": f"{what}{pair.caller} {{{caller}}} {verb} {pair.callee} {{{callee}}}",
+        "message": f"{pair.caller} {{{caller}}} {verb} {pair.callee} {{{callee}}}{where}",
         "fix": _fixes(pair, windows, known[pair.callee]),
     }
     if not body["fix"]:
