@@ -65,7 +65,8 @@ def fixes_for(rulebook: Rulebook, environment: EnvironmentCases, limits: Limits 
 
 
 def _rules(cell: CaseResult, severity: str) -> frozenset[str]:
-    return frozenset(item.rule for item in cell.verdict.to_fix.findings if item.severity == severity)
+    found = frozenset(item.rule for item in cell.verdict.to_fix.findings if item.severity == severity)
+    return found - cell.verdict.chosen
 
 
 def _checked(

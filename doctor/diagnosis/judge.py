@@ -36,6 +36,7 @@ class RuleVerdict(NamedTuple):
     found: tuple[Finding, ...]
     to_fix: Assessment  # of ranges: what an installer would take today
     notes: tuple[str, ...] = ()
+    chosen: frozenset[str] = frozenset()  # rules whose finding the project decided for: no fix is wanted
 
 
 def apply_rules(
@@ -54,26 +55,34 @@ def apply_rules(
     found = with_backend_findings(rulebook, assessment)
     if examined.declaration is None:
         return RuleVerdict(assessment, found, assessment)
-    found = _deliberate(rulebook, facts, found)
     if not examined.declaration.open:
-        return RuleVerdict(assessment, found, assessment)
+        return _with_choices(rulebook, facts, RuleVerdict(assessment, found, assessment))
 
     from .version_ranges import judge_ranges  # door: manifests
 
-    return RuleVerdict(*judge_ranges(rulebook, facts, examined.declaration, assessment, ranges, grounds))
+    verdict = RuleVerdict(*judge_ranges(rulebook, facts, examined.declaration, assessment, ranges, grounds))
+    return _with_choices(rulebook, facts, verdict)
 
 
-def _deliberate(rulebook: Rulebook, facts: Facts, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Return the findings; in a lock, ranges that metadata declares are notes: only an override leaves them unmet."""
-    complete = facts.get("distributions.complete")
-    if complete is None or complete.value is not True:
-        return found
-    return tuple(
-        item._replace(severity=Severity.NOTE)
-        if item.severity == Severity.WARNING and rulebook.rules[item.rule].body.get("category") == DECLARED_RANGE
-        else item
-        for item in found
+def _with_choices(rulebook: Rulebook, facts: Facts, verdict: RuleVerdict) -> RuleVerdict:
+    """Return the verdict; ranges that metadata declares are notes without a fix where the project decided so.
+
+    Only an override leaves them unmet in a lock; of other files, an override names its packages.
+    """
+    complete = facts.value("distributions.complete") is True
+    overridden = {f"{name}.version" for name in facts.value("declared.overridden") or ()}
+    chosen = frozenset(
+        item.rule
+        for item in verdict.found
+        if item.severity == Severity.WARNING
+        and rulebook.rules[item.rule].body.get("category") == DECLARED_RANGE
+        and (complete or any(piece.key in overridden for piece in item.evidence))
     )
+    found = tuple(
+        item._replace(severity=Severity.NOTE, alternatives=()) if item.rule in chosen else item
+        for item in verdict.found
+    )
+    return verdict._replace(found=found, chosen=chosen)
 
 
 def require_subject(rulebook: Rulebook, examined: DiagnosisInput, *assessments: Assessment) -> None:

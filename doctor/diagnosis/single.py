@@ -43,7 +43,7 @@ def diagnose_one(
     findings, runs, notes, predictions, laps = confirmed
     clock.lap("kernels")
     shown = apply_suppressions(request, rulebook, api.findings(findings), assessment.undetermined)
-    done = shown.silent | {item.rule for item in shown.findings if item.refuted}
+    done = shown.silent | verdict.chosen | {item.rule for item in shown.findings if item.refuted}
     fixes: tuple[Fix, ...] = ()
     hopeless: tuple[Infeasible, ...] = ()
     limits = limits_of_request(request, assessment, examined)

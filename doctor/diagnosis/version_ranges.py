@@ -152,11 +152,12 @@ def whole(facts: Facts, choice: Choice, packages: Sequence[OpenRange], declarati
     """The facts once these releases are taken, with what they pin in turn."""
 
     places = {item.name: item.place for item in packages}
-    extras = {item.name: item.extras for item in packages}
+    extras = {item.name: item.extras for item in packages if not item.alone}
     chosen = [make_fact(f"{name}.version", version, f"{places[name]}, which admits it") for name, version in choice]
     brought = [
         make_fact(f"{package}.version", pin, places[name])._replace(via=f"{name} {version}")
         for name, version in choice
+        if name in extras
         for package, pin in pins_of(name, version, declaration.platform, extras[name])
         if f"{package}.version" not in facts
     ]

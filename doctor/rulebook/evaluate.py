@@ -139,9 +139,14 @@ def _weight(rulebook: Rulebook, finding: Finding) -> int:
     return int(rulebook.rules[finding.rule].body.get("weight", 0)) * 100 + len(finding.evidence)
 
 
+_ANY_RELEASE = ">=0"  # a condition that only wants the package to be there
+
+
 def finding_of(rule: Rule, known: FactResolver, severity: Severity, message: str) -> Finding:
     """What a rule that triggers reports: message, severity, and the conditions that hold."""
-    evidence = tuple(item for item in rule.when.evidence(known) if item.holds)
+    held = [item for item in rule.when.evidence(known) if item.holds]
+    bounded = {item.key for item in held if item.condition != _ANY_RELEASE}
+    evidence = tuple(item for item in held if item.condition != _ANY_RELEASE or item.key not in bounded)
     needs = {key: interpolate(str(text), known) for key, text in (rule.body.get("needs") or {}).items()}
     return Finding(
         rule=rule.id,

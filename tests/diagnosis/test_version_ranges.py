@@ -241,3 +241,23 @@ def test_a_newer_dependent_is_picked_before_what_it_requires():
     torch, vllm = next(combinations(packages, platform, False, newest_first=True))
     assert vllm == packages[1].versions[-1]
     assert f"torch=={torch}" in " ".join(index.release("vllm", vllm).requires).replace(" ", "")
+
+
+def _overriding(table):
+    return (
+        '[project]\nname = "job"\ndependencies = ["vllm==0.8.5", "torch==2.6.0", "transformers"]\n'
+        f'[tool.uv]\n{table}-dependencies = ["transformers==4.49.0"]\n'
+    )
+
+
+@pytest.mark.parametrize("gpus", [("h100",), ("h100", "a100")])
+def test_what_a_project_overrides_is_a_note_without_a_fix(write, gpus):
+    gpu = {"gpu": gpus[0]} if len(gpus) == 1 else {"gpus": gpus}
+    path = str(write("pyproject.toml", _overriding("constraint")))
+    report = session.diagnose(Request(declared=(path,), run=False, **gpu))
+    assert by_rule(report)["DCL048"].severity == "warning" and report.fixes
+    assert any("without an override" in note for note in report.notes)
+    write("pyproject.toml", _overriding("override"))
+    report = session.diagnose(Request(declared=(path,), run=False, **gpu))
+    assert by_rule(report)["DCL048"].severity == "note" and not report.fixes
+    assert not any("without an override" in note for note in report.notes)

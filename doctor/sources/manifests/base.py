@@ -68,6 +68,7 @@ class DeclaredRequirement:
     locked: bool = False  # chosen by a resolver; of several, markers or extras decide
     problem: str | None = None  # why its version is unknown
     source: bool = False  # compiled from a repository at installation
+    alone: bool = False  # installed with --no-deps: what it requires stays as it is
 
     @property
     def place(self) -> str:
@@ -159,3 +160,8 @@ def left_out(path: Path, names: Sequence[str], what: str) -> str:
     """Return the note on what a plain install leaves out; `what`: "extras and groups"."""
     shown = ", ".join(names[:6]) + (" …" if len(names) > 6 else "")
     return f"{path}: skipped optional {what}: {shown} (`{path.name}[{names[0]}]` reads one)"
+
+
+def overridden(names: Iterable[str], source: str) -> Fact:
+    """Return the fact of the packages whose release a project sets against what others require."""
+    return Fact("declared.overridden", tuple(sorted(names)), source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from doctor.errors import DoctorError, fault
@@ -15,7 +15,7 @@ from doctor.packages.platform import Platform
 from doctor.packages.requirements import admits, needs_of, specifier
 from doctor.util.redact import shortened
 
-from .base import PLAIN_RANGE, DeclaredRequirement, Manifest
+from .base import PLAIN_RANGE, DeclaredRequirement, Manifest, overridden
 from .local_wheels import wheel_names
 from .markers import applies, platforms
 from .source_builds import LOOSE_FROM_SOURCE
@@ -81,7 +81,9 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
     platform = likely[0] if len(likely) == 1 else Platform(None, likely[0].system, likely[0].machine)
     other_index = "torch.cuda" in facts
     sources = frozenset(name for name in LOOSE_FROM_SOURCE if any(entry.source for entry in groups.get(name, ())))
-    opened = _follow(pinned, ranges, extras, index, platform, likely, other_index, sources)
+    alone = (name for name, entries in groups.items() if all(entry.alone or entry.constraint for entry in entries))
+    loose = sources.union(alone)
+    opened = _follow(pinned, ranges, extras, index, platform, likely, other_index, loose)
     for item in opened:
         open_because = f"`{item.name}{item.range}` does not fix a version"
         if item.versions:
@@ -101,7 +103,8 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
     notes = tuple(note for manifest in manifests for note in manifest.notes)
     unread = (f"{problem.message}; the other files were checked" for problem in faults)
     contradictions = (f"{problem.message}; the other packages were checked" for problem in broken)
-    notes += tuple(_conflicts(pinned, extras, index, platform, other_index, sources))
+    chosen = facts["declared.overridden"].value if "declared.overridden" in facts else ()
+    notes += tuple(_conflicts(pinned, extras, index, platform, other_index, loose, chosen))
     several = tuple(item for item in opened if item.versions)
     return Declaration(
         Facts(facts.values()),
@@ -119,7 +122,9 @@ def _plain_facts(manifests: Iterable[Manifest]) -> dict[str, Fact]:
     facts: dict[str, Fact] = {}
     for fact in (_checked(fact) for manifest in manifests for fact in manifest.facts):
         before = facts.get(fact.key)
-        if before is not None and before.value != fact.value:
+        if before is not None and fact.key == "declared.overridden":
+            facts[fact.key] = overridden({*before.value, *fact.value}, f"{before.source}, {fact.source}")
+        elif before is not None and before.value != fact.value:
             problem = f"{before.source} says {before.value}, {fact.source} says {fact.value}"
             facts[fact.key] = Fact(fact.key, None, fact.source, problem=problem)
         else:
@@ -254,12 +259,12 @@ def _on_record(name: str, entry: DeclaredRequirement) -> str:
 
 def _follow(
     pinned: dict[str, Fact], ranges: dict[str, tuple[str, DeclaredRequirement]], extras: Mapping[str, frozenset[str]],
-    index: ReleaseIndex, platform: Platform, likely: Sequence[Platform], other_index: bool, sources: frozenset[str],
+    index: ReleaseIndex, platform: Platform, likely: Sequence[Platform], other_index: bool, loose: frozenset[str],
 ) -> list[OpenRange]:  # fmt: skip
     """Add what pinned releases pin, narrow ranges by what they require, and return the ranges that stay open."""
     open_: dict[str, OpenRange] = {}
     for _ in range(_MOST_ROUNDS):
-        needs = _needs(pinned, ranges, extras, index, platform, other_index, sources)
+        needs = _needs(pinned, ranges, extras, index, platform, other_index, loose)
         before = len(pinned)
         for name, fact in needs[0].items():
             if name not in pinned and (name not in ranges or admits(ranges[name][0], str(fact.value))):
@@ -276,11 +281,11 @@ def _follow(
                 and not release.is_prerelease
                 and any(release.installs_on(machine) for machine in likely)
                 and admits(whole, version)
-                and fits(name, release, pinned, platform, other_index)
+                and (name in loose or fits(name, release, pinned, platform, other_index))
             )
             if other_index and not declared and _value(pinned, "torch") not in (None, ABSENT):
                 versions = _pinning_torch(name, versions, index, platform) or versions
-            open_[name] = OpenRange(name, declared, entry.place, versions, extras.get(name, frozenset()))
+            open_[name] = OpenRange(name, declared, entry.place, versions, extras.get(name, frozenset()), entry.alone)
         for item in go_together(open_, platform, other_index):
             open_[item.name] = item
             if len(item.versions) == 1:
@@ -294,19 +299,19 @@ def _follow(
 
 def _conflicts(
     pinned: Mapping[str, Fact], extras: Mapping[str, frozenset[str]], index: ReleaseIndex, platform: Platform,
-    other_index: bool, sources: frozenset[str],
+    other_index: bool, loose: frozenset[str], chosen: Collection[str],
 ) -> Iterator[str]:  # fmt: skip
-    """Yield a note for each pinned release whose metadata excludes another pin."""
+    """Yield a note for each pinned release whose metadata excludes another pin that the project did not set itself."""
     for name, fact in pinned.items():
         if name not in index:
             continue  # most lines of a long file
-        release = None if fact.value in (None, ABSENT) or name in sources else index.release(name, str(fact.value))
+        release = None if fact.value in (None, ABSENT) or name in loose else index.release(name, str(fact.value))
         needs = () if release is None else needs_of(release.requires, platform, extras.get(name, frozenset()))
         for need in binding(name, str(fact.value), needs, other_index):
             other = pinned.get(need.package)
             known = other is not None and other.value not in (None, ABSENT)
             public = re.sub(r"\+[\w.]+", "", need.range)  # the index decides which build it is
-            if other is not None and known and not admits(public, str(other.value)):
+            if other is not None and known and need.package not in chosen and not admits(public, str(other.value)):
                 yield (
                     f"{other.source}: {name} {fact.value} requires `{need.package}{need.range}`, but {other.value} is "
                     "pinned: no installer installs both together without an override"
@@ -315,13 +320,13 @@ def _conflicts(
 
 def _needs(
     pinned: Mapping[str, Fact], ranges: Mapping[str, object], extras: Mapping[str, frozenset[str]],
-    index: ReleaseIndex, platform: Platform, other_index: bool, sources: frozenset[str],
+    index: ReleaseIndex, platform: Platform, other_index: bool, loose: frozenset[str],
 ) -> tuple[dict[str, Fact], dict[str, list[str]]]:  # fmt: skip
     """Return, by package, the versions that pinned releases pin, and the ranges that they require."""
     pins: dict[str, Fact] = {}
     wanted: dict[str, list[str]] = {}
     for name, fact in pinned.items():
-        if fact.value in (None, ABSENT) or name not in index or name in sources:
+        if fact.value in (None, ABSENT) or name not in index or name in loose:
             continue
         version = str(fact.value)
         release = index.release(name, version)

@@ -25,6 +25,7 @@ class OpenRange:
     place: str
     versions: tuple[str, ...]
     extras: frozenset[str] = frozenset()
+    alone: bool = False  # installed with --no-deps
 
 
 def binding(name: str, version: str, needs: Sequence[Need], other_index: bool) -> Iterator[Need]:
@@ -146,7 +147,7 @@ def _required(
     """Return for each release the ranges that it requires of other open packages."""
     found: dict[str, Ranges] = {}
     for version in item.versions:
-        release = load_index().release(item.name, version)
+        release = None if item.alone else load_index().release(item.name, version)
         ranges: dict[str, tuple[str, ...]] = {}
         for need in binding(item.name, version, needs_of(release.requires, platform) if release else (), other_index):
             if need.range and need.package in opened:

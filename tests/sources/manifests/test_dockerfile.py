@@ -326,3 +326,16 @@ def test_a_stage_by_name_and_an_empty_last_one(read):
     assert read({"Dockerfile": text}, ["Dockerfile[train]"]).facts.value("torch.version") == "2.6.0"
     with pytest.raises(DoctorError, match="no stage `nope`"):
         read({"Dockerfile": text}, ["Dockerfile[nope]"])
+
+
+def test_a_package_without_its_dependencies_pins_nothing(docker):
+    text = "FROM example.org/image:1\nRUN pip install {} sglang==0.5.9\n"
+    assert "torch.version" not in docker(text.format("--no-deps")).facts
+    found = docker(text.format(""))
+    assert (found.facts["torch.version"].value, found.facts["torch.version"].via) == ("2.9.1", "sglang 0.5.9")
+
+
+def test_a_range_without_its_dependencies_pins_nothing(docker):
+    text = "FROM example.org/image:1\nRUN pip install {} 'vllm>=0.20,<0.21' 'torch==2.9.1'\n"
+    (open_,) = docker(text.format("--no-deps")).open or [None]
+    assert open_ is not None and open_.name == "vllm" and open_.alone

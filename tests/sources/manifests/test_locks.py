@@ -97,6 +97,13 @@ def test_uv(read, values):
     assert found["distributions.complete"] is True
 
 
+def test_a_uv_lock_names_what_the_project_overrides(read):
+    assert "declared.overridden" not in read({"uv.lock": UV}).facts
+    table = '[manifest]\noverrides = [{ name = "Torch", specifier = "==2.6.0" }, 7, { specifier = "==1" }]\n\n'
+    declaration = read({"uv.lock": UV.replace("[[package]]", table + "[[package]]", 1)})
+    assert declaration.facts.value("declared.overridden") == ("torch",)
+
+
 def test_of_several_versions_the_markers_decide(read, values):
     text = """version = 1
 requires-python = ">=3.11"

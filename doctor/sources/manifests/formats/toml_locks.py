@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from doctor.errors import fault
 from doctor.model import Fact
-from doctor.sources.manifests.base import DeclaredRequirement, Manifest, checked_version, cuda_of_index
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, checked_version, cuda_of_index, overridden
 from doctor.sources.manifests.formats.uv_conflicts import ChosenExtras, chosen_extras
 from doctor.sources.watch import Watch
 from doctor.util.redact import shortened
@@ -77,7 +77,16 @@ def read_uv(path: Path, text: str, watch: Watch) -> Manifest:
         lambda table, number: _both(_uv_fork(table, chosen), conditions[number]), _is_uv_project,
     )  # fmt: skip
     manifest = _read_lock(path, text, content, spelling, _text(content.get("requires-python")) or "")
+    if names := _uv_overrides(content):
+        manifest = replace(manifest, facts=(*manifest.facts, overridden(names, str(path))))
     return manifest if chosen.note is None else replace(manifest, notes=(*manifest.notes, f"{path}: {chosen.note}"))
+
+
+def _uv_overrides(content: Table) -> list[str]:
+    """Return the packages that the project overrides, as the lock repeats them."""
+    listed = _table(content, "manifest").get("overrides")
+    names = [_text(item.get("name")) for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    return [canonicalize_name(name) for name in names if name]
 
 
 def _read_lock(path: Path, text: str, content: Table, spelling: _Format, requires_python: str) -> Manifest:

@@ -14,7 +14,7 @@ from doctor.errors import fault
 from doctor.model import Fact
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import marker_holds, parse_marker
-from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index
+from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index, overridden
 from doctor.util.redact import shortened
 from doctor.util.toml_text import Places
 
@@ -47,7 +47,7 @@ def applied(
         for entry in (*_requirements(path, uv, "constraint-dependencies", places), *overrides)
         if entry.name not in replaced or entry.name not in required
     ]
-    facts: list[Fact] = []
+    facts = [overridden(replaced, str(path))] if replaced else []
     indexes = _indexes(uv)
     sources = uv.get("sources")
     for name, given in sources.items() if isinstance(sources, dict) else ():

@@ -107,7 +107,8 @@ class Installs:
             elif name in ("-e", "--editable"):
                 self._word(value, line, reader, alone=alone)
         self.notes += reader.notes
-        self.add(reader.entries, upgrade=upgrade, certain=certain, facts=reader.facts)
+        entries = [replace(entry, alone=True) for entry in reader.entries] if alone else reader.entries
+        self.add(entries, upgrade=upgrade, certain=certain, facts=reader.facts)
         wanted = {entry.name for entry in reader.entries if not entry.constraint}
         for fact in reader.facts:
             if certain and fact.key == "torch.cuda":  # an index that an included file names
