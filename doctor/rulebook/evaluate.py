@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from doctor.facts.vocabulary import term
@@ -99,12 +99,8 @@ def assess(
             findings.append(finding_of(rule, known, rule.severity, interpolate(rule.message, known)))
         elif holds is None:
             unclear.setdefault(missing_keys(rule, known) if name_missing else (), []).append(rule.id)
-    fired = {finding.rule for finding in findings}
-    findings = [  # a general rule is silent where a specific one reports the same
-        finding
-        for finding in findings
-        if not fired.intersection(as_tuple(rulebook.rules[finding.rule].body.get("yields_to")))
-    ]
+    reported = reported_rules(rulebook, {finding.rule for finding in findings})
+    findings = [finding for finding in findings if finding.rule in reported]
     findings = [with_reasons(rulebook, finding, known, tuple(predictions.values())) for finding in findings]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -_weight(rulebook, finding), finding.rule))
     undetermined = tuple(
@@ -116,6 +112,21 @@ def assess(
     prefixes = (library.prefix for library in considered if library.prefix)
     made = tuple(predictions[prefix] for prefix in prefixes if prefix in predictions)
     return Assessment(tuple(findings), undetermined, made, known)
+
+
+def reported_rules(rulebook: Rulebook, fired: Collection[str]) -> frozenset[str]:
+    """Return those that are reported of the rules that fire: where a specific one fires, the general one is silent.
+
+    An error is silent only where another error is reported for it.
+    """
+    errors = frozenset(name for name in fired if rulebook.rules[name].severity == Severity.ERROR)
+    every = frozenset(fired)
+
+    def silent(name: str) -> bool:
+        specific = as_tuple(rulebook.rules[name].body.get("yields_to"))
+        return not (errors if name in errors else every).isdisjoint(specific)
+
+    return frozenset(name for name in fired if not silent(name))
 
 
 def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | None:

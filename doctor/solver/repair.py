@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from doctor.model import ABSENT, Facts, Finding, FixSafety, Prediction, Remedy, Severity
 from doctor.packages.requirements import normalized
 from doctor.rulebook.conditions import Condition, parse_conditions
-from doctor.rulebook.evaluate import Assessment, all_alternatives, assess, know, rule_holds
+from doctor.rulebook.evaluate import Assessment, all_alternatives, assess, know, reported_rules, rule_holds
 from doctor.rulebook.resolver import FactResolver
-from doctor.rulebook.rule import Rule, as_tuple
+from doctor.rulebook.rule import Rule
 from doctor.rulebook.rulebook import Rulebook
 
 from .budget import Allowance, CandidateTried, RemedyRejected, SearchBudget
@@ -304,15 +304,10 @@ class FixSearch:
             if prediction.could_tell and prediction.selected is None and prediction.library in self.usable:
                 self.budget.trace(CandidateTried(chosen, plan.env, None))
                 return None
-        left = {  # a general rule yields to a specific one that says the same
-            name for name in firing
-            if not firing.intersection(as_tuple(self.rulebook.rules[name].body.get("yields_to")))
-        }  # fmt: skip
-        self.budget.trace(CandidateTried(chosen, plan.env, frozenset(left)))
+        left = reported_rules(self.rulebook, firing)
+        self.budget.trace(CandidateTried(chosen, plan.env, left))
         costs = (*cost(self.stack, chosen), by_hand(plan))
-        return CandidateFix(
-            plan, chosen, facts, known, predictions, frozenset(left), frozenset(unclear), costs, tuple(conditions)
-        )
+        return CandidateFix(plan, chosen, facts, known, predictions, left, frozenset(unclear), costs, tuple(conditions))
 
 
 def downgrades_torch_line(stack: PackageSet, outcome: CandidateFix) -> bool:

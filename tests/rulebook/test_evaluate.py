@@ -41,6 +41,14 @@ def test_a_general_rule_yields_to_a_specific_one_only_where_that_fires(team, ver
     assert found == spoken
 
 
+@pytest.mark.parametrize(("severity", "spoken"), [("error", {"ACME002"}), ("warning", {"ACME001", "ACME002"})])
+def test_an_error_yields_only_to_an_error(team, severity, spoken):
+    specific = Path(team) / "acme" / "ACME002.yaml"
+    specific.write_text(specific.read_text().replace("severity: error", f"severity: {severity}"))
+    found = evaluate(load_rulebook([team]), Facts([fact("acme.version", "1.0", "test")])).findings
+    assert {finding.rule for finding in found} == spoken
+
+
 def test_a_library_the_job_does_not_call_is_not_predicted_and_its_rules_are_silent():
     given = {"transformer-engine.version": "2.3.0", "workload.framework": "torch_sdpa", "workload.head_dim_qk": "192"}
     assessment = evaluate(builtin_rulebook(), Facts(fact(key, value, "test") for key, value in given.items()))
