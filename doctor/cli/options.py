@@ -72,7 +72,7 @@ FactFiles = Annotated[
     list[str] | None,
     _option(
         "--facts", panel=TARGET, parser=path, metavar="FILE",
-        help="Facts from `snapshot` or written by hand; no machine needed. Several files are merged.",
+        help="Facts from `snapshot`, written by hand, or what `pip list` and `collect_env` print. Several are merged.",
     ),
 ]  # fmt: skip
 Requirements = Annotated[

@@ -28,6 +28,7 @@ def as_json(report: LogReport) -> str:
         "benign": [_short(item) for item in report.benign],
         "unrelated": [_short(item) for item in report.unrelated],
         "errors": [{"line": line.number, "text": shortened(line.text, _LONGEST, "")} for line in report.errors],
+        "versions": [{"rule": item.rule, "message": item.message} for item in report.versions],
         "facts": {key: {"value": _plain(fact.value), "source": fact.source} for key, fact in report.facts.items()},
         "lines": report.lines,
         "notes": list(report.notes),
@@ -109,6 +110,8 @@ def as_text(report: LogReport, style: Style) -> str:
         _nothing(page, report)
     for item in report.benign:
         page.say(f"line {item.line.number}: {item.message}", lead="benign:", look="ok")
+    for finding in report.versions:
+        page.say(f"{finding.message} ({finding.rule})", lead="versions:", look="warning")
     return page.text()
 
 
@@ -160,7 +163,12 @@ def _others(page: Page, items: Iterable[Explanation]) -> None:
 
 
 def _nothing(page: Page, report: LogReport) -> None:
-    page.say("no known incompatibility of the attention stack shows in this log", lead="result:", look="ok")
+    if report.versions:
+        page.say(
+            "no line shows a known incompatibility, but versions in this log do not fit", lead="result:", look="warning"
+        )
+    else:
+        page.say("no known incompatibility of the attention stack shows in this log", lead="result:", look="ok")
     for item in report.unrelated:
         page.say(f"line {item.line.number}: {item.message}", lead="other cause:", look="note")
         page.line(f"      {_cut(item.line.text)}", "dim")

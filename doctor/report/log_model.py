@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from doctor.model import Facts, Fix, Remedy, TextEnum
+from doctor.model import Facts, Finding, Fix, Remedy, TextEnum
 
 
 class Confidence(TextEnum):
@@ -78,6 +78,7 @@ class LogReport:
     benign: tuple[Explanation, ...] = ()  # lines that look bad and are not
     unrelated: tuple[Explanation, ...] = ()  # failures that have nothing to do with the attention stack
     facts: Facts = field(default_factory=Facts)  # read off the log, with those of the target
+    versions: tuple[Finding, ...] = ()  # errors of the versions among these facts, of which no line of the log speaks
     errors: tuple[LogLine, ...] = ()  # the last error lines that were looked at
     lines: int = 0
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Facts files: written by `snapshot` or by hand, read by `--facts`."""
+"""Facts files: written by `snapshot`, by hand, or printed by other programs; read by `--facts`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from doctor.util.reading import read_text
 from doctor.util.redact import NOT_READ, is_secret, shortened, tilde, without_credentials
 from doctor.util.yaml_text import parse_yaml
 
+from .printed import is_printed, printed_facts
+
 SCHEMA = 1  # of the file
 
 _LONG = ("value", "source", "raw", "problem", "assumed", "via")
@@ -29,6 +31,8 @@ def read_facts(path: Path) -> Facts:
 
 def parse_facts(text: str, origin: str) -> Facts:
     """Return the facts in a text; DoctorError names `origin` and the error."""
+    if is_printed(text):
+        return printed_facts(text, origin)
     content = _load(text, origin)
     if content is None or content == "":
         raise DoctorError(f"facts file `{origin}` is empty")

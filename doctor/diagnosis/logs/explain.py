@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from doctor.diagnosis.diagnosis_input import DiagnosisInput
-from doctor.model import Facts, Prediction
+from doctor.model import Facts, Finding, Prediction, Severity
 from doctor.report.log_model import Explanation, LogLine, LogReport
 from doctor.rulebook.anchors import anchors_of
 from doctor.rulebook.evaluate import Assessment, evaluate
@@ -83,6 +83,7 @@ class LogExplainer:
             benign=tuple(explanation(item, known) for item in benign),
             unrelated=tuple(explanation(item, known) for item in unrelated),
             facts=facts,
+            versions=tuple(_of_versions(assessment.findings, {item.rule for item in diagnosis})),
             errors=_last_errors(matches.get(_ERROR, [])),
             lines=scanner.lines,
             notes=tuple(source.notes),
@@ -106,6 +107,14 @@ class LogExplainer:
         alone = replace(assessment, findings=(finding,))
         solved = solve(self.rulebook, assessment.known.given, alone, installed=requirements, thorough=False)
         return replace(item, fixes=tuple(fix for fix in solved if finding.rule in fix.resolves))
+
+
+def _of_versions(findings: Sequence[Finding], explained: Collection[str]) -> Iterator[Finding]:
+    """Yield the errors that rest on versions and machine alone; the job of a log is mostly assumed."""
+    for item in findings:
+        job = any(piece.key.startswith("workload.") for piece in item.evidence)
+        if item.severity == Severity.ERROR and item.rule not in explained and not item.assumption and not job:
+            yield item
 
 
 def _nothing_known(rulebook: Rulebook) -> Assessment:

@@ -36,6 +36,8 @@ _STATED = (
     ("gpu.sm", r"'compute_capability': 'sm(?P<v>\d{2,3})'"),
 )
 _KEEP = 64
+#: Before a version that something requires, which need not be the installed one.
+_WANTED = re.compile(r"(?i)\b(?:requires?|needs?|expects?|install|collecting|downgrade|upgrade)\b[^,;]{0,40}$")
 
 
 def patterns(distributions: Iterable[str]) -> tuple[Pattern, ...]:
@@ -61,11 +63,19 @@ def facts_of(
     keys = [*_STATED, *((f"{name}.version", _of_version(name).match) for name in distributions)]
     for key, pattern in keys:
         for match in matches.get(pattern, ()):
+            if _is_wanted(pattern, match):
+                continue
             stated.setdefault(key, []).append(_fact(key, dict(match.groups).get("v", ""), match))
     found = [known for facts in stated.values() if (known := _agreed(facts)) is not None]
     installed = [item for match in matches.get(_LISTING, ()) for item in _listing(match)]
     configured = [item for match in matches.get(nvte.CONFIG, ())[-1:] for item in nvte.config_facts(match).values()]
     return _with_capability(Facts([*found, *installed, *configured]), gpus)
+
+
+def _is_wanted(pattern: str, match: Match) -> bool:
+    """Whether the line requires the version: `vllm 0.8.5 requires torch==2.6.0`."""
+    found = re.search(pattern, match.text)
+    return found is not None and _WANTED.search(match.text[: found.start()]) is not None
 
 
 def _fact(key: str, text: str, match: Match) -> Fact:

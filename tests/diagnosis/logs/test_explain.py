@@ -255,3 +255,19 @@ def test_a_reason_that_all_backends_of_vllm_share_is_the_cause(explain):
 )
 def test_the_owner_of_a_compiled_part_is_named(explain, line, package):
     assert first(explain(f"ImportError: {line}\n")).packages[0] == package
+
+
+PAIR = "[pip3] xformers==0.0.32.post1\n[pip3] torch=={}\nValueError: something of my own\n"
+
+
+def test_versions_that_do_not_fit_are_named_where_no_line_speaks_of_them(explain):
+    report = explain(PAIR.format("2.6.0"))
+    assert not report.diagnosis
+    assert [finding.rule for finding in report.versions] == ["XF001"]
+    assert not explain(PAIR.format("2.8.0")).versions
+
+
+def test_a_version_that_a_line_requires_is_not_the_installed_one(explain):
+    report = explain("vllm 0.8.5 requires torch==2.6.0, which is not installed\n")
+    assert "torch.version" not in report.facts
+    assert report.facts.value("vllm.version") == "0.8.5"

@@ -227,7 +227,9 @@ def _parsed(text: str, file: str, number: int) -> tuple[Requirement, str | None]
         try:
             return parse_requirement(before), marker.strip()
         except InvalidRequirement:
-            raise fault(file, number, f"`{_safe(text)}` is not a requirement") from None
+            listed = re.match(r"Package\s+Version\b|\[(?:pip3?|conda)\]|PyTorch version", text)
+            hint = "lists and reports of other programs are read with `--facts FILE`" if listed else None
+            raise fault(file, number, f"`{_safe(text)}` is not a requirement", hint) from None
     return found, str(found.marker) if found.marker else None
 
 
