@@ -36,6 +36,7 @@ _TRAINER_OPTIONS = re.compile(r"(?:^|[a-z])(?:TrainingArguments|(?:[A-Z]{3,5}|Re
 #: Classes that the code of a model brings itself; servers have copies of them.
 _OF_MODEL_CODE = re.compile(r"(?:Tokenizer|TokenizerFast|Processor|Config)$")
 _CLASS = re.compile(r"'(?P<a>[A-Z]\w+)' object has no attribute|type object '(?P<b>\w+)'|\b(?P<c>[A-Z]\w+)\.\w+\(\) ")
+_FEW = 40  # releases on record that say nothing of which are old
 _Runs = tuple[tuple[int, int], ...]
 
 
@@ -56,6 +57,12 @@ class NameHistory:
         low = f">={self.releases[first]}" if first else ""
         high = f"<{self._bound(last)}" if last + 1 < len(self.releases) else ""
         return ",".join(bound for bound in (low, high) if bound)
+
+    @property
+    def explains(self) -> bool:
+        """Whether releases that may be installed lack it: not if all but the oldest on record have it."""
+        first, last = self.runs[-1]
+        return first * 6 >= len(self.releases) or last + 1 < len(self.releases) or len(self.releases) < _FEW
 
     @property
     def sentence(self) -> str:
@@ -87,7 +94,7 @@ def history_of(line: str, owner: Callable[[str], str | None], expected: Sequence
     them, a class or function that several packages have says nothing.
     """
     for found in _attempts(line, owner):
-        known = [made for made in found if made is not None]
+        known = [made for made in found if made is not None and made.explains]
         fitting = [made for made in known if made.package in expected] if expected else known
         if len(fitting) == 1 or (fitting and expected):
             return fitting[0]
