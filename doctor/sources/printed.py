@@ -1,8 +1,9 @@
 """Facts from what other programs print of an environment, as people paste it into bug reports.
 
 Read are the lists of `pip list`, `pip freeze` and `conda list`, the reports of torch's and vLLM's `collect_env`, of
-SGLang's `check_env`, `transformers env`, `accelerate env`, `diffusers-cli env`, `llamafactory-cli env` and `ds_report`,
-the first lines of Unsloth, and `nvidia-smi`. Text around them is skipped, so that a whole bug report can be given.
+SGLang's `check_env`, verl's `diagnose.py`, `transformers env`, `accelerate env`, `diffusers-cli env`,
+`llamafactory-cli env` and `ds_report`, the first lines of Unsloth, and `nvidia-smi`. Text around them is skipped, so
+that a whole bug report can be given.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from doctor.util.redact import NOT_READ, is_secret
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _VERSION = r"\d[0-9A-Za-z.+!_-]*"
+#: Reports that name a package without the word "version": of SGLang and verl.
+_BARE = r"^(?:sgl_kernel|flashinfer_python): |^-+verl Info-+"
 #: Lines that only such a report has.
 _MARKS = re.compile(
     "|".join((
@@ -31,7 +34,7 @@ _MARKS = re.compile(
         r"^[-* \t]*PyTorch version\b[^:\n]*: ",
         r"^[-* \t]*`(?:transformers|Accelerate|llamafactory)` version: ",
         r"^[-* \t]*(?:\S )?Diffusers version: ",
-        r"^(?:sgl_kernel|flashinfer_python): ",  # SGLang
+        _BARE,
         r"^DeepSpeed general environment info",
         r"^==\(\(====\)\)== +Unsloth ",
         r"^\| NVIDIA-SMI ",
@@ -65,20 +68,20 @@ _UNSLOTH = (
 )
 #: What a report calls a fact -> its key.
 _KEYS = {
-    "pytorch": "torch.version", "pytorch version": "torch.version", "torch version": "torch.version",
-    "cuda used to build pytorch": "torch.cuda", "torch cuda version": "torch.cuda",
-    "python": "python.version", "python version": "python.version",
-    "nvidia driver version": "driver.version", "cuda driver version": "driver.version",
-    "driver version": "driver.version", "cuda runtime version": "toolkit.nvcc", "nvcc version": "toolkit.nvcc",
-    "nvcc": "toolkit.nvcc", "gcc version": "toolkit.gcc", "libc version": "platform.glibc", "gpu type": "gpu.name",
-    "accelerator": "gpu.name", "gpu number": "gpu.count", "os": "platform", "platform": "platform",
+    "torch": "torch.version", "torch version": "torch.version", "pytorch": "torch.version",
+    "pytorch version": "torch.version", "cuda used to build pytorch": "torch.cuda", "torch cuda version": "torch.cuda",
+    "python": "python.version", "python version": "python.version", "nvidia driver version": "driver.version",
+    "cuda driver version": "driver.version", "driver version": "driver.version", "cuda runtime version": "toolkit.nvcc",
+    "nvcc version": "toolkit.nvcc", "nvcc": "toolkit.nvcc", "cuda compiler": "toolkit.nvcc",
+    "gcc version": "toolkit.gcc", "libc version": "platform.glibc", "gpu type": "gpu.name", "accelerator": "gpu.name",
+    "gpu number": "gpu.count", "gpu count": "gpu.count", "os": "platform", "platform": "platform",
     "python platform": "platform", "deepspeed info": "deepspeed.version",
 }  # fmt: skip
 _NAMES = {"transformer engine": "transformer-engine", "flash attention": "flash-attn", "megatron core": "megatron-core"}
 #: Programs and drivers, which are no distributions.
 _OTHERS = frozenset({
     "api", "cann", "clang", "cmake", "cuda", "cudnn", "docker", "driver", "gcc", "git", "hip", "image", "kernel",
-    "libc", "linux", "miopen", "node", "nvcc", "os", "python", "rocm", "rust", "ubuntu", "windows",
+    "libc", "linux", "miopen", "node", "nvcc", "os", "python", "rocm", "rust", "ubuntu", "version", "windows",
 })  # fmt: skip
 _MISSING = ("not installed", "module not found", "not found")
 _MACHINES = ("x86_64", "aarch64", "arm64", "ppc64le")
@@ -115,7 +118,7 @@ def printed_facts(text: str, origin: str) -> Facts:
 
 def _stated(text: str, origin: str) -> Iterator[Fact]:
     table = None  # the kind of the list that the lines belong to
-    sglang = re.search(r"^(?:sgl_kernel|flashinfer_python): ", text, re.MULTILINE) is not None
+    bare = re.search(_BARE, text, re.MULTILINE) is not None
     gpus: set[str] = set()
     for number, written in enumerate(text.splitlines(), 1):
         line, place = _HEADING.sub("", written.strip()), f"{origin}:{number}"
@@ -127,7 +130,7 @@ def _stated(text: str, origin: str) -> Iterator[Fact]:
         elif table and (row := _ROW.fullmatch(line)):
             yield from _row(row, place, conda=table == "conda")
         elif not (table and _RULE.fullmatch(line)):
-            yield from _of_line(line, place, sglang)
+            yield from _of_line(line, place, bare)
             gpus.update(_gpu_numbers(line, number))
     if gpus:
         yield fact("gpu.count", len(gpus), origin)
@@ -155,7 +158,7 @@ def _from_conda() -> dict[str, str]:
     return {**names, "pytorch": "torch", "pytorch-gpu": "torch"}
 
 
-def _of_line(line: str, place: str, sglang: bool) -> Iterator[Fact]:
+def _of_line(line: str, place: str, bare: bool) -> Iterator[Fact]:
     """Yield what a line outside a table states."""
     if pinned := _PINNED.fullmatch(line):
         yield fact(f"{canonicalize_name(pinned['name'])}.version", pinned["version"], place)
@@ -178,7 +181,7 @@ def _of_line(line: str, place: str, sglang: bool) -> Iterator[Fact]:
             if said := pattern.match(line):
                 yield fact(key, said["v"].rstrip("."), place)
     elif labelled := _LABELLED.fullmatch(line):
-        yield from _labelled(labelled["label"], labelled["value"].strip(), place, sglang)
+        yield from _labelled(labelled["label"], labelled["value"].strip(), place, bare)
 
 
 def _wheel(address: re.Match[str], place: str) -> Iterator[Fact]:
@@ -198,11 +201,11 @@ def _gpu_numbers(line: str, number: int) -> Iterator[str]:
         yield f"line {number}"
 
 
-def _labelled(label: str, value: str, place: str, sglang: bool) -> Iterator[Fact]:
+def _labelled(label: str, value: str, place: str, bare: bool) -> Iterator[Fact]:
     """Yield what a line of the form `label: value` states."""
-    name = re.sub(r"\([^)]*\)|[^\w .+-]", "", label.lower()).strip(" -")
+    name = re.sub(r"\([^)]*\)|[^\w .+-]", "", " ".join(label.lower().split())).strip(" -")
     word = value.split()[0].strip(",;") if value.split() else ""
-    key = _KEYS.get(name)
+    key = _KEYS.get(re.sub(r"^gpu \d+ type$", "gpu type", name))
     if key == "platform":
         yield from _platform(value, place)
     elif key == "gpu.name":
@@ -220,7 +223,7 @@ def _labelled(label: str, value: str, place: str, sglang: bool) -> Iterator[Fact
         elif key == "torch.cuda" and word in ("None", "N/A"):
             yield Fact(key, ABSENT, place)
     else:
-        yield from _distribution(name, value, word, place, sglang)
+        yield from _distribution(name, value, word, place, bare)
 
 
 def _platform(value: str, place: str) -> Iterator[Fact]:
@@ -232,11 +235,11 @@ def _platform(value: str, place: str) -> Iterator[Fact]:
             yield fact("platform.machine", machine, place)
 
 
-def _distribution(label: str, value: str, word: str, place: str, sglang: bool) -> Iterator[Fact]:
+def _distribution(label: str, value: str, word: str, place: str, bare: bool) -> Iterator[Fact]:
     """Yield the version of a distribution: `vLLM version: 0.11.0`, and `flashinfer_python: 0.5.3` of SGLang."""
     name = label.removesuffix(" version")
     name = _NAMES.get(name, name)
-    if (name == label and not sglang) or name in _OTHERS or not re.fullmatch(_NAME, name):
+    if (name == label and not bare) or name in _OTHERS or not re.fullmatch(_NAME, name):
         return
     key = f"{canonicalize_name(name)}.version"
     if value.lower().startswith(_MISSING):

@@ -171,6 +171,21 @@ def test_the_report_of_sglang():
     }  # fmt: skip
 
 
+def test_the_report_of_verl():
+    found = read(
+        "----------Python Info----------\nVersion      : 3.12.3\nvllm\t     : not found.\nsglang\t     : 0.5.6.post1\n"
+        "torch\t     : 2.9.1+cu129\n----------verl Info-----------\nVersion      : 0.7.0.dev\n"
+        "Platform     : Linux-5.15.0-1063-nvidia-x86_64-with-glibc2.39\nCUDA Runtime : 12.9\n"
+        "CUDA Compiler : Cuda compilation tools, release 12.9, V12.9.86\nGPU Count\t: 8\n"
+        "GPU 1\tType    : NVIDIA H100 80GB HBM3\nGPU 1\tMemory  : 79.65 GB\n"
+    )
+    assert found == {
+        "vllm.version": ABSENT, "sglang.version": "0.5.6.post1", "torch.version": "2.9.1+cu129",
+        "platform.system": "Linux", "platform.machine": "x86_64", "toolkit.nvcc": "12.9", "gpu.count": 8,
+        "gpu.name": "NVIDIA H100 80GB HBM3",
+    }  # fmt: skip
+
+
 def test_deepspeed_unsloth_and_the_driver():
     found = read(
         "DeepSpeed general environment info:\ntorch version .................... 2.6.0+cu124\n"
