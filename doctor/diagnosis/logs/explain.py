@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from doctor.diagnosis.diagnosis_input import DiagnosisInput
+from doctor.errors import DoctorError
 from doctor.model import Facts, Finding, Prediction, Severity
+from doctor.packages.gpus import with_capability
 from doctor.report.log_model import Explanation, LogLine, LogReport
 from doctor.rulebook.anchors import anchors_of
 from doctor.rulebook.evaluate import Assessment, evaluate
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.signatures import NONE, LogRule
+from doctor.sources.printed import is_printed, printed_facts
 from doctor.sources.workload.defaults import complete_workload
 
 from . import nvte
@@ -32,6 +36,7 @@ _ERROR = (
 )
 _ERRORS = Pattern(_ERROR, ("Error:", "Exception", "Failure:", "FATAL", "fatal", "ERROR", "error: ", "error:"), 400)
 _SHOWN_ERRORS = 5
+_REPORT = 256 * 1024  # bytes at the start of a log in which a report of the environment is looked for
 _HARMLESS = 4 * MOST  # matches that are kept of lines that show no cause: they come in great numbers
 
 
@@ -63,13 +68,14 @@ class LogExplainer:
 
     def explain(self, source: LogSource, *, fixes: bool = True) -> LogReport:
         """Return what is known of one log; DoctorError for one that cannot be read."""
-        scanner = Scanner(self._patterns)
+        scanner, start = Scanner(self._patterns), b""
         for block in source.blocks():
+            start += block[: max(_REPORT - len(start), 0)]
             scanner.feed(block)
         matches = _by_pattern(self._patterns, scanner.finish())
         matches = with_rejoined(self._patterns, matches, matches.get(_ERROR, ()))
         matches = with_retyped(self._patterns, matches, _lines(matches, TYPED.match, _ERROR))
-        facts = self._facts(matches)
+        facts = self._facts(matches, start.decode("utf-8", "replace"))
         assessment = evaluate(self.rulebook, facts) if facts else _nothing_known(self.rulebook)
         known = assessment.known
         root = root_rank(matches.get(ROOT_CAUSE, ()))
@@ -89,9 +95,14 @@ class LogExplainer:
             notes=tuple(source.notes),
         )
 
-    def _facts(self, matches: Mapping[str, list[Match]]) -> Facts:
-        """Return the facts of the log, with what is known of the target over them."""
+    def _facts(self, matches: Mapping[str, list[Match]], start: str) -> Facts:
+        """Return the facts of the log, with what a report at its start and what is known of the target over them."""
         found = facts_of(matches, self._distributions, self.rulebook.gpus)
+        if is_printed(start):
+            with contextlib.suppress(DoctorError):  # a report without facts
+                printed = printed_facts(start, "the log")
+                found = found.with_(*(item for item in printed.values() if item.known or item.key not in found))
+                found = with_capability(found, self.rulebook.gpus)
         stated = self.target.facts if self.target is not None else Facts()
         return complete_workload(found.with_(*(item for item in stated.values() if item.known)))
 

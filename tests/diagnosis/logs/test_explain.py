@@ -271,3 +271,14 @@ def test_a_version_that_a_line_requires_is_not_the_installed_one(explain):
     report = explain("vllm 0.8.5 requires torch==2.6.0, which is not installed\n")
     assert "torch.version" not in report.facts
     assert report.facts.value("vllm.version") == "0.8.5"
+
+
+def test_a_report_of_the_environment_in_a_log_gives_facts(explain):
+    report = explain(
+        "Package            Version\n------------------ -----------\nflash-attn         2.7.4.post1\n"
+        "torch              2.6.0\n\nGPU 0: Tesla T4\nRuntimeError: FlashAttention only supports Ampere GPUs or newer.\n"
+    )
+    assert report.facts.value("flash-attn.version") == "2.7.4.post1"
+    assert (report.facts.value("torch.version"), report.facts.value("gpu.sm")) == ("2.6.0", "7.5")
+    assert report.facts["torch.version"].source == "the log:4"
+    assert first(report).confidence == Confidence.HIGH
