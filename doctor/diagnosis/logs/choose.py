@@ -142,7 +142,7 @@ def _candidate(
     if rule.explains_only:
         return Candidate(rule, signature, match, holds, weight, score + _OWN, groups, history=history)
     mentioned = _mentioned(stack.libraries.get(rule.rule.library), match)
-    if not holds and is_ambiguous(match.text):
+    if not holds and is_ambiguous(match.text) and not (mentioned and signature.conditions):
         if not mentioned:
             return None
         weight, score = min(weight, _UNSURE), min(score, _UNSURE)  # a rule for logs knows such a message better

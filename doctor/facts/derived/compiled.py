@@ -20,11 +20,26 @@ PACKAGES = (
 Builds = tuple[str, ...]
 
 
+TEGRA = ((5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0))  # GPUs of Jetson and Drive
+
+
+def same_machine_code(own: tuple[int, ...], gpu: tuple[int, int]) -> bool:
+    """Return whether a GPU runs machine code for the architecture `own`, both as (major, minor).
+
+    Of a major release, later minors do. Jetson and Drive neither run code of other GPUs nor share theirs.
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
+    """
+    if own == gpu or own in TEGRA or gpu in TEGRA:
+        return own == gpu
+    return own[0] == gpu[0] and own[1] <= gpu[1]
+
+
 def runs_on(archs: tuple[str, ...], sm: str) -> str | None:
     """Return how a GPU runs code for these architectures: `machine code`, `PTX`, or None where it cannot.
 
-    Machine code runs on its own major release from its minor on; with an `a` on exactly its own GPU, with an `f` on
-    its family. PTX with a letter is bound in the same way; without one, any later GPU compiles it.
+    Machine code runs on its own major release from its minor on, as `same_machine_code` says; with an `a` on exactly
+    its own GPU, with an `f` on its family. PTX with a letter is bound in the same way; without one, any later GPU
+    compiles it.
     """
     major, minor = (int(part) for part in sm.split("."))
     by_ptx = False
@@ -36,7 +51,7 @@ def runs_on(archs: tuple[str, ...], sm: str) -> str | None:
         elif arch.endswith("+PTX") and not plain.endswith("f"):
             fits = own <= (major, minor)
         else:
-            fits = own[0] == major and own[1] <= minor
+            fits = same_machine_code(own, (major, minor))
         if fits and not arch.endswith("+PTX"):
             return "machine code"
         by_ptx |= fits

@@ -10,6 +10,7 @@ from doctor.facts.kinds import BOOLEAN, TEXT, VERSION
 from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
 
+from .compiled import TEGRA, same_machine_code
 from .labels import label_fits, wheel_fits
 from .registry import derived
 
@@ -68,28 +69,32 @@ def _cuda_major(cuda: str) -> str:
 
 
 _VOLTA = 7
+_THOR = (11, 0)
 
 
 @derived(
     "torch.serves_gpu",
     BOOLEAN,
-    "torch has code that this GPU runs: same SM major, minor not above the GPU's",
+    "torch has code that this GPU runs: same SM major, minor not above the GPU's; on Jetson the same SM",
     needs=("torch.arch_list", "gpu.sm"),
-    uses=("platform.system", "torch.arch_list.given"),
+    uses=("platform.system", "platform.machine", "torch.arch_list.given"),
 )
-def _serves_gpu(archs: tuple[str, ...] | str, sm: str, system: str | None, given: bool | None) -> bool | None:
+def _serves_gpu(
+    archs: tuple[str, ...] | str, sm: str, system: str | None, machine: str | None, given: bool | None
+) -> bool | None:
     if archs == ABSENT or sm == ABSENT:
         return None
     if system == "Windows" and not given and int(sm.split(".")[0]) < _VOLTA:
         return None  # the release table is of Linux; wheels for Windows keep older GPUs for longer
     major, minor = map(int, sm.split("."))
+    if (major, minor) in TEGRA and not given and (machine != "aarch64" or (major, minor) < _THOR):
+        return None  # the release table is of other machines; up to Orin NVIDIA builds the wheels for Jetson
     for arch in archs:
         if arch.endswith("+PTX"):  # forward-compatible code: the driver compiles it
             base = tuple(map(int, arch.removesuffix("+PTX").rstrip("af").split(".")))
             if base <= (major, minor):
                 return True
-        arch_major, arch_minor = map(int, arch.removesuffix("+PTX").rstrip("af").split("."))
-        if arch_major == major and arch_minor <= minor:
+        if same_machine_code(tuple(map(int, arch.removesuffix("+PTX").rstrip("af").split("."))), (major, minor)):
             return True
     return False
 

@@ -276,7 +276,8 @@ def test_a_version_that_a_line_requires_is_not_the_installed_one(explain):
 def test_a_report_of_the_environment_in_a_log_gives_facts(explain):
     report = explain(
         "Package            Version\n------------------ -----------\nflash-attn         2.7.4.post1\n"
-        "torch              2.6.0\n\nGPU 0: Tesla T4\nRuntimeError: FlashAttention only supports Ampere GPUs or newer.\n"
+        "torch              2.6.0\n\nGPU 0: Tesla T4\n"
+        "RuntimeError: FlashAttention only supports Ampere GPUs or newer.\n"
     )
     assert report.facts.value("flash-attn.version") == "2.7.4.post1"
     assert (report.facts.value("torch.version"), report.facts.value("gpu.sm")) == ("2.6.0", "7.5")

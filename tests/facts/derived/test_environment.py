@@ -75,6 +75,9 @@ def test_pins(rulebook: Rulebook, key: str, given: dict[str, str], held: bool | 
         ("8.0 9.0", "10.0", False),
         ("9.0+PTX", "10.0", True),  # the driver compiles it
         ("9.0a", "9.0", True),
+        ("8.0 8.6", "8.7", False),  # Orin runs no code of other GPUs
+        ("8.7", "8.9", False),
+        ("8.0+PTX", "8.7", True),
     ],
 )
 def test_code_for_the_gpu(rulebook: Rulebook, archs: str, sm: str, served: bool) -> None:

@@ -49,6 +49,8 @@ def test_the_cuda_of_a_torch_that_was_only_declared(
         ({"torch.version": "2.7.0", "gpu.sm": "7.0"}, True),
         ({"torch.version": "2.9.1+cu128", "gpu.sm": "11.0", "platform.machine": "aarch64"}, False),
         ({"torch.version": "2.9.1+cu130", "gpu.sm": "11.0", "platform.machine": "aarch64"}, True),
+        ({"torch.version": "2.9.1+cu130", "gpu.sm": "11.0"}, None),  # the machine decides which build it is
+        ({"torch.version": "2.8.0", "gpu.sm": "8.7", "platform.machine": "aarch64"}, None),  # NVIDIA's wheel for Jetson
         ({"torch.version": "2.8.0+cu128", "gpu.sm": "6.1", "platform.system": "Windows"}, None),  # other wheels there
         ({"torch.version": "2.6.0+cu124", "gpu.sm": "12.0", "platform.system": "Windows"}, False),
     ],

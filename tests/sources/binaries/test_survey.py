@@ -252,6 +252,8 @@ def test_releases_in_words() -> None:
         (("8.0", "9.0+PTX"), "12.0", "PTX"),
         (("9.0a+PTX",), "10.0", None),
         (("12.0+PTX",), "9.0", None),
+        (("8.0", "8.6"), "8.7", None),
+        (("8.7",), "8.7", "machine code"),
     ],
 )
 def test_what_runs_on_a_gpu(archs: tuple[str, ...], sm: str, how: str | None) -> None:
