@@ -44,6 +44,12 @@ class ReleaseClasses:
         ]
 
     def _kind(self, package: str, version: str) -> Any:
+        key = ("kind", package, version)
+        if key not in self._memo:
+            self._memo[key] = self._judge(package, version)
+        return self._memo[key]
+
+    def _judge(self, package: str, version: str) -> Any:
         """Everything in which releases differ: rules, release tables, requirements both ways, and the cost."""
         release = self.stack.index.release(package, version)
         if release is None or package == "torch":
