@@ -1,9 +1,9 @@
 """Facts from what other programs print of an environment, as people paste it into bug reports.
 
 Read are the lists of `pip list`, `pip freeze` and `conda list`, the reports of torch's and vLLM's `collect_env`, of
-SGLang's `check_env`, verl's `diagnose.py`, `transformers env`, `accelerate env`, `diffusers-cli env`,
-`llamafactory-cli env` and `ds_report`, the first lines of Unsloth, and `nvidia-smi`. Text around them is skipped, so
-that a whole bug report can be given.
+SGLang's `check_env`, verl's `diagnose.py`, FlashInfer's `collect_env`, `transformers env`, `accelerate env`,
+`diffusers-cli env`, `llamafactory-cli env` and `ds_report`, the first lines of Unsloth, and `nvidia-smi`. Text around
+them is skipped, so that a whole bug report can be given.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from doctor.util.redact import NOT_READ, is_secret
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _VERSION = r"\d[0-9A-Za-z.+!_-]*"
-#: Reports that name a package without the word "version": of SGLang and verl.
-_BARE = r"^(?:sgl_kernel|flashinfer_python): |^-+verl Info-+"
+#: Reports that name a package without the word "version": of SGLang, verl and FlashInfer.
+_BARE = r"^(?:sgl_kernel|flashinfer_python): |^-+verl Info-+|^==== FlashInfer ===="
 #: Lines that only such a report has.
 _MARKS = re.compile(
     "|".join((
@@ -77,7 +77,10 @@ _KEYS = {
     "gpu number": "gpu.count", "gpu count": "gpu.count", "os": "platform", "platform": "platform",
     "python platform": "platform", "deepspeed info": "deepspeed.version",
 }  # fmt: skip
-_NAMES = {"transformer engine": "transformer-engine", "flash attention": "flash-attn", "megatron core": "megatron-core"}
+_NAMES = {
+    "transformer engine": "transformer-engine", "flash attention": "flash-attn", "megatron core": "megatron-core",
+    "flashinfer": "flashinfer-python",
+}  # fmt: skip
 #: Programs and drivers, which are no distributions.
 _OTHERS = frozenset({
     "api", "cann", "clang", "cmake", "cuda", "cudnn", "docker", "driver", "gcc", "git", "hip", "image", "kernel",
@@ -205,12 +208,12 @@ def _labelled(label: str, value: str, place: str, bare: bool) -> Iterator[Fact]:
     """Yield what a line of the form `label: value` states."""
     name = re.sub(r"\([^)]*\)|[^\w .+-]", "", " ".join(label.lower().split())).strip(" -")
     word = value.split()[0].strip(",;") if value.split() else ""
-    key = _KEYS.get(re.sub(r"^gpu \d+ type$", "gpu type", name))
+    key = _KEYS.get(re.sub(r"^gpu \d+(?: type)?$", "gpu type", name))
     if key == "platform":
         yield from _platform(value, place)
     elif key == "gpu.name":
         if re.match(r"NVIDIA|Tesla|Quadro|GeForce", value):
-            yield fact(key, value.partition(",")[0].strip(), place)
+            yield fact(key, re.split(r"[,|]", value)[0].strip(), place)
     elif key == "toolkit.gcc":
         if found := re.search(r"(\d+)\.\d+\.\d+$", value):
             yield fact(key, found[1], place)

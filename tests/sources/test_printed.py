@@ -186,6 +186,21 @@ def test_the_report_of_verl():
     }  # fmt: skip
 
 
+def test_the_report_of_flashinfer():
+    found = read(
+        "==== FlashInfer ====\nflashinfer                   : 0.6.18\nflashinfer-cubin             : not installed\n"
+        "JIT cache                    : /home/x/.cache/flashinfer (1 compiled .so)\n"
+        "Target CUDA archs (resolved) : {(8, '6')}\n==== Python / Platform ====\nPython            : 3.12.14 (main)\n"
+        "Platform          : Linux-6.5.0-18-generic-x86_64-with-glibc2.35\n==== GPU / Driver ====\n"
+        "Driver version       : 595.91.07\nGPU 0 (CUDA order)   : NVIDIA RTX A6000 | SM86 | 84 SMs | 47.4 GiB\n"
+    )
+    assert found == {
+        "flashinfer-python.version": "0.6.18", "flashinfer-cubin.version": ABSENT, "python.version": "3.12.14",
+        "platform.system": "Linux", "platform.machine": "x86_64", "driver.version": "595.91.07",
+        "gpu.name": "NVIDIA RTX A6000",
+    }  # fmt: skip
+
+
 def test_deepspeed_unsloth_and_the_driver():
     found = read(
         "DeepSpeed general environment info:\ntorch version .................... 2.6.0+cu124\n"
