@@ -23,7 +23,7 @@ from doctor.util.redact import NOT_READ, is_secret
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _VERSION = r"\d[0-9A-Za-z.+!_-]*"
 #: Reports that name a package without the word "version": of SGLang, verl and FlashInfer.
-_BARE = r"^(?:sgl_kernel|flashinfer_python): |^-+verl Info-+|^==== FlashInfer ===="
+_BARE = r"^(?:sglang|sgl_kernel|flashinfer_python): \d|^-+verl Info-+|^==== FlashInfer ===="
 #: Lines that only such a report has.
 _MARKS = re.compile(
     "|".join((
