@@ -189,6 +189,11 @@ SPELLINGS: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 
+#: Key with few values -> the key that another library's word belongs to.
+_OTHER_KEY = {
+    "workload.attention_backend": "it is Megatron's option; vLLM and SGLang: `workload.attention_backend_option`",
+}
+
 #: Open families of keys: (pattern, kind, meaning, derived); the first that fits counts.
 _FAMILIES: tuple[tuple[re.Pattern[str], FactKind, str, bool], ...] = tuple(
     (re.compile(pattern), kind, meaning, derived)
@@ -375,9 +380,8 @@ def parse(key: str, value: Any) -> Any:
         lower = parsed.lower()
         parsed = SPELLINGS[key].get(lower, lower if lower in known.values else parsed)
     if known.values and parsed not in known.values:
-        raise DoctorError(
-            f"`{key}`: needs one of {', '.join(known.values)}, found `{parsed}`", nearest(str(parsed), known.values)
-        )
+        hint = nearest(str(parsed), known.values) or _OTHER_KEY.get(key)
+        raise DoctorError(f"`{key}`: needs one of {', '.join(known.values)}, found `{parsed}`", hint)
     return parsed
 
 

@@ -19,3 +19,9 @@ def test_digits_of_other_scripts_are_no_compute_capability(text: str) -> None:
         parse("gpu.sm", text)
     with pytest.raises(DoctorError, match="compute capability"):
         check_conditions({"gpu.sm": f">={text}"})
+
+
+def test_a_backend_of_a_server_is_sent_to_its_own_key():
+    with pytest.raises(DoctorError) as raised:
+        parse("workload.attention_backend", "trtllm_mha")
+    assert raised.value.hint is not None and "workload.attention_backend_option" in raised.value.hint
