@@ -188,12 +188,14 @@ def _of_line(line: str, place: str, bare: bool) -> Iterator[Fact]:
 
 
 def _wheel(address: re.Match[str], place: str) -> Iterator[Fact]:
+    file = address["file"].replace("%2B", "+")
     try:
-        name, version, _, _ = parse_wheel_filename(address["file"].replace("%2B", "+"))
+        name, version, _, _ = parse_wheel_filename(file)
     except InvalidWheelFilename:
         return
     if name == canonicalize_name(address["name"]):
         yield fact(f"{name}.version", str(version), place)
+        yield fact(f"{name}.wheel", file, place)
 
 
 def _gpu_numbers(line: str, number: int) -> Iterator[str]:

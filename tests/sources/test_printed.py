@@ -131,7 +131,11 @@ def test_frozen_lines_are_not_a_whole_list():
         "flash_attn-2.7.4.post1%2Bcu12torch2.6cxx11abiFALSE-cp310-cp310-linux_x86_64.whl\n"
         "mine @ file:///home/me/mine\n"
     )
-    assert found == {"torch.version": "2.6.0", "flash-attn.version": "2.7.4.post1+cu12torch2.6cxx11abifalse"}
+    assert found == {
+        "torch.version": "2.6.0",
+        "flash-attn.version": "2.7.4.post1+cu12torch2.6cxx11abifalse",
+        "flash-attn.wheel": "flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp310-cp310-linux_x86_64.whl",
+    }
 
 
 def test_reports_of_hugging_face_and_llamafactory():
