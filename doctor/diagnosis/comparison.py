@@ -27,6 +27,7 @@ from doctor.report.comparison_model import (
 from doctor.rulebook.evaluate import evaluate, with_backend_findings
 from doctor.rulebook.rule import as_tuple
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
+from doctor.sources.printed import is_report
 from doctor.util.reading import read_text
 
 from .judge import Clock
@@ -53,6 +54,7 @@ _LEADS = (
 #: About the examination, and not about what was examined.
 _NOT_COMPARED = ("target.path", "target.manifest", "distributions.complete", "gpu.count", "gpu.all")
 _FACTS_SUFFIXES = (".json", ".yaml", ".yml")
+_REPORT_SUFFIXES = ("", ".txt", ".md", ".log")
 
 
 def compare_environments(
@@ -111,6 +113,8 @@ def _kind_of_folder(path: Path) -> str:
 
 def _holds_facts(path: Path) -> bool:
     """Return whether a file holds facts: by its content, as lock files are JSON and YAML too."""
+    if path.suffix.lower() in _REPORT_SUFFIXES:
+        return is_report(read_text(path, "file"))
     if path.suffix.lower() not in _FACTS_SUFFIXES:
         return False
     text = read_text(path, "facts file")
@@ -151,7 +155,7 @@ def _explicit(facts: Facts, other: Facts) -> Facts:
             continue
         if key.startswith("env."):
             more.append(Fact(key, ABSENT, "not set"))
-        elif complete and key.endswith(".version") and key not in ("cudnn.version", "driver.version"):
+        elif complete and key.endswith(".version") and key not in ("cudnn.version", "driver.version", "python.version"):
             more.append(Fact(key, ABSENT, "installed distributions"))
     return facts.with_(*more)
 

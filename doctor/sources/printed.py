@@ -29,7 +29,6 @@ _MARKS = re.compile(
     "|".join((
         r"^Package +Version\b.*\n-+ +-+",  # pip list
         r"^# (?:packages in environment at|Name +Version +Build)",  # conda list
-        rf"^{_NAME}==\d\S*[ \t]*$",  # pip freeze
         r"^\[(?:pip3?|conda)\] \S",  # collect_env of torch and vLLM
         r"^[-* \t]*PyTorch version\b[^:\n]*: ",
         r"^[-* \t]*`(?:transformers|Accelerate|llamafactory)` version: ",
@@ -41,6 +40,7 @@ _MARKS = re.compile(
     )),
     re.MULTILINE,
 )  # fmt: skip
+_FROZEN = re.compile(rf"^{_NAME}==\d\S*[ \t]*$", re.MULTILINE)  # pip freeze
 _PIP_TABLE = re.compile(r"Package\s+Version\b")
 _CONDA_TABLE = re.compile(r"#\s+Name\s+Version\s+Build")
 _RULE = re.compile(r"[- ]+")
@@ -98,10 +98,15 @@ _CUDA_BUILD = re.compile(r"cuda_?(\d{2})\.?(\d)")
 
 def is_printed(text: str) -> bool:
     """Return whether a text holds such a list or report; JSON and YAML files of facts do not."""
+    return is_report(text) or (not text.lstrip().startswith(("{", "[")) and _FROZEN.search(text) is not None)
+
+
+def is_report(text: str) -> bool:
+    """Return whether a text holds more than pinned packages, which a requirements file looks like, too."""
     start = text.lstrip()
-    return start.startswith(("[pip", "[conda]")) or (
-        not start.startswith(("{", "[")) and _MARKS.search(text) is not None
-    )
+    if start.startswith(("[pip", "[conda]")):
+        return True
+    return not start.startswith(("{", "[")) and _MARKS.search(text) is not None
 
 
 def printed_facts(text: str, origin: str) -> Facts:
