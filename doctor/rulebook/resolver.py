@@ -130,10 +130,11 @@ class FactResolver:
         return Fact(key, None, "nowhere", None, problem or "not given")
 
     def _is_given(self, name: str) -> bool:
-        """Whether a fact, or the version of a distribution, was read and is not derived from another one."""
+        """Whether a fact, or the version of a distribution, was read: neither derived from another one nor assumed."""
         key = name if name in TERMS else f"{name}.version"
         self.look_up(key)  # where it is held back, so is this
-        return self._given.value(key) not in (None, ABSENT)
+        fact = self._given.get(key)
+        return fact is not None and fact.value not in (None, ABSENT) and not fact.assumed
 
     def _is_not_installed(self, key: str) -> bool:
         """Every distribution was read and this one was not among them: what a release would bring is not there."""
