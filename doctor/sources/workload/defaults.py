@@ -13,6 +13,7 @@ from doctor.sources.workload.assumed import assumed_fact
 from .files import NULL, check_value, one_line
 
 _SEQUENCE_FIRST = ("transformer_engine", "megatron")
+_NOT_CAUSAL = ("bert", "t5", "vit", "clip", "siglip", "dinov2", "flux", "wan", "dit")  # models of Megatron, by type
 _PASSES_GQA = "4.54"  # transformers: use_gqa_in_sdpa in integrations/sdpa_attention.py, absent in 4.53.3
 _TAKES_GQA = "2.5"  # torch: the argument enable_gqa of scaled_dot_product_attention
 _NULLS = ("not known", NULL)  # problems of a plain null; any other problem is a failed reading
@@ -60,6 +61,8 @@ def complete_workload(facts: Facts) -> Facts:
         assume("workload.qkv_layout", "sbhd_sbhd_sbhd", f"the usual layout of {framework}")
     elif framework is not None:
         assume("workload.qkv_layout", "bshd_bshd_bshd", f"the usual layout of {framework}")
+    if framework == "megatron" and facts.value("workload.model_type") not in _NOT_CAUSAL:
+        assume("workload.mask", "causal", "Megatron trains decoders")
     if framework in _SEQUENCE_FIRST and (facts.value("workload.cp_size") or 1) > 1:
         assume("workload.cp_comm_type", "p2p", "the default of context parallelism")
     if framework == "flex_attention" or facts.value("workload.attn_implementation") == "flex_attention":
