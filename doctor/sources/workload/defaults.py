@@ -61,8 +61,8 @@ def complete_workload(facts: Facts) -> Facts:
         assume("workload.qkv_layout", "sbhd_sbhd_sbhd", f"the usual layout of {framework}")
     elif framework is not None:
         assume("workload.qkv_layout", "bshd_bshd_bshd", f"the usual layout of {framework}")
-    if framework == "megatron" and facts.value("workload.model_type") not in _NOT_CAUSAL:
-        assume("workload.mask", "causal", "Megatron trains decoders")
+    if framework in _SEQUENCE_FIRST and facts.value("workload.model_type") not in _NOT_CAUSAL:
+        assume("workload.mask", "causal", f"the default of {framework}")
     if framework in _SEQUENCE_FIRST and (facts.value("workload.cp_size") or 1) > 1:
         assume("workload.cp_comm_type", "p2p", "the default of context parallelism")
     if framework == "flex_attention" or facts.value("workload.attn_implementation") == "flex_attention":
