@@ -96,6 +96,8 @@ class FactResolver:
         if key.endswith(".given"):
             return Fact(key, self._is_given(key.removesuffix(".given")), "the facts themselves")
         derivation = DERIVATIONS.get(key)
+        if derivation is not None and key.startswith("workload.") and (implied := self._implied(key)) is not None:
+            return implied  # what is known of a type of model is better than a usual shape
         if derivation is None and self._predict is not None and (predicted := self._predict(self, key)) is not None:
             return predicted
         problem = None

@@ -13,6 +13,7 @@ from doctor.sources.workload.assumed import assumed_fact
 from .files import NULL, check_value, one_line
 
 _SEQUENCE_FIRST = ("transformer_engine", "megatron")
+_NOT_CAUSAL = ("bert", "t5", "vit", "clip", "siglip", "dinov2", "flux", "wan", "dit")  # models of Megatron, by type
 _PASSES_GQA = "4.54"  # transformers: use_gqa_in_sdpa in integrations/sdpa_attention.py, absent in 4.53.3
 _TAKES_GQA = "2.5"  # torch: the argument enable_gqa of scaled_dot_product_attention
 _NULLS = ("not known", NULL)  # problems of a plain null; any other problem is a failed reading
@@ -60,12 +61,27 @@ def complete_workload(facts: Facts) -> Facts:
         assume("workload.qkv_layout", "sbhd_sbhd_sbhd", f"the usual layout of {framework}")
     elif framework is not None:
         assume("workload.qkv_layout", "bshd_bshd_bshd", f"the usual layout of {framework}")
+    if framework in _SEQUENCE_FIRST and facts.value("workload.model_type") not in _NOT_CAUSAL:
+        assume("workload.mask", "causal", f"the default of {framework}")
+    if framework in _SEQUENCE_FIRST:
+        if (sm := _capability(facts)) is not None:
+            assume("workload.dtype", "bfloat16" if sm >= 8 else "float16", "the usual dtype on this GPU")
+        assume("workload.seq_len_q", 4096, "a usual length")
     if framework in _SEQUENCE_FIRST and (facts.value("workload.cp_size") or 1) > 1:
         assume("workload.cp_comm_type", "p2p", "the default of context parallelism")
     if framework == "flex_attention" or facts.value("workload.attn_implementation") == "flex_attention":
         assume("workload.torch_compile", True, "flex_attention is slow and takes quadratic memory without it")
     changed = changed.with_(*added)
     return changed.with_(*_padded_mask(changed), *_enable_gqa(changed, framework))
+
+
+def _capability(facts: Facts) -> float | None:
+    """Return the compute capability, None where it is not known."""
+    found = facts.value("gpu.sm")
+    try:
+        return None if found in (None, ABSENT) else float(str(found))
+    except ValueError:
+        return None
 
 
 def _padded_mask(facts: Facts) -> list[Fact]:

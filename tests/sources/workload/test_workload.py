@@ -452,12 +452,22 @@ def test_flex_attention_is_taken_as_compiled(key, value, compiled):
 
 
 def test_assumptions_never_hide_an_unknown() -> None:
-    facts = completed(workload__framework="megatron")
+    facts = completed(workload__framework="torch_sdpa")
     for key in ("seq_len_q", "head_dim_qk", "num_heads", "dtype", "mask"):
         assert f"workload.{key}" not in facts
     assert facts.value("workload.batch_size") == 1
     kept = complete_workload(Facts([Fact("workload.batch_size", None, "x", None, "given as null")]))
     assert kept.value("workload.batch_size") is None
+
+
+def test_jobs_of_megatron_have_usual_inputs_as_assumptions() -> None:
+    for sm, dtype in (("9.0", "bfloat16"), ("7.0", "float16")):
+        facts = completed(workload__framework="megatron", gpu__sm=sm)
+        for key, value in (("mask", "causal"), ("seq_len_q", 4096), ("dtype", dtype)):
+            assert (facts.value(f"workload.{key}"), facts[f"workload.{key}"].assumed) == (value, True)
+        assert "workload.head_dim_qk" not in facts
+    assert "workload.dtype" not in completed(workload__framework="megatron")
+    assert "workload.mask" not in completed(workload__framework="megatron", workload__model_type="bert")
 
 
 def test_a_bare_null_is_none_who_read_it() -> None:
