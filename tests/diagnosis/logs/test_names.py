@@ -116,3 +116,12 @@ def test_a_line_of_old_python_gets_the_class_of_the_call():
     around = f"    self.accelerator = Accelerator(\n{line}\n"
     assert names.with_class(line, around) == line.replace("__init__", "Accelerator.__init__")
     assert names.with_class(line, f"    f(x)\n{line}\n") == line
+
+
+def test_a_wrapper_of_the_same_name_is_not_the_called_function(explain):
+    error = "TypeError: get_cpu_offload_context() got an unexpected keyword argument 'retain_pinned_cpu_buffers'\n"
+    frame = '  File "/src/megatron/core/extensions/transformer_engine.py", line 2898, in {name}\n'
+    wrapper, other = (frame.format(name=name) + error for name in ("get_cpu_offload_context", "__init__"))
+    assert names.is_wrapped(error, wrapper) and not names.is_wrapped(error, other)
+    found = [item.message for item in explain(wrapper).diagnosis if item.rule == "LOGMC001"]
+    assert found and found[0].startswith("transformer-engine has argument")
