@@ -116,3 +116,13 @@ def test_a_line_of_old_python_gets_the_class_of_the_call():
     around = f"    self.accelerator = Accelerator(\n{line}\n"
     assert names.with_class(line, around) == line.replace("__init__", "Accelerator.__init__")
     assert names.with_class(line, f"    f(x)\n{line}\n") == line
+
+
+def test_a_name_in_another_spelling_leads_to_the_one_of_the_package():
+    found = history("cannot import name 'Qwen2_5VLForConditionalGeneration' from 'transformers'")
+    assert found is not None and found.spelled == "Qwen2_5_VLForConditionalGeneration"
+    assert "not `Qwen2_5VLForConditionalGeneration`" in found.sentence and found.specifier == ">=4.49.0"
+
+
+def test_a_name_that_resembles_none_has_no_history():
+    assert history("cannot import name 'Qwen2_5VLForEverythingElse' from 'transformers'") is None
