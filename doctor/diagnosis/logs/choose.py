@@ -17,7 +17,7 @@ from doctor.rulebook.signatures import NONE, LogRule, Signature
 
 from .frames import Stack
 from .kinds import category_of, is_ambiguous
-from .names import NameHistory, class_owner, history_of, with_class
+from .names import NameHistory, class_owner, history_of, is_wrapped, with_class
 from .scan import Match
 
 GENERAL = -10  # weight from which on a rule names the kind of a failure and not its cause
@@ -152,11 +152,14 @@ def _candidate(
 def _history(rule: LogRule, match: Match, stack: Stack) -> NameHistory | None:
     """Return which releases have what the line misses; for a rule that names its packages, of one of these."""
     line = with_class(match.text, match.around)
-    if _owned(rule) is None:
-        return history_of(line, stack.owner, rule.packages)
     owner = stack.owner_of_file(match.frame)
-    of_frame = history_of(line, stack.owner, (owner,)) if owner is not None else None
-    return of_frame or history_of(line, stack.owner)
+    wrapper = owner if is_wrapped(match.text, match.around) else None  # its function is not the called one
+    if _owned(rule) is None:
+        expected = [name for name in rule.packages if name != wrapper]
+        return history_of(line, stack.owner, expected) if expected else None
+    of_frame = history_of(line, stack.owner, (owner,)) if owner not in (None, wrapper) else None
+    found = of_frame or history_of(line, stack.owner)
+    return found if found is None or found.package != wrapper else None
 
 
 def _owned(rule: LogRule) -> re.Match[str] | None:

@@ -24,6 +24,8 @@ _ARGUMENT = re.compile(r"(?P<label>[\w.]+)\(\) got an unexpected keyword argumen
 _REQUIRED = re.compile(
     r"(?P<label>[\w.]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: '(?P<name>\w+)'"
 )
+_CALLED = re.compile(r"TypeError: (?P<label>[\w.]+)\(\) ")
+_IN_FUNCTION = re.compile(r'^\s*File "[^"\n]+", line \d+, in (\w+)', re.MULTILINE)
 _BARE = re.compile(r"TypeError: __init__\(\) got an unexpected keyword argument")
 _UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 #: Names that are hardly those of a script: constants, and classes of several words.
@@ -110,6 +112,13 @@ def with_class(line: str, around: str) -> str:
         return line
     call = re.search(rf"\b([A-Z]\w+)\([^\n]{{0,200}}\n(?:[ ~^]*\n)?[^\n]{{0,40}}{re.escape(found[0])}", around)
     return line.replace("__init__()", f"{call[1]}.__init__()", 1) if call else line
+
+
+def is_wrapped(line: str, around: str) -> bool:
+    """Return whether a function of the same name makes the call that fails, as in a package that wraps it."""
+    found = _CALLED.search(line)
+    frames = _IN_FUNCTION.findall(around.partition(line)[0]) if found else []
+    return bool(found and frames and frames[-1] == found["label"].rpartition(".")[2])
 
 
 def class_owner(line: str) -> str | None:

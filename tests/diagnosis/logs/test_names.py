@@ -126,3 +126,12 @@ def test_a_name_in_another_spelling_leads_to_the_one_of_the_package():
 
 def test_a_name_that_resembles_none_has_no_history():
     assert history("cannot import name 'Qwen2_5VLForEverythingElse' from 'transformers'") is None
+
+
+def test_a_wrapper_of_the_same_name_is_not_the_called_function(explain):
+    error = "TypeError: get_cpu_offload_context() got an unexpected keyword argument 'retain_pinned_cpu_buffers'\n"
+    frame = '  File "/src/megatron/core/extensions/transformer_engine.py", line 2898, in {name}\n'
+    wrapper, other = (frame.format(name=name) + error for name in ("get_cpu_offload_context", "__init__"))
+    assert names.is_wrapped(error, wrapper) and not names.is_wrapped(error, other)
+    found = [item.message for item in explain(wrapper).diagnosis if item.rule == "LOGMC001"]
+    assert found and found[0].startswith("transformer-engine has argument")
