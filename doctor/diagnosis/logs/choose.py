@@ -270,6 +270,8 @@ def explanation(
 def _of_name(history: NameHistory, name: str | None) -> tuple[Remedy, ...]:
     """Return what gives the caller what it misses."""
     pinned = Remedy(require={history.package: history.specifier})
+    if history.spelled is not None:
+        return Remedy(note=f"write `{history.spelled}` in the importing file"), pinned
     if history.home is None or name is None:
         return (pinned,)
     moved = Remedy(

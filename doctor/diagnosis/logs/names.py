@@ -38,6 +38,7 @@ _TRAINER_OPTIONS = re.compile(r"(?:^|[a-z])(?:TrainingArguments|(?:[A-Z]{3,5}|Re
 #: Classes that the code of a model brings itself; servers have copies of them.
 _OF_MODEL_CODE = re.compile(r"(?:Tokenizer|TokenizerFast|Processor|Config)$")
 _CLASS = re.compile(r"'(?P<a>[A-Z]\w+)' object has no attribute|type object '(?P<b>\w+)'|\b(?P<c>[A-Z]\w+)\.\w+\(\) ")
+_LONG = 12  # characters that a name of one library only has more of
 _FEW = 40  # releases on record that say nothing of which are old
 _Runs = tuple[tuple[int, int], ...]
 
@@ -51,6 +52,7 @@ class NameHistory:
     releases: tuple[str, ...]  # in order
     runs: _Runs  # first and last release of each span in which it is as the caller expects
     home: str | None = None  # the module that has the name in the newest release
+    spelled: str | None = None  # the name, where the message has it in another spelling
 
     @property
     def specifier(self) -> str:
@@ -174,7 +176,31 @@ def _of_name(package: str | None, module: str, name: str) -> NameHistory | None:
         _made(package, "n", f"{module} {name}", what, home)
         or _spanning(package, inside, what, home)
         or _made(package, "g", name, f"`{name}`", home)
+        or _misspelled(package, name)
     )
+
+
+def _misspelled(package: str, name: str) -> NameHistory | None:
+    """Return the history of the one name that differs from a long one in underscores and case only."""
+    known = _known(package)
+    right = _plain_names(package).get(_plain(name), ()) if len(name) > _LONG else ()
+    if len(right) != 1 or name in known.get("g", ()):
+        return None
+    runs = _spans(known["g"][right[0]])
+    return NameHistory(package, f"`{right[0]}` (not `{name}`)", tuple(known["releases"]), runs, spelled=right[0])
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+@cache
+def _plain_names(package: str) -> dict[str, tuple[str, ...]]:
+    """Return the names of a package by their form without underscores and case."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in _known(package).get("g", ()):
+        found[_plain(name)] = (*found.get(_plain(name), ()), name)
+    return found
 
 
 def _exported(package: str, module: str, name: str) -> _Runs:

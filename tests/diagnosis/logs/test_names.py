@@ -118,6 +118,16 @@ def test_a_line_of_old_python_gets_the_class_of_the_call():
     assert names.with_class(line, f"    f(x)\n{line}\n") == line
 
 
+def test_a_name_in_another_spelling_leads_to_the_one_of_the_package():
+    found = history("cannot import name 'Qwen2_5VLForConditionalGeneration' from 'transformers'")
+    assert found is not None and found.spelled == "Qwen2_5_VLForConditionalGeneration"
+    assert "not `Qwen2_5VLForConditionalGeneration`" in found.sentence and found.specifier == ">=4.49.0"
+
+
+def test_a_name_that_resembles_none_has_no_history():
+    assert history("cannot import name 'Qwen2_5VLForEverythingElse' from 'transformers'") is None
+
+
 def test_a_wrapper_of_the_same_name_is_not_the_called_function(explain):
     error = "TypeError: get_cpu_offload_context() got an unexpected keyword argument 'retain_pinned_cpu_buffers'\n"
     frame = '  File "/src/megatron/core/extensions/transformer_engine.py", line 2898, in {name}\n'
