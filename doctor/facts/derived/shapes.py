@@ -301,6 +301,16 @@ def _score_matrix(batch: int, heads: int, q: int, kv: int, dtype: str) -> int:
     return batch * heads * q * kv * {"float32": 4, "float8": 1}.get(dtype, 2)
 
 
+@shape(
+    "workload.fused_projection_elements",
+    INTEGER,
+    "elements of one sequence of a fused projection of q, k and v: tokens · (query heads + twice the key heads) · width",
+    needs=("workload.seq_len_kv", "workload.num_heads", "workload.num_kv_heads", "workload.head_dim_qk"),
+)
+def _fused_projection_elements(tokens: int, heads: int, kv_heads: int, width: int) -> int:
+    return tokens * (heads + 2 * kv_heads) * width
+
+
 @derived("xf.few_groups", BOOLEAN, "sequences times key/value heads are fewer than 64, where xFormers splits keys",
          needs=("workload.batch_size", "workload.num_kv_heads"))  # fmt: skip
 def _few_groups(batch_size: int, num_kv_heads: int) -> bool:

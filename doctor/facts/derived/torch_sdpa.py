@@ -252,6 +252,16 @@ def _jagged(nested: bool, layout: str) -> bool:
 
 
 @derived(
+    "workload.known_jagged",
+    BOOLEAN,
+    "the nested tensors are known to be jagged; false where the layout is not stated",
+    uses=("workload.nested_layout",),
+)
+def _known_jagged(layout: str | None) -> bool:
+    return layout == "jagged"
+
+
+@derived(
     "workload.known_empty_sequences",
     BOOLEAN,
     "the batch is known to have a sequence without tokens; false where that is not stated",
