@@ -304,7 +304,7 @@ def _score_matrix(batch: int, heads: int, q: int, kv: int, dtype: str) -> int:
 @shape(
     "workload.fused_projection_elements",
     INTEGER,
-    "elements of one sequence of a fused projection of q, k and v: tokens · (query heads + twice the key heads) · width",
+    "elements of one sequence of a fused q, k and v projection: tokens · (query heads + twice the key heads) · width",
     needs=("workload.seq_len_kv", "workload.num_heads", "workload.num_kv_heads", "workload.head_dim_qk"),
 )
 def _fused_projection_elements(tokens: int, heads: int, kv_heads: int, width: int) -> int:
