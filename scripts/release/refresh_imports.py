@@ -56,7 +56,7 @@ ROOTS = {
     "happytransformer": ("happytransformer",), "image-reward": ("ImageReward",), "llm2vec": ("llm2vec",),
     "minicons": ("minicons",), "multimolecule": ("multimolecule",), "safe-mol": ("safe",),
     "salesforce-lavis": ("lavis",), "transformers-stream-generator": ("transformers_stream_generator",),
-    "unbabel-comet": ("comet",), "voxcpm": ("voxcpm",),
+    "unbabel-comet": ("comet",), "voxcpm": ("voxcpm",), "mteb": ("mteb",), "openpipe-art": ("art",),
 }  # fmt: skip
 #: caller -> what a user runs: entry -> its modules, of which those count that the release has
 ENTRIES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -147,7 +147,7 @@ CALLERS = (
     "minference", "optimum-quanto", "parler-tts", "qwen-asr", "qwen-tts", "setfit", "span-marker", "transformer-lens",
     "verifiers", "xfuser", "sae-lens", "auto-round", "chronos-forecasting", "colbert-ai", "compel", "diffsynth",
     "flair", "granite-tsfm", "happytransformer", "image-reward", "llm2vec", "minicons", "multimolecule", "safe-mol",
-    "salesforce-lavis", "transformers-stream-generator", "unbabel-comet", "voxcpm",
+    "salesforce-lavis", "transformers-stream-generator", "unbabel-comet", "voxcpm", "mteb", "openpipe-art",
 )  # fmt: skip
 COMPILED = ("torch",)  # modules take names from extensions, which are not read
 _SKIPPED_TORCH = (
