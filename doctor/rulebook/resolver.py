@@ -96,7 +96,8 @@ class FactResolver:
         if key.endswith(".given"):
             return Fact(key, self._is_given(key.removesuffix(".given")), "the facts themselves")
         derivation = DERIVATIONS.get(key)
-        if derivation is not None and key.startswith("workload.") and (implied := self._implied(key)) is not None:
+        by_model = derivation is not None and key.startswith("workload.")
+        if by_model and (implied := self._implied(key)) is not None:
             return implied  # what is known of a type of model is better than a usual shape
         if derivation is None and self._predict is not None and (predicted := self._predict(self, key)) is not None:
             return predicted
@@ -116,7 +117,7 @@ class FactResolver:
                 problem = f"`{unknown.key}` is not known"
         if self._is_not_installed(key):
             return Fact(key, ABSENT, "installed distributions")
-        if (implied := self._implied(key)) is not None:
+        if not by_model and (implied := self._implied(key)) is not None:
             return implied
         if key == "torch.cuda" and (cuda := self._cuda_of_build()) is not None:
             return cuda

@@ -61,14 +61,14 @@ def complete_workload(facts: Facts) -> Facts:
         assume("workload.qkv_layout", "sbhd_sbhd_sbhd", f"the usual layout of {framework}")
     elif framework is not None:
         assume("workload.qkv_layout", "bshd_bshd_bshd", f"the usual layout of {framework}")
-    if framework in _SEQUENCE_FIRST and facts.value("workload.model_type") not in _NOT_CAUSAL:
-        assume("workload.mask", "causal", f"the default of {framework}")
     if framework in _SEQUENCE_FIRST:
+        if facts.value("workload.model_type") not in _NOT_CAUSAL:
+            assume("workload.mask", "causal", f"the default of {framework}")
         if (sm := _capability(facts)) is not None:
             assume("workload.dtype", "bfloat16" if sm >= 8 else "float16", "the usual dtype on this GPU")
         assume("workload.seq_len_q", 4096, "a usual length")
-    if framework in _SEQUENCE_FIRST and (facts.value("workload.cp_size") or 1) > 1:
-        assume("workload.cp_comm_type", "p2p", "the default of context parallelism")
+        if (facts.value("workload.cp_size") or 1) > 1:
+            assume("workload.cp_comm_type", "p2p", "the default of context parallelism")
     if framework == "flex_attention" or facts.value("workload.attn_implementation") == "flex_attention":
         assume("workload.torch_compile", True, "flex_attention is slow and takes quadratic memory without it")
     changed = changed.with_(*added)
@@ -78,10 +78,7 @@ def complete_workload(facts: Facts) -> Facts:
 def _capability(facts: Facts) -> float | None:
     """Return the compute capability, None where it is not known."""
     found = facts.value("gpu.sm")
-    try:
-        return None if found in (None, ABSENT) else float(str(found))
-    except ValueError:
-        return None
+    return None if found in (None, ABSENT) else float(found)
 
 
 def _padded_mask(facts: Facts) -> list[Fact]:
