@@ -1,6 +1,6 @@
 """Evaluate the rules for the releases that version ranges allow.
 
-All affected is an error, some a warning; a note where the range is open upwards and an installer picks another release.
+All affected is an error, some a warning; a note where the range has one bound and an installer picks another release.
 
 All combinations are evaluated where they are few; else each package individually, with the others unknown.
 """
@@ -228,7 +228,8 @@ def _of_some(affected: _AffectedRange, every: Sequence[_AffectedRange], today: s
     """Name the releases, and the narrowing of the range that clears all findings about it.
 
     An error becomes a warning. About releases that pip would not pick today, a warning becomes a note, and so does an
-    error where the line has no upper bound: `torch>=2.0` is meant for the newest release, which an installer picks.
+    error where the line has one bound only: `torch>=2.0` and `vllm<=0.6.3` are meant for the newest release that they
+    admit, which an installer picks.
     """
     finding, item = affected.finding, affected.package
     more = f" and {len(affected.releases) - MOST_NAMED} more" if len(affected.releases) > MOST_NAMED else ""
@@ -244,8 +245,9 @@ def _of_some(affected: _AffectedRange, every: Sequence[_AffectedRange], today: s
 
 
 def _is_open(item: OpenRange) -> bool:
-    """Whether the range admits every newer release."""
-    return all(clause.operator in (">", ">=", "!=") for clause in specifier(item.range))
+    """Whether the range admits every newer or every older release."""
+    used = {clause.operator for clause in specifier(item.range)} - {"!="}
+    return used <= {">", ">="} or used <= {"<", "<="}
 
 
 def _narrowing(affected: _AffectedRange, every: Sequence[_AffectedRange], today: str) -> Iterator[Remedy]:

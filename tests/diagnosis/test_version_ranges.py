@@ -215,9 +215,15 @@ def test_a_warning_about_releases_that_pip_would_not_pick_is_a_note(diagnose):
 
 @pytest.mark.parametrize(
     ("line", "severity"),
-    [("torchvision", "note"), ("torchvision>=0.15", "note"), ("torchvision>=0.15,<0.20", "warning")],
+    [
+        ("torchvision", "note"),
+        ("torchvision>=0.15", "note"),
+        ("torchvision<0.20", "note"),
+        ("torchvision<0.20,!=0.18.0", "note"),
+        ("torchvision>=0.15,<0.20", "warning"),
+    ],
 )
-def test_a_range_without_an_upper_bound_says_nothing_about_the_oldest_release(diagnose, line, severity):
+def test_a_range_with_one_bound_warns_of_no_release_that_pip_would_not_pick(diagnose, line, severity):
     assert by_rule(diagnose(f"{line}\n"))["TORCH005"].severity == severity
 
 
