@@ -145,6 +145,18 @@ def index_builds(names: Iterable[str], place: str) -> list[Fact]:
     return [Fact(key, None, place, problem=problem) for key in keys]
 
 
+def vllm_builds(names: Iterable[str], indexes: Iterable[tuple[str, str]]) -> list[Fact]:
+    """Return what is not known of a vLLM from its own index, which has builds for several CUDA releases.
+
+    `indexes`: pairs of the place that names an index, and its address.
+    """
+    place = next((place for place, url in indexes if "wheels.vllm.ai" in url), None)
+    if place is None or "vllm" not in names:
+        return []
+    problem = f"{place} names another index, whose builds are not on record"
+    return [Fact("vllm.wheel_cuda_major", None, place, problem=problem)]
+
+
 def cuda_of_index(url: str) -> str | None:
     """Return the CUDA of the torch builds in a package index of PyTorch: `…/whl/cu124` -> 12.4."""
     match = re.search(r"pytorch.*(?:whl|wheels)/(?:test/|nightly/)?cu([0-9]+)([0-9])(?:[/?#]|$)", url)

@@ -180,6 +180,24 @@ def test_texts_below_a_command(docker):
     assert told(found, "transformers.version") == ("4.46.0", 11)
 
 
+@pytest.mark.parametrize(
+    "install",
+    [
+        "pip install --index-url https://wheels.vllm.ai/nightly/cu130 vllm",
+        "pip install vllm==0.19.1 --extra-index-url https://wheels.vllm.ai/0.19.1/cu130",
+        "uv pip install --index https://wheels.vllm.ai/0.19.1/cu130 vllm",
+        "pip install -r /tmp/req.txt",
+    ],
+)
+def test_the_cuda_of_a_vllm_from_its_own_index_is_not_on_record(docker, install):
+    text = f"FROM python:3.12\nCOPY requirements.txt /tmp/req.txt\nRUN {install}\n"
+    req = "--extra-index-url https://wheels.vllm.ai/nightly/cu130\nvllm\n"
+    fact = docker(text, requirements_txt=req).facts["vllm.wheel_cuda_major"]
+    assert fact.value is None and "not on record" in fact.problem
+    again = docker(text + "RUN pip install --force-reinstall vllm==0.19.1\n", requirements_txt=req).facts
+    assert "vllm.wheel_cuda_major" not in again
+
+
 def test_the_last_install_of_a_package_counts(docker):
     found = docker("FROM python:3.11\nRUN pip install torch==2.5.1\nRUN pip install torch==2.6.0\n")
     assert told(found, "torch.version") == ("2.6.0", 3)

@@ -23,6 +23,7 @@ from doctor.sources.manifests.base import (
     cuda_of_index,
     index_builds,
     pin_of,
+    vllm_builds,
 )
 from doctor.sources.manifests.local_wheels import Wheel, found_in, named_file, wheel_facts
 from doctor.sources.watch import Watch
@@ -73,6 +74,7 @@ class Reader:
         self.entries: list[DeclaredRequirement] = []
         self.facts: list[Fact] = []
         self.notes: list[str] = []
+        self.indexes: list[tuple[str, str]] = []  # the places that name one, and their addresses
         self.hashed = 0
         self._read: set[tuple[Path, bool]] = set()
         self._wheels: list[Wheel] = []  # that lines name by address
@@ -84,6 +86,7 @@ class Reader:
         self._read_wheels()
         for index in [fact for fact in self.facts if fact.key == "torch.cuda"]:
             self.facts += index_builds((entry.name for entry in wanted), index.source)
+        self.facts += vllm_builds({entry.name for entry in wanted}, self.indexes)
         complete = bool(wanted) and self.hashed == len(wanted) and all(entry.version for entry in wanted)
         return Manifest(tuple(self.entries), tuple(self.facts), complete, "", tuple(self.notes))
 
@@ -145,6 +148,7 @@ class Reader:
                 return
             self.entries.append(_entry(value, str(path), number, line, False))
         elif name in ("-i", "--index-url", "--extra-index-url"):
+            self.indexes.append((f"{path}:{number}", value))
             cuda = cuda_of_index(value)
             if cuda:
                 self.facts.append(Fact("torch.cuda", cuda, f"{path}:{number}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from doctor.errors import fault
 from doctor.model import Fact
 from doctor.packages.platform import Platform
 from doctor.packages.requirements import marker_holds, parse_marker
-from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index, overridden
+from doctor.sources.manifests.base import DeclaredRequirement, cuda_of_index, overridden, vllm_builds
 from doctor.util.redact import shortened
 from doctor.util.toml_text import Places
 
@@ -65,12 +66,16 @@ def applied(
         if canonicalize_name(name) == "torch" and found:
             problem = f"its sources disagree: CUDA {', '.join(found)}" if len(found) > 1 else None
             facts.append(Fact("torch.cuda", None if problem else found[0], f"{path}:{line}", problem=problem))
+        facts += vllm_builds({canonicalize_name(name)}, ((f"{path}:{line}", url) for url in urls.values()))
         whole = [
             _from(path, line, entry, chosen, places, notes) if entry.name == canonicalize_name(name) else entry
             for entry in whole
         ]
+    general = _default_indexes(path, uv, places)
+    facts += vllm_builds({entry.name for entry in whole}, general)
     if not any(fact.key == "torch.cuda" for fact in facts):
-        facts += _default_index(path, uv, places)
+        found_in = ((place, cuda) for place, url in general if (cuda := cuda_of_index(url)))
+        facts += [Fact("torch.cuda", cuda, place) for place, cuda in islice(found_in, 1)]
     return whole, facts
 
 
@@ -129,8 +134,8 @@ def _indexes(uv: Table) -> dict[str, str]:
     }
 
 
-def _default_index(path: Path, uv: Table, places: Places) -> Iterator[Fact]:
-    """Yield torch's CUDA by an index that serves all packages, not only those that name it."""
+def _default_indexes(path: Path, uv: Table, places: Places) -> list[tuple[str, str]]:
+    """Return the places and addresses of the indexes that serve all packages, not only those that name them."""
     tables = uv.get("index")
     urls = [
         table.get("url")
@@ -139,10 +144,7 @@ def _default_index(path: Path, uv: Table, places: Places) -> Iterator[Fact]:
     ]
     extra = uv.get("extra-index-url")
     urls += [uv.get("index-url"), *(extra if isinstance(extra, list) else [extra])]
-    for url in urls:
-        if isinstance(url, str) and (cuda := cuda_of_index(url)):
-            yield Fact("torch.cuda", cuda, f"{path}:{places.text(url, places.key('tool.uv', 'index'))}")
-            return
+    return [(f"{path}:{places.text(url, places.key('tool.uv', 'index'))}", url) for url in urls if isinstance(url, str)]
 
 
 def _requirements(path: Path, uv: Table, key: str, places: Places) -> Iterator[DeclaredRequirement]:

@@ -13,7 +13,7 @@ from doctor.errors import DoctorError
 from doctor.model import ABSENT, Fact
 from doctor.packages.relations import BUILT_PER_INDEX, PINNED_BY
 from doctor.packages.requirements import admits
-from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, index_builds
+from doctor.sources.manifests.base import DeclaredRequirement, Manifest, cuda_of_index, index_builds, vllm_builds
 from doctor.sources.manifests.formats.pyproject import read_project
 from doctor.sources.manifests.formats.requirements import Reader
 from doctor.sources.manifests.formats.setuptools_project import read_extras
@@ -116,9 +116,12 @@ class Installs:
         if certain and not alone:
             self.remove(displaced(self.entries, wanted))
             self._doubt_pins(wanted, at)
+        urls = (variables.get(name) or "" for name in _INDEX_VARIABLES)
+        indexes = [*((0, url) for url in urls if url), *indexes]
+        if certain:
+            named = [*((f"{self.path}:{line or at}", url) for line, url in indexes), *reader.indexes]
+            self.facts.update({fact.key: fact for fact in vllm_builds(wanted, named)})
         if "torch" in wanted or not wanted.isdisjoint(BUILT_PER_INDEX):
-            urls = (variables.get(name) or "" for name in _INDEX_VARIABLES)
-            indexes = [*((0, url) for url in urls if url), *indexes]
             built = [(line, cuda) for line, url in indexes if (cuda := cuda_of_index(url))]
             match = re.fullmatch(r"cu([0-9]+)([0-9])", torch_backend or variables.get("UV_TORCH_BACKEND") or "")
             if match:
@@ -169,6 +172,7 @@ class Installs:
                 self.entries[name] = found
                 self.facts.pop(f"{name}.version", None)  # an earlier uninstall no longer holds
                 self.facts.pop(f"{name}.fitting_torch", None)
+                self.facts.pop(f"{name}.wheel_cuda_major", None)
         self.facts.update({fact.key: fact for fact in facts})
 
     def remove(self, names: Iterable[str], line: int | None = None) -> None:
