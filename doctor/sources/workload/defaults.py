@@ -16,6 +16,7 @@ _SEQUENCE_FIRST = ("transformer_engine", "megatron")
 _NOT_CAUSAL = ("bert", "t5", "vit", "clip", "siglip", "dinov2", "flux", "wan", "dit")  # models of Megatron, by type
 _PASSES_GQA = "4.54"  # transformers: use_gqa_in_sdpa in integrations/sdpa_attention.py, absent in 4.53.3
 _TAKES_GQA = "2.5"  # torch: the argument enable_gqa of scaled_dot_product_attention
+_OF_FP8 = ("workload.fp8_recipe", "workload.fp8_dpa", "workload.fp8_mha")  # settings that need FP8 autocast
 _NULLS = ("not known", NULL)  # problems of a plain null; any other problem is a failed reading
 
 
@@ -45,12 +46,15 @@ def complete_workload(facts: Facts) -> Facts:
             raise DoctorError(one_line(f"{fact.source}: {error.message}"), error.hint) from None
     framework = framework_of(changed)
     added: list[Fact] = []
+    fp8 = next((key for key in _OF_FP8 if facts.value(key) not in (None, False, ABSENT)), None)
 
     def assume(key: str, value: Any, why: str) -> None:
         if key not in facts:
             added.append(assumed_fact(key, value, why))
 
     assume("workload.batch_size", 1, "one sequence in a batch")
+    if fp8 is not None:
+        assume("workload.fp8", True, f"{fp8.removeprefix('workload.')} is set, which only FP8 autocast reads")
     length = facts.get("workload.seq_len_q")
     if length is not None and length.known and length.assumed:
         assume("workload.seq_len_assumed", True, "no length was given")

@@ -470,6 +470,17 @@ def test_jobs_of_megatron_have_usual_inputs_as_assumptions() -> None:
     assert "workload.mask" not in completed(workload__framework="megatron", workload__model_type="bert")
 
 
+@pytest.mark.parametrize(
+    ("setting", "fp8"),
+    [("fp8_dpa=true", True), ("fp8_mha=true", True), ("fp8_recipe=mxfp8", True), ("fp8_dpa=false", None)],
+)
+def test_settings_of_fp8_attention_imply_fp8(setting: str, fp8: bool | None) -> None:
+    stated = parse_settings(["workload.framework=transformer_engine", f"workload.{setting}"])
+    assert complete_workload(stated).value("workload.fp8") is fp8
+    off = stated.with_(*parse_settings(["workload.fp8=false"]).values())
+    assert complete_workload(off).value("workload.fp8") is False  # as said, not assumed
+
+
 def test_a_bare_null_is_none_who_read_it() -> None:
     for problem in (None, "not known", "not known when the file was written"):
         null = Facts([Fact("workload.window", None, "facts file", None, problem)])
