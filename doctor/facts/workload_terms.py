@@ -28,6 +28,8 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.pipeline_parallel_size", INTEGER, "stages of the model's layers, each on ranks of its own", (), 1),
     ("workload.expert_parallel_size", INTEGER, "ranks that share the experts of a layer", (), 1),
     ("workload.dataloader_mask", BOOLEAN, "Megatron-LM: the dataloader makes a mask of all pairs of tokens"),
+    ("workload.reset_attention_mask", BOOLEAN, "Megatron-LM: the mask of the dataset separates documents in a row",
+     (), False),
     ("workload.packing", BOOLEAN, "several samples share a row and must not see each other", (), False),
     ("workload.padding_free", BOOLEAN, "samples are flattened into one row without padding", (), False),
     ("workload.packing_strategy", TEXT, "TRL: bfd, bfd_split, ffd or wrapped", (), ABSENT),

@@ -21,6 +21,7 @@ _ROWS: Mapping[str, Row] = {
     "expert_model_parallel_size": Row("expert_parallel_size", "integer"),
     "attention_backend": Row("attention_backend", {name: name for name in ("auto", "flash", "fused", "unfused")}),
     "deterministic_mode": Row("deterministic", "flag"),
+    "reset_attention_mask": Row("reset_attention_mask", "flag"),
     "softmax_type": Row("softmax_type", {name: name for name in ("vanilla", "off-by-one", "learnable")}),
     "fp8_dot_product_attention": Row("fp8_dpa", "flag"),
     "fp8_multi_head_attention": Row("fp8_mha", "flag"),
