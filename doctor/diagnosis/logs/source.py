@@ -27,6 +27,7 @@ _ENTITIES = {
     **{b"&gt;": b">", b"&lt;": b"<", b"&amp;": b"&"},
 }
 _ENTITY = re.compile(b"|".join(_ENTITIES))
+_ESCAPED = re.compile(rb"\\(['\"_])")
 _CONTROL = bytes(sorted({*range(1, 32)} - {7, 8, 9, 10, 11, 12, 13, 27}))  # no text has these
 _BINARY = 0.1  # share of such bytes above which a file is no text
 _BOMS = (
@@ -107,10 +108,12 @@ class LogSource:
 
 
 def _unescaped(text: bytes) -> bytes:
-    """Return text without the escapes of HTML and Markdown, which a page or a notebook may leave in a log."""
+    """Return text without the escapes of HTML, Markdown and quoted strings, which pages and wrappers leave in a log."""
     if b"&" in text and _ENTITY.search(text):
         text = _ENTITY.sub(lambda found: _ENTITIES[found[0]], text)
-    return text.replace(b"\\_", b"_") if b"\\_" in text else text
+    if b"\\" not in text:
+        return text
+    return _ESCAPED.sub(rb"\1", text)
 
 
 def open_log(name: str, stdin: IO[bytes]) -> LogSource:
