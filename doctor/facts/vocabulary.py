@@ -139,7 +139,7 @@ TERMS: dict[str, Term] = _terms(
     ("workload.deterministic", BOOLEAN, "the backward pass must be bitwise repeatable", (), False),
     ("workload.cuda_graph", BOOLEAN, "attention is captured in a CUDA graph", (), False),
     ("workload.fp8", BOOLEAN, "runs under FP8 autocast", (), False),
-    ("workload.fp8_recipe", TEXT, "FP8 scaling recipe", ("delayed", "current", "mxfp8", "block"), ABSENT),
+    ("workload.fp8_recipe", TEXT, "FP8 scaling recipe", ("delayed", "current", "mxfp8", "block", "nvfp4"), ABSENT),
     ("workload.fp8_dpa", BOOLEAN, "FP8 dot-product attention", (), False),
     ("workload.fp8_mha", BOOLEAN, "FP8 multi-head attention", (), False),
     ("workload.pad_between_seqs", BOOLEAN, "thd sequences are padded between one another", (), False),

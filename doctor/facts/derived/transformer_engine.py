@@ -23,6 +23,7 @@ _FLAGS = (
     ("te.cp_packs_kv", BOOLEAN, "this release packs k and v into one tensor for p2p context-parallel steps"),
     ("te.cp_ring_only", BOOLEAN, "this release has no context parallelism except the ring"),
     ("te.flash2_accepted", BOOLEAN, "this TransformerEngine accepts the installed flash-attn"),
+    ("te.flash_attn_as_required", BOOLEAN, "no flash-attn is named: the one that this release requires is assumed"),
     ("te.knows_111s", BOOLEAN, "this release distinguishes a 111s bias from 11ss"),
 )
 for _key, _kind, _meaning in (
