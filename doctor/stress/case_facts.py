@@ -138,7 +138,7 @@ def _mask(case: Case, framework: str) -> dict[str, Any]:
 def _sdpa_mask(case: Case) -> dict[str, Any]:
     mask = case["mask"]
     if mask.startswith("additive"):
-        kind = "float" if mask == "additive_float32" else ABSENT
+        kind = "float32" if mask == "additive_float32" else ABSENT
         return {"mask": "arbitrary", "mask_dtype": kind, **_trained(case)}
     if case["backend"].startswith("transformers.") and mask not in ("no_mask", "causal"):
         return {"mask": "arbitrary"}
