@@ -299,6 +299,8 @@ def _remedies(remedies: Iterable[Remedy], known: FactResolver, groups: Mapping[s
     for remedy in remedies:
         if remedy.when and parse_conditions(remedy.when).holds(known) is False:
             continue
+        if any(name not in groups for name in _PLACEHOLDER.findall(remedy.call or "")):
+            continue  # the line does not say what the command needs
         call, note = (_filled(text, groups) for text in (remedy.call, remedy.note))
         ranges = {_filled(name, groups) or name: wanted for name, wanted in _ranges(remedy, known)}
         yield replace(remedy, require=ranges, call=call, note=note)
