@@ -55,6 +55,10 @@ def megatron_statements(given: Mapping[str, Any], script: str) -> list[Statement
     if options.text("fp8_format"):
         found.append(Statement("fp8", True, "fp8_format"))
         found += stated(options, {"fp8_recipe": Row("fp8_recipe", _RECIPES)})
+    if options.text("fp4_format"):  # with --fp4-recipe, whose default is nvfp4
+        found.append(Statement("fp8", True, "fp4_format"))
+        if options.text("fp4_recipe") in (None, "nvfp4"):
+            found.append(Statement("fp8_recipe", "nvfp4", "fp4_format"))
     if options.flag("cross_entropy_loss_fusion"):
         found += stated(options, {"cross_entropy_fusion_impl": Row("cross_entropy_fusion", _FUSIONS)})
     if options.flag("use_torch_fsdp2"):

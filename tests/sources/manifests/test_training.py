@@ -70,6 +70,11 @@ def words(declaration):
             "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
             "gradient_checkpointing": True, "dropout": 0.1, "mask": "causal", "dataloader_mask": True,
         }),
+        (LATENT.rstrip() + " --fp4-format e2m1\n", {
+            "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
+            "gradient_checkpointing": True, "dropout": 0.1, "mask": "causal", "dataloader_mask": True,
+            "fp8": True, "fp8_recipe": "nvfp4",
+        }),
         (LATENT.rstrip() + " --reset-attention-mask\n", {
             "framework": "megatron", "head_dim_qk": 128, "head_dim_v": 128, "num_heads": 16, "num_kv_heads": 16,
             "gradient_checkpointing": True, "dropout": 0.1, "mask": "causal", "dataloader_mask": True,
