@@ -163,6 +163,8 @@ TERMS: dict[str, Term] = _terms(
     ("workload.fully_masked_rows", BOOLEAN, "some queries are masked from every key"),
     ("workload.zero_length_sequences", BOOLEAN, "a packed or nested batch may hold a sequence without queries"),
     ("workload.model_type", TEXT, "Hugging Face model_type", (), ABSENT),
+    ("workload.rope_parameters", BOOLEAN,
+     "the model's config has its rotary base in rope_parameters alone, as transformers 5 writes it", (), False),
     *JOB_TERMS,
     ("workload.use_varlen_attn", BOOLEAN, "XTuner: packed sequences through varlen attention"),
     ("workload.pack_to_max_length", BOOLEAN, "XTuner: sequences are packed"),

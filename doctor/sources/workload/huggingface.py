@@ -27,6 +27,7 @@ _DECODERS = (  # for configs that name no architecture
     "exaone", "exaone4", "exaone_moe", "ministral", "granite", "granitemoe", "smollm3", "seed_oss", "RefinedWeb",
     "RefinedWebModel",
 )  # fmt: skip
+_USUAL_BASE = 10000.0  # what most classes of transformers 4 take where the config says nothing
 _RELATIVE_BIAS = "relative_attention_num_buckets"  # T5 and similar models add a learned bias to the scores
 
 
@@ -57,7 +58,7 @@ def _config_file(path: Path) -> Path:
 
 
 def _workloads_in(config: Config) -> list[Facts]:
-    common = [*_shape(config), *_lengths(config), *_mask(config), *_numerics(config)]
+    common = [*_shape(config), *_lengths(config), *_mask(config), *_numerics(config), *_rotary(config)]
     if config.part_name is None:
         common += serving_facts(config)
         if others := config.other_parts():
@@ -220,6 +221,16 @@ def _numerics(config: Config) -> list[Fact]:
         if setting.value is not None:
             facts.append(Fact(key, setting.value, setting.source))
     return facts
+
+
+def _rotary(config: Config) -> list[Fact]:
+    """Return whether only transformers 5 finds the rotary base: it is elsewhere than before, and not the usual one."""
+    parameters = config.get("rope_parameters")
+    if not isinstance(parameters, Mapping) or config.has("rope_theta") or config.has("rope_scaling"):
+        return []
+    kinds = [kind for kind in parameters.values() if isinstance(kind, Mapping)] or [parameters]  # one per kind of layer
+    usual = all(kind.get("rope_theta") == _USUAL_BASE and kind.get("rope_type") == "default" for kind in kinds)
+    return [] if usual else [Fact("workload.rope_parameters", True, config.source("rope_parameters"))]
 
 
 def _layers(config: Config) -> tuple[tuple[str, ...], int | None, str]:

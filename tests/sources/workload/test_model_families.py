@@ -118,3 +118,23 @@ def test_layers_with_and_without_a_window_are_two_workloads(family, tmp_path):
     windows = {facts.value("workload.window") for facts in workloads_of(path)}
     assert len(windows) == 2
     assert ABSENT in windows
+
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("rotary", "unread"),
+    [
+        ({"rope_parameters": LLAMA3}, True),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}}, True),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}, None),  # the base of the class
+        ({"rope_parameters": LLAMA3, "rope_theta": 500000.0}, None),  # transformers 4 reads this one
+        ({"rope_parameters": LLAMA3, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, None),
+        ({"rope_theta": 500000.0}, None),
+    ],
+)
+def test_a_rotary_base_that_only_transformers_5_reads(rotary, unread, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, **rotary}))
+    assert [facts.value("workload.rope_parameters") for facts in workloads_of(path)] == [unread]
