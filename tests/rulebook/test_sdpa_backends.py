@@ -160,7 +160,7 @@ def test_a_fall_to_math_is_a_warning_with_its_memory(rulebook: Rulebook) -> None
     [
         ("2.8.0", "9.0", {"flash-attn.version": "2.8.3", "nvidia-cudnn-cu12.version": "9.10.2.21"}),
         ("2.11.0", "9.0", {"nvidia-cudnn-cu13.version": "9.19.0.56", "triton.version": "3.6.0"}),
-        ("2.6.0", "8.0", {"transformers.version": "4.48.0", "nvidia-cudnn-cu12.version": "9.1.0.70"}),
+        ("2.6.0", "8.0", {"transformers.version": "4.48.3", "nvidia-cudnn-cu12.version": "9.1.0.70"}),
     ],
 )  # fmt: skip
 def test_a_healthy_environment_has_no_finding_above_a_note(
