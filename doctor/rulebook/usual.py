@@ -177,10 +177,14 @@ def _doubted(rulebook: Rulebook, finding: Finding, facts: Facts, doubted: Sequen
     if finding.severity == Severity.NOTE:
         return finding
     rule = rulebook.rules[finding.rule]
-    if any(leaf.key == "workload.seq_len_assumed" for leaf in rule.when.leaves()):
+    keys = {leaf.key for leaf in rule.when.leaves()}
+    if "workload.seq_len_assumed" in keys:
         return finding  # the rule says itself that the length is assumed
     for key in doubted:
         assumed = facts[key]
+        if f"{key}.given" in keys and rule_holds(rulebook, rule, with_value(key, assumed.value)) is False:
+            said = f"if {_short(key)}, which is not given, is not {assumed.value}"
+            return finding._replace(severity=Severity.WARNING, message=f"{finding.message} ({said})", assumption=said)
         others = (value for value in _DOUBTED[key] if value != assumed.value)
         if any(rule_holds(rulebook, rule, with_value(key, value)) is False for value in others):
             said = f"assumed {_short(key)} {assumed.value}: {assumed.source.removeprefix('assumed: ')}"

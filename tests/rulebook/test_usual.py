@@ -183,3 +183,13 @@ def test_a_missing_package_whose_absence_is_the_flaw_stays_open(rulebook, absent
 
 def test_a_note_does_not_assume_that_a_package_is_not_installed(rulebook):
     assert not own(judged(rulebook('{torch.version: "2.6.0", deepspeed.version: absent}', "note"), {}))
+
+
+def test_a_rule_for_values_that_were_not_given_is_a_warning_that_names_the_excepted_one(rulebook):
+    rules = rulebook('{any: [{workload.batch_size: ">1"}, {workload.batch_size.given: false}]}')
+    (finding,) = own(judged(rules, {}, batch_size=1))
+    assert finding.severity == Severity.WARNING
+    assert finding.message.endswith("(if batch_size, which is not given, is not 1)")
+    (stated,) = own(judged(rules, {"workload.batch_size": 4}))
+    assert stated.severity == Severity.ERROR
+    assert not own(judged(rules, {"workload.batch_size": 1}))
