@@ -35,7 +35,10 @@ def parse_yaml(text: str, origin: str) -> tuple[Any, Lines]:
         node = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as problem:
         line = problem.problem_mark.line + 1 if problem.problem_mark else 1
-        raise DoctorError(f"{origin}:{line}: {problem.problem or 'not YAML'}") from None
+        why = problem.problem or "not YAML"
+        if "nesting depth" in why:  # newer builds of libyaml have a limit of their own
+            why = f"nested deeper than {MAX_DEPTH} levels"
+        raise DoctorError(f"{origin}:{line}: {why}") from None
     except (yaml.YAMLError, RecursionError, ValueError) as problem:
         first = str(problem).splitlines()[0] if str(problem) else "nested too deeply"
         raise DoctorError(f"{origin}: not YAML: {first}") from None

@@ -26,7 +26,13 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "max_seq_len": ("seq_len_q", "seq_len_kv"), "max_seqlen_q": ("seq_len_q",), "max_seqlen_kv": ("seq_len_kv",),
     "attn_mask_type": ("mask",), "window_size": ("window",), "context_parallel_size": ("cp_size",),
     "attention_dropout": ("dropout",), "is_training": ("training",), "torch_dtype": ("dtype",),
-    "batch": ("batch_size",), "micro_batch_size": ("batch_size",),
+    "batch": ("batch_size",), "micro_batch_size": ("batch_size",), "max_seqlen": ("seq_len_q", "seq_len_kv"),
+    "dropout_p": ("dropout",), "layout": ("qkv_layout",),
+    "use_cache": ("inference_kv_cache",),
+    "attention_sinks": ("sinks",), "cuda_graphs": ("cuda_graph",), "double_backward": ("higher_order_gradients",),
+    "compile": ("torch_compile",), "compile_mode": ("torch_compile_mode",), "dynamic": ("dynamic_shapes",),
+    "hub_kernel": ("attn_implementation",), "trust_remote_code": ("remote_code",), "tp_size": ("tensor_parallel_size",),
+    "pp_size": ("pipeline_parallel_size",), "ep_size": ("expert_parallel_size",),
 }  # fmt: skip
 #: Names of other tools whose values differ, for hints; they are not accepted.
 SYNONYMS: Mapping[str, str] = {"is_causal": "mask", "causal": "mask", "qkv_format": "qkv_layout"}

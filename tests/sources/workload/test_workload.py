@@ -599,3 +599,9 @@ def test_no_setting_raises_anything_but_a_clear_line(setting: str) -> None:
         parse_settings([setting])
     except DoctorError as error:
         assert "\n" not in error.message
+
+
+def test_names_of_other_tools_mean_the_same():
+    facts = workload_facts({"tp_size": 2, "trust_remote_code": True, "compile": True, "max_seqlen": 4096})
+    expected = {"tensor_parallel_size": 2, "remote_code": True, "torch_compile": True, "seq_len_q": 4096}
+    assert {key: facts[f"workload.{key}"].value for key in expected} == expected
