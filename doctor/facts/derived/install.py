@@ -239,6 +239,23 @@ def _cuda_folder(path: str | None, nvcc: str | None) -> str | None:
 
 
 @derived(
+    "loader.cublaslt_release",
+    VERSION,
+    "the release of the CUDA toolkit on LD_LIBRARY_PATH whose cuBLASLt replaces the one of torch's cuBLAS wheel",
+    needs=("loader.cuda_folder", "torch.cuda"),
+    uses=("nvidia-cublas-cu12.version", "nvidia-cublas.version"),
+)
+def _cublaslt_release(folder: str, cuda: str, cublas12: str | None, cublas13: str | None) -> str | None:
+    if ABSENT in (folder, cuda):
+        return ABSENT
+    torch_major = parse_version(cuda).major
+    wheel = cublas12 if torch_major == 12 else cublas13
+    cublas = parse_version(cuda if wheel in (None, ABSENT) else str(wheel)).release[:2]
+    toolkit = parse_version(folder).release[:2]
+    return folder if toolkit[0] == torch_major and toolkit != cublas else ABSENT  # another major has another file name
+
+
+@derived(
     "torch.official_build",
     BOOLEAN,
     "torch's version is that of a public release or of its builds by CUDA, and not that of a container or a nightly",

@@ -142,3 +142,18 @@ def test_what_follows_from_a_release_was_not_read(rulebook: Rulebook) -> None:
     assert value(rulebook, "nvidia-cudnn-cu12.given", {"nvidia-cudnn-cu12.version": "9.10.2.21"}) is True
     assert value(rulebook, "nvidia-cudnn-cu12.given", {"nvidia-cudnn-cu12.version": ABSENT}) is False
     assert value(rulebook, "torch.arch_list.given", {"torch.arch_list": "8.0 9.0"}) is True
+
+
+@pytest.mark.parametrize(
+    ("given", "release"),
+    [
+        ({"torch.cuda": "12.8", "nvidia-cublas-cu12.version": "12.8.4.1", "loader.cuda_folder": "12.9"}, "12.9"),
+        ({"torch.cuda": "12.8", "nvidia-cublas-cu12.version": "12.9.1.4", "loader.cuda_folder": "12.9"}, ABSENT),
+        ({"torch.cuda": "12.8", "loader.cuda_folder": "12.8"}, ABSENT),
+        ({"torch.cuda": "12.8", "loader.cuda_folder": "13.0"}, ABSENT),  # libcublasLt.so.13 is another file
+        ({"torch.cuda": "13.0", "nvidia-cublas.version": "13.1.0.3", "loader.cuda_folder": "13.0"}, "13.0"),
+        ({"torch.cuda": "12.8", "env.LD_LIBRARY_PATH": "/usr/local/cuda/lib64"}, None),  # of an unknown release
+    ],
+)
+def test_the_toolkit_whose_cublaslt_comes_first(rulebook: Rulebook, given: dict[str, str], release: str | None) -> None:
+    assert value(rulebook, "loader.cublaslt_release", given) == release
