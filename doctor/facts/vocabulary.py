@@ -45,7 +45,7 @@ MASKS = (
 )  # fmt: skip
 FRAMEWORKS = (
     "transformer_engine", "torch_sdpa", "transformers", "flash_attn", "xformers", "sageattention", "megatron", "xtuner",
-    "vllm", "sglang", "flex_attention",
+    "vllm", "sglang", "flex_attention", "diffusers",
 )  # fmt: skip
 
 TERMS: dict[str, Term] = _terms(

@@ -17,6 +17,13 @@ _NOT_CAUSAL = ("bert", "t5", "vit", "clip", "siglip", "dinov2", "flux", "wan", "
 _PASSES_GQA = "4.54"  # transformers: use_gqa_in_sdpa in integrations/sdpa_attention.py, absent in 4.53.3
 _TAKES_GQA = "2.5"  # torch: the argument enable_gqa of scaled_dot_product_attention
 _OF_FP8 = ("workload.fp8_recipe", "workload.fp8_dpa", "workload.fp8_mha")  # settings that need FP8 autocast
+_BACKENDS_OF_DIFFUSERS = {  # name in set_attention_backend → who computes attention
+    "native": "torch_sdpa", "_native_cudnn": "torch_sdpa", "_native_efficient": "torch_sdpa",
+    "_native_flash": "torch_sdpa", "_native_math": "torch_sdpa", "flash": "flash_attn", "flash_varlen": "flash_attn",
+    "sage": "sageattention", "sage_varlen": "sageattention", "_sage_qk_int8_pv_fp8_cuda": "sageattention",
+    "_sage_qk_int8_pv_fp8_cuda_sm90": "sageattention", "_sage_qk_int8_pv_fp16_cuda": "sageattention",
+    "_sage_qk_int8_pv_fp16_triton": "sageattention", "xformers": "xformers", "flex": "flex_attention",
+}  # fmt: skip
 _NULLS = ("not known", NULL)  # problems of a plain null; any other problem is a failed reading
 
 
@@ -44,6 +51,7 @@ def complete_workload(facts: Facts) -> Facts:
             check_value(key, fact.value)
         except DoctorError as error:
             raise DoctorError(one_line(f"{fact.source}: {error.message}"), error.hint) from None
+    changed = changed.with_(*_called_by_diffusers(changed))
     framework = framework_of(changed)
     added: list[Fact] = []
     fp8 = next((key for key in _OF_FP8 if facts.value(key) not in (None, False, ABSENT)), None)
@@ -53,6 +61,8 @@ def complete_workload(facts: Facts) -> Facts:
             added.append(assumed_fact(key, value, why))
 
     assume("workload.batch_size", 1, "one sequence in a batch")
+    if (why := _decodes(facts)) is not None:
+        assume("workload.training", False, why)
     if fp8 is not None:
         assume("workload.fp8", True, f"{fp8.removeprefix('workload.')} is set, which only FP8 autocast reads")
     length = facts.get("workload.seq_len_q")
@@ -77,6 +87,37 @@ def complete_workload(facts: Facts) -> Facts:
         assume("workload.torch_compile", True, "flex_attention is slow and takes quadratic memory without it")
     changed = changed.with_(*added)
     return changed.with_(*_padded_mask(changed), *_enable_gqa(changed, framework))
+
+
+def _called_by_diffusers(facts: Facts) -> list[Fact]:
+    """Return the library that the attention backend of Diffusers calls as the framework; kernels of the Hub are none."""
+    stated = facts.get("workload.framework")
+    if stated is None or stated.value != "diffusers":
+        return []
+    backend = facts.get("workload.diffusers_backend")
+    found = []
+    if backend is None:
+        backend = assumed_fact("workload.diffusers_backend", "native", "the default of diffusers")
+        found.append(backend)
+    name = str(backend.value)
+    if (called := _BACKENDS_OF_DIFFUSERS.get(name)) is None:
+        return found
+    found.append(stated._replace(value=called, source=f"{stated.source}: diffusers with the backend {name}"))
+    if name.startswith("_native_") and "workload.sdpa_backend" not in facts:
+        pinned = name.removeprefix("_native_")
+        found.append(Fact("workload.sdpa_backend", pinned, f"the backend {name} of diffusers"))
+    return found
+
+
+def _decodes(facts: Facts) -> str | None:
+    """Return what shows that the job generates, where it does not say whether it trains."""
+    if "workload.training_method" in facts or facts.value("workload.gradient_checkpointing") is True:
+        return None
+    if facts.value("workload.inference_kv_cache") is True:
+        return "it decodes from a KV cache"
+    if facts.value("workload.cache_implementation") not in (None, ABSENT):
+        return "cache_implementation is set, which only generation reads"
+    return None
 
 
 def _capability(facts: Facts) -> float | None:

@@ -451,6 +451,43 @@ def test_flex_attention_is_taken_as_compiled(key, value, compiled):
     assert stated.value("workload.torch_compile") is False
 
 
+@pytest.mark.parametrize(
+    ("given_facts", "training"),
+    [
+        ({"inference_kv_cache": "true"}, False),
+        ({"cache_implementation": "static"}, False),
+        ({"inference_kv_cache": "true", "training": "true"}, True),
+        ({"inference_kv_cache": "true", "training_method": "grpo"}, None),
+        ({"cache_implementation": "static", "gradient_checkpointing": "true"}, None),
+        ({"dtype": "bfloat16"}, None),
+    ],
+)
+def test_a_job_that_decodes_is_taken_for_no_training(given_facts: dict[str, str], training: bool | None) -> None:
+    facts = complete_workload(parse_settings([f"workload.{key}={value}" for key, value in given_facts.items()]))
+    assert facts.value("workload.training") is training
+
+
+@pytest.mark.parametrize(
+    ("backend", "framework", "pinned"),
+    [
+        (None, "torch_sdpa", None),
+        ("native", "torch_sdpa", None),
+        ("_native_cudnn", "torch_sdpa", "cudnn"),
+        ("flash", "flash_attn", None),
+        ("_sage_qk_int8_pv_fp16_cuda", "sageattention", None),
+        ("flash_hub", "diffusers", None),
+    ],
+)
+def test_a_job_of_diffusers_is_one_of_what_its_backend_calls(
+    backend: str | None, framework: str, pinned: str | None
+) -> None:
+    given_facts = ["workload.framework=diffusers"] + ([f"workload.diffusers_backend={backend}"] if backend else [])
+    facts = complete_workload(parse_settings(given_facts))
+    assert facts.value("workload.framework") == framework
+    assert facts.value("workload.diffusers_backend") == (backend or "native")
+    assert facts.value("workload.sdpa_backend") == pinned
+
+
 def test_assumptions_never_hide_an_unknown() -> None:
     facts = completed(workload__framework="torch_sdpa")
     for key in ("seq_len_q", "head_dim_qk", "num_heads", "dtype", "mask"):
