@@ -16,6 +16,7 @@ for _key, _kind, _meaning in (
     ("hf.model_flash3", BOOLEAN, "transformers lets this kind of model use FlashAttention 3"),
     ("hf.model_flex", BOOLEAN, "transformers lets this kind of model use flex attention"),
     ("hf.model_flash_kernel", TEXT, "the only flash kernel that this kind of model takes, where it does not take all"),
+    ("hf.loads_hub_kernel", BOOLEAN, "transformers takes its attention kernel from the Hub, whatever the GPU is"),
     ("hf.knows_model", BOOLEAN, "this release of transformers knows the model_type"),
     ("hf.model_since", VERSION, "the first transformers release that knows the model_type"),
     ("hf.model_until", VERSION, "the last transformers release that knows the model_type"),

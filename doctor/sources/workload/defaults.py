@@ -63,6 +63,8 @@ def complete_workload(facts: Facts) -> Facts:
     assume("workload.batch_size", 1, "one sequence in a batch")
     if (why := _decodes(facts)) is not None:
         assume("workload.training", False, why)
+    if (ranks := _ranks(facts)) > 1:
+        assume("gpu.count", ranks, "the job shares its work among so many ranks or more")
     if fp8 is not None:
         assume("workload.fp8", True, f"{fp8.removeprefix('workload.')} is set, which only FP8 autocast reads")
     length = facts.get("workload.seq_len_q")
@@ -118,6 +120,15 @@ def _decodes(facts: Facts) -> str | None:
     if facts.value("workload.cache_implementation") not in (None, ABSENT):
         return "cache_implementation is set, which only generation reads"
     return None
+
+
+def _ranks(facts: Facts) -> int:
+    """Return how many GPUs the job needs at least; ZeRO and serving run on one, too."""
+    found = 2 if facts.value("workload.sharding") in ("ddp", "fsdp", "fsdp2") else 1
+    for key in ("workload.cp_size", "workload.tensor_parallel_size", "workload.pipeline_parallel_size"):
+        size = facts.value(key)
+        found = max(found, size if isinstance(size, int) else 1)
+    return found
 
 
 def _capability(facts: Facts) -> float | None:
