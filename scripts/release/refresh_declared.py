@@ -115,7 +115,7 @@ def bounds(lines: Sequence[str], extras: Mapping[str, tuple[str, ...]]) -> dict[
             found[name] &= requirement.specifier
         elif any(name in names and marker.evaluate({**environment, "extra": extra}) for extra, names in extras.items()):
             found[name] &= _at_least(requirement.specifier)
-    return {name: _plain(spec) for name, spec in found.items() if spec}
+    return {name: plain(spec) for name, spec in found.items() if spec}
 
 
 def _at_least(spec: SpecifierSet) -> SpecifierSet:
@@ -123,7 +123,7 @@ def _at_least(spec: SpecifierSet) -> SpecifierSet:
     return SpecifierSet(",".join(str(one).replace("==", ">=") if "*" not in str(one) else str(one) for one in spec))
 
 
-def _plain(spec: SpecifierSet) -> str:
+def plain(spec: SpecifierSet) -> str:
     """Return the range as text; `<=4.57.2` as `<4.57.3`, which admits its post-releases too, `>4.0` as `>=4.0.1`."""
     bounds_after = {"<=": "<", ">": ">="}
     parts = {
