@@ -16,7 +16,7 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class Check:
     severity: str = "error"
     name: str = ""
     first: str = "0"  # earlier releases compare only for some jobs
+    between: bool = False  # judge the development versions, by the releases before and after them
     #: Further remedies, behind the newer release.
     fixes: tuple[Mapping[str, Any], ...] = ()
 
@@ -183,7 +184,7 @@ _CHECKS = (
     *(Check(caller, callee, (f"{caller}/extras/misc.py", f"{caller}/tuner/core/loader.py", f"{caller}/model/loader.py",
                              f"{caller}/tuner/tune.py", f"{caller}/tuner/core/parser.py", f"{caller}/hparams/parser.py",
                              f"{caller}/model/parser.py"),
-            rf"(?:check|require)_version\(\"{callee}((?:[<>=!]=?[\d.]+(?:dev\d+)?,?)+)\"",
+            rf"(?:check|require)_version\(\s*\"{callee}((?:[<>=!]=?[\d.]+(?:dev\d+)?,?)+)\"",
             f"LLaMA-Factory refuses this release of {callee}",
             f"LLaMA-Factory compares {callee} with its own range at start and raises ImportError. "
             "DISABLE_VERSION_CHECK=1 skips the check of later releases, not the incompatibility.",
@@ -192,6 +193,15 @@ _CHECKS = (
       for caller, callees in (("llamafactory", ("accelerate",)),
                               ("llmtuner", ("transformers", "accelerate", "peft", "trl")))
       for callee in callees),
+    *(Check("llamafactory", callee, ("llamafactory/extras/misc.py",),
+            rf"(?:check|require)_version\(\s*\"{callee}((?:[<>=!]=?[\d.]+,?)+)\"",
+            f"Development versions of LLaMA-Factory refuse this release of {callee}",
+            f"The main branch compares {callee} with a range at start and raises ImportError. "
+            "The ranges of the releases before and after this version exclude it alike.",
+            "https://github.com/hiyouga/LLaMA-Factory/blob/v{version}/src/llamafactory/extras/misc.py",
+            {"env.DISABLE_VERSION_CHECK": ("absent", "1")}, severity="warning",
+            name=f"llamafactory-development-refuses-{callee}", between=True)
+      for callee in ("transformers", "accelerate", "peft", "trl")),
     Check("megatron-core", "transformer-engine", ("megatron/core/fp8_utils.py",),
           r"Fp8Recipe\.tensorwise and is_te_min_version\(\"([\d.]+)\.dev0\"\)",
           "FP8 with current scaling of Megatron-Core needs a newer TransformerEngine",
@@ -286,6 +296,30 @@ def windows_of(per_release: Mapping[Version, str]) -> list[tuple[str, Version, s
     return found
 
 
+def between(per_release: Mapping[Version, str]) -> list[tuple[str, Version, str]]:
+    """Return the versions between two releases, each with the range that holds both of their ranges."""
+    found = []
+    for before, after in pairwise(sorted(per_release)):
+        if bound := _both(SpecifierSet(per_release[before]), SpecifierSet(per_release[after])):
+            names = dict.fromkeys((following(before), str(after)))
+            found += [(f"=={name}.dev0", Version(f"{name}.dev0"), bound) for name in names]
+    return found
+
+
+def _both(first: SpecifierSet, second: SpecifierSet) -> str:
+    lower = [
+        min((Version(one.version) for one in spec if one.operator == ">="), default=None) for spec in (first, second)
+    ]
+    upper = [
+        min((Version(one.version) for one in spec if one.operator == "<"), default=None) for spec in (first, second)
+    ]
+    parts = [f">={min(map(Version, map(str, lower)))}"] if None not in lower else []
+    if None not in upper:
+        parts.append(f"<{max(map(Version, map(str, upper)))}")
+    parts += sorted(str(one) for one in set(first) & set(second) if one.operator == "!=")
+    return ",".join(parts)
+
+
 def rule_body(number: str, check: Check, windows: Sequence[tuple[str, Version, str]]) -> dict[str, Any]:
     """Return the content of a rule with its tests."""
     mine, other = f"{check.caller}.version", f"{check.callee}.version"
@@ -313,7 +347,7 @@ def rule_body(number: str, check: Check, windows: Sequence[tuple[str, Version, s
     return body | {
         "summary": check.summary,
         "why": check.why,
-        "references": [check.source.format(version=windows[-1][1])],
+        "references": [check.source.format(version=windows[-1][1].base_version)],
         "when": when | {"any": [{mine: span} | _outside(other, bound) for span, _, bound in windows]},
         "message": f"{check.caller} {{{mine}}} refuses {check.callee} {{{other}}}",
         "fix": [*fixes, *check.fixes],
@@ -350,7 +384,8 @@ def main() -> None:
         per_release = bounds(caller, grouped[caller], options.cache)
         for check in grouped[caller]:
             name = _name(check)
-            windows = windows_of({version: found[name] for version, found in per_release.items()})
+            read = {version: found[name] for version, found in per_release.items()}
+            windows = between(read) if check.between else windows_of(read)
             print(name, *(f"{span}: {bound};" for span, _, bound in windows))
             if windows:
                 number = ids.get(name) or next(free)
