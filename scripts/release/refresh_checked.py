@@ -202,6 +202,16 @@ _CHECKS = (
             {"env.DISABLE_VERSION_CHECK": ("absent", "1")}, severity="warning",
             name=f"llamafactory-development-refuses-{callee}", between=True)
       for callee in ("transformers", "accelerate", "peft", "trl")),
+    *(Check("llamafactory", "vllm", ("llamafactory/hparams/parser.py",),
+            r"(?:check|require)_version\(\s*\"vllm((?:[<>=!]=?[\d.]+,?)+)\"",
+            f"{whose} of LLaMA-Factory refuse this release of vLLM",
+            "With infer_backend vllm it compares vLLM with its own range and raises ImportError.",
+            "https://github.com/hiyouga/LLaMA-Factory/blob/v{version}/src/llamafactory/hparams/parser.py",
+            {"workload.framework": ("vllm", "transformers"), "env.DISABLE_VERSION_CHECK": ("absent", "1")},
+            severity="warning", name=name, between=between_releases)
+      for whose, name, between_releases in (
+          ("Some releases", "llamafactory-refuses-vllm", False),
+          ("Development versions", "llamafactory-development-refuses-vllm", True))),
     Check("megatron-core", "transformer-engine", ("megatron/core/fp8_utils.py",),
           r"Fp8Recipe\.tensorwise and is_te_min_version\(\"([\d.]+)\.dev0\"\)",
           "FP8 with current scaling of Megatron-Core needs a newer TransformerEngine",
