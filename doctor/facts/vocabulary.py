@@ -184,9 +184,15 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "transformer-engine": "transformer_engine", "transformerengine": "transformer_engine", "torch": "torch_sdpa",
         "pytorch": "torch_sdpa", "sdpa": "torch_sdpa", "flash-attn": "flash_attn", "flash-attention": "flash_attn",
         "flash_attention": "flash_attn", "megatron-core": "megatron", "megatron-lm": "megatron",
-        "sage": "sageattention",
+        "sage": "sageattention", "megatron-bridge": "megatron", "nemo": "megatron",
+        "trl": "transformers", "peft": "transformers", "accelerate": "transformers", "axolotl": "transformers",
+        "unsloth": "transformers", "llamafactory": "transformers", "llama-factory": "transformers",
     },
     "workload.mask": {"none": "no_mask", "full": "no_mask"},
+    "workload.fp8_recipe": {
+        "delayed_scaling": "delayed", "current_scaling": "current", "tensorwise": "current", "blockwise": "block",
+        "float8_block_scaling": "block", "mxfp8_block_scaling": "mxfp8",
+    },
     "workload.attn_implementation": {
         "fa2": "flash_attention_2", "flash_attn_2": "flash_attention_2", "fa3": "flash_attention_3",
         "flash_attn_3": "flash_attention_3",
