@@ -160,6 +160,26 @@ def _vision_build_held(version: str, cuda_major: str) -> bool:
 
 
 @derived(
+    "torchvision.cuda_held",
+    BOOLEAN,
+    "torchvision's label names the CUDA release of torch, minor included; true without a label or for a CPU build",
+    needs=("torchvision.version", "torch.cuda"),
+)
+def _vision_cuda_held(version: str, cuda: str) -> bool:
+    return _audio_build_held(version, cuda)  # one meaning of a label
+
+
+@derived(
+    "torchvision.only_torch_is_cpu",
+    BOOLEAN,
+    "torch's label is that of the CPU build, and torchvision has none, as the wheels of the default index",
+    needs=("torchvision.version", "torch.version"),
+)
+def _only_torch_is_cpu(version: str, torch: str) -> bool:
+    return torch.endswith("+cpu") and version != ABSENT and "+" not in version
+
+
+@derived(
     "torchaudio.build_held",
     BOOLEAN,
     "torchaudio's label names the CUDA release of torch, minor included; true without a label or for a CPU build",

@@ -157,3 +157,22 @@ def test_what_follows_from_a_release_was_not_read(rulebook: Rulebook) -> None:
 )
 def test_the_toolkit_whose_cublaslt_comes_first(rulebook: Rulebook, given: dict[str, str], release: str | None) -> None:
     assert value(rulebook, "loader.cublaslt_release", given) == release
+
+
+@pytest.mark.parametrize(
+    ("torch", "vision", "cuda_held", "only_cpu"),
+    [
+        ("2.0.1+cu117", "0.15.2+cu118", False, False),
+        ("2.0.1+cu118", "0.15.2+cu118", True, False),
+        ("2.0.1+cu118", "0.15.2", True, False),
+        ("2.8.0+cpu", "0.23.0", True, True),
+        ("2.8.0+cpu", "0.23.0+cpu", True, False),
+        ("2.8.0+cpu", ABSENT, True, False),
+    ],
+)
+def test_the_labels_of_torch_and_torchvision(
+    rulebook: Rulebook, torch: str, vision: str, cuda_held: bool, only_cpu: bool
+) -> None:
+    given = {"torch.version": torch, "torchvision.version": vision}
+    assert value(rulebook, "torchvision.cuda_held", given) == cuda_held
+    assert value(rulebook, "torchvision.only_torch_is_cpu", given) == only_cpu
