@@ -168,7 +168,7 @@ def _arch_env(value: str, sm: str) -> bool:
     if ABSENT in (value, sm):
         return False
     major, minor = map(int, sm.split("."))
-    named = re.findall(r"(\d{1,2})\.(\d)([af]?)(\+PTX)?", value)
+    named = re.findall(r"(?<![\d.])(\d{1,2})\.?(\d)([af]?)(\+PTX)?(?![\d.])", value)  # 10.0f, or 100f as nvcc writes it
     for one, two, letter, ptx in named:
         there = (int(one), int(two))
         if letter == "a" and there != (major, minor):
@@ -236,6 +236,28 @@ def _cuda_folder(path: str | None, nvcc: str | None) -> str | None:
         if re.search(r"/cuda(?:/|$)", folder):
             return nvcc
     return ABSENT
+
+
+@derived(
+    "loader.compat_folder",
+    TEXT,
+    "the folder of CUDA's forward-compatibility libraries that LD_LIBRARY_PATH names",
+    uses=("env.LD_LIBRARY_PATH",),
+)
+def _compat_folder(path: str | None) -> str:
+    # NVIDIA's images name cuda/compat/lib, a link that is there only where the driver needs it.
+    folders = "" if path in (None, ABSENT) else str(path)
+    return next((one for one in folders.split(":") if re.search(r"/cuda[^/]*/compat/?$", one)), ABSENT)
+
+
+@derived(
+    "gpu.consumer",
+    BOOLEAN,
+    "a GeForce or TITAN, by its name; false if not known",
+    uses=("gpu.name",),
+)
+def _consumer(name: str | None) -> bool:
+    return name not in (None, ABSENT) and re.search(r"\b(GeForce|TITAN|GTX)\b", str(name)) is not None
 
 
 @derived(

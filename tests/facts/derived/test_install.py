@@ -176,3 +176,20 @@ def test_the_labels_of_torch_and_torchvision(
     given = {"torch.version": torch, "torchvision.version": vision}
     assert value(rulebook, "torchvision.cuda_held", given) == cuda_held
     assert value(rulebook, "torchvision.only_torch_is_cpu", given) == only_cpu
+
+
+@pytest.mark.parametrize(
+    ("gpu", "path", "consumer", "folder"),
+    [
+        ("NVIDIA GeForce RTX 3090", "/usr/local/cuda/compat:/usr/lib", True, "/usr/local/cuda/compat"),
+        ("NVIDIA TITAN RTX", "/usr/local/cuda-12.8/compat/", True, "/usr/local/cuda-12.8/compat/"),
+        ("NVIDIA H100 80GB HBM3", "/usr/local/cuda/compat/lib", False, ABSENT),
+        (None, "/usr/local/cuda/lib64", False, ABSENT),
+    ],
+)
+def test_compatibility_libraries_on_the_path(
+    rulebook: Rulebook, gpu: str | None, path: str, consumer: bool, folder: str
+) -> None:
+    given = {"gpu.name": gpu, "env.LD_LIBRARY_PATH": path}
+    assert value(rulebook, "gpu.consumer", given) == consumer
+    assert value(rulebook, "loader.compat_folder", given) == folder
