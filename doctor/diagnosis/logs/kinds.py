@@ -65,6 +65,11 @@ _SHAPES = tuple(
 #: A class or module lacks a name. A tuple in place of a tensor is another result of a call, and lacks none.
 _MISSES = re.compile(r"(?<!'tuple' object )has no attribute")
 
+#: A call with other arguments or results than the callee of this release has.
+_CALLS = re.compile(
+    r"values? to unpack|cannot unpack|got an unexpected keyword argument|required (?:positional|keyword-only) argument"
+)
+
 #: Messages that any library may raise: a rule for `check` needs its library in the lines around them.
 _AMBIGUOUS = re.compile(
     r"values? to unpack|no kernel image|unexpected keyword argument|NoneType|KeyError|object has no attribute"
@@ -81,6 +86,8 @@ def category_of(word: str | None, line: str) -> str:
     """Return the category of a rule's own word, else of the shape of the line that shows it."""
     if word in ("api-signature-drift", "missing-module/package") and _MISSES.search(line):
         return "missing-attribute"  # a pair of releases, or a part that was not built, shows in names of both kinds
+    if word == "missing-attribute" and _CALLS.search(line):
+        return "api-signature-drift"  # releases that do not fit show in calls, too
     if word in ("api-signature-drift", "missing-attribute", "abi-undefined-symbol") and (
         "No module named" in line or "is not installed" in line
     ):
