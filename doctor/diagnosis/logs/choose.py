@@ -30,7 +30,6 @@ _OF_NAMES = ("api-signature-drift", "missing-attribute", "missing-module/package
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
 #: The package that the line names, else that of the last frame; after `|` the name for one outside the stack.
 OWNER = re.compile(r"\{log\.package(?:\|([\w-]+))?\}")
-_SOURCES_OF_TORCH = "native/transformers/"  # a folder of torch, in the warnings of its attention
 _PLACEHOLDER = re.compile(r"\{log\.(\w+)(?:\|[\w-]+)?\}")
 
 
@@ -174,8 +173,7 @@ def _mentioned(library: Library | None, match: Match) -> int:
         return 0
     names = {*library.distributions, str(library.body.get("import_name") or library.name), library.name}
     names |= {name.replace("-", "_") for name in names}
-    around = match.around.replace(_SOURCES_OF_TORCH, "")
-    return 2 if any(name in match.text for name in names) else int(any(name in around for name in names))
+    return 2 if any(name in match.text for name in names) else int(any(name in match.around for name in names))
 
 
 def split(found: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
