@@ -92,7 +92,7 @@ def complete_workload(facts: Facts) -> Facts:
 
 
 def _called_by_diffusers(facts: Facts) -> list[Fact]:
-    """Return the library that the attention backend of Diffusers calls as the framework; kernels of the Hub are none."""
+    """Return the library that Diffusers' attention backend calls as the framework; kernels of the Hub are none."""
     stated = facts.get("workload.framework")
     if stated is None or stated.value != "diffusers":
         return []

@@ -288,6 +288,8 @@ def test_a_report_of_the_environment_in_a_log_gives_facts(explain):
 def test_a_call_that_does_not_fit_is_no_missing_attribute(explain):
     """The rule is of names that releases lack; where one of its messages is of a call, the call decides."""
     removed = "AttributeError: 'DynamicCache' object has no attribute 'from_legacy_cache'\n"
-    call = "TypeError: _extract_past_from_model_output() got an unexpected keyword argument 'standardize_cache_format'\n"
+    call = (
+        "TypeError: _extract_past_from_model_output() got an unexpected keyword argument 'standardize_cache_format'\n"
+    )
     assert first(explain(removed)).category == "missing-attribute"
     assert first(explain(call)).category == "api-signature-drift"

@@ -469,7 +469,13 @@ def test_a_job_that_decodes_is_taken_for_no_training(given_facts: dict[str, str]
 
 @pytest.mark.parametrize(
     ("setting", "gpus"),
-    [("sharding=fsdp2", 2), ("sharding=zero2", None), ("cp_size=4", 4), ("tensor_parallel_size=8", 8), ("cp_size=1", None)],
+    [
+        ("sharding=fsdp2", 2),
+        ("sharding=zero2", None),
+        ("cp_size=4", 4),
+        ("tensor_parallel_size=8", 8),
+        ("cp_size=1", None),
+    ],
 )
 def test_a_job_of_several_ranks_has_as_many_gpus(setting: str, gpus: int | None) -> None:
     facts = complete_workload(parse_settings([f"workload.{setting}"]))
