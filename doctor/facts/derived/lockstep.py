@@ -166,7 +166,7 @@ def _vision_build_held(version: str, cuda_major: str) -> bool:
     needs=("torchvision.version", "torch.cuda"),
 )
 def _vision_cuda_held(version: str, cuda: str) -> bool:
-    return _audio_build_held(version, cuda)  # one meaning of a label
+    return bool(_audio_build_held(version, cuda))  # one meaning of a label
 
 
 @derived(
