@@ -99,6 +99,9 @@ def _called_by_diffusers(facts: Facts) -> list[Fact]:
     backend = facts.get("workload.diffusers_backend")
     found = []
     if backend is None:
+        torch = facts.value("torch.version")
+        if torch not in (None, ABSENT) and parse_version(torch) < parse_version("2.0"):
+            return []  # without scaled_dot_product_attention it multiplies the matrices itself
         backend = assumed_fact("workload.diffusers_backend", "native", "the default of diffusers")
         found.append(backend)
     name = str(backend.value)

@@ -504,6 +504,12 @@ def test_a_job_of_diffusers_is_one_of_what_its_backend_calls(
     assert facts.value("workload.sdpa_backend") == pinned
 
 
+@pytest.mark.parametrize(("torch", "framework"), [("1.13.1", "diffusers"), ("2.0.1", "torch_sdpa")])
+def test_diffusers_calls_no_sdpa_before_torch_2(torch: str, framework: str) -> None:
+    facts = complete_workload(parse_settings(["workload.framework=diffusers", f"torch.version={torch}"]))
+    assert facts.value("workload.framework") == framework
+
+
 def test_assumptions_never_hide_an_unknown() -> None:
     facts = completed(workload__framework="torch_sdpa")
     for key in ("seq_len_q", "head_dim_qk", "num_heads", "dtype", "mask"):
