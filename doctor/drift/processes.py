@@ -7,9 +7,12 @@ import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from tempfile import TemporaryFile
 from threading import Lock, Timer
+from typing import IO
 
 from doctor.util.own_process import own_command
+from doctor.util.redact import shortened
 
 from .findings import CallerResult, Notice
 from .serialize import result_from
@@ -66,6 +69,7 @@ class _Worker:
             "seconds": seconds,
         }
         self._process: subprocess.Popen[str] | None = None
+        self._errors: IO[str] | None = None
 
     def analyze(self, caller: Package) -> CallerResult:
         """Return the result for one caller; one with a notice where the process ended without any."""
@@ -80,18 +84,30 @@ class _Worker:
             return result_from(json.loads(process.stdout.readline()))
         except (OSError, ValueError, KeyError, TypeError):
             late = timer.finished.is_set()
+            process.kill()
+            process.wait()
+            why = self._last_error()
             self.close()
-            reason = f"took longer than {limit:.0f} s" if late else "the analysis ended without a result"
+            reason = f"took longer than {limit:.0f} s" if late else f"the analysis ended without a result{why}"
             return CallerResult((), (), (Notice(caller.name, f"not analyzed: {reason}"),), (), True)
         finally:
             timer.cancel()
 
+    def _last_error(self) -> str:
+        """Return the last line that the process wrote to stderr, behind a colon; nothing where it wrote none."""
+        if self._errors is None:
+            return ""
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors.read()[-4096:].splitlines() if line.strip()]
+        return f": {shortened(lines[-1], 160)}" if lines else ""
+
     def _start(self) -> subprocess.Popen[str]:
+        self._errors = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with the process
         process = subprocess.Popen(
             own_command(module="doctor.drift.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             encoding="utf-8",
             errors="surrogateescape",
         )
@@ -102,6 +118,9 @@ class _Worker:
     def close(self) -> None:
         """End the process."""
         process, self._process = self._process, None
+        errors, self._errors = self._errors, None
+        if errors is not None:
+            errors.close()
         if process is None:
             return
         process.kill()

@@ -258,6 +258,14 @@ def test_check_says_which_packages_were_not_analyzed(pair, monkeypatch, tmp_path
     assert [note for note in report.notes if note.startswith("API drift: not analyzed") and "peft" in note]
 
 
+def test_a_worker_that_cannot_start_says_why(pair, monkeypatch, tmp_path):
+    program = "raise ModuleNotFoundError('no module of that name')"
+    monkeypatch.setattr("doctor.drift.processes.own_command", lambda module: [sys.executable, "-c", program])
+    report = analyze(DriftRequest((pair(BROKEN).root,), cache=tmp_path / "cache"))
+    why = "not analyzed: the analysis ended without a result: ModuleNotFoundError: no module of that name"
+    assert {item.reason for item in report.notices} == {why}
+
+
 def test_ranges_name_the_releases_next_to_the_break(pair):
     finding = HISTORY.explain(pair(BROKEN).definite()[0])
     ranges = HISTORY.ranges([finding])
