@@ -48,7 +48,7 @@ def test_no_smaller_set_of_packages_would_do(seed: int):
 def test_brute_force_finds_what_was_found():
     """With as many packages as the fix it has an answer, too."""
     agreed = 0
-    for seed in (1007, 1008, 1012, 1013, 1016, 1017, 1018, 1021):
+    for seed in (1012, 1013, 1016, 1018, 1039, 1045):
         facts, before, fixes = solved(seed)
         clear = [fix for fix in fixes if not fix.leaves and not any(change.kind == "call" for change in fix.changes)]
         sizes = [packages(fix) for fix in clear]

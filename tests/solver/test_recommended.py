@@ -117,9 +117,12 @@ def test_reasons_against_the_backends_bring_their_remedies():
          "workload.seq_len_q": 4096, "workload.mask": "causal", "workload.qkv_layout": "sbhd_sbhd_sbhd",
          "workload.training": True, "workload.batch_size": 2},
     )  # fmt: skip
-    assert found[0].resolves == ("TE140",)
-    assert "nvidia-cudnn-cu12>=9.14" in found[0].changes[0].name
-    assert "`te.fused` instead of `te.unfused`" in (found[0].note or "")
+    padded, newer = found[:2]  # of FlashAttention 2, which takes no unequal head dims, and of FusedAttention
+    assert padded.resolves == newer.resolves == ("TE140",)
+    assert "functional.pad(v" in padded.changes[0].name
+    assert "`te.flash2` instead of `te.unfused`" in (padded.note or "")
+    assert "nvidia-cudnn-cu12>=9.14" in newer.changes[0].name
+    assert "`te.fused` instead of `te.unfused`" in (newer.note or "")
 
 
 def test_the_author_decides_where_the_release_has_no_drawback(own_rules):
