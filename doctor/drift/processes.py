@@ -84,22 +84,12 @@ class _Worker:
             return result_from(json.loads(process.stdout.readline()))
         except (OSError, ValueError, KeyError, TypeError):
             late = timer.finished.is_set()
-            process.kill()
-            process.wait()
-            why = self._last_error()
-            self.close()
-            reason = f"took longer than {limit:.0f} s" if late else f"the analysis ended without a result{why}"
+            last = self.close()
+            ended = f"the analysis ended without a result{f': {last}' if last else ''}"
+            reason = f"took longer than {limit:.0f} s" if late else ended
             return CallerResult((), (), (Notice(caller.name, f"not analyzed: {reason}"),), (), True)
         finally:
             timer.cancel()
-
-    def _last_error(self) -> str:
-        """Return the last line that the process wrote to stderr, behind a colon; nothing where it wrote none."""
-        if self._errors is None:
-            return ""
-        self._errors.seek(0)
-        lines = [line.strip() for line in self._errors.read()[-4096:].splitlines() if line.strip()]
-        return f": {shortened(lines[-1], 160)}" if lines else ""
 
     def _start(self) -> subprocess.Popen[str]:
         self._errors = TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with the process
@@ -115,17 +105,20 @@ class _Worker:
         process.stdin.write(json.dumps(self._request) + "\n")
         return process
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self) -> str:
+        """End the process, and return the last line that it wrote to stderr; empty where it wrote none."""
         process, self._process = self._process, None
         errors, self._errors = self._errors, None
-        if errors is not None:
-            errors.close()
-        if process is None:
-            return
-        process.kill()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
-        process.wait()
+        if process is not None:
+            process.kill()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with suppress(OSError):
+                        stream.close()
+            process.wait()
+        if errors is None:
+            return ""
+        with errors:
+            errors.seek(0)
+            lines = [line.strip() for line in errors.read()[-4096:].splitlines() if line.strip()]
+        return shortened(lines[-1], 160) if lines else ""
