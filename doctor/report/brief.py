@@ -24,7 +24,7 @@ from .summary import (
     title_of,
     why_not,
 )
-from .tables import case_table, told_reason
+from .tables import case_table, reason_text
 from .undetermined import count, relevant
 
 _MOST_FINDINGS = 5  # shown with their evidence; further ones in a line each
@@ -189,7 +189,7 @@ def attention_line(page: Page, prediction: Prediction, explained: frozenset[str]
     lead, look = f"{'Attention':<{_LABEL - 1}}", "label"
     refusal, failure = prediction.import_error, prediction.fails_at_run
     if refusal is not None and refusal.holds:
-        reason = refusal.rule if refusal.rule in explained else told_reason(refusal)
+        reason = refusal.rule if refusal.rule in explained else reason_text(refusal)
         text = f"{library} does not import: {reason}"
     elif not prediction.could_tell:
         text = f"{library}: backend unknown ({_missing(prediction)})"
@@ -198,7 +198,7 @@ def attention_line(page: Page, prediction: Prediction, explained: frozenset[str]
     else:
         text = f"{library} selects {title_of(prediction, prediction.selected)}"
         if failure is not None:
-            reason = failure.rule if failure.rule in explained else told_reason(failure)
+            reason = failure.rule if failure.rule in explained else reason_text(failure)
             text += f": fails at run time ({reason})" if reason != failure.rule else f": fails ({reason})"
     page.say(text, lead=lead, look=look, hang=_LABEL)
 

@@ -43,10 +43,9 @@ from .summary import (
     shown,
     stack_line,
     target_line,
-    title_of,
     verdict,
 )
-from .tables import told_reason
+from .tables import headline, reason_text
 from .undetermined import lines
 
 TEMPLATE = "report.html.j2"
@@ -186,28 +185,16 @@ def _prediction(prediction: Prediction) -> dict[str, Any]:
     chosen = "fails" if prediction.fails_at_run else "selected"
     return {
         "library": library_title(prediction.library),
-        "headline": _headline(prediction),
+        "headline": headline(prediction),
         "candidates": [
             {
                 "it": item,
                 "word": chosen if item.backend == prediction.selected else _LONG_WORDS[item.available],
-                "reasons": [(told_reason(reason), reason.source) for reason in item.reasons],
+                "reasons": [(reason_text(reason), reason.source) for reason in item.reasons],
             }
             for item in prediction.candidates
         ],
     }
-
-
-def _headline(prediction: Prediction) -> str:
-    if prediction.import_error and prediction.import_error.holds:
-        return f"does not import: {told_reason(prediction.import_error)}"
-    if not prediction.could_tell:
-        return "backend unknown"
-    if prediction.selected is None:
-        return "no attention backend is available"
-    chosen = title_of(prediction, prediction.selected)
-    failing = prediction.fails_at_run
-    return f"{chosen} is selected and fails at run time: {told_reason(failing)}" if failing else f"selects {chosen}"
 
 
 def _matrix(number: int, matrix: Matrix) -> dict[str, Any]:
@@ -226,7 +213,7 @@ def _matrix(number: int, matrix: Matrix) -> dict[str, Any]:
         "title": matrix.title,
         "backends": matrix.backends,
         "rows": rows,
-        "reasons": [(count, told_reason(reason)) for count, reason in reasons.values()],
+        "reasons": [(count, reason_text(reason)) for count, reason in reasons.values()],
     }
 
 

@@ -22,10 +22,9 @@ from .summary import (
     shown,
     stack_line,
     target_line,
-    title_of,
     why_not,
 )
-from .tables import told_reason
+from .tables import headline, reason_text
 from .undetermined import count, lines, relevant
 
 _SIGNS = {"error": "❌", "warning": "⚠️", "note": "ℹ️", "ok": "✅", "unclear": "❔"}
@@ -172,30 +171,18 @@ def _fix(fix: Fix) -> list[str]:
 
 
 def _backends(prediction: Prediction) -> list[str]:
-    title = f"Backends of {library_title(prediction.library)}: {_headline(prediction)}"
+    title = f"Backends of {library_title(prediction.library)}: {headline(prediction)}"
     out = [f"<details><summary>{_html(title)}</summary>", ""]
     out += ["| backend | | reasons |", "|---|---|---|"]
     for item in prediction.candidates:
         word = {True: "usable", False: "unavailable", None: "unknown"}[item.available]
         word = ("fails" if prediction.fails_at_run else "selected") if item.backend == prediction.selected else word
         reasons = "; ".join(
-            _prose(told_reason(reason)) + (f" ({_prose(reason.source)})" if reason.source else "")
+            _prose(reason_text(reason)) + (f" ({_prose(reason.source)})" if reason.source else "")
             for reason in item.reasons
         )
         out.append(f"| {_code(item.backend)} | {word} | {reasons} |")
     return [*out, "", "</details>", ""]
-
-
-def _headline(prediction: Prediction) -> str:
-    if prediction.import_error and prediction.import_error.holds:
-        return f"does not import: {told_reason(prediction.import_error)}"
-    if not prediction.could_tell:
-        return "backend unknown"
-    if prediction.selected is None:
-        return "no attention backend is available"
-    chosen = title_of(prediction, prediction.selected)
-    failing = prediction.fails_at_run
-    return f"{chosen} is selected and fails at run time: {told_reason(failing)}" if failing else f"selects {chosen}"
 
 
 def _runs(report: Report) -> list[str]:

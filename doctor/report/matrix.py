@@ -11,7 +11,7 @@ from doctor.model import Candidate, Matrix, MatrixRow, Reason
 
 from .page import Page
 from .style import Style
-from .tables import told_reason
+from .tables import reason_text
 
 Matrices = tuple[Matrix, ...]
 _GAP = 2
@@ -40,11 +40,11 @@ def _table(page: Page, matrix: Matrix) -> None:
     page.say(_start(matrix), lead=f"{matrix.title}:", look="label")
     refusal = matrix.rows[0].import_error if matrix.rows else None
     if refusal is not None and all(row.import_error and row.import_error.rule == refusal.rule for row in matrix.rows):
-        page.say(told_reason(refusal), lead="does not import:", look="error", indent=2)
+        page.say(reason_text(refusal), lead="does not import:", look="error", indent=2)
         return
     barred = _out_in_every_row(matrix)
     for backend, reason in barred.items():
-        page.say(told_reason(reason), lead=f"{backend} unavailable for every feature:", look="dim", indent=2)
+        page.say(reason_text(reason), lead=f"{backend} unavailable for every feature:", look="dim", indent=2)
     if len(barred) == len(matrix.backends):
         page.say("no backend is available for any feature", look="label", indent=2)
         return
@@ -73,7 +73,7 @@ def _table(page: Page, matrix: Matrix) -> None:
         page.line(f"{group:<{group_width}}{row.feature:<{label_width}}{words}", "dim", lead=len(group))
     page.gap()
     for number, reason in notes.values():
-        page.say(told_reason(reason), lead=f"[{number}]", look="dim", hang=4)
+        page.say(reason_text(reason), lead=f"[{number}]", look="dim", hang=4)
 
 
 def _out_in_every_row(matrix: Matrix) -> dict[str, Reason]:

@@ -20,7 +20,7 @@ def backend_lines(page: Page, prediction: Prediction, explained: frozenset[str] 
         reason = candidate.reasons[0] if candidate.reasons else None
         more = f" (and {len(candidate.reasons) - 1} more)" if len(candidate.reasons) > 1 else ""
         page.say(
-            f"{'unavailable' if candidate.available is False else 'unknown'}: {told_reason(reason)}{more}",
+            f"{'unavailable' if candidate.available is False else 'unknown'}: {reason_text(reason)}{more}",
             lead=f"{candidate.backend}:", look="dim", indent=2, hang=4,
         )  # fmt: skip
 
@@ -33,7 +33,7 @@ def backend_table(page: Page, prediction: Prediction) -> None:
         word, look = _word(candidate, prediction)
         page.say(candidate.title, lead=f"{candidate.backend:<{width}}  {word:<11}", look=look, indent=2)
         for reason in candidate.reasons:
-            page.say(told_reason(reason), lead="-", look="dim", indent=6, hang=8)
+            page.say(reason_text(reason), lead="-", look="dim", indent=6, hang=8)
             if reason.source:
                 page.line(f"        {reason.source}", "dim")
 
@@ -60,12 +60,12 @@ def _headline(page: Page, prediction: Prediction, explained: frozenset[str] = fr
     refusal = prediction.import_error
     if refusal is not None and refusal.holds:
         page.say(
-            f"see {refusal.rule} above" if refusal.rule in explained else told_reason(refusal),
+            f"see {refusal.rule} above" if refusal.rule in explained else reason_text(refusal),
             lead=f"{library} does not import:",
             look="error",
         )
     elif not prediction.could_tell:
-        why = f", and it may not start at all: {told_reason(refusal)}" if refusal is not None else ""
+        why = f", and it may not start at all: {reason_text(refusal)}" if refusal is not None else ""
         page.say(f"backend unknown{why}", lead=f"{library}:", look="unclear")
     elif prediction.selected is None:
         page.say("no attention backend is available", lead=f"{library}:", look="error")
@@ -73,7 +73,7 @@ def _headline(page: Page, prediction: Prediction, explained: frozenset[str] = fr
         reason = prediction.fails_at_run
         page.say(
             f"{title_of(prediction, prediction.selected)} is selected and fails at run time: "
-            + (f"see {reason.rule} above" if reason.rule in explained else told_reason(reason)),
+            + (f"see {reason.rule} above" if reason.rule in explained else reason_text(reason)),
             lead=f"{library}:", look="error",
         )  # fmt: skip
     else:
@@ -88,9 +88,22 @@ def _word(candidate: Candidate, prediction: Prediction) -> tuple[str, str]:
     return ("usable", "label") if candidate.available else ("unavailable", "dim")
 
 
-def told_reason(reason: Reason | None) -> str:
+def reason_text(reason: Reason | None) -> str:
     """A reason with its rule, and what it needs to know."""
     if reason is None:
         return "no reason on record"
     missing = f"; missing: {', '.join(f'`{key}`' for key in reason.missing)}" if reason.missing else ""
     return f"{reason.message} [{reason.rule}]{missing}"
+
+
+def headline(prediction: Prediction) -> str:
+    """Return what happens, without the library's name: which backend is selected, or why none is."""
+    if prediction.import_error and prediction.import_error.holds:
+        return f"does not import: {reason_text(prediction.import_error)}"
+    if not prediction.could_tell:
+        return "backend unknown"
+    if prediction.selected is None:
+        return "no attention backend is available"
+    chosen = title_of(prediction, prediction.selected)
+    failing = prediction.fails_at_run
+    return f"{chosen} is selected and fails at run time: {reason_text(failing)}" if failing else f"selects {chosen}"
