@@ -6,7 +6,8 @@ rare: a rule that it alone silences is a finding that excepts it. Where several 
 by whole jobs that are usual. A missing package that a rule only excludes is taken as not installed, and the finding,
 of an error a warning, says so. An assumed value: where another usual one would make the rule silent, an error becomes a
 warning that names the assumption. A backend that fails in a step: where the job names that backend and only missing
-facts leave open whether it serves the job, the failure is a warning.
+facts leave open whether it serves the job, the failure is a warning. A release candidate of a bound (2.6.0rc1 for
+`>=2.6`): a rule that fires for the release itself is a warning that says so; alphas and nightlies stay undecided.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from dataclasses import replace
 from typing import Any
 
 from doctor.facts.vocabulary import fact as make_fact
-from doctor.model import ABSENT, Facts, Finding, Severity, Undetermined
+from doctor.facts.vocabulary import parse_version
+from doctor.model import ABSENT, Fact, Facts, Finding, Severity, Undetermined
 
 from .backends import order_that_counts
 from .evaluate import Assessment, finding_of, know, rule_holds, with_reasons
@@ -58,6 +60,7 @@ _DOUBTED = {
     **{f"workload.{name}": USUAL[f"workload.{name}"] for name in ("batch_size", "dtype", "mask", "seq_len_q")},
 }
 _SOURCE = "a usual value"
+_CANDIDATE = "the release of this candidate"
 #: Ends of the keys of choices that a library makes: no user states them.
 _CHOICES = (".selected", ".variant")
 _VERSION = ".version"
@@ -83,7 +86,11 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
     open_: list[Undetermined] = []
     jobs: tuple[FactResolver, ...] = ()
     for whole in assessment.undetermined:
-        failing = _named_backends(rulebook, whole, assessment) or _unlisted_packages(rulebook, whole, facts)
+        failing = (
+            _named_backends(rulebook, whole, assessment)
+            or _unlisted_packages(rulebook, whole, facts)
+            or _release_candidates(rulebook, whole, facts)
+        )
         added += failing
         group = next(_without(whole, failing), None)
         if group is None:
@@ -142,6 +149,38 @@ def _unlisted_packages(rulebook: Rulebook, group: Undetermined, facts: Facts) ->
     known = know(rulebook, facts.with_(*(make_fact(key, ABSENT, _SOURCE) for key in group.missing)))[0]
     said = f"if {', '.join(map(_package, group.missing))} is not installed"
     return [_assuming(rule, known, said) for rule in excluding if rule_holds(rulebook, rule, known) is True]
+
+
+def _release_candidates(rulebook: Rulebook, group: Undetermined, facts: Facts) -> list[Finding]:
+    """Return what fires for the releases of which these are candidates, of rules that lack nothing else; as warnings.
+
+    A candidate is cut from the branch of its release: what the release breaks it breaks, but for late repairs.
+    """
+    if group.missing:
+        return []
+    finals = {key: final for key, item in facts.items() if (final := _final_release(item)) is not None}
+    rules = [rule for rule in (rulebook.rules[name] for name in group.rules) if rule.severity in _GRAVE]
+    if not finals or not rules:
+        return []
+    known = know(rulebook, facts.with_(*(make_fact(key, final, _CANDIDATE) for key, final in finals.items())))[0]
+    found: list[Finding] = []
+    for rule in rules:
+        if rule_holds(rulebook, rule, known) is True:
+            bounded = [key for key in finals if key in {leaf.key for leaf in rule.gate.leaves()}]
+            said = ", ".join(f"{_package(key)} {facts.value(key)} taken as {finals[key]}" for key in bounded or finals)
+            found.append(_assuming(rule, known, said))
+    return found
+
+
+def _final_release(item: Fact) -> str | None:
+    """Return the release of a candidate such as 2.6.0rc1+cu124, with the CUDA of its label; None for anything else."""
+    if not item.key.endswith(_VERSION) or not isinstance(item.value, str) or "rc" not in item.value:
+        return None
+    version = parse_version(item.value)
+    if version.pre is None or version.pre[0] != "rc":
+        return None
+    label = version.local if version.local and re.fullmatch(r"cpu|cu\d{2,3}|rocm[\d.]+", version.local) else None
+    return f"{version.base_version}+{label}" if label else version.base_version
 
 
 def _only_excludes(rule: Rule, key: str) -> bool:

@@ -193,3 +193,21 @@ def test_a_rule_for_values_that_were_not_given_is_a_warning_that_names_the_excep
     (stated,) = own(judged(rules, {"workload.batch_size": 4}))
     assert stated.severity == Severity.ERROR
     assert not own(judged(rules, {"workload.batch_size": 1}))
+
+
+@pytest.mark.parametrize("found", ["2.7.0rc1", "2.7.0rc7.dev41+g6c3c0f823", "2.7.0rc2+cu128"])
+def test_a_release_candidate_of_the_bound_is_a_warning_where_the_release_itself_fires(rulebook, found):
+    (finding,) = own(judged(rulebook('{torch.version: ">=2.7"}'), {"torch.version": found}))
+    final = "2.7.0+cu128" if "cu128" in found else "2.7.0"
+    assert finding.severity == Severity.WARNING
+    assert finding.message == f"found {final} (torch {found} taken as {final})"
+
+
+@pytest.mark.parametrize("found", ["2.7.0a0+ecf3bae", "2.7.0.dev20250301"])
+def test_an_alpha_or_a_nightly_build_of_the_bound_stays_undecided(rulebook, found):
+    assessment = judged(rulebook('{torch.version: ">=2.7"}'), {"torch.version": found})
+    assert not own(assessment) and any("OWN001" in group.rules for group in assessment.undetermined)
+
+
+def test_a_release_candidate_of_the_release_that_repairs_is_no_finding(rulebook):
+    assert not own(judged(rulebook('{torch.version: "<2.7"}'), {"torch.version": "2.7.0rc1"}))
