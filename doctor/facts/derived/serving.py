@@ -85,3 +85,23 @@ def _flashinfer_installed(version: str | None, of_old: str | None, pin: str | No
 )
 def _heads_divide(heads: int, ranks: int) -> bool | None:
     return None if ranks < 1 else heads % ranks == 0
+
+
+@derived(
+    "workload.served_by_sglang",
+    BOOLEAN,
+    "SGLang runs the workload, next to which vLLM may be installed; false where that is not known",
+    uses=("workload.framework",),
+)
+def _served_by_sglang(framework: str | None) -> bool:
+    return framework == "sglang"
+
+
+@derived(
+    "workload.served_by_vllm",
+    BOOLEAN,
+    "vLLM runs the workload, next to which SGLang may be installed; false where that is not known",
+    uses=("workload.framework",),
+)
+def _served_by_vllm(framework: str | None) -> bool:
+    return framework == "vllm"
