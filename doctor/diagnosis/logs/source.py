@@ -27,6 +27,9 @@ _ENTITIES = {
     **{b"&gt;": b">", b"&lt;": b"<", b"&amp;": b"&"},
 }
 _ENTITY = re.compile(b"|".join(_ENTITIES))
+#: No-break and thin spaces and marks without width, which web pages and editors put into a copied text, in UTF-8.
+_SPACE = re.compile(rb"\xc2\xa0|\xe2\x80[\x80-\x8a\xaf]|\xe3\x80\x80")
+_NO_WIDTH = re.compile(rb"\xe2\x80[\x8b-\x8d]|\xe2\x81\xa0|\xef\xbb\xbf")
 _ESCAPED = re.compile(rb"\\(['\"_])")
 _CONTROL = bytes(sorted({*range(1, 32)} - {7, 8, 9, 10, 11, 12, 13, 27}))  # no text has these
 _BINARY = 0.1  # share of such bytes above which a file is no text
@@ -108,7 +111,12 @@ class LogSource:
 
 
 def _unescaped(text: bytes) -> bytes:
-    """Return text without the escapes of HTML, Markdown and quoted strings, which pages and wrappers leave in a log."""
+    """Return text without the escapes of HTML, Markdown and quoted strings, which pages and wrappers leave in a log.
+
+    The spaces of web pages become plain ones.
+    """
+    if not text.isascii():
+        text = _NO_WIDTH.sub(b"", _SPACE.sub(b" ", text))
     if b"&" in text and _ENTITY.search(text):
         text = _ENTITY.sub(lambda found: _ENTITIES[found[0]], text)
     if b"\\" not in text:

@@ -51,6 +51,7 @@ def test_a_line_in_the_words_of_python_stays(line):
         "ImportError: cannot import name “flash_attn_unpadded_func” from “flash_attn”",
         "ImportError: cannot import name &#39;flash_attn_unpadded_func&#39; from &#39;flash_attn&#39;",
         "ImportError: cannot import name 'flash\\_attn\\_unpadded\\_func' from 'flash\\_attn'",
+        "ImportError:\u00a0cannot\u00a0import name\u202f'flash_attn_\u200bunpadded_func' from 'flash_attn'",
         "importerror: cannot import name flash_attn_unpadded_func from flash_attn",
         """'ImportError: cannot import name \\'flash_attn_unpadded_func\\' from \\'flash_attn\\' ("/x/__init__.py")'""",
     ],
