@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-#: A frame of a traceback, as Python, IPython and Rich print it; Rich may break the line before its number.
+#: A frame of a traceback, as Python, IPython and Rich print it; Rich may break the line before its number. IPython before
+#: 8 prints no number, and Colab a link.
 _FRAME = re.compile(
     r"(?:File |^(?:│ )?)(?:\\?\")?((?:[A-Z]:)?[^\"\s:][^\"\n:]{0,400}\.pyx?)(?:\\?\")?"
-    r"(?:, line |:(?:\s*│\s*│\s*)?)\d+",
+    r"(?:(?:, line |:(?:\s*│\s*│\s*)?)\d+|(?:\]\([^)\n]{0,300}\))? in (?=[\w<]+(?:\(|$)))",
     re.MULTILINE,
 )
 #: Frames that only pass a call on: the frame before them is the one that says whose code failed.
