@@ -301,7 +301,7 @@ def _wheel_label(version: str) -> str:
     return version.partition("+")[2] or ABSENT
 
 
-for _built in ("causal-conv1d", "flashinfer-python", "lmdeploy", "mamba-ssm", "sgl-kernel", "xformers"):
+for _built in ("causal-conv1d", "flashinfer-python", "lmdeploy", "mamba-ssm", "nunchaku", "sgl-kernel", "xformers"):
     derived(
         f"{_built}.wheel_label",
         TEXT,
