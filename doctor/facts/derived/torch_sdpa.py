@@ -134,6 +134,16 @@ def _math_fits(needed: int, memory: int) -> bool:
     return needed <= memory
 
 
+@derived(
+    "workload.sdpa_math_is_large",
+    BOOLEAN,
+    "what plain math holds for one layer is more than an eighth of the memory of the GPU",
+    needs=("workload.sdpa_math_bytes", "gpu.memory_bytes"),
+)
+def _math_is_large(needed: int, memory: int) -> bool:
+    return 8 * needed > memory
+
+
 def _round_up(number: int, step: int) -> int:
     return -(-number // step) * step
 
