@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -29,6 +30,30 @@ def anchors_of(pattern: str) -> tuple[str, ...]:
         return _best(parsed)
     except (re.error, RecursionError, OverflowError):
         return ()
+
+
+@lru_cache(maxsize=4096)
+def fixed_length(pattern: str) -> int:
+    """Return how many characters of every match the pattern spells out: what it says of a line, not what it spans."""
+    try:
+        return _fixed(parser.parse(pattern))
+    except (re.error, RecursionError, OverflowError):
+        return 0
+
+
+def _fixed(items: Iterable[Any]) -> int:
+    total = 0
+    for operator, argument in items:
+        name = str(operator)
+        if name == "LITERAL":
+            total += 1
+        elif name == "BRANCH":
+            total += min(_fixed(branch) for branch in argument[1])
+        elif name in ("MAX_REPEAT", "MIN_REPEAT"):
+            total += int(argument[0]) * _fixed(argument[2])
+        elif name == "SUBPATTERN":
+            total += _fixed(argument[3])
+    return total
 
 
 def _best(items: Iterable[Any]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import re
 #: 8 prints no number, and Colab a link.
 _FRAME = re.compile(
     r"(?:File |^(?:│ )?)(?:\\?\")?((?:[A-Z]:)?[^\"\s:][^\"\n:]{0,400}\.pyx?)(?:\\?\")?"
-    r"(?:(?:, line |:(?:\s*│\s*│\s*)?)\d+|(?:\]\([^)\n]{0,300}\))? in (?=[\w<]+(?:\(|$)))",
+    r"(?:(?:, line |:(?:\s*│\s*│\s*)?)\d+|(?:\]\([^)\n]{0,300}\))? in (?=[\w<>]+(?:\(|$)|<cell))",
     re.MULTILINE,
 )
 #: Frames that only pass a call on: the frame before them is the one that says whose code failed.

@@ -3,7 +3,7 @@
 import pytest
 
 from doctor.errors import DoctorError
-from doctor.rulebook.anchors import anchors_of
+from doctor.rulebook.anchors import anchors_of, fixed_length
 from doctor.rulebook.authoring.lint import lint
 from doctor.rulebook.authoring.tests import run_rule_tests
 from doctor.rulebook.rulebook import load_rulebook
@@ -128,3 +128,18 @@ def test_every_rule_that_only_explains_has_a_category():
     rules = [rule for rule in load_log_rules() if rule.explains_only]
     assert len(rules) > 250 and all(rule.category in CATEGORIES for rule in rules)
     assert {rule.category for rule in rules} == set(CATEGORIES)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length"),
+    [
+        ("abc", 3),
+        (r"a[bc]\w+d", 2),
+        ("ab(?:cde|f)g", 4),
+        ("(?i:Abc)x{2}y?", 5),
+        (r"(?P<name>ab)\.c", 4),
+        ("(", 0),
+    ],
+)
+def test_the_length_that_a_pattern_spells_out(pattern, length):
+    assert fixed_length(pattern) == length

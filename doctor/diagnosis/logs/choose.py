@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from doctor.model import Remedy, Severity
 from doctor.report.log_model import Doubt, Explanation, LogLine
+from doctor.rulebook.anchors import fixed_length
 from doctor.rulebook.conditions import parse_conditions
 from doctor.rulebook.messages import interpolate
 from doctor.rulebook.resolver import FactResolver
@@ -26,6 +27,7 @@ _KINDS = (1, 4, -GENERAL)  # weights from 0, -1, -4 and -10 on: own message, vag
 _OWN = 5  # score of a rule that was written for logs
 _KNOWN = -2  # least weight of a rule whose line names something that is known to come or go with a release
 _UNSURE = -5  # most weight of a rule for `check` whose facts are missing, by a message that any library may raise
+_CLEARER = 1.5  # times the fixed characters of a vague rule, from which on another one says clearly more of a line
 _OF_NAMES = ("api-signature-drift", "missing-attribute", "missing-module/package")
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
 #: The package that the line names, else that of the last frame; after `|` the name for one outside the stack.
@@ -89,7 +91,27 @@ def candidates(
                 if made is not None and (rule.rule.id not in found or made.order < found[rule.rule.id].order):
                     found[rule.rule.id] = made
     kept = [item for item in found.values() if not found.keys() & set(item.rule.yields_to)]
-    return sorted(kept, key=lambda item: item.order)
+    return sorted(_clearer_first(kept), key=lambda item: item.order)
+
+
+def _clearer_first(items: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Yield the candidates; a finding of `check` that spells out clearly more of a line passes the vague rules for logs.
+
+    Both are of the same kind, and the score of the finding becomes higher. A rule that is only the reason against a
+    backend does not pass: its message holds for a state of the machine that the log does not show.
+    """
+    vague: dict[tuple[int, int], list[Candidate]] = {}
+    for item in items:
+        if item.rule.explains_only and item.weight < 0:
+            vague.setdefault((item.kind, item.match.line), []).append(item)
+    for item in items:
+        finding = not item.rule.explains_only and (item.holds or item.rule.rule.severity is not None)
+        rivals = vague.get((item.kind, item.match.line), ()) if finding else ()
+        most = max((fixed_length(rival.signature.match) for rival in rivals), default=0)
+        if rivals and item.score > _UNSURE and fixed_length(item.signature.match) >= _CLEARER * most:
+            yield replace(item, score=max(item.score, *(rival.score + 1 for rival in rivals)))
+        else:
+            yield item
 
 
 def _lines(matches: Mapping[str, list[Match]], rules: Iterable[LogRule]) -> frozenset[int]:

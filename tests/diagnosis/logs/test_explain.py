@@ -293,3 +293,13 @@ def test_a_call_that_does_not_fit_is_no_missing_attribute(explain):
     )
     assert first(explain(removed)).category == "missing-attribute"
     assert first(explain(call)).category == "api-signature-drift"
+
+
+def test_a_finding_that_spells_out_more_of_a_line_comes_before_a_vague_rule(explain):
+    line = "ImportError: cannot import name 'ALL_LAYERNORM_LAYERS' from 'transformers.trainer'"
+    assert explain(line).diagnosis[0].rule == "TF444"
+
+
+def test_a_reason_against_a_backend_does_not_pass_a_rule_for_logs(explain):
+    line = "ImportError: Flash Attention 2 is not available. Please refer to the documentation to install it."
+    assert explain(line).diagnosis[0].rule == "LOGFA028"
