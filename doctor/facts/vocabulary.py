@@ -102,6 +102,7 @@ TERMS: dict[str, Term] = _terms(
     ("target.path", TEXT, "what was examined"),
     ("declared.wheels", LIST, "wheel files that the declared environment installs by address"),
     ("declared.overridden", LIST, "packages whose release the project sets against what others require"),
+    ("declared.elsewhere", LIST, "packages from an index whose releases are not on record"),
     ("target.manifest", TEXT, "kind of the file that declares the environment", ("requirements", "other")),
     ("ranks.nccl_differs", TEXT, "which NCCL which ranks of the job load, where they differ"),
     ("ranks.packages_differ", TEXT, "which ranks of the job have which release, where they differ"),

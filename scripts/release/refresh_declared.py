@@ -52,6 +52,8 @@ CALLERS = (
 )  # fmt: skip
 #: Pairs that working projects lock outside the range (NeMo Automodel, prime-rl): a note.
 SHIPPED_OUTSIDE = {("transformers", "kernels")}
+#: Releases of a pair that working projects ship by an override (OpenRLHF, NeMo RL, open-instruct): silent.
+SHIPPED = {("vllm", "transformers"): {"vllm.version": ">=0.17,<0.23.1", "transformers.version": ">=5.2,<6"}}
 #: Extras whose bounds say what a release works with, not only with that extra: caller -> extra -> packages
 EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {
     "trl": {"vllm": ("vllm",), "liger": ("liger-kernel",), "deepspeed": ("deepspeed",), "peft": ("peft",)},
@@ -166,6 +168,11 @@ def rule_body(
     if len(windows) > 1 and capped(last[1]):
         fixes.append({"require": {caller: f">={last[0][0]}"}, "when": {other: last[1]}})
     tests[f"silent without {callee}"] = {"given": {mine: str(last[0][-1]), other: "absent"}, "expect": "silent"}
+    when: dict[str, Any] = {other: ">=0", "any": cases}
+    if shipped := SHIPPED.get((caller, callee)):
+        when["not"] = shipped
+        given = {key: re.split("[>=<,]+", text)[1] + ".1" for key, text in shipped.items()}
+        tests["silent for a pair that projects ship"] = {"given": given, "expect": "silent"}
     body: dict[str, Any] = {
         "id": number, "name": f"{caller}-requires-{callee}",
         "severity": "note" if (caller, callee) in SHIPPED_OUTSIDE else "warning", "category": "version-window",
@@ -177,7 +184,7 @@ def rule_body(
         "why": f"The metadata of {caller} excludes this release of {callee}. pip leaves such a pair behind "
         "where a later command, `--no-deps` or an override replaces one of the two.",
         "references": [f"https://pypi.org/project/{caller}/{last[0][-1]}/"],
-        "when": {other: ">=0", "any": cases},
+        "when": when,
         "message": f"{caller} {{{mine}}} does not admit {callee} {{{other}}}",
         "fix": fixes,
         "tests": tests,

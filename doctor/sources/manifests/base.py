@@ -150,11 +150,12 @@ def vllm_builds(names: Iterable[str], indexes: Iterable[tuple[str, str]]) -> lis
 
     `indexes`: pairs of the place that names an index, and its address.
     """
-    place = next((place for place, url in indexes if "wheels.vllm.ai" in url), None)
+    place, url = next(((place, url) for place, url in indexes if "wheels.vllm.ai" in url), (None, ""))
     if place is None or "vllm" not in names:
         return []
     problem = f"{place} names another index, whose builds are not on record"
-    return [Fact("vllm.wheel_cuda_major", None, place, problem=problem)]
+    unknown = [Fact("vllm.wheel_cuda_major", None, place, problem=problem)]
+    return [*unknown, Fact("declared.elsewhere", ("vllm",), place)] if "nightly" in url else unknown
 
 
 def cuda_of_index(url: str) -> str | None:

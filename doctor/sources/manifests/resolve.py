@@ -105,7 +105,8 @@ def resolve(manifests: Sequence[Manifest], stated: Facts, faults: Sequence[Docto
     contradictions = (f"{problem.message}; the other packages were checked" for problem in broken)
     chosen = facts["declared.overridden"].value if "declared.overridden" in facts else ()
     notes += tuple(_conflicts(pinned, extras, index, platform, other_index, loose, chosen))
-    several = tuple(item for item in opened if item.versions)
+    elsewhere = facts["declared.elsewhere"].value if "declared.elsewhere" in facts else ()
+    several = tuple(item for item in opened if item.versions and item.name not in elsewhere)
     return Declaration(
         Facts(facts.values()),
         several,

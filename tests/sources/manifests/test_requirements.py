@@ -227,3 +227,12 @@ def test_a_package_that_a_pin_requires_names_that_pin(read):
     assert facts["torch.version"].via == "torchvision 0.21.0"
     assert facts["torch.version"].origin.endswith("a.txt:1, required by torchvision 0.21.0")
     assert facts["xformers.version"].via is None
+
+
+@pytest.mark.parametrize(("index", "judged"), [("nightly/cu130", False), ("0.19.1/cu130", True)])
+def test_the_releases_of_a_nightly_index_of_vllm_are_not_those_of_the_package_index(read, index, judged):
+    # alibaba/ROLL: a release of 2023 is all that the package index offers for this transformers and torch
+    text = f"torch==2.10.0\ntransformers==5.2.0\n--extra-index-url https://wheels.vllm.ai/{index}\nvllm\n"
+    declaration = read({"requirements.txt": text})
+    assert ("vllm" in {item.name for item in declaration.open}) == judged
+    assert not declaration.facts["vllm.version"].known
