@@ -50,8 +50,9 @@ CALLERS = (
     "instructlab-training", "fms-hf-tuning", "optimum-quanto", "autotrain-advanced", "parler-tts", "fschat", "areal",
     "skyrl",
 )  # fmt: skip
-#: Pairs that working projects lock outside the range (NeMo Automodel, prime-rl): a note.
-SHIPPED_OUTSIDE = {("transformers", "kernels")}
+#: Pairs that working projects lock outside the range (NeMo Automodel, prime-rl, VLM-R1): a note. An extra of TRL binds
+#: only those who install it.
+SHIPPED_OUTSIDE = {("transformers", "kernels"), ("trl", "vllm"), ("trl", "liger-kernel"), ("trl", "deepspeed")}
 #: Releases of a pair that working projects ship by an override (OpenRLHF, NeMo RL, open-instruct): silent.
 SHIPPED = {("vllm", "transformers"): {"vllm.version": ">=0.17,<0.23.1", "transformers.version": ">=5.2,<6"}}
 #: Extras whose bounds say what a release works with, not only with that extra: caller -> extra -> packages
