@@ -12,6 +12,7 @@ from doctor.errors import DoctorError, NoDiagnosis
 from doctor.facts.vocabulary import nearest
 from doctor.model import Facts, Finding, Severity
 from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
+from doctor.rulebook.nightly import judge_nightly
 from doctor.rulebook.rulebook import Rulebook
 from doctor.rulebook.usual import weigh
 
@@ -51,7 +52,7 @@ def apply_rules(
     """
     facts = examined.facts
     assessment = evaluate(rulebook, facts) if grounds is None else grounds.evaluate(None, facts)
-    assessment = weigh(rulebook, facts, assessment)
+    assessment = judge_nightly(rulebook, facts, weigh(rulebook, facts, assessment))
     found = with_backend_findings(rulebook, assessment)
     if examined.declaration is None:
         return RuleVerdict(assessment, found, assessment)

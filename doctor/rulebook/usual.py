@@ -37,6 +37,8 @@ USUAL: Mapping[str, tuple[Any, ...]] = {
     "workload.num_heads": (8, 12, 16, 32, 64),
     "workload.seq_len_q": (128, 512, 2048, 4096, 8192, 32768, 131072),
 }
+#: GPUs of jobs on a torch for CUDA: a rule that fires on all that it has code for is judged without the GPU.
+GPUS = ("8.0", "8.6", "8.9", "9.0", "10.0", "12.0")
 #: Jobs that differ in every value; a rule that fires for all of them is judged without these values.
 _OF_JOB = ("batch_size", "dtype", "head_dim_qk", "mask", "num_heads", "num_kv_heads", "seq_len_q")
 JOBS: tuple[Mapping[str, Any], ...] = tuple(
@@ -101,6 +103,10 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
             found, left = _by_usual_values(rulebook, rules, key, with_value)
             added += found
             open_ += [group._replace(rules=names, problem=f"{group.problem}{said}") for names, said in left]
+        elif key == "gpu.sm" and _has_a_gpu(assessment.known):
+            found = [item for rule in rules if (item := _on_all_gpus(rulebook, rule, with_value)) is not None]
+            added += found
+            open_ += _without(group, found)
         elif assessment.known.has_workload and all(map(_of_job, group.missing)):
             jobs = jobs or tuple(_whole_job(rulebook, facts, job) for job in JOBS)
             found = [item for rule in rules if (item := _for_all_jobs(rulebook, rule, group.missing, jobs)) is not None]
@@ -250,6 +256,23 @@ def _by_usual_values(
         elif values:
             left.setdefault(f"; it applies to {_short(key)} {', '.join(map(str, values))}", []).append(rule.id)
     return found, [(tuple(names), said) for said, names in left.items()]
+
+
+def _has_a_gpu(known: FactResolver) -> bool:
+    """Whether a job that names no GPU has one all the same: its torch is built for CUDA and no fact denies a GPU."""
+    cuda = known.value("torch.cuda")
+    return known.has_workload and cuda not in (None, ABSENT) and known.value("gpu.count") is None
+
+
+def _on_all_gpus(rulebook: Rulebook, rule: Rule, with_value: Judged) -> Finding | None:
+    """Return the finding of a rule that fires on every usual GPU; of an error a warning."""
+    if rule.severity not in _GRAVE:
+        return None
+    known = (with_value("gpu.sm", gpu) for gpu in GPUS)
+    verdicts = [rule_holds(rulebook, rule, job) for job in known if job.value("torch.serves_gpu") is not False]
+    if not verdicts or not all(verdicts):
+        return None
+    return _assuming(rule, with_value("gpu.sm", GPUS[0]), "on every usual GPU; none is given")
 
 
 def _most(verdicts: Mapping[Any, bool | None]) -> bool:

@@ -63,6 +63,16 @@ def _known_cpu_build(cuda: str | None) -> bool:
 
 
 @derived(
+    "torch.known_on_cpu",
+    BOOLEAN,
+    "torch is known to compute on the CPU: a build without CUDA, or no GPU; false where that is not known",
+    uses=("torch.cuda", "gpu.count"),
+)
+def _known_on_cpu(cuda: str | None, gpus: int | None) -> bool:
+    return cuda == ABSENT or gpus == 0
+
+
+@derived(
     "torch.known_rocm_build",
     BOOLEAN,
     "torch is known to be built for ROCm, by its local label; false where that is not known",
