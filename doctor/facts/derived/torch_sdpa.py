@@ -137,11 +137,12 @@ def _math_fits(needed: int, memory: int) -> bool:
 @derived(
     "workload.sdpa_math_is_large",
     BOOLEAN,
-    "what plain math holds for one layer is more than an eighth of the memory of the GPU",
+    "what plain math holds for one layer is more than an eighth of the memory of the GPU in training, a half elsewhere",
     needs=("workload.sdpa_math_bytes", "gpu.memory_bytes"),
+    uses=("workload.training",),
 )
-def _math_is_large(needed: int, memory: int) -> bool:
-    return 8 * needed > memory
+def _math_is_large(needed: int, memory: int, training: bool | None) -> bool:
+    return (8 if training else 2) * needed > memory  # a backward pass keeps what every layer wrote
 
 
 def _round_up(number: int, step: int) -> int:

@@ -295,5 +295,11 @@ def _te_cudnn_differs(torch: str, te: str) -> bool:
     "the installed flash-attn has a label such as +cu12torch2.8, which counts as newer than the bare version",
     needs=("flash-attn.version",),
 )
+@derived(
+    "transformer-engine.has_local_label",
+    BOOLEAN,
+    "the installed TransformerEngine has a label such as +e5edd6c: a build from source, which has its torch part inside",
+    needs=("transformer-engine.version",),
+)
 def _local_label(version: str) -> bool:
     return version != ABSENT and "+" in version
