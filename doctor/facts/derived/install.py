@@ -129,7 +129,7 @@ def _vllm_cuda_held(version: str, torch_major: str, wheel_major: str | None) -> 
         return None
     label = version.partition("+")[2]
     named = re.search(r"cu(1[0-9])\d\b", label)
-    if named is None and re.match(r"g[0-9a-f]{7,}", label):
+    if named is None and (parse_version(version).is_devrelease or re.match(r"g[0-9a-f]{7,}", label)):
         return None  # built from a commit: by the user, for the torch that was there, or by a nightly job
     built_for = named[1] if named else wheel_major
     return None if built_for in (None, ABSENT) else built_for == torch_major

@@ -94,8 +94,9 @@ def test_whether_the_driver_serves_torch(rulebook: Rulebook, given: dict[str, st
         ({"vllm.version": "0.23.0", "torch.cuda": "12.8"}, False),
         ({"vllm.version": "0.23.0+cu129", "torch.cuda": "12.8"}, True),
         ({"vllm.version": "0.13.0", "torch.cuda": "13.0"}, False),
-        ({"vllm.version": "0.3.0", "torch.cuda": "11.8"}, None),  # wheels of that time are not on record
+        ({"vllm.version": "0.3.0", "torch.cuda": "11.8"}, False),
         ({"vllm.version": "0.11.1rc7.dev41+g6c3c0f823.d20251112", "torch.cuda": "13.0"}, None),  # built from a commit
+        ({"vllm.version": "0.16.0rc1.dev100", "torch.cuda": "13.0"}, None),
         ({"vllm.version": "0.11.1rc7.dev41+g6c3c0f823.cu130", "torch.cuda": "13.0"}, True),
     ],
 )
