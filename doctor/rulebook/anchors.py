@@ -36,7 +36,8 @@ def anchors_of(pattern: str) -> tuple[str, ...]:
 def fixed_length(pattern: str) -> int:
     """Return how many characters of every match the pattern spells out: what it says of a line, not what it spans."""
     try:
-        return _fixed(parser.parse(pattern))
+        parsed: Any = parser.parse(pattern)
+        return _fixed(parsed)
     except (re.error, RecursionError, OverflowError):
         return 0
 

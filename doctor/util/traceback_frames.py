@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-#: A frame of a traceback, as Python, IPython and Rich print it; Rich may break the line before its number. IPython before
-#: 8 prints no number, and Colab a link.
+#: A frame of a traceback, as Python, IPython and Rich print it; Rich may break the line before its number. IPython
+#: before 8 prints no number, and Colab a link.
 _FRAME = re.compile(
     r"(?:File |^(?:│ )?)(?:\\?\")?((?:[A-Z]:)?[^\"\s:][^\"\n:]{0,400}\.pyx?)(?:\\?\")?"
     r"(?:(?:, line |:(?:\s*│\s*│\s*)?)\d+|(?:\]\([^)\n]{0,300}\))? in (?=[\w<>]+(?:\(|$)|<cell))",

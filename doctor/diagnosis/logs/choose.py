@@ -95,7 +95,7 @@ def candidates(
 
 
 def _clearer_first(items: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Yield the candidates; a finding of `check` that spells out clearly more of a line passes the vague rules for logs.
+    """Yield the candidates; a finding of `check` that spells out clearly more of a line passes vague rules.
 
     Both are of the same kind, and the score of the finding becomes higher. A rule that is only the reason against a
     backend does not pass: its message holds for a state of the machine that the log does not show.

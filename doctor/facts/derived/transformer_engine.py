@@ -298,7 +298,7 @@ def _te_cudnn_differs(torch: str, te: str) -> bool:
 @derived(
     "transformer-engine.has_local_label",
     BOOLEAN,
-    "the installed TransformerEngine has a label such as +e5edd6c: a build from source, which has its torch part inside",
+    "the installed TransformerEngine has a label such as +e5edd6c: a build from source, with its torch part",
     needs=("transformer-engine.version",),
 )
 def _local_label(version: str) -> bool:
