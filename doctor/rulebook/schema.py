@@ -287,7 +287,7 @@ def check_library(shape: Shape, content: Any) -> None:
     checks: dict[str, Check] = {
         "backends": shape.items(backend),
         "name": text, "title": text, "import_name": text, "environment": texts, "references": texts,
-        "distributions": lambda value, at: None if value == [] else names(value, at),
+        "distributions": lambda value, at: None if value == [] else names(value, at), "seldom": names,
         "modules": shape.values(text, lambda value, at: distribution(shape, value, at)),
         "releases": shape.values(_anything, release), "applies": shape.condition, "stages": stages,
         "preference": order(known_backend), "variants": shape.values(known_backend, order(known_backend)),

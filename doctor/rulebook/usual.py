@@ -4,10 +4,11 @@ A missing value: where a rule fires for every usual one, or for most and the mos
 where it fires for none, it is silent; else the report names the values for which it fires. A mask tensor is usual but
 rare: a rule that it alone silences is a finding that excepts it. Where several values are missing, the rule is judged
 by whole jobs that are usual. A missing package that a rule only excludes is taken as not installed, and the finding,
-of an error a warning, says so. An assumed value: where another usual one would make the rule silent, an error becomes a
-warning that names the assumption. A backend that fails in a step: where the job names that backend and only missing
-facts leave open whether it serves the job, the failure is a warning. A release candidate of a bound (2.6.0rc1 for
-`>=2.6`): a rule that fires for the release itself is a warning that says so; alphas and nightlies stay undecided.
+of an error a warning, says so; likewise a package that few environments have, where a choice hangs on it. An assumed
+value: where another usual one would make the rule silent, an error becomes a warning that names the assumption. A
+backend that fails in a step: where the job names that backend and only missing facts leave open whether it serves the
+job, the failure is a warning. A release candidate of a bound (2.6.0rc1 for `>=2.6`): a rule that fires for the release
+itself is a warning that says so; alphas and nightlies stay undecided.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _DOUBTED = {
 _SOURCE = "a usual value"
 _CANDIDATE = "the release of this candidate"
 #: Ends of the keys of choices that a library makes: no user states them.
-_CHOICES = (".selected", ".variant")
+_CHOICES = (".selected", ".selected_by_default", ".variant")
 _VERSION = ".version"
 #: Findings of these severities are reported where most usual jobs have them; a note needs all.
 _GRAVE = (Severity.ERROR, Severity.WARNING)
@@ -146,14 +147,22 @@ def _named_backends(rulebook: Rulebook, group: Undetermined, assessment: Assessm
 
 
 def _unlisted_packages(rulebook: Rulebook, group: Undetermined, facts: Facts) -> list[Finding]:
-    """Return the findings of rules that fire where packages are not installed that they only exclude, as warnings."""
+    """Return the findings of rules that fire where packages are not installed that they only exclude, as warnings.
+
+    Likewise of rules that ask for a choice which only packages that few environments have leave open.
+    """
+    packages = [key for key in group.missing if not key.endswith(_CHOICES)]
+    seldom = {f"{name}{_VERSION}" for library in rulebook.libraries.values() for name in library.body.get("seldom", ())}
     rules = [rulebook.rules[name] for name in group.rules]
     grave = (rule for rule in rules if rule.severity in _GRAVE)
-    excluding = [rule for rule in grave if all(_only_excludes(rule, key) for key in group.missing)]
-    if not excluding:
+    excluding = [
+        rule for rule in grave
+        if all(_only_excludes(rule, key) or (key in seldom and _asks_a_choice(rule, key)) for key in packages)
+    ]  # fmt: skip
+    if not excluding or not packages:
         return []
-    known = know(rulebook, facts.with_(*(make_fact(key, ABSENT, _SOURCE) for key in group.missing)))[0]
-    said = f"if {', '.join(map(_package, group.missing))} is not installed"
+    known = know(rulebook, facts.with_(*(make_fact(key, ABSENT, _SOURCE) for key in packages)))[0]
+    said = f"if {', '.join(map(_package, packages))} is not installed"
     return [_assuming(rule, known, said) for rule in excluding if rule_holds(rulebook, rule, known) is True]
 
 
@@ -196,6 +205,12 @@ def _only_excludes(rule: Rule, key: str) -> bool:
     body = rule.body
     texts = (body["summary"], body.get("message"), body.get("needs"), body.get("fix"))
     return _plain(_package(key)) not in _plain(str(texts))
+
+
+def _asks_a_choice(rule: Rule, key: str) -> bool:
+    """Whether a rule asks what a library chooses and says nothing of this package, on which the choice hangs."""
+    keys = {leaf.key for leaf in rule.when.leaves()}
+    return key not in keys and any(leaf.endswith(_CHOICES) for leaf in keys)
 
 
 def _wants_absent(condition: Any, key: str) -> bool:

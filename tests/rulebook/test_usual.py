@@ -211,3 +211,29 @@ def test_an_alpha_or_a_nightly_build_of_the_bound_stays_undecided(rulebook, foun
 
 def test_a_release_candidate_of_the_release_that_repairs_is_no_finding(rulebook):
     assert not own(judged(rulebook('{torch.version: "<2.7"}'), {"torch.version": "2.7.0rc1"}))
+
+
+def test_a_seldom_package_on_which_a_choice_hangs_is_taken_as_not_installed():
+    rules = load_rulebook()
+    facts = {
+        "gpu.sm": "9.0",
+        "torch.version": "2.10.0+cu130",
+        "transformer-engine.version": "2.13.0",
+        "flash-attn.version": "2.8.3+cu130torch2.10",
+        "cudnn.version": "9.17.0",
+    }
+    workload = {"dtype": "bfloat16", "training": True, "mask": "causal", "qkv_layout": "sbhd_sbhd_sbhd"}
+    workload |= {"head_dim_qk": 128, "num_heads": 16, "num_kv_heads": 16, "seq_len_q": 4096, "seq_len_kv": 4096}
+    workload |= {"attention_backend": "flash"}
+
+    def backends(**more: str) -> list[Any]:
+        given = [fact(key, value, "test") for key, value in (facts | more).items()]
+        job = [fact(f"workload.{key}", value, "test") for key, value in (workload | {"framework": "megatron"}).items()]
+        found = Facts([*given, *job])
+        judged = weigh(rules, found, evaluate(rules, found))
+        return [finding for finding in judged.findings if finding.rule == "TE119"]
+
+    (finding,) = backends()
+    assert finding.severity == Severity.WARNING
+    assert "if flash-attn-3 is not installed" in finding.message
+    assert not backends(**{"flash-attn-3.version": "3.0.0"})
