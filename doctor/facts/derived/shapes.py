@@ -48,6 +48,16 @@ def framework_of(facts: Facts) -> str | None:
     return found
 
 
+@derived(
+    "workload.described",
+    BOOLEAN,
+    "the shapes of the job are stated; an option that such a job does not name has its default",
+    needs=("workload.head_dim_qk.given",),
+)
+def _described(shapes: bool) -> bool:
+    return shapes
+
+
 computed(
     "workload.head_dims_equal",
     BOOLEAN,
