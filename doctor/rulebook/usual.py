@@ -149,7 +149,7 @@ def _named_backends(rulebook: Rulebook, group: Undetermined, assessment: Assessm
 def _unlisted_packages(rulebook: Rulebook, group: Undetermined, facts: Facts) -> list[Finding]:
     """Return the findings of rules that fire where packages are not installed that they only exclude, as warnings.
 
-    Likewise of rules that ask for a choice which only packages that few environments have leave open.
+    Likewise of rules about a choice which only packages that few environments have leave open.
     """
     packages = [key for key in group.missing if not key.endswith(_CHOICES)]
     seldom = {f"{name}{_VERSION}" for library in rulebook.libraries.values() for name in library.body.get("seldom", ())}
@@ -157,7 +157,7 @@ def _unlisted_packages(rulebook: Rulebook, group: Undetermined, facts: Facts) ->
     grave = (rule for rule in rules if rule.severity in _GRAVE)
     excluding = [
         rule for rule in grave
-        if all(_only_excludes(rule, key) or (key in seldom and _asks_a_choice(rule, key)) for key in packages)
+        if all(_only_excludes(rule, key) or (key in seldom and _about_a_choice(rule, key)) for key in packages)
     ]  # fmt: skip
     if not excluding or not packages:
         return []
@@ -207,8 +207,8 @@ def _only_excludes(rule: Rule, key: str) -> bool:
     return _plain(_package(key)) not in _plain(str(texts))
 
 
-def _asks_a_choice(rule: Rule, key: str) -> bool:
-    """Whether a rule asks what a library chooses and says nothing of this package, on which the choice hangs."""
+def _about_a_choice(rule: Rule, key: str) -> bool:
+    """Whether a rule is about what a library chooses and says nothing of this package, on which the choice hangs."""
     keys = {leaf.key for leaf in rule.when.leaves()}
     return key not in keys and any(leaf.endswith(_CHOICES) for leaf in keys)
 
