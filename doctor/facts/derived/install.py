@@ -100,6 +100,8 @@ def _known_windows(system: str | None) -> bool:
     uses=("torch.default_build",),
 )
 def _torch_cuda(version: str, default: str | None) -> str | None:
+    if version == ABSENT:
+        return None
     label = version.partition("+")[2]
     if label == "cpu" or (not label and default == "cpu" and not parse_version(version).is_prerelease):
         return ABSENT

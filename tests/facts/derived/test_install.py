@@ -31,6 +31,7 @@ def value(rulebook: Rulebook, key: str, given: dict[str, Any]) -> Any:
         ({"torch.version": "2.9.1"}, "12.8"),
         ({"torch.version": "2.9.1", "platform.system": "Windows"}, ABSENT),
         ({"torch.version": "2.9.1", "platform.machine": "aarch64"}, ABSENT),
+        ({"torch.version": ABSENT, "platform.system": "Windows"}, None),
         ({"torch.version": "2.11.0", "platform.machine": "aarch64"}, "13.0"),
         ({"torch.version": "2.9.1", "platform.system": "Windows", "torch.cuda": "12.8"}, "12.8"),  # what was read wins
         ({"torch.version": "2.10.0a0+b4e4ee81d3.nv25.12", "platform.machine": "aarch64"}, None),
