@@ -228,7 +228,7 @@ def test_a_range_with_one_bound_warns_of_no_release_that_pip_would_not_pick(diag
 
 
 def test_a_declared_range_that_a_lock_leaves_unmet_is_a_note(write):
-    packages = {"torch": "2.10.0", "vllm": "0.19.1", "transformers": "5.4.0"}
+    packages = {"torch": "2.11.0", "vllm": "0.25.0", "transformers": "5.4.0"}
     lock = "".join(f'[[package]]\nname = "{name}"\nversion = "{pin}"\n' for name, pin in packages.items())
     pins = "".join(f"{name}=={pin}\n" for name, pin in packages.items())
     for file, text, severity in (("pdm.lock", lock, "note"), ("requirements.txt", pins, "warning")):

@@ -137,7 +137,7 @@ SHARED = (
 
 def test_causes_that_share_a_message_are_shown_with_the_command_that_decides(explain):
     report = explain(SHARED)
-    assert [item.rule for item in report.diagnosis[:2]] == ["LOGTF007", "LOGTF009"]
+    assert report.diagnosis[0].rule == "LOGTF007" and "LOGTF009" in [item.rule for item in report.diagnosis[1:]]
     assert report.diagnosis[0].confidence == "medium"
     text = as_text(report, Style())
     assert "attn-doctor explain LOG --set transformers.version=VALUE" in " ".join(text.split())
