@@ -154,7 +154,8 @@ def test_nested_tensors_with_an_empty_sequence_that_nothing_takes(reader, case):
 
 
 @pytest.mark.parametrize("backend, case, expected", [
-    ("sdpa.flash", {"batch_size": 65_537}, ("SDPA415", "SDPA429")), ("sdpa.cudnn", {"batch_size": 65_537}, ("SDPA415",)),
+    ("sdpa.flash", {"batch_size": 65_537}, ("SDPA415", "SDPA429")),
+    ("sdpa.cudnn", {"batch_size": 65_537}, ("SDPA415",)),
     ("sdpa.default", {"batch_size": 65_537}, ("SDPA415",)), ("sdpa.efficient", {"batch_size": 65_537}, ()),
     ("sdpa.efficient", {"batch_size": 65_537, "dropout": 0.1}, ("SDPA416",)),
     ("sdpa.efficient", {"layout": "single"}, ()),
