@@ -169,6 +169,11 @@ class Rulebook:
         return tuple(dict.fromkeys(name for library in self.libraries.values() for name in library.environment))
 
     @cached_property
+    def seldom_packages(self) -> frozenset[str]:
+        """Return the distributions that few environments have, of all libraries."""
+        return frozenset(name for library in self.libraries.values() for name in library.body.get("seldom", ()))
+
+    @cached_property
     def gpus(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the GPUs of all libraries: name -> `sm`, `memory_gib`, `aliases`."""
         return {name: row for table in self._tables("gpus") for name, row in table.items()}

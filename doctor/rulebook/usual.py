@@ -88,11 +88,12 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
     added: list[Finding] = []
     open_: list[Undetermined] = []
     jobs: tuple[FactResolver, ...] = ()
+    finals = {key: final for key, item in facts.items() if (final := _final_release(item)) is not None}
     for whole in assessment.undetermined:
         failing = (
             _named_backends(rulebook, whole, assessment)
             or _unlisted_packages(rulebook, whole, facts)
-            or _release_candidates(rulebook, whole, facts)
+            or _release_candidates(rulebook, whole, facts, finals)
         )
         added += failing
         group = next(_without(whole, failing), None)
@@ -152,12 +153,14 @@ def _unlisted_packages(rulebook: Rulebook, group: Undetermined, facts: Facts) ->
     Likewise of rules about a choice which only packages that few environments have leave open.
     """
     packages = [key for key in group.missing if not key.endswith(_CHOICES)]
-    seldom = {f"{name}{_VERSION}" for library in rulebook.libraries.values() for name in library.body.get("seldom", ())}
     rules = [rulebook.rules[name] for name in group.rules]
     grave = (rule for rule in rules if rule.severity in _GRAVE)
     excluding = [
         rule for rule in grave
-        if all(_only_excludes(rule, key) or (key in seldom and _about_a_choice(rule, key)) for key in packages)
+        if all(
+            _only_excludes(rule, key) or (_package(key) in rulebook.seldom_packages and _about_a_choice(rule, key))
+            for key in packages
+        )
     ]  # fmt: skip
     if not excluding or not packages:
         return []
@@ -166,16 +169,18 @@ def _unlisted_packages(rulebook: Rulebook, group: Undetermined, facts: Facts) ->
     return [_assuming(rule, known, said) for rule in excluding if rule_holds(rulebook, rule, known) is True]
 
 
-def _release_candidates(rulebook: Rulebook, group: Undetermined, facts: Facts) -> list[Finding]:
+def _release_candidates(
+    rulebook: Rulebook, group: Undetermined, facts: Facts, finals: Mapping[str, str]
+) -> list[Finding]:
     """Return what fires for the releases of which these are candidates, of rules that lack nothing else; as warnings.
 
-    A candidate is cut from the branch of its release: what the release breaks it breaks, but for late repairs.
+    `finals`: the key of each candidate and its release. A candidate is cut from the branch of its release: what the
+    release breaks it breaks, but for late repairs.
     """
-    if group.missing:
+    if group.missing or not finals:
         return []
-    finals = {key: final for key, item in facts.items() if (final := _final_release(item)) is not None}
     rules = [rule for rule in (rulebook.rules[name] for name in group.rules) if rule.severity in _GRAVE]
-    if not finals or not rules:
+    if not rules:
         return []
     known = know(rulebook, facts.with_(*(make_fact(key, final, _CANDIDATE) for key, final in finals.items())))[0]
     found: list[Finding] = []

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from doctor.rulebook.evaluate import evaluate
-from doctor.sources.snapshot import parse_facts
-from doctor.sources.workload.defaults import complete_workload
-from tests.helpers.rulebook import builtin_rulebook
+from tests.helpers.known_good import false_findings, read_cases
 
-DATA = Path(__file__).parents[1] / "data" / "known_good_projects.jsonl"
-CASES: list[dict[str, Any]] = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
-
-
-def false_findings(case: dict[str, Any], severity: str) -> list[str]:
-    """Return the rules that find something, except what is true of the environment and harmless to its job."""
-    content = {"facts": case["facts"], **({"workload": case["workload"]} if case["workload"] else {})}
-    facts = complete_workload(parse_facts(json.dumps(content), case["id"]))
-    found = evaluate(builtin_rulebook(), facts).findings
-    return [item.rule for item in found if item.severity == severity and item.rule not in case["true_findings"]]
+CASES = read_cases("known_good_projects.jsonl")
 
 
 def test_there_are_many_of_many_projects() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from operator import eq
+
 from doctor.facts.derived.registry import derived
 from doctor.facts.kinds import BOOLEAN, INTEGER, WINDOW
 from doctor.model import ABSENT
@@ -87,21 +90,10 @@ def _heads_divide(heads: int, ranks: int) -> bool | None:
     return None if ranks < 1 else heads % ranks == 0
 
 
-@derived(
-    "workload.served_by_sglang",
-    BOOLEAN,
-    "SGLang runs the workload, next to which vLLM may be installed; false where that is not known",
-    uses=("workload.framework",),
-)
-def _served_by_sglang(framework: str | None) -> bool:
-    return framework == "sglang"
-
-
-@derived(
-    "workload.served_by_vllm",
-    BOOLEAN,
-    "vLLM runs the workload, next to which SGLang may be installed; false where that is not known",
-    uses=("workload.framework",),
-)
-def _served_by_vllm(framework: str | None) -> bool:
-    return framework == "vllm"
+for _server, _title, _other in (("sglang", "SGLang", "vLLM"), ("vllm", "vLLM", "SGLang")):
+    derived(
+        f"workload.served_by_{_server}",
+        BOOLEAN,
+        f"{_title} runs the workload, next to which {_other} may be installed; false where that is not known",
+        uses=("workload.framework",),
+    )(partial(eq, _server))

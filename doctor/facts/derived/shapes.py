@@ -48,14 +48,12 @@ def framework_of(facts: Facts) -> str | None:
     return found
 
 
-@derived(
+alias(
     "workload.described",
     BOOLEAN,
     "the shapes of the job are stated; an option that such a job does not name has its default",
-    needs=("workload.head_dim_qk.given",),
+    "workload.head_dim_qk.given",
 )
-def _described(shapes: bool) -> bool:
-    return shapes
 
 
 computed(
