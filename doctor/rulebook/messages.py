@@ -12,6 +12,7 @@ from .resolver import FactResolver
 from .rule import Rule
 
 PLACEHOLDER = re.compile(r"\{([a-z0-9][A-Za-z0-9._-]*)\}")
+_GROUP = re.compile(r" \(([^()]*\{[^()]*)\)")
 #: With the unit that a message may write after a number of bytes: sizes bring their own.
 _WITH_UNIT = re.compile(rf"{PLACEHOLDER.pattern}( bytes\b)?")
 
@@ -29,8 +30,19 @@ def missing_keys(rule: Rule, known: FactResolver) -> tuple[str, ...]:
 def interpolate(message: str, known: FactResolver) -> str:
     """Replace `{fact.key}` by the value, bytes by a size such as `80 GiB`, an unknown one by `(unknown)`.
 
-    An unknown value in parentheses, as in `sm 9.0 ({gpu.name})`, is left out with them.
+    In parentheses, as in `sm 9.0 ({gpu.name})` or `(found triton 3.3.0, triton-windows {...})`, an item of the list
+    whose value is unknown is left out.
     """
+
+    def known_items(match: re.Match[str]) -> str:
+        items = match[1].split(", ")
+        kept = [
+            item for item in items if all(known.look_up(key).value is not None for key in PLACEHOLDER.findall(item))
+        ]
+        if not any(PLACEHOLDER.search(item) for item in kept):
+            return ""
+        found = "found " if items[0].startswith("found ") and not kept[0].startswith("found ") else ""
+        return f" ({found}{', '.join(kept)})"
 
     def replace(match: re.Match[str]) -> str:
         value = known.look_up(match[1]).value
@@ -40,7 +52,7 @@ def interpolate(message: str, known: FactResolver) -> str:
             return human_bytes(int(value))
         return _text_of(value, match[1]) + (match[2] or "")
 
-    return _WITH_UNIT.sub(replace, message).replace(" ((unknown))", "")
+    return _WITH_UNIT.sub(replace, _GROUP.sub(known_items, message))
 
 
 def _text_of(value: Any, key: str) -> str:

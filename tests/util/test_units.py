@@ -30,6 +30,10 @@ def test_a_size_has_one_decimal_at_most(size, text):
         ("sm {gpu.sm} bytes", "sm 9.0 bytes"),
         ("{driver.version} and {xformers.version}", "(unknown) and not installed"),
         ("no code for sm {gpu.sm} ({gpu.name}): too old", "no code for sm 9.0: too old"),
+        ("needs 3.2 (found triton {triton.version}, sm {gpu.sm})", "needs 3.2 (found sm 9.0)"),
+        ("needs 3.2 (sm {gpu.sm}, cu13 {driver.version}): too old", "needs 3.2 (sm 9.0): too old"),
+        ("stores all scores (per layer {workload.sdpa_math_bytes} bytes)", "stores all scores"),
+        ("CUDA 13 needs a driver (580 or newer)", "CUDA 13 needs a driver (580 or newer)"),
     ],
 )
 def test_messages_write_bytes_as_sizes(message, text):
