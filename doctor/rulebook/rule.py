@@ -179,6 +179,14 @@ class Library:
         return {key: DecisionList(key, version_key, cases) for key, cases in lists.items()}
 
     @cached_property
+    def companions(self) -> tuple[tuple[Condition, Mapping[str, tuple[Any, ...]]], ...]:
+        """(when, fact key → values): what usually stands beside a range of releases; the first that holds counts."""
+        return tuple(
+            (Deferred(item["when"]), {key: as_tuple(values) for key, values in item["usual"].items()})
+            for item in self.body.get("companions") or ()
+        )
+
+    @cached_property
     def implies(self) -> tuple[tuple[Condition, Mapping[str, Any]], ...]:
         """(when, facts): what a range of releases does alike."""
         return tuple((Deferred(item["when"]), item["facts"]) for item in self.body.get("implies") or ())

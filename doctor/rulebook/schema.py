@@ -264,6 +264,12 @@ def check_library(shape: Shape, content: Any) -> None:
         shape.mapping(value, at, cases, ("value",))
 
     implied: dict[str, Check] = {"when": shape.condition, "facts": shape.values(shape.fact_key, shape.fact_value)}
+
+    def each(value: Any, at: At) -> None:
+        shape.items(lambda item, _: shape.fact_value(item, at))(value, at)
+
+    usual = shape.values(shape.fact_key, each)
+    companions: dict[str, Check] = {"when": shape.condition, "usual": usual}
     gpu: dict[str, Check] = {
         "sm": lambda value, at: shape.condition({"gpu.sm": value}, at),
         "cuda": lambda value, at: _version(shape, value, at), "memory_gib": text, "aliases": texts,
@@ -294,6 +300,7 @@ def check_library(shape: Shape, content: Any) -> None:
         "choice": shape.values(shape.choice(("decode", "prefill")), shape.fact_key),
         "decisions": shape.values(shape.fact_key, shape.items(decision)),
         "implies": shape.items(lambda value, at: shape.mapping(value, at, implied, ("when", "facts"))),
+        "companions": shape.items(lambda value, at: shape.mapping(value, at, companions, ("when", "usual"))),
         "gpus": shape.values(text, lambda value, at: shape.mapping(value, at, gpu, ("sm",))),
         "cuda_drivers": shape.values(_anything, lambda value, at: shape.mapping(value, at, driver)),
         "images": shape.values(text, shape.values(text, image)),

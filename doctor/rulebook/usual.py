@@ -7,8 +7,10 @@ by whole jobs that are usual. A missing package that a rule only excludes is tak
 of an error a warning, says so; likewise a package that few environments have, where a choice hangs on it. An assumed
 value: where another usual one would make the rule silent, an error becomes a warning that names the assumption. A
 backend that fails in a step: where the job names that backend and only missing facts leave open whether it serves the
-job, the failure is a warning. A release candidate of a bound (2.6.0rc1 for `>=2.6`): a rule that fires for the release
-itself is a warning that says so; alphas and nightlies stay undecided.
+job, the failure is a warning. Where a library says what usually stands beside its release (`companions`), rules that
+also lack those are judged by all of these companions, and fire as warnings where every one agrees. A release
+candidate of a bound (2.6.0rc1 for `>=2.6`): a rule that fires for the release itself is a warning that says so; alphas
+and nightlies stay undecided.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from doctor.facts.vocabulary import fact as make_fact
@@ -67,6 +70,7 @@ _CANDIDATE = "the release of this candidate"
 #: Ends of the keys of choices that a library makes: no user states them.
 _CHOICES = (".selected", ".selected_by_default", ".variant")
 _VERSION = ".version"
+_TORCH = "torch.version"  # missing where cuDNN is, which it would imply
 #: Findings of these severities are reported where most usual jobs have them; a note needs all.
 _GRAVE = (Severity.ERROR, Severity.WARNING)
 
@@ -88,6 +92,7 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
     added: list[Finding] = []
     open_: list[Undetermined] = []
     jobs: tuple[FactResolver, ...] = ()
+    beside = _Companions(rulebook, facts, assessment)
     finals = {key: final for key, item in facts.items() if (final := _final_release(item)) is not None}
     for whole in assessment.undetermined:
         failing = (
@@ -111,7 +116,15 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
             open_ += _without(group, found)
         elif assessment.known.has_workload and all(map(_of_job, group.missing)):
             jobs = jobs or tuple(_whole_job(rulebook, facts, job) for job in JOBS)
-            found = [item for rule in rules if (item := _for_all_jobs(rulebook, rule, group.missing, jobs)) is not None]
+            found = [
+                item
+                for rule in rules
+                if (item := _for_all_jobs(rulebook, rule, group.missing, jobs) or beside.judge(rule, group.missing))
+            ]
+            added += found
+            open_ += _without(group, found)
+        elif beside.cover(group.missing):
+            found = [item for rule in rules if (item := beside.judge(rule, group.missing)) is not None]
             added += found
             open_ += _without(group, found)
         else:
@@ -121,6 +134,60 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
     added = [with_reasons(rulebook, item, assessment.known, assessment.predictions) for item in added]
     order = sorted((*findings, *added), key=lambda item: item.severity.rank)
     return replace(assessment, findings=tuple(order), undetermined=tuple(open_))
+
+
+class _Companions:
+    """What usually stands beside the release of a library that the job runs, where nothing says what does."""
+
+    def __init__(self, rulebook: Rulebook, facts: Facts, assessment: Assessment) -> None:
+        self._rulebook, self._facts = rulebook, facts
+        self._seldom = [f"{name}.version" for name in rulebook.seldom_packages]
+        self._usual: Mapping[str, tuple[Any, ...]] = {}
+        self._worlds: dict[tuple[tuple[Any, ...], int], FactResolver] = {}
+        known = assessment.known
+        if not known.has_workload:
+            return
+        for library in rulebook.libraries.values():
+            if library.companions and library.applies is not None and library.applies.holds(known) is True:
+                table = next((usual for when, usual in library.companions if when.holds(known) is True), {})
+                self._usual = {key: values for key, values in table.items() if known.value(key) is None}
+
+    def cover(self, missing: Sequence[str]) -> bool:
+        """Whether companions and usual jobs have a value for all that is missing."""
+        return bool(self._usual) and all(
+            key in self._usual or key in self._seldom or key == _TORCH or _of_job(key) for key in missing
+        )
+
+    def judge(self, rule: Rule, missing: Sequence[str]) -> Finding | None:
+        """Return the finding of a rule that fires for most usual jobs whatever is beside it, and for the first."""
+        if rule.severity not in _GRAVE or not self._usual:
+            return None
+        beside = list(product(*self._usual.values()))
+        if 2 * sum(self._fires(rule, values, 0) for values in beside) <= len(beside):
+            return None
+        if not all(
+            2 * sum(self._fires(rule, values, job) for job in range(len(JOBS))) > len(JOBS) for values in beside
+        ):
+            return None
+        names = [key.removesuffix(_VERSION) for key in self._usual if key in missing or _TORCH in missing]
+        names += [_short(key) for key in missing if _short(key) in JOBS[0]]
+        said = f"with what is usual; {', '.join(names) or 'what decides it'} not given"
+        first = next(values for values in beside if self._fires(rule, values, 0))
+        return _assuming(rule, self._world(first, 0), said)
+
+    def _fires(self, rule: Rule, values: tuple[Any, ...], job: int) -> bool:
+        """Whether a rule fires with these companions and this usual job."""
+        return rule_holds(self._rulebook, rule, self._world(values, job)) is True
+
+    def _world(self, values: tuple[Any, ...], job: int) -> FactResolver:
+        """Return what is known with these companions and this usual job for whatever is missing."""
+        found = self._worlds.get((values, job))
+        if found is None:
+            added = [make_fact(key, value, _SOURCE) for key, value in zip(self._usual, values, strict=True)]
+            added += [make_fact(key, ABSENT, _SOURCE) for key in self._seldom if self._facts.value(key) is None]
+            found = _whole_job(self._rulebook, self._facts.with_(*added), JOBS[job])
+            self._worlds[values, job] = found
+        return found
 
 
 def _without(group: Undetermined, found: Sequence[Finding]) -> Iterator[Undetermined]:

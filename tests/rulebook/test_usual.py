@@ -13,6 +13,7 @@ from doctor.rulebook.evaluate import Assessment, evaluate, with_backend_findings
 from doctor.rulebook.rulebook import Rulebook, load_rulebook
 from doctor.rulebook.usual import JOBS, USUAL, weigh
 from doctor.sources.workload.assumed import assumed_fact
+from doctor.sources.workload.defaults import complete_workload
 
 RULE = """id: {id}
 name: own-rule
@@ -237,3 +238,21 @@ def test_a_seldom_package_on_which_a_choice_hangs_is_taken_as_not_installed():
     assert finding.severity == Severity.WARNING
     assert "if flash-attn-3 is not installed" in finding.message
     assert not backends(**{"flash-attn-3.version": "3.0.0"})
+
+
+def test_a_rule_that_every_usual_companion_triggers_fires_as_a_warning():
+    rules = load_rulebook()
+    given = {"transformer-engine.version": "2.6.0", "gpu.sm": "9.0", "workload.framework": "megatron"}
+    given |= {"workload.qkv_layout": "thd_thd_thd", "workload.mask": "padding_causal", "workload.training": True}
+
+    def found(**more: Any) -> list[Any]:
+        facts = complete_workload(Facts(fact(key, value, "test") for key, value in {**given, **more}.items()))
+        judged = weigh(rules, facts, evaluate(rules, facts))
+        return [finding for finding in judged.findings if finding.rule == "TE821"]
+
+    (finding,) = found(**{"workload.cp_size": 2})
+    assert finding.severity == Severity.WARNING
+    assert "with what is usual; cudnn, flash-attn, head_dim_qk, num_heads not given" in finding.message
+    assert not found(**{"workload.cp_size": 2, "cudnn.version": "9.18.1"})
+    assert not found(**{"workload.cp_size": 2, "transformer-engine.version": "2.16.0"})  # beside it: also newer cuDNN
+    assert not found(**{"workload.cp_size": 1})
