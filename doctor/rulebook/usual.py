@@ -70,6 +70,7 @@ _CANDIDATE = "the release of this candidate"
 #: Ends of the keys of choices that a library makes: no user states them.
 _CHOICES = (".selected", ".selected_by_default", ".variant")
 _VERSION = ".version"
+_CUDNN = "cudnn.version"
 _TORCH = "torch.version"  # missing where cuDNN is, which it would imply
 #: Findings of these severities are reported where most usual jobs have them; a note needs all.
 _GRAVE = (Severity.ERROR, Severity.WARNING)
@@ -169,9 +170,13 @@ class _Companions:
             2 * sum(self._fires(rule, values, job) for job in range(len(JOBS))) > len(JOBS) for values in beside
         ):
             return None
-        names = [key.removesuffix(_VERSION) for key in self._usual if key in missing or _TORCH in missing]
+        without = [key for key, values in self._usual.items() if key in missing and values == (ABSENT,)]
+        names = [_package(key) for key in self._usual if key in missing and key not in without]
+        names += ["cudnn"] if _CUDNN in self._usual and _TORCH in missing else []
         names += [_short(key) for key in missing if _short(key) in JOBS[0]]
-        said = f"with what is usual; {', '.join(names) or 'what decides it'} not given"
+        parts = [f"if {' and '.join(map(_package, without))} is not installed"] if without else []
+        parts += [f"with usual values of what is not given: {', '.join(names)}"] if names else []
+        said = "; ".join(parts) or "with usual values of what is not given"
         first = next(values for values in beside if self._fires(rule, values, 0))
         return _assuming(rule, self._world(first, 0), said)
 

@@ -252,7 +252,7 @@ def test_a_rule_that_every_usual_companion_triggers_fires_as_a_warning():
 
     (finding,) = found(**{"workload.cp_size": 2})
     assert finding.severity == Severity.WARNING
-    assert "with what is usual; cudnn, flash-attn, head_dim_qk, num_heads not given" in finding.message
+    assert "with usual values of what is not given: cudnn, head_dim_qk, num_heads" in finding.message
     assert not found(**{"workload.cp_size": 2, "cudnn.version": "9.18.1"})
     assert not found(**{"workload.cp_size": 2, "transformer-engine.version": "2.16.0"})  # beside it: also newer cuDNN
     assert not found(**{"workload.cp_size": 1})
