@@ -88,7 +88,7 @@ def _with_choices(rulebook: Rulebook, facts: Facts, verdict: RuleVerdict) -> Rul
 
 def require_subject(rulebook: Rulebook, examined: DiagnosisInput, *assessments: Assessment) -> None:
     """NoDiagnosis where there is nothing to judge."""
-    watched = (f"{name}.version" for name in rulebook.watched_distributions)
+    watched = (*(f"{name}.version" for name in rulebook.watched_distributions), "torch.cuda", "torch.arch_list")
     if not any(item.findings for item in assessments) and not any(key in examined.facts for key in watched):
         if examined.declaration is not None:
             raise NoDiagnosis(

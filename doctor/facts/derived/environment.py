@@ -257,12 +257,12 @@ def _wheel_abi(version: str, wheel: str | None) -> bool | str:
 @derived(
     "flash-attn.wheel_abi_held",
     BOOLEAN,
-    "torch has the C++ ABI that flash-attn's wheel names; true for a wheel without a label",
+    "torch has the C++ ABI that flash-attn's wheel names; true for a wheel without a label, and under Windows",
     needs=("flash-attn.wheel_abi",),
-    uses=("torch.cxx11_abi",),
+    uses=("torch.cxx11_abi", "platform.system"),
 )
-def _wheel_abi_held(named: bool | str, abi: bool | str | None) -> bool | None:
-    if named == ABSENT:
+def _wheel_abi_held(named: bool | str, abi: bool | str | None, system: str | None) -> bool | None:
+    if named == ABSENT or system == "Windows":  # the two ABIs are those of libstdc++
         return True
     return None if abi in (None, ABSENT) else named == abi
 
@@ -334,11 +334,11 @@ def _label_held(package: str) -> None:
 
     @derived(
         f"{package}.wheel_abi_held", BOOLEAN,
-        f"torch has the C++ ABI that {package}'s wheel names; true for one without a label",
-        needs=(version,), uses=("torch.cxx11_abi",),
+        f"torch has the C++ ABI that {package}'s wheel names; true for one without a label, and under Windows",
+        needs=(version,), uses=("torch.cxx11_abi", "platform.system"),
     )  # fmt: skip
-    def _abi_held(installed: str, abi: bool | str | None) -> bool | None:
-        held = _wheel_abi_held(_wheel_abi(installed, None), abi)
+    def _abi_held(installed: str, abi: bool | str | None, system: str | None) -> bool | None:
+        held = _wheel_abi_held(_wheel_abi(installed, None), abi, system)
         return None if held is None else bool(held)
 
 
