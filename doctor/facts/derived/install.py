@@ -315,3 +315,15 @@ def _toolkit_of_torch(nvcc: str, cuda: str) -> bool | None:
     if ABSENT in (nvcc, cuda):
         return None
     return parse_version(nvcc).release[:2] == parse_version(cuda).release[:2]
+
+
+@derived(
+    "toolkit.major_of_torch",
+    BOOLEAN,
+    "nvcc is of the major release of CUDA that torch was built for: else torch refuses to compile extensions",
+    needs=("toolkit.nvcc", "torch.cuda"),
+)
+def _toolkit_major_of_torch(nvcc: str, cuda: str) -> bool | None:
+    if ABSENT in (nvcc, cuda):
+        return None
+    return parse_version(nvcc).major == parse_version(cuda).major
