@@ -266,7 +266,7 @@ def check_library(shape: Shape, content: Any) -> None:
     implied: dict[str, Check] = {"when": shape.condition, "facts": shape.values(shape.fact_key, shape.fact_value)}
 
     def each(value: Any, at: At) -> None:
-        shape.items(lambda item, _: shape.fact_value(item, at))(value, at)
+        shape.items(lambda item, _: _outcome(shape, item, at))(value, at)
 
     usual = shape.values(shape.fact_key, each)
     companions: dict[str, Check] = {"when": shape.condition, "usual": usual}
