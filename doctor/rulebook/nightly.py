@@ -25,15 +25,12 @@ _SOURCE = "a release next to the nightly"
 
 
 def neighbours(version: str) -> tuple[str, ...]:
-    """Return the releases next to a nightly, the later one first: 2.6.0 and 2.5.0 of 2.6.0.dev20241004+cu124.
-
-    NVIDIA's containers hold such a build as well: 2.6.0a0+ecf3bae40a.nv25.01.
-    """
+    """Return the releases next to a nightly, the later one first: 2.6.0 and 2.5.0 of 2.6.0.dev20241004+cu124."""
     public, _, label = version.partition("+")
-    if not re.fullmatch(r"\d+\.\d+\.0(?:\.dev\d{8}|a0)", public):
+    if not re.fullmatch(r"\d+\.\d+\.0\.dev\d{8}", public):
         return ()
     major, minor = parse_version(public).release[:2]
-    known = f"+{label}" if label.startswith("cu") else ""
+    known = f"+{label}" if label else ""
     return tuple(f"{major}.{number}.0{known}" for number in (minor, minor - 1) if number >= 0)
 
 

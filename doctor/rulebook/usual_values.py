@@ -127,25 +127,32 @@ class Completions:
         """
         if rule.severity is None or not self._concerns(missing):
             return None
-        job_decides = self._first.has_workload and any(map(of_job, missing))
-        jobs: Sequence[int | None] = range(len(JOBS)) if job_decides else (None,)
         combinations = list(self._combinations(rule, missing))
-        if not combinations:
-            return None
+        whole = range(len(JOBS)) if self._first.has_workload and any(map(of_job, missing)) else (None,)
+        stated = any(short(key) in JOBS[0] for key in missing)  # else the packages alone may decide a choice
+        for jobs in [whole] if stated else dict.fromkeys(((None,), whole)):
+            if (found := self._judge(rule, missing, combinations, jobs)) is not None:
+                return found
+        return None
+
+    def _judge(
+        self, rule: Rule, missing: Sequence[str], combinations: Sequence[Values], jobs: Sequence[int | None]
+    ) -> Finding | None:
+        """Return the finding of a rule in these environments for these jobs; None stands for the job as it is stated."""
         first = [self._fires(rule, values, jobs[0]) for values in combinations]
         if 2 * sum(first) <= len(first) or (rule.severity not in GRAVE and not all(first)):
             return None
-        left_out: set[int] = set()
+        left_out: set[int | None] = set()
         for values, fires in zip(combinations, first, strict=True):
-            without = [job for job in jobs[1:] if job is not None and not self._fires(rule, values, job)]
-            if 2 * (len(without) + (not fires)) > len(jobs):
+            without = [job for job in jobs[1:] if not self._fires(rule, values, job)] + ([] if fires else [jobs[0]])
+            if 2 * len(without) > len(jobs):
                 return None
-            left_out |= {*without, *((0,) if not fires and job_decides else ())}
-        rare = [self._rare_values(job, missing) for job in sorted(left_out)]
+            left_out.update(without)
+        rare = [self._rare_values(job, missing) for job in left_out]
         if rule.severity not in GRAVE and not all(rare):
             return None
         known = self._known(combinations[first.index(True)], jobs[0])
-        return assuming(rule, known, "; ".join(self._said(rule, missing, job_decides, rare)))
+        return assuming(rule, known, "; ".join(self._said(rule, missing, jobs[0] is not None, rare)))
 
     def _combinations(self, rule: Rule, missing: Sequence[str]) -> Iterator[Values]:
         """Yield the usual combinations of what decides the rule; GPUs that torch has no code for are left out."""
@@ -182,8 +189,10 @@ class Completions:
             found = self._completed[values, job] = know(self._rulebook, facts)[0]
         return found
 
-    def _rare_values(self, job: int, missing: Sequence[str]) -> list[str]:
+    def _rare_values(self, job: int | None, missing: Sequence[str]) -> list[str]:
         """Return what few jobs have of the values that this usual job has for what is missing."""
+        if job is None:
+            return []
         values = {f"workload.{name}": value for name, value in JOBS[job].items()}
         return [f"{short(key)} {values[key]}" for key in missing if values.get(key) in RARE.get(key, ())]
 
@@ -205,7 +214,7 @@ class Completions:
             yield f"whatever is usual for {', '.join(job) or 'what is missing'}{but}"
         elif job_decides:
             yield f"in most usual jobs; {', '.join(job) or 'what decides it'} not given"
-        if self._any_gpu and self._decides(rule, _GPU, missing) and _GPU in missing:
+        if self._any_gpu and (_GPU in missing or not job_decides):
             yield "on every usual GPU; none is given"
 
 

@@ -256,3 +256,31 @@ def test_a_rule_that_every_usual_companion_triggers_fires_as_a_warning():
     assert not found(**{"workload.cp_size": 2, "cudnn.version": "9.18.1"})
     assert not found(**{"workload.cp_size": 2, "transformer-engine.version": "2.16.0"})  # beside it: also newer cuDNN
     assert not found(**{"workload.cp_size": 1})
+
+
+SDPA = {"torch.version": "2.5.1", "torch.cuda": "12.4", "workload.framework": "torch_sdpa", "workload.num_heads": 65536}
+
+
+def test_a_choice_that_every_usual_gpu_makes_needs_no_gpu():
+    job = {"dtype": "float32", "head_dim_qk": 16, "batch_size": 1, "seq_len_q": 10, "mask": "no_mask"}
+    found = _found({**SDPA, **{f"workload.{key}": value for key, value in job.items()}})
+    assert found["SDPA416"].severity == Severity.WARNING
+    assert found["SDPA416"].message.endswith("(on every usual GPU; none is given)")
+
+
+def test_a_job_without_a_gpu_and_a_value_is_judged_on_every_usual_gpu_of_every_usual_job():
+    found = _found({**SDPA, "workload.dtype": "float32", "workload.mask": "no_mask"})
+    assert "whatever is usual for" in found["SDPA416"].message
+
+
+def test_a_choice_on_which_gpus_differ_stays_open():
+    job = {"framework": "torch_sdpa", "dtype": "bfloat16", "head_dim_qk": 64, "mask": "causal", "training": True}
+    given = {"torch.version": "2.5.0", "torch.cuda": "12.4", **{f"workload.{key}": value for key, value in job.items()}}
+    assert "TORCH012" not in _found(given)
+    assert "TORCH012" in _found({**given, "gpu.sm": "9.0"})
+
+
+def _found(given: dict[str, Any]) -> dict[str, Any]:
+    rules = load_rulebook()
+    facts = Facts([fact(key, value, "test") for key, value in given.items()])
+    return {item.rule: item for item in weigh(rules, facts, evaluate(rules, facts)).findings}
