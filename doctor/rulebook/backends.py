@@ -44,9 +44,12 @@ class Predictor:
         """The fact of `key`, or None when no prediction answers it."""
         if not self.answers(key):
             return None
-        if (decision := self._rulebook.decisions.get(key)) is not None:
-            return decision.decide(known)
         prefix, _, rest = key.partition(".")
+        if (decision := self._rulebook.decisions.get(key)) is not None:
+            chooser = self._rulebook.by_prefix.get(prefix)
+            if chooser is not None and key in chooser.choice.values() and not_called(chooser, known):
+                return Fact(key, ABSENT, f"this job does not call {chooser.name}")
+            return decision.decide(known)
         backend, _, question = key.rpartition(".")
         library = self._rulebook.by_prefix[prefix]
         source = f"predicted for {library.name}"
@@ -59,13 +62,14 @@ class Predictor:
             return Fact(key, reached(self._rulebook, library, backend, known), source, None, "unknown")
         if question in ("step_variant", "step_refusal"):
             return _of_steps(self._rulebook, library, backend, known, self, question == "step_variant")
-        if rest == "selected" and library.applies is not None and library.applies.holds(known) is False:
+        if rest == "selected" and not_called(library, known):
             return Fact(key, INAPPLICABLE, f"this job does not call {library.name}")
         prediction = self._prediction(library, known)
         if rest == "selected":
             if not prediction.could_tell:
                 unclear = [reason for candidate in prediction.candidates for reason in candidate.reasons]
-                return unknown(key, source, _lacking(unclear))
+                refusal = [] if prediction.import_error is None else [prediction.import_error]
+                return unknown(key, source, _lacking((*refusal, *unclear)))
             return Fact(key, prediction.selected or ABSENT, source)
         found = next((candidate for candidate in prediction.candidates if candidate.backend == backend), None)
         available = None if found is None else found.available
@@ -84,6 +88,11 @@ class Predictor:
         if prefix not in self.predictions:
             self.predictions[prefix] = predict(self._rulebook, library, known)
         return self.predictions[prefix]
+
+
+def not_called(library: Library, known: FactResolver) -> bool:
+    """Whether the job certainly does not call this library."""
+    return library.applies is not None and library.applies.holds(known) is False
 
 
 _QUESTIONS = ("available", "reached", "variant", "step_variant", "step_refusal")

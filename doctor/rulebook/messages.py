@@ -23,7 +23,7 @@ def missing_keys(rule: Rule, known: FactResolver) -> tuple[str, ...]:
     for key in rule.when.open_keys(known):
         keys.update(dict.fromkeys(known.missing(key)))
     if rule.fails_at_run and not keys:
-        keys[f"{rule.fails_at_run[0].split('.')[0]}.selected"] = None
+        keys.update(dict.fromkeys(known.missing(f"{rule.fails_at_run[0].split('.')[0]}.selected")))
     return tuple(sorted(keys))
 
 

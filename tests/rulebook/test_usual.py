@@ -284,3 +284,41 @@ def _found(given: dict[str, Any]) -> dict[str, Any]:
     rules = load_rulebook()
     facts = Facts([fact(key, value, "test") for key, value in given.items()])
     return {item.rule: item for item in weigh(rules, facts, evaluate(rules, facts)).findings}
+
+
+@pytest.fixture
+def misses_torch():
+    """The rule for TensorRT-LLM MLA on SM 12.x, which a torch built for CUDA 12.8 must select: 0.5.10 requires it."""
+
+    def found(**more: str) -> list[Any]:
+        rules = load_rulebook()
+        facts = {"sglang.version": "0.5.10", "gpu.sm": "12.0"} | more
+        job = {"framework": "sglang", "attention_backend_option": "trtllm_mla", "model_type": "deepseek_v3", "mla": True}
+        given = [fact(key, value, "test") for key, value in facts.items()]
+        given += [fact(f"workload.{key}", value, "test") for key, value in job.items()]
+        judged = weigh(rules, Facts(given), evaluate(rules, Facts(given)))
+        return [finding for finding in judged.findings if finding.rule == "SGL086"]
+
+    return found
+
+
+def test_a_missing_torch_is_the_release_that_the_server_requires(misses_torch):
+    (finding,) = misses_torch()
+    assert finding.severity == Severity.WARNING
+    assert "with torch 2.9.1, which sglang requires" in finding.message
+
+
+def test_a_stated_torch_counts_before_the_one_that_the_server_requires(misses_torch):
+    assert not misses_torch(**{"torch.version": "2.9.1+cu126"})
+    (finding,) = misses_torch(**{"torch.version": "2.9.1+cu128"})
+    assert finding.severity == Severity.ERROR and "requires" not in finding.message
+
+
+def test_a_server_that_the_job_does_not_call_selects_nothing():
+    rules = load_rulebook()
+    facts = {"vllm.version": "0.19.0", "flashinfer-python.version": "0.6.7", "gpu.sm": "10.3"}
+    given = [fact(key, value, "test") for key, value in facts.items()]
+    given += [fact("workload.framework", "vllm", "test"), fact("workload.model_type", "qwen3", "test")]
+    judged = weigh(rules, Facts(given), evaluate(rules, Facts(given)))
+    (finding,) = [finding for finding in judged.findings if finding.rule == "FI019"]
+    assert "for every usual dtype" in finding.message
