@@ -306,6 +306,16 @@ def _official_build(version: str) -> bool:
 
 
 @derived(
+    "vllm.official_build",
+    BOOLEAN,
+    "vLLM's version is that of a public release or of its builds by CUDA, and not that of a checkout or a nightly",
+    needs=("vllm.version",),
+)
+def _official_vllm(version: str) -> bool:
+    return _official_build(version)
+
+
+@derived(
     "toolkit.is_of_torch",
     BOOLEAN,
     "nvcc is of the CUDA release that torch was built for, minor included",
