@@ -138,7 +138,7 @@ class Completions:
     def _judge(
         self, rule: Rule, missing: Sequence[str], combinations: Sequence[Values], jobs: Sequence[int | None]
     ) -> Finding | None:
-        """Return the finding of a rule in these environments for these jobs; None stands for the job as it is stated."""
+        """Return the finding of a rule in these environments; the job None is the job as it is stated."""
         first = [self._fires(rule, values, jobs[0]) for values in combinations]
         if 2 * sum(first) <= len(first) or (rule.severity not in GRAVE and not all(first)):
             return None

@@ -293,7 +293,12 @@ def misses_torch():
     def found(**more: str) -> list[Any]:
         rules = load_rulebook()
         facts = {"sglang.version": "0.5.10", "gpu.sm": "12.0"} | more
-        job = {"framework": "sglang", "attention_backend_option": "trtllm_mla", "model_type": "deepseek_v3", "mla": True}
+        job = {
+            "framework": "sglang",
+            "attention_backend_option": "trtllm_mla",
+            "model_type": "deepseek_v3",
+            "mla": True,
+        }
         given = [fact(key, value, "test") for key, value in facts.items()]
         given += [fact(f"workload.{key}", value, "test") for key, value in job.items()]
         judged = weigh(rules, Facts(given), evaluate(rules, Facts(given)))
