@@ -146,12 +146,12 @@ def _candidate(
     weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
     history = _history(rule, match, stack) if weight <= 0 and rule.category in _OF_NAMES else None
     if (owned := _owned(rule)) is not None:
-        owner = stack.owner(groups["package"]) if "package" in groups else stack.owner_of_file(match.frame)
+        owner = stack.owner(groups["package"]) if "package" in groups else _code_of(match, stack)
         owner = (
             (history and history.package)
             or owner
             or (class_owner(match.text) if rule.category in _OF_NAMES else None)
-            or (owned[1] and groups.get("package", owned[1]).replace("_", "-"))
+            or (owned[1] and groups.get("package", _spoken_of(match, stack) or owned[1]).replace("_", "-"))
         )
         if owner is None:  # a message of code outside the stack
             return None
@@ -169,6 +169,17 @@ def _candidate(
             return None
         weight, score = min(weight, _UNSURE), min(score, _UNSURE)  # a rule for logs knows such a message better
     return Candidate(rule, signature, match, holds, weight, score + mentioned, groups)
+
+
+def _code_of(match: Match, stack: Stack) -> str | None:
+    """Return whose code failed: the native file in the line, the last frame, or without any frame the server."""
+    of_frame = stack.owner_of_file(match.frame)
+    return stack.owner_of_line(match.text) or of_frame or (None if match.frame else stack.printer(match.text))
+
+
+def _spoken_of(match: Match, stack: Stack) -> str | None:
+    """Return the package that a line without a traceback names."""
+    return None if match.frame else stack.named(match.text)
 
 
 def _history(rule: LogRule, match: Match, stack: Stack) -> NameHistory | None:

@@ -10,6 +10,51 @@ from functools import cached_property
 from doctor.rulebook.rule import Library
 
 _INSTALLED = re.compile(r"-packages[\\/](\w+)")
+#: A source file of a compiled extension, as its own checks print it.
+_NATIVE = re.compile(r"[\w.:/\\+-]{3,300}\.(?:cuh?|cpp|cc|cxx|hpp|h|inl)\b")
+#: A word that may be the name of a package.
+_WORD = re.compile(r"[A-Za-z][\w-]{2,40}")
+#: How people write the names of packages.
+_SPOKEN = {
+    "ring_flash_attn": re.compile(r"(?i)\bring[ _-](?:flash[ _-])?att(?:n|ention)"),
+    "sageattention": re.compile(r"(?i)\bsage[ _-]?att(?:n|ention)"),
+    "transformer_engine": re.compile(r"(?i)\btransformer[ _-]?engine\b"),
+    "flash_linear_attention": re.compile(r"(?i)\bflash[ _-]linear[ _-]attention"),
+    "flash_attn": re.compile(r"(?i)\bflash[ _-]?att(?:n|ention)|\bfa[234]\b"),
+}
+#: Names of packages that are words of the language, too.
+_PLAIN = frozenset(
+    [
+        "kernels",
+        "datasets",
+        "composer",
+        "lightning",
+        "slime",
+        "swift",
+        "quanto",
+        "optimum",
+        "accelerate",
+        "mii",
+        "timm",
+        "areal",
+        "quack",
+        "cutlass",
+        "outlines",
+        "fla",
+        "aiter",
+        "cudnn",
+        "tensorrt",
+        "safetensors",
+        "einops",
+    ]
+)
+#: What a server writes before each of its lines.
+_PRINTED_BY = {
+    "vllm": re.compile(
+        r"\b(?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w./]+\.py:\d+\]|\w+\.py:\d+\])"
+    ),
+    "sglang": re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: (?:DP|TP|PP|EP)\d+)+\]"),
+}
 
 
 @dataclass(frozen=True)
@@ -35,3 +80,21 @@ class Stack:
         installed = _INSTALLED.search(file)
         parts = [installed[1]] if installed else re.split(r"[\\/]", file)[:-1]
         return next((self.owners[part] for part in parts if part in self.owners), None)
+
+    def owner_of_line(self, text: str) -> str | None:
+        """Return the distribution whose compiled code a message names by its source file; None if it names none.
+
+        Files of torch do not count: its warnings and checks are part of what any package prints.
+        """
+        owners = (self.owner_of_file(file) for file in _NATIVE.findall(text))
+        return next((owner for owner in owners if owner not in (None, "torch")), None)
+
+    def named(self, text: str) -> str | None:
+        """Return the distribution that a line without any frame speaks of; torch only where it names no other."""
+        names = [*(name for name, words in _SPOKEN.items() if words.search(text)), *_WORD.findall(text)]
+        owners = [owner for name in names if name.lower() not in _PLAIN and (owner := self.owner(name)) is not None]
+        return next((owner for owner in owners if owner != "torch"), owners[0] if owners else None)
+
+    def printer(self, text: str) -> str | None:
+        """Return the server that wrote a line of its log."""
+        return next((name for name, prefix in _PRINTED_BY.items() if prefix.search(text)), None)

@@ -30,6 +30,8 @@ _BARE = re.compile(r"TypeError: __init__\(\) got an unexpected keyword argument"
 _UNDEFINED = re.compile(r"NameError: name '(?P<name>\w+)' is not defined")
 #: Names that are hardly those of a script: constants, and classes of several words.
 _OF_LIBRARY = re.compile(r"_?[A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+|_?(?:[A-Z]+[a-z0-9]+){2,}[A-Z]*")
+#: Functions of four words and more.
+_LONG_FUNCTION = re.compile(r"(?=.{20})_?[a-z0-9]+(?:_[a-z0-9]+){3,}")
 #: What the class of a model is called, also one that no package on record has.
 _MODEL_CLASS = re.compile(r"(?:Model|LM|Decoder|Encoder|For[A-Z]\w{2,30})$")
 #: Classes of trl, of projects and of scripts whose base is a class of transformers.
@@ -156,8 +158,11 @@ def _attempts(line: str, owner: Callable[[str], str | None]) -> Iterator[list[Na
             yield [_made("transformers", "a", key, what)]
     if found := _REQUIRED.search(line):
         yield [_of_required(package, _called(found["label"]), found["name"]) for package in _packages()]
-    if (found := _UNDEFINED.search(line)) and _OF_LIBRARY.fullmatch(found["name"]):
-        yield [_made(package, "g", found["name"], f"`{found['name']}`") for package in _packages()]
+    if found := _UNDEFINED.search(line):
+        if _LONG_FUNCTION.fullmatch(found["name"]):  # others copy functions of transformers
+            yield [_made("transformers", "g", found["name"], f"`{found['name']}`")]
+        elif _OF_LIBRARY.fullmatch(found["name"]):
+            yield [_made(package, "g", found["name"], f"`{found['name']}`") for package in _packages()]
 
 
 def _called(label: str) -> str:

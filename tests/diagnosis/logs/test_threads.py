@@ -102,6 +102,34 @@ def test_the_last_frame_says_whose_call_fails(explain, frames, packages):
     assert [list(item.packages) for item in found.diagnosis] == ([packages] if packages else [])
 
 
+VLLM = "(EngineCore_DP0 pid=7) ERROR 12-03 06:17:14 [core.py:708] "
+
+
+@pytest.mark.parametrize(
+    ("line", "package"),
+    [
+        (
+            "[TM][ERROR] CUDA runtime error: invalid device function /lmdeploy/src/turbomind/kernels/a.cu:1077",
+            "lmdeploy",
+        ),
+        (f"{VLLM}RuntimeError: MLA of torch.uint8 is not supported.", "vllm"),
+        ("[2026-09-22 17:29:40 TP1] ValueError: attention with this mask is not supported", "sglang"),
+        ("ring_flash_attn: wrong results with two ranks", "ring-flash-attn"),
+        ("Sage Attention gives incorrect results with torch 2.4", "sageattention"),
+        ("RuntimeError: CUDA error: invalid device function", "torch"),
+    ],
+)
+def test_a_message_without_traceback_says_whose_code_failed(explain, line, package):
+    assert package in explain(f"{line}\n").diagnosis[0].packages
+
+
+def test_a_long_function_that_is_undefined_is_of_transformers(explain):
+    frame = '  File "/x/transformers_modules/modeling_llama2.py", line 7, in forward\n'
+    name = "_prepare_4d_causal_attention_mask_for_sdpa"
+    found = explain(f"{frame}NameError: name '{name}' is not defined\n").diagnosis[0]
+    assert found.packages == ("transformers",) and name in found.message
+
+
 REPORT = """\
 Root Cause (first observed failure):
 [0]:
