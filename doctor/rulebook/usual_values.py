@@ -96,7 +96,7 @@ class Completions:
         self._completed: dict[tuple[Values, int | None], FactResolver] = {}
 
     def _add_companions(self, library: Library) -> None:
-        table = next((usual for when, usual in library.companions if when.holds(self._first) is not False), {})
+        table = next((usual for when, usual in library.companions if when.holds(self._first) is True), {})
         for key, values in table.items():
             if self._first.value(key) is not None:
                 continue

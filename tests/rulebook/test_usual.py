@@ -327,3 +327,11 @@ def test_a_server_that_the_job_does_not_call_selects_nothing():
     judged = weigh(rules, Facts(given), evaluate(rules, Facts(given)))
     (finding,) = [finding for finding in judged.findings if finding.rule == "FI019"]
     assert "for every usual dtype" in finding.message
+
+
+def test_no_cudnn_is_guessed_beside_the_one_that_transformer_engine_loads():
+    rules = load_rulebook()
+    given = {"transformer-engine.version": "2.0.0", "cudnn.te_version": "9.7.1", "workload.framework": "megatron"}
+    facts = complete_workload(Facts(fact(key, value, "test") for key, value in given.items()))
+    judged = weigh(rules, facts, evaluate(rules, facts))
+    assert "TE130" not in {finding.rule for finding in judged.findings}
