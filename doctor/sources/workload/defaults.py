@@ -70,9 +70,10 @@ def complete_workload(facts: Facts) -> Facts:
     length = facts.get("workload.seq_len_q")
     if length is not None and length.known and length.assumed:
         assume("workload.seq_len_assumed", True, "no length was given")
-    packed = facts.value("workload.use_varlen_attn") is True
-    if packed:
+    if facts.value("workload.use_varlen_attn") is True:
         assume("workload.qkv_layout", "thd_thd_thd", "variable-length attention packs sequences")
+    elif framework in _SEQUENCE_FIRST and facts.value("workload.packing") is True:
+        assume("workload.qkv_layout", "thd_thd_thd", f"{framework} passes packed samples as thd")
     elif framework in _SEQUENCE_FIRST:
         assume("workload.qkv_layout", "sbhd_sbhd_sbhd", f"the usual layout of {framework}")
     elif framework is not None:

@@ -423,6 +423,8 @@ def test_nothing_is_assumed_without_a_workload() -> None:
         ({"workload__dtype": "float16", "transformer-engine.version": "2.3.0"}, "sbhd_sbhd_sbhd"),
         ({"workload__dtype": "float16", "torch.version": "2.6.0"}, "bshd_bshd_bshd"),
         ({"workload__framework": "xtuner", "workload__use_varlen_attn": "true"}, "thd_thd_thd"),
+        ({"workload__framework": "megatron", "workload__packing": "true"}, "thd_thd_thd"),
+        ({"workload__framework": "transformers", "workload__packing": "true"}, "bshd_bshd_bshd"),
         ({"workload__framework": "megatron", "workload__qkv_layout": "bs3hd"}, "bs3hd"),
         ({"workload__dtype": "float16"}, None),
     ],
