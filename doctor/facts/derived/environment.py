@@ -68,7 +68,7 @@ def _cuda_major(cuda: str) -> str:
     return ABSENT if cuda == ABSENT else str(parse_version(cuda).major)
 
 
-_VOLTA = 7
+_MAXWELL, _VOLTA = 5, 7
 _THOR = (11, 0)
 
 
@@ -84,9 +84,9 @@ def _serves_gpu(
 ) -> bool | None:
     if archs == ABSENT or sm == ABSENT:
         return None
-    if system == "Windows" and not given and int(sm.split(".")[0]) < _VOLTA:
-        return None  # the release table is of Linux; wheels for Windows keep older GPUs for longer
     major, minor = map(int, sm.split("."))
+    if system == "Windows" and not given and _MAXWELL <= major < _VOLTA:
+        return None  # the release table is of Linux; wheels for Windows keep older GPUs for longer
     if (major, minor) in TEGRA and not given and (machine != "aarch64" or (major, minor) < _THOR):
         return None  # the release table is of other machines; up to Orin NVIDIA builds the wheels for Jetson
     for arch in archs:
