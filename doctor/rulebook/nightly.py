@@ -1,4 +1,4 @@
-"""Judge a nightly build of torch by the releases before and after it.
+"""Judge a nightly build of torch by the releases before and after it, a release candidate by its release.
 
 2.6.0.dev20241004 was cut at some point between 2.5.0 and 2.6.0: rules bounded by 2.6 are undetermined for it. A rule on
 the job that triggers in one of the two releases is a warning that names the release.
@@ -25,8 +25,13 @@ _SOURCE = "a release next to the nightly"
 
 
 def neighbours(version: str) -> tuple[str, ...]:
-    """Return the releases next to a nightly, the later one first: 2.6.0 and 2.5.0 of 2.6.0.dev20241004+cu124."""
+    """Return the releases next to a nightly, the later one first: 2.6.0 and 2.5.0 of 2.6.0.dev20241004+cu124.
+
+    A candidate (2.5.0rc10) is cut from the branch of its release.
+    """
     public, _, label = version.partition("+")
+    if candidate := re.fullmatch(r"(\d+\.\d+\.\d+)rc\d+", public):
+        return (f"{candidate[1]}+{label}" if label else candidate[1],)
     if not re.fullmatch(r"\d+\.\d+\.0\.dev\d{8}", public):
         return ()
     major, minor = parse_version(public).release[:2]
@@ -67,6 +72,7 @@ def _on_the_job(rule: Rule) -> bool:
 
 def _of_nightly(finding: Finding, nightly: str, release: str) -> Finding:
     """Return the finding of a release as one of the nightly, of an error a warning."""
-    said = f"if the nightly {nightly} is like {release.partition('+')[0]} here"
+    build = "candidate" if "rc" in nightly else "nightly"
+    said = f"if the {build} {nightly} is like {release.partition('+')[0]} here"
     severity = Severity.WARNING if finding.severity == Severity.ERROR else finding.severity
     return finding._replace(severity=severity, message=f"{finding.message} ({said})", assumption=said)

@@ -39,6 +39,7 @@ def judged(values: dict[str, object]) -> Assessment:
         ("2.6.0.dev20241004+cu124", ("2.6.0+cu124", "2.5.0+cu124")),
         ("2.1.0.dev20230910", ("2.1.0", "2.0.0")),
         ("2.6.0a0+ecf3bae", ()),  # a container: no day of the build
+        ("2.5.0rc10+cu124", ("2.5.0+cu124",)),
         ("2.6.0", ()),
     ],
 )
@@ -50,6 +51,12 @@ def test_a_nightly_has_the_faults_of_its_neighbours() -> None:
     found = {item.rule: item for item in judged({**MASKED, "torch.version": "2.1.0.dev20230910+cu121"}).findings}
     assert found["SDPA421"].severity == Severity.WARNING
     assert "if the nightly 2.1.0.dev20230910+cu121 is like 2.1.0 here" in found["SDPA421"].message
+
+
+def test_a_candidate_that_lacks_a_fact_too_is_judged_as_its_release() -> None:
+    job = {"torch.version": "2.5.0rc10", "torch.cuda": "12.4", "gpu.sm": "9.0", "workload.framework": "torch_sdpa"}
+    found = {item.rule: item for item in judged({**job, "workload.dtype": "bfloat16"}).findings}
+    assert "if the candidate 2.5.0rc10 is like 2.5.0 here" in found["TORCH012"].message
 
 
 def test_a_container_is_left_open() -> None:
