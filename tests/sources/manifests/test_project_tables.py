@@ -224,3 +224,43 @@ def test_a_default_group_that_names_an_extra_of_its_own_project_installs_it(read
     declaration = read({"pyproject.toml": SELF})
     assert values(declaration)["flash-attn.version"] == "2.7.4.post1"
     assert not any("skipped" in note and "kernels" in note for note in declaration.notes)
+
+
+ISOLATED = "declared.flash_attn_isolated"
+FLASH = '[project]\nname = "x"\ndependencies = ["torch==2.6.0", "flash-attn==2.7.3"]\n'
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        "",
+        '[tool.uv.sources]\ntorch = {index = "pt"}\n[[tool.uv.index]]\nname = "pt"\nurl = "https://download.pytorch.org/whl/cu126"\n',
+        "[tool.uv]\nno-build-isolation = false\n",
+    ],
+)
+def test_flash_attn_that_installers_build_apart_from_torch(project, tables):
+    assert project(FLASH + tables).facts.value(ISOLATED) is True
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        '[tool.uv]\nno-build-isolation-package = ["flash-attn"]\n',
+        "[tool.uv]\nno-build-isolation = true\n",
+        '[tool.uv]\nfind-links = ["https://wheels.org/"]\n',
+        '[[tool.uv.index]]\nurl = "https://wheels.org/simple"\n',
+        '[tool.uv.extra-build-dependencies]\nflash-attn = ["torch"]\n',
+        '[tool.uv.sources]\nflash_attn = {git = "https://github.com/Dao-AILab/flash-attention", tag = "v2.7.3"}\n',
+        "[tool.pixi.project]\nname = 'x'\n",
+    ],
+)
+def test_flash_attn_that_a_project_excepts(project, tables):
+    assert ISOLATED not in project(FLASH + tables).facts
+
+
+def test_settings_outside_the_project_file(project):
+    assert ISOLATED not in project(FLASH, **{"uv.toml": "no-build-isolation = true\n"}).facts
+    wheel = "flash-attn @ https://x.org/flash_attn-2.7.4.post1+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
+    assert ISOLATED not in project(FLASH.replace("flash-attn==2.7.3", wheel)).facts
+    group = '[project]\nname = "x"\ndependencies = ["torch"]\n[dependency-groups]\ndev = ["flash-attn==2.7.3"]\n'
+    assert ISOLATED not in project(group).facts

@@ -105,7 +105,10 @@ class _Project:
 
     def _always(self) -> Iterator[DeclaredRequirement]:
         """Yield the dependencies of every install."""
-        yield from self._requirements(self.project.get("dependencies"), "project", "dependencies")
+        for entry in self._requirements(self.project.get("dependencies"), "project", "dependencies"):
+            yield entry
+            if entry.name == "flash-attn" and "@" not in (entry.raw or "") and self._builds_alone(entry.name):
+                self.facts.append(Fact("declared.flash_attn_isolated", True, entry.place))
         dynamic = self.project.get("dynamic")
         if isinstance(dynamic, list) and "dependencies" in dynamic and not self.poetry:
             yield from self._from_files()
@@ -132,6 +135,15 @@ class _Project:
         pdm = self._table(self.tool, "pdm", "tool.pdm")
         for name, items in self._table(pdm, "dev-dependencies", "tool.pdm.dev-dependencies").items():
             yield canonicalize_name(name), partial(self._requirements, items, "tool.pdm.dev-dependencies", name)
+
+    def _builds_alone(self, name: str) -> bool:
+        """Return whether the installer builds a package apart from the environment; others' settings may count too."""
+        elsewhere = (folder / file for folder in self.folder.parents for file in ("pyproject.toml", "uv.toml"))
+        return (
+            not (self.poetry or self.pixi or (self.folder / "uv.toml").exists())
+            and uv_project.builds_in_isolation(name, self.uv)
+            and not any(file.exists() for file in elsewhere)
+        )
 
     def _default_groups(self) -> list[str]:
         """Return the groups that uv and poetry install by default."""

@@ -22,6 +22,12 @@ from doctor.util.toml_text import Places
 from .requirements import Reader
 
 Table = dict[str, Any]
+#: Settings that let a build see torch, bring a wheel, or leave a package out.
+_EXEMPTING = (
+    "no-build-isolation", "no-build-isolation-package", "extra-build-dependencies", "find-links", "no-build",
+    "no-build-package", "override-dependencies", "exclude-dependencies",
+)  # fmt: skip
+_PLAIN_INDEXES = ("https://download.pytorch.org/", "https://pypi.org/", "https://pypi.python.org/")
 
 
 def applied(
@@ -77,6 +83,20 @@ def applied(
         found_in = ((place, cuda) for place, url in general if (cuda := cuda_of_index(url)))
         facts += [Fact("torch.cuda", cuda, place) for place, cuda in islice(found_in, 1)]
     return whole, facts
+
+
+def builds_in_isolation(name: str, uv: Table) -> bool:
+    """Return whether uv, like pip, takes the sources of a package and builds them apart from the environment."""
+    sources, indexes = uv.get("sources"), uv.get("index")
+    tables = indexes if isinstance(indexes, list) else []
+    extra = uv.get("extra-index-url")
+    urls = [table.get("url") for table in tables if isinstance(table, dict)]
+    urls += [uv.get("index-url"), *(extra if isinstance(extra, list) else [extra])]
+    return (
+        not any(uv.get(key) for key in _EXEMPTING)
+        and all(str(url).startswith(_PLAIN_INDEXES) for url in urls if url is not None)
+        and name not in {canonicalize_name(key) for key in (sources if isinstance(sources, dict) else ())}
+    )
 
 
 def _from(
