@@ -21,6 +21,8 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.sharding", TEXT, "how ranks share parameters and optimizer: fsdp2 is fully_shard of torch 2.4, zero0 "
      "DeepSpeed without ZeRO", SHARDINGS, ABSENT),
     ("workload.gradient_checkpointing", BOOLEAN, "the backward pass computes whole layers again", (), False),
+    ("workload.fsdp_activation_checkpointing", BOOLEAN,
+     "FSDP wraps the layers so that the backward pass computes them again (fsdp_activation_checkpointing)", (), False),
     ("workload.gradient_accumulation_steps", INTEGER, "batches whose gradients make one optimizer step", (), ABSENT),
     ("workload.cache_implementation", TEXT, "transformers: generate with a dynamic, static, sliding_window … cache",
      (), ABSENT),

@@ -194,8 +194,10 @@ def accelerate_statements(options: Options, read: ReadConfig) -> list[Statement]
         found.append(Statement("dtype", dtype, "mixed_precision"))
     kind = (options.text("distributed_type") or "").upper()
     if kind == "FSDP":
-        version = Options(options.mapping("fsdp_config") or {}).integer("fsdp_version") or 1
+        inner = Options(options.mapping("fsdp_config") or {})
+        version = inner.integer("fsdp_version") or 1
         found.append(Statement("sharding", "fsdp" if version == 1 else "fsdp2", "fsdp_config"))
+        found += _computed_again(inner)
     elif kind == "DEEPSPEED":
         table = Options(options.mapping("deepspeed_config") or {})
         name = table.text("deepspeed_config_file")
@@ -285,7 +287,15 @@ def _sharding(options: Options, read: ReadConfig) -> list[Statement]:
     version = options.integer("fsdp_version") or inner.integer("fsdp_version") or inner.integer("version") or 1
     if version == 1 and (text is not None and config is None):
         return []
-    return [Statement("sharding", "fsdp" if version == 1 else "fsdp2", "fsdp" if given else "fsdp_config")]
+    sharding = Statement("sharding", "fsdp" if version == 1 else "fsdp2", "fsdp" if given else "fsdp_config")
+    return [sharding, *_computed_again(inner)]
+
+
+def _computed_again(config: Options) -> list[Statement]:
+    """Return whether FSDP, and not the model, has the backward pass compute the layers again."""
+    name = config.named("fsdp_activation_checkpointing", "activation_checkpointing")
+    again = config.flag(name) if name else None
+    return [] if again is None else [Statement("fsdp_activation_checkpointing", again, f"fsdp_config.{name}")]
 
 
 def _zero(config: Mapping[str, Any] | None, option: str) -> list[Statement]:

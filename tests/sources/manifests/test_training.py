@@ -43,7 +43,8 @@ python train.py "${ARGS[@]}"
 OTHER = "python evaluate.py --bf16 --model x\npython setup.py install --prefix x\n"
 FILES = {
     "conf.yaml": "model_name_or_path: x\nfinetuning_type: full\nstage: sft\nflash_attn: fa2\npure_bf16: true\n",
-    "fsdp.yaml": "distributed_type: FSDP\nmixed_precision: fp16\nfsdp_config: {fsdp_version: 2}\n",
+    "fsdp.yaml": "distributed_type: FSDP\nmixed_precision: fp16\n"
+    "fsdp_config: {fsdp_version: 2, fsdp_activation_checkpointing: true}\n",
     "recipe.yaml": "model_name_or_path: x\nattn_implementation: sdpa\nbf16: true\n",
     "env/settings.sh": 'ARGS=(--attn_implementation sdpa --note "two words")\n',
 }
@@ -87,7 +88,8 @@ def words(declaration):
         (LOCAL, {}),
         (GENERATION, {}),
         (SCRIPT, {**TRAINED, "attn_implementation": None, "batch_size": 4, "packing": True, "dtype": "bfloat16",
-                  "seq_len_q": 4096, "seq_len_kv": 4096, "sharding": "fsdp2", "finetuning": "full"}),
+                  "seq_len_q": 4096, "seq_len_kv": 4096, "sharding": "fsdp2", "finetuning": "full",
+                  "fsdp_activation_checkpointing": True}),
         (CONFIG, {**TRAINED, "attn_implementation": "sdpa", "dtype": "bfloat16", "finetuning": "full",
                   "training_method": "sft", "gradient_checkpointing": True, "sharding": "ddp",
                   "seq_len_q": 2048, "seq_len_kv": 2048, "liger_kernel": False}),
