@@ -11,6 +11,11 @@ _FRAME = re.compile(
     r"(?:(?:, line |:(?:\s*│\s*│\s*)?)\d+|(?:\]\([^)\n]{0,300}\))? in (?=[\w<>]+(?:\(|$)|<cell))",
     re.MULTILINE,
 )
+#: A cell of a notebook, which is no file.
+_CELL = re.compile(
+    r"<ipython-input-[\w-]+>(?= in |\]\()|^Cell In ?\[\d+\], line \d+|^│ in <cell line: \d+>", re.MULTILINE
+)
+CELL = "<cell>"
 #: Frames that only pass a call on: the frame before them is the one that says whose code failed.
 _PASSING = re.compile(
     r"torch/(?:nn/modules/module|nn/parallel/\w+|utils/_contextlib|utils/_python_dispatch|autograd/function|_ops"
@@ -18,8 +23,13 @@ _PASSING = re.compile(
     r"|/(?:contextlib|functools|runpy|threading|importlib/\w+|concurrent/futures/\w+|multiprocessing/\w+)\.py$"
 )
 
+#: Functions that look a member up for the frame before them.
+_LOOKUP = re.compile(r"(?:, | )?(?:in )?(?:\w+\.)?__getattr(?:ibute)?__\b")
+
 
 def last_frame(before: str) -> str:
-    """Return the file of the last frame of a traceback that does not only pass a call on; empty if there is none."""
-    files = [found[1].replace("\\", "/") for found in _FRAME.finditer(before)]
-    return next((file for file in reversed(files) if not _PASSING.search(file)), "")
+    """Return the file of the last frame of a traceback that does not only pass a call on, or CELL; empty if none."""
+    frames = [found for found in _FRAME.finditer(before) if not _LOOKUP.match(before, found.end())]
+    files = [(found.start(), found[1].replace("\\", "/")) for found in frames]
+    files += [(found.start(), CELL) for found in _CELL.finditer(before)]
+    return next((file for _, file in sorted(files, reverse=True) if not _PASSING.search(file)), "")

@@ -18,7 +18,7 @@ from doctor.rulebook.signatures import NONE, LogRule, Signature
 
 from .frames import Stack
 from .kinds import category_of, is_ambiguous
-from .names import NameHistory, class_owner, history_of, is_wrapped, with_class
+from .names import NameHistory, class_owner, history_of, is_unheard_of, is_wrapped, with_class
 from .scan import Match
 
 GENERAL = -10  # weight from which on a rule names the kind of a failure and not its cause
@@ -27,6 +27,7 @@ _KINDS = (1, 4, -GENERAL)  # weights from 0, -1, -4 and -10 on: own message, vag
 _OWN = 5  # score of a rule that was written for logs
 _KNOWN = -2  # least weight of a rule whose line names something that is known to come or go with a release
 _UNSURE = -5  # most weight of a rule for `check` whose facts are missing, by a message that any library may raise
+_GUESS = -4  # weight from which on a rule takes any missing name for one of another release
 _CLEARER = 1.5  # times the fixed characters of a vague rule, from which on another one says clearly more of a line
 _OF_NAMES = ("api-signature-drift", "missing-attribute", "missing-module/package")
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
@@ -145,6 +146,8 @@ def _candidate(
     stated = rule.rule.body.get("weight") if rule.explains_only else None
     weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
     history = _history(rule, match, stack) if weight <= 0 and rule.category in _OF_NAMES else None
+    if weight <= _GUESS and history is None and rule.category in _OF_NAMES and _is_slip(match, stack):
+        return None
     if (owned := _owned(rule)) is not None:
         owner = stack.owner(groups["package"]) if "package" in groups else _code_of(match, stack)
         owner = (
@@ -193,6 +196,13 @@ def _history(rule: LogRule, match: Match, stack: Stack) -> NameHistory | None:
     of_frame = history_of(line, stack.owner, (owner,)) if owner not in (None, wrapper) else None
     found = of_frame or history_of(line, stack.owner)
     return found if found is None or found.package != wrapper else None
+
+
+def _is_slip(match: Match, stack: Stack) -> bool:
+    """Return whether code outside the stack misses a name that no release ever had."""
+    if stack.owner_of_file(match.frame) is not None:
+        return False
+    return is_unheard_of(with_class(match.text, match.around), stack.owner, called_from=match.frame)
 
 
 def _owned(rule: LogRule) -> re.Match[str] | None:

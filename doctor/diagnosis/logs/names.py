@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,11 @@ _TRAINER_OPTIONS = re.compile(r"(?:^|[a-z])(?:TrainingArguments|(?:[A-Z]{3,5}|Re
 #: Classes that the code of a model brings itself; servers have copies of them.
 _OF_MODEL_CODE = re.compile(r"(?:Tokenizer|TokenizerFast|Processor|Config)$")
 _CLASS = re.compile(r"'(?P<a>[A-Z]\w+)' object has no attribute|type object '(?P<b>\w+)'|\b(?P<c>[A-Z]\w+)\.\w+\(\) ")
+#: Words that name a part of many classes: they say something of one class only.
+_PLAIN = re.compile(r"[a-z]+")
+_LAST_WORD = re.compile(r"[A-Z][a-z]+$")
+#: Classes that projects patch: what is missing there may be the patch, which did not fit the release.
+_PATCHED = re.compile(r"Attention|Attn|DecoderLayer")
 _LONG = 12  # characters that a name of one library only has more of
 _FEW = 40  # releases on record that say nothing of which are old
 _Runs = tuple[tuple[int, int], ...]
@@ -105,6 +111,44 @@ def history_of(line: str, owner: Callable[[str], str | None], expected: Sequence
         if len(fitting) == 1 or (fitting and expected):
             return fitting[0]
     return None
+
+
+def is_unheard_of(line: str, owner: Callable[[str], str | None], *, called_from: str) -> bool:
+    """Return whether no release on record ever had what a line misses: a slip of the caller, not another release.
+
+    `called_from`: the file that misses it; without it, only an import counts. Packages with compiled modules, and those
+    of which only some names are on record, say nothing.
+    """
+    if found := _IMPORT.search(line) or (_MODULE_NAME.search(line) if called_from else None):
+        package = owner(found["module"].partition(".")[0])
+        return package is not None and package in _complete() and found["name"] not in _ever(package)
+    member, argument = _MEMBER.search(line), _ARGUMENT.search(line)
+    found = member or argument
+    if found is None or not called_from or _PATCHED.search(found["label"]):
+        return False
+    label = found["label"].partition(".")[0]
+    known = any(label in _ever(name) for name in _complete())
+    if not known and (argument or any(label in _ever(name) for name in _packages())):
+        return False
+    if member and _PLAIN.fullmatch(found["name"]) and any(label in _classes(name) for name in _complete()):
+        return not any(_has_member(name, label, found["name"]) for name in _complete())
+    if member and not known:
+        return not any(_has_like(name, label, found["name"]) for name in _complete())
+    return not any(found["name"] in _ever(name) for name in _packages())
+
+
+def _has_like(package: str, label: str, name: str) -> bool:
+    """Return whether several classes whose name ends with the same word gained or lost a member: one may be a base."""
+    word = _LAST_WORD.search(label)
+    ending = f"{word[0] if word else label} {name}"
+    return len([key for key in _known(package)["c"] if key.endswith(ending)]) > 1
+
+
+def _has_member(package: str, label: str, name: str, depth: int = 3) -> bool:
+    """Return whether a member of a class, or of its bases, is in the history: it came or went with a release."""
+    known = _known(package)
+    bases = known["bases"].get(label, ()) if depth else ()
+    return f"{label} {name}" in known["c"] or any(_has_member(package, base, name, depth - 1) for base in bases)
 
 
 def with_class(line: str, around: str) -> str:
@@ -264,6 +308,29 @@ def _spanning(package: str, runs: _Runs, what: str, home: str | None) -> NameHis
     """Return the history of these spans; None where there is none, or where all releases have it."""
     releases = tuple(_known(package).get("releases", ()))
     return None if runs in ((), ((0, len(releases) - 1),)) else NameHistory(package, what, releases, runs, home)
+
+
+@cache
+def _complete() -> dict[str, list[str]]:
+    """Return the packages of which every name is known, with the names that their history leaves out."""
+    file = rules_dir() / "index" / "known_names.json.xz"
+    return dict(json.loads(lzma.decompress(file.read_bytes())))
+
+
+@cache
+def _classes(package: str) -> frozenset[str]:
+    """Return the classes whose members are on record."""
+    return frozenset((*_known(package)["bases"], *(key.partition(" ")[0] for key in _known(package)["c"])))
+
+
+@cache
+def _ever(package: str) -> frozenset[str]:
+    """Return every name on record that some release of a package had."""
+    known = _known(package)
+    keys = (key for kind in ("n", "g", "c", "a", "r") for key in known[kind])
+    return frozenset(
+        (*_complete().get(package, ()), *known["bases"], *(word for key in keys for word in key.split(" ")))
+    )
 
 
 def _folder() -> Path:

@@ -135,3 +135,51 @@ def test_a_wrapper_of_the_same_name_is_not_the_called_function(explain):
     assert names.is_wrapped(error, wrapper) and not names.is_wrapped(error, other)
     found = [item.message for item in explain(wrapper).diagnosis if item.rule == "LOGMC001"]
     assert found and found[0].startswith("transformer-engine has argument")
+
+
+def unheard_of(line, called_from="/srv/train.py"):
+    return names.is_unheard_of(line, OWNERS.get, called_from=called_from)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cannot import name 'LlamaForCausalGeneration' from 'transformers'",
+        "'BertModel' object has no attribute 'my_pooling_head'",
+        "'BertConfig' object has no attribute 'num_fancy_heads'",
+        "'BertForSequenceClassification' object has no attribute 'layers'",
+        "'OwnArguments' object has no attribute 'use_my_option'",
+        "LlamaForCausalLM.from_pretrained() got an unexpected keyword argument 'my_own_option'",
+    ],
+)
+def test_what_no_release_ever_had_is_a_slip_of_the_caller(line):
+    assert unheard_of(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cannot import name 'LlamaFlashAttention2' from 'transformers.models.llama.modeling_llama'",
+        "cannot import name 'AutoModelForCausalLM' from 'transformers'",
+        "cannot import name 'whatever_it_is' from 'vllm'",
+        "'BertModel' object has no attribute 'get_head_mask'",
+        "'OPTConfig' object has no attribute 'word_embed_proj_dim'",
+        "'OPTAttention' object has no attribute 'my_query'",
+        "LlamaSdpaAttention.forward() got an unexpected keyword argument 'lookahead'",
+        "run_kernel() got an unexpected keyword argument 'tile_tokens_dim'",
+    ],
+)
+def test_what_some_release_had_or_a_patch_brings_is_none(line):
+    assert not unheard_of(line)
+
+
+def test_a_slip_needs_to_be_in_a_file_that_is_known():
+    line = "'BertModel' object has no attribute 'my_pooling_head'"
+    assert unheard_of(line) and not unheard_of(line, called_from="")
+
+
+def test_a_slip_of_a_script_gets_no_diagnosis_and_one_of_a_package_does(explain):
+    frame = '  File "{file}", line 3, in f\n'
+    error = "AttributeError: 'BertConfig' object has no attribute 'num_fancy_heads'\n"
+    assert explain(frame.format(file="/srv/train.py") + error).diagnosis == ()
+    assert explain(frame.format(file="/x/site-packages/vllm/config.py") + error).diagnosis
