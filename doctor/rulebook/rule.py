@@ -180,7 +180,7 @@ class Library:
 
     @cached_property
     def companions(self) -> tuple[tuple[Condition, Mapping[str, tuple[Any, ...]]], ...]:
-        """(when, fact key → values): what usually stands beside a range of releases; the first that holds counts."""
+        """(when, fact key → values): what is usual with a range of releases; the first that holds counts."""
         return tuple(
             (Deferred(item["when"]), {key: as_tuple(values) for key, values in item["usual"].items()})
             for item in self.body.get("companions") or ()

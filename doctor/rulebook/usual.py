@@ -3,7 +3,7 @@
 A missing value: where a rule fires for every usual one, or for most and the most usual, it is a finding that says so;
 where it fires for none, it is silent; else the report names the values for which it fires. A mask tensor is usual but
 rare: a rule that it alone silences is a finding that excepts it. Where several values are missing, or the GPU, or what
-stands beside a library, the rule is judged by whole jobs and environments that are usual (`usual_values`). A missing
+goes with a library, the rule is judged by whole jobs and environments that are usual (`usual_values`). A missing
 package that a rule only excludes is taken as not installed, and the finding, of an error a warning, says so; likewise a
 package that few environments have, where a choice hangs on it. An assumed value: where another usual one would make the
 rule silent, an error becomes a warning that names the assumption. A backend that fails in a step: where the job names

@@ -1,6 +1,6 @@
-"""What is usual for missing facts, and facts completed with it: of the job, its GPU and the packages it stands on.
+"""What is usual for missing facts, and facts completed with it: of the job, its GPU and its packages.
 
-Three kinds of values complete the facts. A library's `companions` say what usually stands beside a range of its
+Three kinds of values complete the facts. A library's `companions` say what is usually installed with a range of its
 releases, or which release it requires exactly. A torch that is built for CUDA runs on one of the usual GPUs. A job is
 one of the usual jobs.
 """
@@ -92,7 +92,7 @@ class Completions:
         self._any_gpu = _GPU not in self._usual and known.value(_GPU) is None and _has_a_gpu(known)
         if self._any_gpu:
             self._usual[_GPU] = GPUS
-        self._seldom = [f"{name}{VERSION}" for name in rulebook.seldom_packages] if self._beside() else []
+        self._seldom = [f"{name}{VERSION}" for name in rulebook.seldom_packages] if self._companions() else []
         self._completed: dict[tuple[Values, int | None], FactResolver] = {}
 
     def _add_companions(self, library: Library) -> None:
@@ -106,7 +106,7 @@ class Completions:
             elif (release := self._first.value(required[1])) not in (None, ABSENT):
                 self._required[key] = (release, library.name)
 
-    def _beside(self) -> list[str]:
+    def _companions(self) -> list[str]:
         """Return the keys of usual companions that are missing."""
         return [key for key in self._usual if key != _GPU or not self._any_gpu]
 
@@ -201,11 +201,11 @@ class Completions:
         required = [f"{package(key)} {self._required[key][0]}" for key in missing if key in self._required]
         if required:
             yield f"with {' and '.join(required)}, which {next(iter(self._required.values()))[1]} requires"
-        beside = [key for key in self._beside() if key in missing or (key == _CUDNN and _TORCH in missing)]
-        without = [package(key) for key in beside if self._usual[key] == (ABSENT,)]
+        companions = [key for key in self._companions() if key in missing or (key == _CUDNN and _TORCH in missing)]
+        without = [package(key) for key in companions if self._usual[key] == (ABSENT,)]
         if without:
             yield f"if {' and '.join(without)} is not installed"
-        names = [package(key) for key in beside if self._usual[key] != (ABSENT,)]
+        names = [package(key) for key in companions if self._usual[key] != (ABSENT,)]
         job = [short(key) for key in missing if short(key) in JOBS[0]] if job_decides else []
         if names:
             yield f"with usual values of what is not given: {', '.join((*names, *job))}"

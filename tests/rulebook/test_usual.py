@@ -254,7 +254,7 @@ def test_a_rule_that_every_usual_companion_triggers_fires_as_a_warning():
     assert finding.severity == Severity.WARNING
     assert "with usual values of what is not given: cudnn, head_dim_qk, num_heads" in finding.message
     assert not found(**{"workload.cp_size": 2, "cudnn.version": "9.18.1"})
-    assert not found(**{"workload.cp_size": 2, "transformer-engine.version": "2.16.0"})  # beside it: also newer cuDNN
+    assert not found(**{"workload.cp_size": 2, "transformer-engine.version": "2.16.0"})  # with it: also newer cuDNN
     assert not found(**{"workload.cp_size": 1})
 
 
@@ -329,7 +329,7 @@ def test_a_server_that_the_job_does_not_call_selects_nothing():
     assert "for every usual dtype" in finding.message
 
 
-def test_no_cudnn_is_guessed_beside_the_one_that_transformer_engine_loads():
+def test_no_cudnn_is_guessed_where_the_one_of_transformer_engine_is_known():
     rules = load_rulebook()
     given = {"transformer-engine.version": "2.0.0", "cudnn.te_version": "9.7.1", "workload.framework": "megatron"}
     facts = complete_workload(Facts(fact(key, value, "test") for key, value in given.items()))
