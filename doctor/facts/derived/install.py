@@ -312,7 +312,7 @@ def _official_build(version: str) -> bool:
     needs=("vllm.version",),
 )
 def _official_vllm(version: str) -> bool:
-    return _official_build(version)
+    return bool(_official_build(version))
 
 
 @derived(
