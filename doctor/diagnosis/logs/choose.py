@@ -27,7 +27,7 @@ _KINDS = (1, 4, -GENERAL)  # weights from 0, -1, -4 and -10 on: own message, vag
 _OWN = 5  # score of a rule that was written for logs
 _KNOWN = -2  # least weight of a rule whose line names something that is known to come or go with a release
 _UNSURE = -5  # most weight of a rule for `check` whose facts are missing, by a message that any library may raise
-_GUESS = -4  # weight from which on a rule takes any missing name for one of another release
+_GUESS = -4  # weight from which on a rule takes any missing name for one of another release, also of a library
 _CLEARER = 1.5  # times the fixed characters of a vague rule, from which on another one says clearly more of a line
 _OF_NAMES = ("api-signature-drift", "missing-attribute", "missing-module/package")
 _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, None: -2}
@@ -146,7 +146,7 @@ def _candidate(
     stated = rule.rule.body.get("weight") if rule.explains_only else None
     weight = int(stated) if stated is not None else 0 if rule.explains_only else _BY_SEVERITY[rule.rule.severity]
     history = _history(rule, match, stack) if weight <= 0 and rule.category in _OF_NAMES else None
-    if weight <= _GUESS and history is None and rule.category in _OF_NAMES and _is_slip(match, stack):
+    if weight <= _KNOWN and history is None and rule.category in _OF_NAMES and _is_slip(match, stack, weight):
         return None
     if (owned := _owned(rule)) is not None:
         owner = stack.owner(groups["package"]) if "package" in groups else _code_of(match, stack)
@@ -198,9 +198,11 @@ def _history(rule: LogRule, match: Match, stack: Stack) -> NameHistory | None:
     return found if found is None or found.package != wrapper else None
 
 
-def _is_slip(match: Match, stack: Stack) -> bool:
+def _is_slip(match: Match, stack: Stack, weight: int) -> bool:
     """Return whether code outside the stack misses a name that no release ever had."""
     if stack.owner_of_file(match.frame) is not None:
+        return False
+    if weight > _GUESS and "-packages" in match.frame:  # what libraries miss, a narrow rule knows better
         return False
     return is_unheard_of(with_class(match.text, match.around), stack.owner, called_from=match.frame)
 

@@ -183,3 +183,10 @@ def test_a_slip_of_a_script_gets_no_diagnosis_and_one_of_a_package_does(explain)
     error = "AttributeError: 'BertConfig' object has no attribute 'num_fancy_heads'\n"
     assert explain(frame.format(file="/srv/train.py") + error).diagnosis == ()
     assert explain(frame.format(file="/x/site-packages/vllm/config.py") + error).diagnosis
+
+
+def test_a_narrow_rule_takes_no_slip_of_a_script_either(explain):
+    frame = '  File "/srv/train.py", line 3, in main\n'
+    error = "TypeError: TrainingArguments.__init__() got an unexpected keyword argument '{}'\n"
+    assert explain(frame + error.format("learning_ratee")).diagnosis == ()
+    assert explain(frame + error.format("evaluation_strategy")).diagnosis
