@@ -64,8 +64,8 @@ class NameHistory:
 
     @property
     def specifier(self) -> str:
-        """Return the newest range of releases that fit."""
-        first, last = self.runs[-1]
+        """Return the longest range of releases that fit, of equal ones the newest: callers are written for that."""
+        first, last = max(self.runs, key=lambda run: (run[1] - run[0], run))
         low = f">={self.releases[first]}" if first else ""
         high = f"<{self._bound(last)}" if last + 1 < len(self.releases) else ""
         return ",".join(bound for bound in (low, high) if bound)
