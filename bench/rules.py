@@ -34,9 +34,9 @@ from doctor.rulebook.evaluate import evaluate
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.sources.snapshot import read_facts
 from doctor.sources.workload.defaults import complete_workload
-from doctor.sources.workload.files import read_workload
+from doctor.sources.workload.recipes import read_job
 rules = load_rulebook()
-facts = complete_workload(read_facts(Path(sys.argv[1])).with_(*read_workload(Path(sys.argv[2])).values()))
+facts = complete_workload(read_facts(Path(sys.argv[1])).with_(*read_job(Path(sys.argv[2])).values()))
 for _ in range(5):
     evaluate(rules, facts)
 began = time.process_time()
