@@ -11,11 +11,22 @@ _MEMORY = 4 << 20  # bytes of one automaton
 
 
 @cache
-def compiled(pattern: str, memory: int = _MEMORY) -> Any:
+def compiled(pattern: str) -> Any:
     """Return a pattern compiled by RE2, for bytes; ValueError if RE2 does not take it.
 
     `^` and `$` match at the ends of each line.
     """
+    return _compile(pattern, _MEMORY)
+
+
+def compiled_once(pattern: str, memory: int) -> Any:
+    """Return a pattern as `compiled` does, of up to so many bytes; it is freed when the caller drops it."""
+    found = _compile(pattern, memory)
+    re2.purge()  # RE2's Python module would hold it, too
+    return found
+
+
+def _compile(pattern: str, memory: int) -> Any:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from doctor.util.linear_regex import compiled, named_groups
+from doctor.util.linear_regex import compiled, compiled_once, named_groups
 from doctor.util.traceback_frames import last_frame
 
 BEFORE = 12_288  # bytes kept before a match, to see its traceback
@@ -84,7 +84,7 @@ def _automaton(
         for text in texts
     }
     union = [re.escape(text).decode("utf-8") for text in texts] + [f"(?:{pattern})" for pattern in direct]
-    return tried, compiled("|".join(union), _MEMORY) if union else None
+    return tried, compiled_once("|".join(union), _MEMORY) if union else None
 
 
 @dataclass
