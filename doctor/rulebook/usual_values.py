@@ -14,6 +14,7 @@ from typing import Any
 from doctor.facts.vocabulary import fact as make_fact
 from doctor.model import ABSENT, Facts, Finding, Severity
 
+from .backends import not_called
 from .evaluate import finding_of, know, rule_holds
 from .messages import PLACEHOLDER, interpolate
 from .resolver import FactResolver
@@ -114,10 +115,8 @@ class Completions:
         """Whether usual values could decide what lacks these facts."""
         if any(key in self._required for key in missing):
             return True
-        if not self._first.has_workload:
-            return False
-        return any(key in self._usual or of_job(key) for key in missing) or (
-            _TORCH in missing and _CUDNN in self._usual
+        return self._first.has_workload and (
+            any(_lacks(missing, key) for key in self._usual) or any(map(_of_job, missing))
         )
 
     def judge(self, rule: Rule, missing: Sequence[str]) -> Finding | None:
@@ -128,12 +127,14 @@ class Completions:
         if rule.severity is None or not self._concerns(missing):
             return None
         combinations = list(self._combinations(rule, missing))
-        whole = range(len(JOBS)) if self._first.has_workload and any(map(of_job, missing)) else (None,)
-        stated = any(short(key) in JOBS[0] for key in missing)  # else the packages alone may decide a choice
-        for jobs in [whole] if stated else dict.fromkeys(((None,), whole)):
-            if (found := self._judge(rule, missing, combinations, jobs)) is not None:
+        as_stated: Sequence[int | None] = (None,)
+        if not (self._first.has_workload and any(map(_of_job, missing))):
+            return self._judge(rule, missing, combinations, as_stated)
+        if not any(short(key) in JOBS[0] for key in missing):  # the packages alone may decide a choice
+            found = self._judge(rule, missing, combinations, as_stated)
+            if found is not None:
                 return found
-        return None
+        return self._judge(rule, missing, combinations, range(len(JOBS)))
 
     def _judge(
         self, rule: Rule, missing: Sequence[str], combinations: Sequence[Values], jobs: Sequence[int | None]
@@ -152,20 +153,17 @@ class Completions:
         if rule.severity not in GRAVE and not all(rare):
             return None
         known = self._known(combinations[first.index(True)], jobs[0])
-        return assuming(rule, known, "; ".join(self._said(rule, missing, jobs[0] is not None, rare)))
+        return assuming(rule, known, "; ".join(self._said(missing, jobs[0] is not None, rare)))
 
     def _combinations(self, rule: Rule, missing: Sequence[str]) -> Iterator[Values]:
         """Yield the usual combinations of what decides the rule; GPUs that torch has no code for are left out."""
-        keys = [key for key in self._usual if self._decides(rule, key, missing)]
+        every = _hangs_on_a_choice(self._rulebook, rule)  # all may matter to what a library chooses
+        keys = [key for key in self._usual if every or _lacks(missing, key)]
         for values in product(*(self._usual[key] for key in keys)):
             found = tuple(zip(keys, values, strict=True))
-            served = not self._any_gpu or self._known(found, None).value("torch.serves_gpu")
-            if served is not False:
+            on_a_gpu = self._any_gpu and _GPU in keys
+            if not on_a_gpu or self._known(found, None).value("torch.serves_gpu") is not False:
                 yield found
-
-    def _decides(self, rule: Rule, key: str, missing: Sequence[str]) -> bool:
-        """Whether a value decides a rule; all may matter to what a library chooses."""
-        return key in missing or (key == _CUDNN and _TORCH in missing) or hangs_on_a_choice(self._rulebook, rule)
 
     def _fires(self, rule: Rule, values: Values, job: int | None) -> bool:
         return rule_holds(self._rulebook, rule, self._known(values, job)) is True
@@ -180,8 +178,7 @@ class Completions:
             added = {**{key: release for key, (release, _) in self._required.items()}, **dict(values)}
             added |= {key: ABSENT for key in self._seldom if self._facts.value(key) is None}
             if job is not None:
-                of_job = {f"workload.{name}": value for name, value in JOBS[job].items()}
-                lacking = {key: value for key, value in of_job.items() if self._facts.value(key) is None}
+                lacking = {key: value for key, value in _values_of(job).items() if self._facts.value(key) is None}
                 if "workload.num_heads" not in lacking:
                     lacking.pop("workload.num_kv_heads", None)
                 added |= lacking
@@ -193,15 +190,15 @@ class Completions:
         """Return what few jobs have of the values that this usual job has for what is missing."""
         if job is None:
             return []
-        values = {f"workload.{name}": value for name, value in JOBS[job].items()}
+        values = _values_of(job)
         return [f"{short(key)} {values[key]}" for key in missing if values.get(key) in RARE.get(key, ())]
 
-    def _said(self, rule: Rule, missing: Sequence[str], job_decides: bool, rare: Sequence[list[str]]) -> Iterator[str]:
+    def _said(self, missing: Sequence[str], job_decides: bool, rare: Sequence[list[str]]) -> Iterator[str]:
         """Yield what was taken for what is missing."""
         required = [f"{package(key)} {self._required[key][0]}" for key in missing if key in self._required]
         if required:
             yield f"with {' and '.join(required)}, which {next(iter(self._required.values()))[1]} requires"
-        companions = [key for key in self._companions() if key in missing or (key == _CUDNN and _TORCH in missing)]
+        companions = [key for key in self._companions() if _lacks(missing, key)]
         without = [package(key) for key in companions if self._usual[key] == (ABSENT,)]
         if without:
             yield f"if {' and '.join(without)} is not installed"
@@ -218,12 +215,22 @@ class Completions:
             yield "on every usual GPU; none is given"
 
 
-def of_job(key: str) -> bool:
+def _lacks(missing: Sequence[str], key: str) -> bool:
+    """Whether a usual value of `key` is among what is missing; torch would imply its cuDNN."""
+    return key in missing or (key == _CUDNN and _TORCH in missing)
+
+
+def _values_of(job: int) -> dict[str, Any]:
+    """Return the values of a usual job by their fact keys."""
+    return {f"workload.{name}": value for name, value in JOBS[job].items()}
+
+
+def _of_job(key: str) -> bool:
     """Whether a usual job has a value for `key`; a choice that no fact is known to decide may hang on any of them."""
     return short(key) in JOBS[0] or key.endswith(CHOICES)
 
 
-def hangs_on_a_choice(rulebook: Rulebook, rule: Rule) -> bool:
+def _hangs_on_a_choice(rulebook: Rulebook, rule: Rule) -> bool:
     """Whether a rule is about the backend that a library chooses."""
     keys = {leaf.key for leaf in rule.when.leaves()}
     return bool(rule.fails_at_run) or any(key.endswith(CHOICES) or key in rulebook.decisions for key in keys)
@@ -234,7 +241,7 @@ def _called(rulebook: Rulebook, known: FactResolver) -> list[Library]:
     found = [library for library in rulebook.libraries.values() if library.companions and _installed(library, known)]
     if known.value("workload.framework") is None:
         return found if len(found) == 1 else []
-    return [library for library in found if library.applies is None or library.applies.holds(known) is not False]
+    return [library for library in found if not not_called(library, known)]
 
 
 def _installed(library: Library, known: FactResolver) -> bool:

@@ -11,7 +11,6 @@ to parse a hundred releases would take hours.
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
 import json
 import lzma
@@ -25,6 +24,8 @@ from packaging.version import Version
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import make_name_history
 import surfaces
+
+from doctor.diagnosis.logs.names import recorded
 
 OUT = make_name_history.OUT.parent / "known_names.json.xz"
 PACKAGES = ("transformers", "trl", "peft", "accelerate")
@@ -78,13 +79,6 @@ def names_in(source: str) -> Iterator[str]:
         yield from _ARGUMENT.findall(arguments)
     for listed in (*_MAPPED.findall(source), *("".join(parts) for parts in _IMPORTED.findall(source))):
         yield from _WORD.findall(listed)
-
-
-def recorded(package: str) -> set[str]:
-    """Return the names in the history of a package."""
-    known = json.loads(gzip.decompress((make_name_history.OUT / f"{package}.json.gz").read_bytes()))
-    keys = (key for kind in ("n", "g", "c", "a", "r") for key in known[kind])
-    return {word for key in keys for word in key.split(" ")} | set(known["bases"])
 
 
 def main() -> None:

@@ -326,11 +326,14 @@ def _classes(package: str) -> frozenset[str]:
 @cache
 def _ever(package: str) -> frozenset[str]:
     """Return every name on record that some release of a package had."""
+    return recorded(package).union(_complete().get(package, ()))
+
+
+def recorded(package: str) -> frozenset[str]:
+    """Return every name in the history of a package: what came or went, and the classes it belongs to."""
     known = _known(package)
     keys = (key for kind in ("n", "g", "c", "a", "r") for key in known[kind])
-    return frozenset(
-        (*_complete().get(package, ()), *known["bases"], *(word for key in keys for word in key.split(" ")))
-    )
+    return frozenset((*known["bases"], *(word for key in keys for word in key.split(" "))))
 
 
 def _folder() -> Path:

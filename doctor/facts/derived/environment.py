@@ -12,7 +12,7 @@ from doctor.model import ABSENT
 
 from .compiled import TEGRA, same_machine_code
 from .labels import label_fits, wheel_fits
-from .registry import derived
+from .registry import derived, shape
 
 
 @derived(
@@ -124,15 +124,13 @@ declare(
 )
 
 
-@derived(
+@shape(
     "xformers.cuda_major_held",
     BOOLEAN,
     "torch is built for the major release of CUDA that xFormers was compiled for",
     needs=("xformers.cuda", "torch.cuda"),
 )
-def _cuda_major_held(built_for: str, cuda: str) -> bool | None:
-    if ABSENT in (built_for, cuda):
-        return None
+def _cuda_major_held(built_for: str, cuda: str) -> bool:
     return parse_version(built_for).major == parse_version(cuda).major
 
 

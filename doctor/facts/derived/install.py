@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from doctor.facts.derived.registry import derived
+from doctor.facts.derived.registry import derived, shape
 from doctor.facts.kinds import BOOLEAN, LIST, TEXT, VERSION
 from doctor.facts.vocabulary import Term, declare, parse_version
 from doctor.model import ABSENT
@@ -161,15 +161,13 @@ def _wheel_read(cu13: bool | None, cu12: bool | None, cu11: bool | None, torch: 
     return official or any((cu13, cu12, cu11))
 
 
-@derived(
+@shape(
     "toolkit.builds_for_gpu",
     BOOLEAN,
     "nvcc knows this GPU's architecture: sm 10.0 and 12.0 from 12.8, 10.3 and 12.1 from 12.9, 9.0 from 11.8",
     needs=("toolkit.nvcc", "gpu.first_cuda"),
 )
-def _builds_for_gpu(nvcc: str, first: str) -> bool | None:
-    if ABSENT in (nvcc, first):
-        return None
+def _builds_for_gpu(nvcc: str, first: str) -> bool:
     return parse_version(nvcc).release[:2] >= parse_version(first).release[:2]
 
 
@@ -293,6 +291,12 @@ def _cublaslt_release(folder: str, cuda: str, cublas12: str | None, cublas13: st
 
 
 @derived(
+    "vllm.official_build",
+    BOOLEAN,
+    "vLLM's version is that of a public release or of its builds by CUDA, and not that of a checkout or a nightly",
+    needs=("vllm.version",),
+)
+@derived(
     "torch.official_build",
     BOOLEAN,
     "torch's version is that of a public release or of its builds by CUDA, and not that of a container or a nightly",
@@ -305,35 +309,21 @@ def _official_build(version: str) -> bool:
     return not parse_version(version).is_prerelease and re.fullmatch(r"|cpu|cu\d{2,3}", label) is not None
 
 
-@derived(
-    "vllm.official_build",
-    BOOLEAN,
-    "vLLM's version is that of a public release or of its builds by CUDA, and not that of a checkout or a nightly",
-    needs=("vllm.version",),
-)
-def _official_vllm(version: str) -> bool:
-    return bool(_official_build(version))
-
-
-@derived(
+@shape(
     "toolkit.is_of_torch",
     BOOLEAN,
     "nvcc is of the CUDA release that torch was built for, minor included",
     needs=("toolkit.nvcc", "torch.cuda"),
 )
-def _toolkit_of_torch(nvcc: str, cuda: str) -> bool | None:
-    if ABSENT in (nvcc, cuda):
-        return None
+def _toolkit_of_torch(nvcc: str, cuda: str) -> bool:
     return parse_version(nvcc).release[:2] == parse_version(cuda).release[:2]
 
 
-@derived(
+@shape(
     "toolkit.major_of_torch",
     BOOLEAN,
     "nvcc is of the major release of CUDA that torch was built for: else torch refuses to compile extensions",
     needs=("toolkit.nvcc", "torch.cuda"),
 )
-def _toolkit_major_of_torch(nvcc: str, cuda: str) -> bool | None:
-    if ABSENT in (nvcc, cuda):
-        return None
+def _toolkit_major_of_torch(nvcc: str, cuda: str) -> bool:
     return parse_version(nvcc).major == parse_version(cuda).major

@@ -48,7 +48,7 @@ def derived(
 def shape(
     key: str, kind: FactKind, meaning: str, *, needs: tuple[str, ...], uses: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register like `derived`, for arithmetic: where a size is `absent`, the derived fact is unknown."""
+    """Register like `derived`, for arithmetic: where a size or release is `absent`, the derived fact is unknown."""
 
     def register(compute: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(compute)
