@@ -86,7 +86,7 @@ class FactResolver:
         if derivation is None or key in self._given:
             return self.look_up(key).lacks or (key,)
         needed = tuple(base for need in derivation.needs for base in self.missing(need))
-        if not derivation.needs:  # it answers from any of several facts: the first would do
+        if not needed:  # what it needs is there, or it answers from any of several facts: the first would do
             needed = next((self.missing(use) for use in derivation.uses if not self.look_up(use).known), ())
         return tuple(dict.fromkeys(needed)) or (key,)
 

@@ -226,16 +226,16 @@ def _by_usual_values(
             found.append(_for_all(rule, key, values, with_value(key, common[0])))
         elif None in verdicts.values():
             left.setdefault("", []).append(rule.id)
-        elif rule.severity in GRAVE and verdicts[job := JOBS[0][short(key)]] and _most(verdicts):
+        elif rule.severity in GRAVE and verdicts[job := JOBS[0][short(key)]] and _most(verdicts, common):
             found.append(assuming(rule, with_value(key, job), f"for most usual {short(key)}: {_span(values)}"))
         elif values:
             left.setdefault(f"; it applies to {short(key)} {', '.join(map(str, values))}", []).append(rule.id)
     return found, [(tuple(names), said) for said, names in left.items()]
 
 
-def _most(verdicts: Mapping[Any, bool | None]) -> bool:
-    """Whether a rule fires for more than half of the values."""
-    return 2 * list(verdicts.values()).count(True) > len(verdicts)
+def _most(verdicts: Mapping[Any, bool | None], common: Sequence[Any]) -> bool:
+    """Whether a rule fires for more than half of the values that are not rare."""
+    return 2 * sum(verdicts[value] is True for value in common) > len(common)
 
 
 def _for_all(rule: Rule, key: str, values: Sequence[Any], known: FactResolver) -> Finding:

@@ -148,6 +148,23 @@ def test_a_mask_tensor_alone_does_not_silence_a_rule_and_is_excepted(rulebook):
     assert finding.severity == Severity.WARNING and "arbitrary" not in finding.message
 
 
+def test_a_rule_for_two_of_the_three_usual_masks_is_a_warning_that_names_them(rulebook):
+    (finding,) = own(judged(rulebook('{torch.version: "2.6.0", workload.mask: [no_mask, causal]}'), {}))
+    assert finding.message == "found 2.6.0 (for most usual mask: no_mask, causal)"
+
+
+def test_a_rule_for_one_usual_mask_and_a_rare_one_stays_open(rulebook):
+    assert not own(judged(rulebook('{torch.version: "2.6.0", workload.mask: [causal, arbitrary]}'), {}))
+
+
+def test_a_derived_fact_that_hangs_on_the_mask_is_missing_for_want_of_the_mask(rulebook):
+    given = {"workload.framework": "transformers", "workload.attn_implementation": "sdpa"}
+    given |= {"workload.num_heads": 32, "workload.num_kv_heads": 8, "transformers.version": "5.0.0"}
+    rules = rulebook('{torch.version: "2.6.0", workload.sdpa_unexpanded_gqa: true}')
+    (finding,) = own(judged(rules, given))
+    assert finding.message == "found 2.6.0 (for most usual mask: no_mask, causal)"
+
+
 def test_whole_jobs_except_the_one_with_a_mask_tensor(rulebook):
     masks = "[no_mask, causal, padding, padding_causal]"
     rules = rulebook(f'{{torch.version: "2.6.0", workload.mask: {masks}, workload.seq_len_q: ">1"}}')
