@@ -68,6 +68,11 @@ def _cuda_major(cuda: str) -> str:
     return ABSENT if cuda == ABSENT else str(parse_version(cuda).major)
 
 
+@derived("torch.cuda_label", TEXT, "that CUDA as torch's indexes and wheels name it: cu118, cu128", needs=("torch.cuda",))
+def _cuda_label(cuda: str) -> str:
+    return ABSENT if cuda == ABSENT else "cu" + "".join(map(str, _leading(cuda, 2)))
+
+
 _MAXWELL, _VOLTA = 5, 7
 _THOR = (11, 0)
 
