@@ -370,8 +370,14 @@ def is_python_version(text: str) -> bool:
     return re.match(r"[23]\.[0-9]{1,3}(?![0-9])", text) is not None
 
 
-#: Keys whose values have a form of their own.
-_OF_KEY: dict[str, Callable[[Any], Any]] = {"torch.arch_list": _architectures, "python.version": _python}
+def _upper(value: Any) -> str:
+    return _text(value).upper()
+
+
+#: Keys whose values have a form of their own. vLLM writes `eagle3`, SGLang `EAGLE3`.
+_OF_KEY: dict[str, Callable[[Any], Any]] = {
+    "torch.arch_list": _architectures, "python.version": _python, "workload.speculative_algorithm": _upper,
+}  # fmt: skip
 _PARSERS: dict[FactKind, Callable[[Any], Any]] = {
     VERSION: _version, SM: _sm, INTEGER: _integer, NUMBER: _number, TEXT: _text,
     BOOLEAN: _boolean, WINDOW: _window, LIST: _list,

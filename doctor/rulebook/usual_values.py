@@ -129,7 +129,11 @@ class Completions:
         combinations = list(self._combinations(rule, missing))
         as_stated: Sequence[int | None] = (None,)
         if not (self._first.has_workload and any(map(_of_job, missing))):
-            return self._judge(rule, missing, combinations, as_stated)
+            found = self._judge(rule, missing, combinations, as_stated)
+            if found is not None or not self._still_open(rule, combinations):
+                return found
+            missing = [*missing, *(key for key in _values_of(0) if self._first.value(key) is None)]
+            return self._judge(rule, missing, combinations, range(len(JOBS)))
         if not any(short(key) in JOBS[0] for key in missing):  # the packages alone may decide a choice
             found = self._judge(rule, missing, combinations, as_stated)
             if found is not None:
@@ -164,6 +168,13 @@ class Completions:
             on_a_gpu = self._any_gpu and _GPU in keys
             if not on_a_gpu or self._known(found, None).value("torch.serves_gpu") is not False:
                 yield found
+
+    def _still_open(self, rule: Rule, combinations: Sequence[Values]) -> bool:
+        """Whether the packages leave a choice of this job open: it hangs on values of the job as well."""
+        if not self._first.has_workload or not _hangs_on_a_choice(self._rulebook, rule):
+            return False
+        known = (self._known(values, None) for values in combinations)
+        return any(rule_holds(self._rulebook, rule, item) is None for item in known)
 
     def _fires(self, rule: Rule, values: Values, job: int | None) -> bool:
         return rule_holds(self._rulebook, rule, self._known(values, job)) is True
