@@ -303,3 +303,16 @@ def _te_cudnn_differs(torch: str, te: str) -> bool:
 )
 def _local_label(version: str) -> bool:
     return version != ABSENT and "+" in version
+
+
+@derived(
+    "te.parts_labelled",
+    BOOLEAN,
+    "the torch part or the core of TransformerEngine has a label such as +cu.12.8.torch.2.11, the package above has none",
+    needs=("transformer-engine.version", "transformer-engine-torch.version"),
+    uses=("transformer-engine-cu12.version", "transformer-engine-cu13.version"),
+)
+def _parts_labelled(whole: str, torch_part: str, cu12: str | None, cu13: str | None) -> bool:
+    if ABSENT in (whole, torch_part) or "+" in whole:
+        return False
+    return any("+" in part for part in (torch_part, cu12, cu13) if part is not None)
