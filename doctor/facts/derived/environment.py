@@ -68,7 +68,9 @@ def _cuda_major(cuda: str) -> str:
     return ABSENT if cuda == ABSENT else str(parse_version(cuda).major)
 
 
-@derived("torch.cuda_label", TEXT, "that CUDA as torch's indexes and wheels name it: cu118, cu128", needs=("torch.cuda",))
+@derived(
+    "torch.cuda_label", TEXT, "that CUDA as torch's indexes and wheels name it: cu118, cu128", needs=("torch.cuda",)
+)
 def _cuda_label(cuda: str) -> str:
     return ABSENT if cuda == ABSENT else "cu" + "".join(map(str, _leading(cuda, 2)))
 

@@ -308,7 +308,7 @@ def _local_label(version: str) -> bool:
 @derived(
     "te.parts_labelled",
     BOOLEAN,
-    "the torch part or the core of TransformerEngine has a label such as +cu.12.8.torch.2.11, the package above has none",
+    "TransformerEngine's torch part or core has a label such as +cu.12.8.torch.2.11, the package above has none",
     needs=("transformer-engine.version", "transformer-engine-torch.version"),
     uses=("transformer-engine-cu12.version", "transformer-engine-cu13.version"),
 )
