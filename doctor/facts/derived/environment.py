@@ -286,6 +286,15 @@ def _wheel_cuda_held(version: str, wheel: str | None, major: str | None, nvcc: s
     return None if major in (None, ABSENT) else named[1] == major
 
 
+derived(
+    "sageattention.wheel_cuda_held",
+    BOOLEAN,
+    "torch or the CUDA toolkit has the major release of CUDA that SageAttention's wheel names; true without a label",
+    needs=("sageattention.version",),
+    uses=("sageattention.wheel", "torch.cuda_major", "toolkit.nvcc"),
+)(_wheel_cuda_held)
+
+
 def _label(version: str, wheel: str | None) -> str:
     """The local label of a version, or that of the wheel file that was installed."""
     name = version if wheel in (None, ABSENT) else str(wheel).replace("%2B", "+")
