@@ -169,7 +169,7 @@ def finding_of(rule: Rule, known: FactResolver, severity: Severity, message: str
         why=str(rule.body.get("why", "")).strip(),
         evidence=with_needs(evidence, needs),
         references=rule.references,
-        alternatives=filled_alternatives(rule, known),
+        alternatives=_that_apply(filled_alternatives(rule, known), known),
         no_pin=rule.body.get("no_pin"),
         myth=rule.body.get("myth"),
         confirm=rule.body.get("confirm"),
@@ -187,7 +187,8 @@ def with_reasons(
         finding = finding._replace(message="; ".join((finding.message, *refusals)))
     if "fix_reasons" not in rule.body:
         return finding
-    return finding._replace(alternatives=all_alternatives(rulebook, rule, known, predictions))
+    ways = all_alternatives(rulebook, rule, known, predictions)
+    return finding._replace(alternatives=_that_apply(ways, known))
 
 
 def _of_release(rulebook: Rulebook, reason: Reason) -> bool:
@@ -255,6 +256,11 @@ def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
             way = replace(way, require=require, call=way.call and interpolate(way.call, known))
         (later if condition is not None and condition.holds(known) is False else ways).append(way)
     return (*ways, *later)
+
+
+def _that_apply(ways: tuple[Remedy, ...], known: FactResolver) -> tuple[Remedy, ...]:
+    """Return the fixes whose conditions are not false here; all where there is no other."""
+    return tuple(way for way in ways if not way.when or parse_conditions(way.when).holds(known) is not False) or ways
 
 
 def _never_holds(condition: Condition, way: Remedy, known: FactResolver) -> bool:
