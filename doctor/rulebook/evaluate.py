@@ -226,12 +226,7 @@ def all_alternatives(
         for reason in candidate.reasons
     )
     named = [by_id[name] for name in dict.fromkeys(reasons) if name in by_id]
-    found = [
-        remedy
-        for item in named
-        for remedy in filled_alternatives(item, known)
-        if not remedy.when or parse_conditions(remedy.when).holds(known) is not False
-    ]
+    found = [remedy for item in named for remedy in filled_alternatives(item, known) if _may_apply(remedy, known)]
     return tuple([*(remedy for number, remedy in enumerate(found) if remedy not in found[:number]),
                   *filled_alternatives(rule, known)])  # fmt: skip
 
@@ -254,13 +249,18 @@ def filled_alternatives(rule: Rule, known: FactResolver) -> tuple[Remedy, ...]:
         if keys:
             require = {name: interpolate(text, known) for name, text in way.require.items()}
             way = replace(way, require=require, call=way.call and interpolate(way.call, known))
-        (later if condition is not None and condition.holds(known) is False else ways).append(way)
+        (ways if _may_apply(way, known) else later).append(way)
     return (*ways, *later)
 
 
 def _that_apply(ways: tuple[Remedy, ...], known: FactResolver) -> tuple[Remedy, ...]:
     """Return the fixes whose conditions are not false here; all where there is no other."""
-    return tuple(way for way in ways if not way.when or parse_conditions(way.when).holds(known) is not False) or ways
+    return tuple(way for way in ways if _may_apply(way, known)) or ways
+
+
+def _may_apply(way: Remedy, known: FactResolver) -> bool:
+    """Whether the condition of a fix, if it has one, is not false here."""
+    return not way.when or parse_conditions(way.when).holds(known) is not False
 
 
 def _never_holds(condition: Condition, way: Remedy, known: FactResolver) -> bool:

@@ -127,17 +127,15 @@ class Completions:
         if rule.severity is None or not self._concerns(missing):
             return None
         combinations = list(self._combinations(rule, missing))
-        as_stated: Sequence[int | None] = (None,)
-        if not (self._first.has_workload and any(map(_of_job, missing))):
-            found = self._judge(rule, missing, combinations, as_stated)
-            if found is not None or not self._still_open(rule, combinations):
-                return found
-            missing = [*missing, *(key for key in _values_of(0) if self._first.value(key) is None)]
-            return self._judge(rule, missing, combinations, range(len(JOBS)))
-        if not any(short(key) in JOBS[0] for key in missing):  # the packages alone may decide a choice
-            found = self._judge(rule, missing, combinations, as_stated)
+        of_job = self._first.has_workload and any(map(_of_job, missing))
+        if not (of_job and any(short(key) in JOBS[0] for key in missing)):  # the packages alone may decide a choice
+            found = self._judge(rule, missing, combinations, (None,))
             if found is not None:
                 return found
+            if not of_job:
+                if not self._still_open(rule, combinations):
+                    return None
+                missing = [*missing, *(key for key in _values_of(0) if self._first.value(key) is None)]
         return self._judge(rule, missing, combinations, range(len(JOBS)))
 
     def _judge(
