@@ -29,7 +29,7 @@ FOLDERS = (
     "pyproject.toml",
 )
 #: Pages made of captured output or of other people's words, and code that reproduces faults.
-NOT_READ = ("docs/stress", "docs/output.md", "docs/h200.md", "docs/incidents")
+NOT_READ = ("docs/stress", "docs/output.md", "docs/h200.md")
 ENDINGS = ("py", "md", "j2", "yaml")
 #: Word (a regular expression) -> what to write.
 WORDS = {
