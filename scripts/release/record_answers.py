@@ -5,7 +5,7 @@
 
 A change that only moves code leaves every answer as it was: record before it and after it. Each line of a recording
 holds one case: the JSON report without `timing`, or the error. `compare` prints the cases that differ, and where, and
-ends with exit code 1 if there are any. A case is a line of JSON with `facts` and `workload`: by default in `tests/data`.
+ends with exit code 1 if there are any. A case is a line of JSON with `facts` and `workload`: by default `tests/data`
 """
 
 from __future__ import annotations
