@@ -421,6 +421,7 @@ class Verification(NamedTuple):
     fix: str | None  # its title
     steps: tuple[VerificationStep, ...]
     freeze: str | None = None  # the file that remembers what was there
+    undo: str | None = None  # the command that restores it
 
 
 class InputFile(NamedTuple):

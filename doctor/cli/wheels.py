@@ -130,7 +130,7 @@ def _as_text(answer: WheelMatch, way: Build) -> str:
             out += ["", "older releases with a wheel", *(f"  {wheel.url}" for wheel in others)]
         rest = len(answer.fitting) - 1 - len(others)
         out += [f"  … and {rest} more: `--format json` lists them"] if rest > 0 else []
-        out += ["", f"if the download fails, build from source ({way.duration}):", f"  {way.command}"]
+        out += ["", f"if the download fails, build from source ({_time(way)}):", f"  {way.command}"]
         return "\n".join(out) + "\n"
     if answer.why_not:
         out += ["", answer.why_not]
@@ -145,8 +145,12 @@ def _as_text(answer: WheelMatch, way: Build) -> str:
             *_told(wheel),
         ]
         out += [f"  {wheel.url}"]
-    out += ["", f"to build here, {way.duration}:", f"  {way.command}", *(f"  {note}" for note in way.notes)]
+    out += ["", f"to build here ({_time(way)}):", f"  {way.command}", *(f"  {note}" for note in way.notes)]
     return "\n".join(out) + "\n"
+
+
+def _time(way: Build) -> str:
+    return f"{way.cost}; here {way.duration} with {way.jobs} job{'s' if way.jobs > 1 else ''}"
 
 
 def _listed(words: Sequence[str]) -> str:

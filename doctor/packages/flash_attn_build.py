@@ -37,6 +37,14 @@ class Build(NamedTuple):
     jobs: int
     hours: tuple[float, float]
     notes: tuple[str, ...]
+    architectures: int = 1
+
+    @property
+    def cost(self) -> str:
+        """`16 to 52 core-hours for 4 architectures`: what it takes on any machine."""
+        low, high = (hours * self.architectures for hours in CORE_HOURS)
+        number = f"{self.architectures} architectures" if self.architectures > 1 else "1 architecture"
+        return f"{low:g} to {high:g} core-hours for {number}"
 
     @property
     def duration(self) -> str:
@@ -95,7 +103,7 @@ def build(version: str, sm: str | None, cuda: str | None, machine: Machine) -> B
     command = f"pip install --no-build-isolation --no-cache-dir flash-attn=={version}"
     settings = {"MAX_JOBS": str(jobs), **settings}
     words = (f'{name}="{value}"' if name != "MAX_JOBS" else f"{name}={value}" for name, value in settings.items())
-    return Build(" ".join([*words, command]), settings, jobs, (low, high), tuple(notes))
+    return Build(" ".join([*words, command]), settings, jobs, (low, high), tuple(notes), archs)
 
 
 def _jobs(machine: Machine) -> int:

@@ -31,8 +31,8 @@ def proof_lines(page: Page, proof: Verification) -> None:
             page.line(f"      {step.command}", "command")
     if proof.freeze:
         page.say(f"the previous packages are saved in `{proof.freeze}`", indent=2, hang=4)
-        if proof.kind == VerificationKind.APPLY:
-            page.line("hint: `attn-doctor fix --rollback` restores them")
+        if proof.undo is not None:
+            page.line(f"hint: `{proof.undo}` restores them")
 
 
 def proof_text(proof: Verification) -> str:

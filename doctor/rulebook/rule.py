@@ -110,6 +110,11 @@ class Library:
         return as_tuple(self.body.get("distributions"))
 
     @property
+    def unregistered(self) -> tuple[str, ...]:
+        """Those of them that the package registry does not have, or has from another project."""
+        return as_tuple(self.body.get("unregistered"))
+
+    @property
     def modules(self) -> Mapping[str, str]:
         """The modules that Python imports of it, each with its distribution."""
         named = self.body.get("import_name", "")

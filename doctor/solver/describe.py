@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from doctor.facts.settings import attention_call
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT, Change, ChangeKind, Fix, InstallPlan, PinnedRequirement, Severity
-from doctor.packages.flash_attn_build import CORE_HOURS
+from doctor.packages.flash_attn_build import Machine, build
 from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, find
 from doctor.packages.index import load_index
 from doctor.packages.relations import BUILT_AGAINST_TORCH, install_order, orphans, owner_of
@@ -63,22 +63,23 @@ def as_fix(
         resolves=resolves,
         leaves=tuple(sorted(rule for rule in outcome.firing if rule in errors)),
         safety=outcome.safety,
-        note=" ".join(filter(None, (_note(repair, outcome, after, first, minimal), _wheel_note(repair, plan)))) or None,
+        note=" ".join(filter(None, (_note(repair, outcome, after, first, minimal), _wheel_note(repair, outcome, plan))))
+        or None,
         plan=plan,
-        costs=(*in_words(repair.stack, outcome.chosen), *_source_builds(repair, plan)),
+        costs=(*in_words(repair.stack, outcome.chosen), *_source_builds(repair, outcome, plan)),
         regressions=regressions.of(outcome) if regressions is not None else None,
     )
 
 
-def _source_builds(repair: FixSearch, plan: InstallPlan) -> Iterator[str]:
+def _source_builds(repair: FixSearch, outcome: CandidateFix, plan: InstallPlan) -> Iterator[str]:
     """Yield the cost of compiling flash-attn where no wheel of its release fits, with the release that has one."""
     line = _compiled(plan)
     if line is None:
         return
-    low, high = CORE_HOURS
-    other = _other_wheel(repair, plan)
+    way = build(line.version, repair.base.known.value("gpu.sm"), plan.cuda, Machine())
+    other = _other_wheel(repair, outcome, plan)
     instead = f" ({other.version} has a wheel)" if other is not None else ""
-    yield f"source build of `{PACKAGE}` {line.version}: {low:g} to {high:g} core-hours per architecture{instead}"
+    yield f"source build of `{PACKAGE}` {line.version}: {way.cost}{instead}"
 
 
 def _compiled(plan: InstallPlan) -> PinnedRequirement | None:
@@ -87,15 +88,19 @@ def _compiled(plan: InstallPlan) -> PinnedRequirement | None:
     return line if plan.wheel_url is None else None
 
 
-def _other_wheel(repair: FixSearch, plan: InstallPlan) -> Wheel | None:
-    """Return the newest official flash-attn wheel that fits the torch of the plan, of any release."""
+def _other_wheel(repair: FixSearch, outcome: CandidateFix, plan: InstallPlan) -> Wheel | None:
+    """Return the newest official flash-attn wheel that fits the torch of the plan and that no rule forbids."""
     target = wheel_target_of(repair.base.known, plan.torch, repair.stack)
-    return next((wheel for wheel in find(target, near=False).fitting if not wheel.doubt), None)
+    for wheel in (wheel for wheel in find(target, near=False).fitting if not wheel.doubt):
+        after = repair.evaluate(outcome.plan, {**outcome.chosen, PACKAGE: wheel.version})
+        if after is not None and after.firing <= outcome.firing:
+            return wheel
+    return None
 
 
-def _wheel_note(repair: FixSearch, plan: InstallPlan) -> str | None:
+def _wheel_note(repair: FixSearch, outcome: CandidateFix, plan: InstallPlan) -> str | None:
     """Return how to avoid compiling flash-attn, in a sentence."""
-    other = _other_wheel(repair, plan) if _compiled(plan) is not None else None
+    other = _other_wheel(repair, outcome, plan) if _compiled(plan) is not None else None
     return f"To avoid the source build, install {other.version}: `pip install {other.url}`." if other else None
 
 

@@ -94,7 +94,9 @@ def _held(stack: PackageSet, chosen: Mapping[str, str]) -> tuple[list[PinnedRequ
             continue
         public = version.partition("+")[0]
         if package in stack.index and stack.index.release(package, public) is None:
-            notes.append(f"{package} {version} is not on PyPI: install without replacing it (`--no-deps`).")
+            notes.append(
+                f"{package} {version} is not in the records of {stack.index.refreshed}: `--no-deps` keeps it in place."
+            )
             continue
         release = stack.index.release(package, public)
         if release is not None and not release.installs_on(stack.platform):

@@ -25,6 +25,7 @@ from packaging.version import Version
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import refresh_index
+import refresh_names
 from imports_rules import RULES, following, hand_written, name_of, numbers_for, same_rule
 from surfaces import releases_of
 
@@ -156,7 +157,8 @@ def rule_body(
         end = Version(following(run[-1]))  # a release in between may be withdrawn, and require something else
         span = f">={run[0]},<{min(later[run[-1]] or end, end)}"
         cases.append({mine: span, "not": {other: re.sub(r"<(\d[\d.]*)(?=,|$)", r"<\1.dev0", spec)}})
-        fixes.append({"require": {callee: spec}, "when": {mine: span}})
+        if refresh_names.has_release(callee, spec) is not False:
+            fixes.append({"require": {callee: spec}, "when": {mine: span}})
         bad, good = sample(spec)
         at = f"{run[-1]} with"
         tests[f"fires {at} {bad}"] = {"given": {mine: str(run[-1]), other: bad}, "expect": "fires"}

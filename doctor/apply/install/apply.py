@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 from doctor.diagnosis.request import Request
 from doctor.errors import DoctorError
@@ -107,23 +108,24 @@ def apply(
         rebuilt=tuple(work.rebuilt),
     )
     if failed:
-        back = "; undo with `attn-doctor fix --rollback`" if touched else ""
+        back = f"; undo with `{undo_command(python)}`" if touched else ""
         done.append(VerificationStep("state", False if touched else None, state(before, now) + back))
     remembered = tilde(str(kept.path)) if touched else None
+    undo = undo_command(python) if touched else None
     on_step("checking …")
     began = time.monotonic()
     try:
         after, why_not = diagnose_after(python, report, request, fix, on_step)
     except DoctorError as problem:
         done.append(VerificationStep("check", None, problem.message))
-        return Verification(VerificationKind.APPLY, fix.title, tuple(done), remembered), None
+        return Verification(VerificationKind.APPLY, fix.title, tuple(done), remembered, undo), None
     step = check_step(after, report, fix, round(time.monotonic() - began, 2))
     old, new = (
         ", ".join(f.rule for f in item.findings if f.severity == Severity.ERROR) or "none" for item in (report, after)
     )
     done.append(step._replace(reason="; ".join(filter(None, (f"errors before: {old}; now: {new}", step.reason)))))
     done.append(kernel_step(after, why_not))
-    return Verification(VerificationKind.APPLY, fix.title, tuple(done), remembered), after
+    return Verification(VerificationKind.APPLY, fix.title, tuple(done), remembered, undo), after
 
 
 def plan_of(
@@ -301,7 +303,7 @@ def _plan_text(plan: InstallSteps, work: Work, folder: Path, before: Mapping[str
     by_conda = sorted(name for name in moved if name in before and before[name].by == "conda")
     if by_conda:
         lines.append(f"conda installed {', '.join(by_conda)}; its records will be out of date")
-    lines.append(f"the current state is saved in `{tilde(str(folder))}`; undo with `attn-doctor fix --rollback`")
+    lines.append(f"the current state is saved in `{tilde(str(folder))}`; undo with `{undo_command(work.place.python)}`")
     return "\n".join(lines) + "\n"
 
 
@@ -310,10 +312,17 @@ def _folder(place: InstallLocation) -> Path:
     return own if os.access(place.prefix, os.W_OK) and (place.prefix / "pyvenv.cfg").exists() else cache
 
 
+def undo_command(python: str) -> str:
+    """Return the command that undoes the fix; without the interpreter it would look at another environment."""
+    path = tilde(python)
+    plain = re.fullmatch(r"[\w~@+=:,./-]+", path)
+    return f"attn-doctor fix --rollback --python {path if plain else quote(python)}"
+
+
 def _attach_recovery_hint(
     problem: BaseException, kept: frozen.Freeze, before: Mapping[str, frozen.Kept], now: Mapping[str, frozen.Kept],
     python: str,
 ) -> None:  # fmt: skip
     """Attach to an exception what the interruption changed and how to undo it."""
-    words = f"{state(before, now)}; `attn-doctor fix --rollback --python {tilde(python)}` restores `{kept.path}`"
+    words = f"{state(before, now)}; `{undo_command(python)}` restores `{kept.path}`"
     problem.args = (*problem.args, words)

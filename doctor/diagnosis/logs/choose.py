@@ -34,6 +34,8 @@ _BY_SEVERITY = {Severity.ERROR: -1, Severity.WARNING: -3, Severity.NOTE: -6, Non
 #: The package that the line names, else that of the last frame; after `|` the name for one outside the stack.
 OWNER = re.compile(r"\{log\.package(?:\|([\w-]+))?\}")
 _PLACEHOLDER = re.compile(r"\{log\.(\w+)(?:\|[\w-]+)?\}")
+#: A placeholder at the start of a word: the name of a package, not its release.
+_PACKAGE_WORD = re.compile(r"""(?:^|[\s"'])\{log\.(\w+)(?:\|[\w-]+)?\}""")
 
 
 @dataclass(frozen=True)
@@ -229,14 +231,14 @@ def split(found: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate],
     return causes, benign, unrelated
 
 
-def explanations(found: Sequence[Candidate], known: FactResolver) -> tuple[Explanation, ...]:
+def explanations(found: Sequence[Candidate], known: FactResolver, stack: Stack) -> tuple[Explanation, ...]:
     """Return one explanation for each cause, best first; general ones only if nothing better is known."""
     first: dict[str, Candidate] = {}
     for item in found:
         first.setdefault(item.rule.cause, item)
     distinct = list(first.values())
     distinct = [item for item in distinct if item.kind <= distinct[0].kind + 1 and not _repeats(item, distinct[0])]
-    return tuple(explanation(item, known, _rivals(item, distinct), distinct[0]) for item in distinct[:MOST])
+    return tuple(explanation(item, known, stack, _rivals(item, distinct), distinct[0]) for item in distinct[:MOST])
 
 
 def _repeats(item: Candidate, root: Candidate) -> bool:
@@ -278,7 +280,7 @@ def _doubts(item: Candidate, rivals: Sequence[Candidate], root: Candidate | None
 
 
 def explanation(
-    item: Candidate, known: FactResolver, rivals: Sequence[Candidate] = (), root: Candidate | None = None
+    item: Candidate, known: FactResolver, stack: Stack, rivals: Sequence[Candidate] = (), root: Candidate | None = None
 ) -> Explanation:
     """Return what is said of one candidate; `rivals` and `root` as for its doubts."""
     rule, body, groups = item.rule.rule, item.rule.rule.body, item.groups
@@ -304,7 +306,7 @@ def explanation(
         line=LogLine(item.match.line, item.match.text.strip(), item.match.rank),
         message=message,
         why=why,
-        remedies=(*of_name, *_remedies(rule.alternatives, known, groups)),
+        remedies=(*of_name, *_remedies(rule.alternatives, known, groups, stack)),
         no_pin=body.get("no_pin"),
         references=rule.references,
         missing=tuple(dict.fromkeys(key for other in decisive for key in _missing(other, known))),
@@ -339,16 +341,42 @@ def _missing(item: Candidate, known: FactResolver) -> list[str]:
     return [leaf.key for leaf in item.rule.when.leaves() if known.value(leaf.key) is None]
 
 
-def _remedies(remedies: Iterable[Remedy], known: FactResolver, groups: Mapping[str, str]) -> Iterator[Remedy]:
-    """Yield the remedies whose own condition does not fail, with words of the log filled in."""
+def _remedies(
+    remedies: Iterable[Remedy], known: FactResolver, groups: Mapping[str, str], stack: Stack
+) -> Iterator[Remedy]:
+    """Yield the remedies whose own condition does not fail, with words of the log filled in.
+
+    No command installs a package that only the log names: anyone could register that name.
+    """
     for remedy in remedies:
         if remedy.when and parse_conditions(remedy.when).holds(known) is False:
             continue
         if any(name not in groups for name in _PLACEHOLDER.findall(remedy.call or "")):
             continue  # the line does not say what the command needs
-        call, note = (_filled(text, groups) for text in (remedy.call, remedy.note))
+        named = {name: stack.owner(groups[name]) for name in _installed_names(remedy)}
+        strange = next((name for name, owner in named.items() if not stack.is_registered(owner)), None)
+        if strange is not None:
+            yield replace(remedy, require={}, call=None, note=_from_its_project(groups[strange], remedy))
+            continue
+        call = _filled(remedy.call, {**groups, **{name: owner for name, owner in named.items() if owner}})
+        note = _filled(remedy.note, groups)
         ranges = {_filled(name, groups) or name: wanted for name, wanted in _ranges(remedy, known)}
         yield replace(remedy, require=ranges, call=call, note=note)
+
+
+def _from_its_project(package: str, remedy: Remedy) -> str:
+    """Return what to do with a package that the registry does not have on record."""
+    isolated = "--no-build-isolation" not in (remedy.call or "")
+    how = f"install `{package}` from" if isolated else f"build `{package}` with `--no-build-isolation`, from"
+    return f"{how} the source that its project names; no record says whose package the registry has under this name"
+
+
+def _installed_names(remedy: Remedy) -> Iterator[str]:
+    """Yield the placeholders that stand for a package which the remedy installs."""
+    call = remedy.call or ""
+    if "install" in call and "uninstall" not in call:
+        yield from _PACKAGE_WORD.findall(call)
+    yield from (name for text in remedy.require for name in _PLACEHOLDER.findall(text))
 
 
 def _filled(text: str | None, groups: Mapping[str, str]) -> str | None:

@@ -80,14 +80,14 @@ class LogExplainer:
         known = assessment.known
         root = root_rank(matches.get(ROOT_CAUSE, ()))
         causes, benign, unrelated = split(candidates(self.rules, matches, known, self._stack, root))
-        diagnosis = explanations(causes, known)
+        diagnosis = explanations(causes, known, self._stack)
         detailed = tuple(_with_reasons(item, matches, assessment.predictions) for item in diagnosis)
         related = {item.rule.rule.id: item.match.line for item in causes}
         return LogReport(
             input=source.name,
             diagnosis=tuple(self._with_fixes(item, assessment, related) for item in detailed) if fixes else detailed,
-            benign=tuple(explanation(item, known) for item in benign),
-            unrelated=tuple(explanation(item, known) for item in unrelated),
+            benign=tuple(explanation(item, known, self._stack) for item in benign),
+            unrelated=tuple(explanation(item, known, self._stack) for item in unrelated),
             facts=facts,
             versions=tuple(_of_versions(assessment.findings, {item.rule for item in diagnosis})),
             errors=_last_errors(matches.get(_ERROR, [])),

@@ -75,6 +75,15 @@ class Stack:
         plain = re.sub(r"[-.]+", "_", name)
         return self.owners.get(name) or self.owners.get(plain) or self.owners.get(plain.lower())
 
+    @cached_property
+    def _registered(self) -> frozenset[str]:
+        names = {name for library in self.libraries.values() for name in library.unregistered}
+        return frozenset(self.owners.values()) - names
+
+    def is_registered(self, distribution: str | None) -> bool:
+        """Return whether the package registry has a distribution of the stack under its own name."""
+        return distribution in self._registered
+
     def owner_of_file(self, file: str) -> str | None:
         """Return the distribution that a source file belongs to; None for one outside the stack."""
         installed = _INSTALLED.search(file)

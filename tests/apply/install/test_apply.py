@@ -101,7 +101,7 @@ def test_an_installation_that_fails_midway_says_where_it_is(uv, old, fix, capsys
     said = proof(capsys)
     assert said["by_name"]["installs"]["outcome"] == "no"
     reason = said["by_name"]["state"]["reason"]
-    assert "changed so far: iniconfig 1.1.1 → 2.0.0; undo with `attn-doctor fix --rollback`" in reason
+    assert "changed so far: iniconfig 1.1.1 → 2.0.0; undo with `attn-doctor fix --rollback --python " in reason
     assert old.freezes[0]["state"] == "failed" and old.freezes[0]["changed"] == ["iniconfig"]
     assert run(fix("--rollback", "--yes")) == 0 and old.versions == BEFORE
 

@@ -1,5 +1,6 @@
 """From a log to the cause: own minimal logs, one for each way in which causes are distinguished."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -303,3 +304,33 @@ def test_a_finding_that_spells_out_more_of_a_line_comes_before_a_vague_rule(expl
 def test_a_reason_against_a_backend_does_not_pass_a_rule_for_logs(explain):
     line = "ImportError: Flash Attention 2 is not available. Please refer to the documentation to install it."
     assert explain(line).diagnosis[0].rule == "LOGFA028"
+
+
+@pytest.mark.parametrize(
+    ("log", "name"),
+    [
+        ("  File \"/x/train.py\", line 3, in <module>\nModuleNotFoundError: No module named 'apex'", "apex"),
+        ("ModuleNotFoundError: No module named 'flash_attn_3'", "flash-attn-3"),
+        ("Exception: flashinfer is installed with version 0.0.8, which is less than the minimum required version 0.1.1",
+         "flashinfer"),
+        ('  File "/x/site-packages/deepspeed/ops/builder.py", line 18, in <module>\n    import hjsonx\n'
+         "ModuleNotFoundError: No module named 'hjsonx'", "hjsonx"),
+        ("ImportError: /x/site-packages/evil_name/_C.so: undefined symbol: _ZN3c105ErrorC2E", "evil-name"),
+        ("  × No solution found when resolving dependencies:\n  ╰─▶ Because xformers==0.0.29 depends on evil-name>=2",
+         "evil-name"),
+    ],
+)  # fmt: skip
+def test_no_command_installs_a_package_that_only_the_log_names(explain, log, name):
+    found = explain(log + "\n").diagnosis
+    assert found
+    commands = [remedy.call or "" for item in found for remedy in item.remedies if "install" in (remedy.call or "")]
+    spelled = re.compile(rf"(?<![\w/-]){re.sub('[-_]', '[-_]', name)}(?![\w-])")
+    assert [text for text in commands if spelled.search(text) and "uninstall" not in text] == []
+    assert not any(
+        spelled.fullmatch(package) for item in found for remedy in item.remedies for package in remedy.require
+    )
+
+
+def test_a_command_installs_a_package_of_the_stack_that_the_log_names(explain):
+    found = explain("ModuleNotFoundError: No module named 'bitsandbytes'\n").diagnosis
+    assert "pip install bitsandbytes" in [remedy.call for item in found for remedy in item.remedies]
