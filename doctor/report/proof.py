@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from doctor.model import Verification, VerificationKind, VerificationStep
+from doctor.model import Verification, VerificationStep
 
 from .page import Page
 from .style import Style

@@ -293,7 +293,8 @@ def check_library(shape: Shape, content: Any) -> None:
     checks: dict[str, Check] = {
         "backends": shape.items(backend),
         "name": text, "title": text, "import_name": text, "environment": texts, "references": texts,
-        "distributions": lambda value, at: None if value == [] else names(value, at), "seldom": names, "unregistered": names,
+        "distributions": lambda value, at: None if value == [] else names(value, at), "seldom": names,
+        "unregistered": names,
         "modules": shape.values(text, lambda value, at: distribution(shape, value, at)),
         "releases": shape.values(_anything, release), "applies": shape.condition, "stages": stages,
         "preference": order(known_backend), "variants": shape.values(known_backend, order(known_backend)),

@@ -89,4 +89,5 @@ def in_words(stack: PackageSet, chosen: Versions) -> Iterator[str]:
         release = None if version == ABSENT or "+" in version else stack.index.release(name, version)
         # flash-attn's wheels are on its release page: `describe` names the cost where none fits.
         if release is not None and name != FLASH_ATTN and not release.has_wheel(stack.platform):
-            yield f"`{name}` {version} has no wheel in the records of {stack.index.refreshed}: a source build, or a wheel from its release page"
+            records = f"the records of {stack.index.refreshed}"
+            yield f"`{name}` {version} has no wheel in {records}: a source build, or a wheel from its release page"

@@ -1,4 +1,4 @@
-"""Bring the record of package names and releases that the rules tell users to install up to date.
+"""Bring the record of package names and releases in install commands up to date.
 
     python scripts/release/refresh_names.py [--only NAME …] [--dry-run]
 
@@ -96,13 +96,13 @@ PROSE = {
     "alone",
     "would",
 }
-#: What stands for a release in an example: VERSION, RELEASE_OF_X, <the release>, an ellipsis, a field of the log.
+#: A placeholder for a release in an example: VERSION, RELEASE_OF_X, <the release>, an ellipsis, a field of the log.
 _OPEN = re.compile(r"(?:==|>=|<=|~=|<|>)?(?:\{[^}]*\}|<[^>]*>|[A-Z][A-Z_]{3,}|…|\.\.\.).*$")
 #: Options that replace the usual registry.
 OTHER_INDEX = ("-i", "-f", "--index-url", "--find-links")
 
 
-#: The line of a name that `{log.package}` may stand for.
+#: The line of a name that may replace `{log.package}`.
 IN_LOGS = "named by a log"
 
 
@@ -161,7 +161,7 @@ def wanted_of(line: str, where: str) -> Iterator[Wanted | Unreadable]:
         if _PATH.search(word) or word.startswith("{log.") or re.search(r"@\s*(?:git\+|https?:)", word):
             continue
         try:
-            found = Requirement(_OPEN.sub("", word) or "torch")  # PACKAGE stands for any
+            found = Requirement(_OPEN.sub("", word) or "torch")  # PACKAGE means any
         except InvalidRequirement:
             yield Unreadable(where, word, line)
             continue

@@ -1,4 +1,4 @@
-"""Every package and release that a text tells users to install exists in the registry, by a recorded list."""
+"""Every package and release that an install command names exists in the registry, by a recorded list."""
 
 from __future__ import annotations
 

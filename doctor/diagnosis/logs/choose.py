@@ -372,7 +372,7 @@ def _from_its_project(package: str, remedy: Remedy) -> str:
 
 
 def _installed_names(remedy: Remedy) -> Iterator[str]:
-    """Yield the placeholders that stand for a package which the remedy installs."""
+    """Yield the placeholders for the packages that the remedy installs."""
     call = remedy.call or ""
     if "install" in call and "uninstall" not in call:
         yield from _PACKAGE_WORD.findall(call)
