@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-import click
 import typer
 
 from doctor.drift.download import fetch_all, parse_pin
@@ -59,10 +58,9 @@ def drift(
         list[str] | None, typer.Option(metavar="NAME", rich_help_panel=TARGET, help="Only this callee. Repeatable.")
     ] = None,
     context_parallel: Annotated[
-        str | None,
+        Literal["yes", "no"] | None,
         typer.Option(
             metavar="YES|NO",
-            click_type=click.Choice(["yes", "no"]),
             rich_help_panel=TARGET,
             help="Whether the workload uses context parallelism (default: unknown).",
         ),
@@ -70,7 +68,7 @@ def drift(
     jobs: Annotated[int, typer.Option(metavar="N", help="Processes; each needs up to 600 MB.")] = JOBS,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Read all sources again.")] = False,
     formats: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", click_type=click.Choice(["text", "json"]), help="text or json.")
+        Literal["text", "json"], typer.Option("--format", metavar="FORMAT", help="text or json.")
     ] = "text",
     every: Annotated[bool, typer.Option("--all", help="Also list notes: missing models, uncertain uses.")] = False,
     output: Output = None,

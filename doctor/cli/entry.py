@@ -9,6 +9,8 @@ import sys
 
 def main() -> None:
     """Run the `attn-doctor` program."""
+    if sys.warnoptions:  # `PYTHONWARNINGS=error` is meant for other programs: no warning ends this one
+        _ignore_warnings()
     command = _plain_command(sys.argv[1:])
     if command:
         _run(command)
@@ -18,6 +20,12 @@ def main() -> None:
     gc.freeze()  # nor will it become garbage
     gc.enable()
     full()
+
+
+def _ignore_warnings() -> None:
+    import warnings
+
+    warnings.simplefilter("ignore")
 
 
 def _plain_command(arguments: list[str]) -> list[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
-import click
 import typer
 
 from doctor.diagnosis.diagnosis_input import DiagnosisInput
@@ -42,10 +41,10 @@ from .request import TargetOptions, request_of
 app = typer.Typer(rich_markup_mode="rich")
 
 LogFormat = Annotated[
-    str,
+    Literal["text", "json"],
     typer.Option(
-        "--format", rich_help_panel=OUTPUT, metavar="FORMAT", click_type=click.Choice(["text", "json"]),
-        show_default="text", help="text, or json: one line for each log.",
+        "--format", rich_help_panel=OUTPUT, metavar="FORMAT", show_default="text",
+        help="text, or json: one line for each log.",
     ),
 ]  # fmt: skip
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
-import click
 import typer
 
 from doctor.diagnosis.pipeline import diagnose
@@ -101,10 +100,9 @@ def fix(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", rich_help_panel=INSTALL, help="Continue without confirmation.")] = False,
     installer: Annotated[
-        str | None,
+        Literal["uv", "pip"] | None,
         typer.Option(
             metavar="NAME",
-            click_type=click.Choice(["uv", "pip"]),
             rich_help_panel=INSTALL,
             help="The program to use: uv or pip (default: uv, else pip).",
         ),

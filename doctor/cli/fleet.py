@@ -8,9 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-import click
 import typer
 
 from doctor.diagnosis.fleet.groups import Collection, report_of
@@ -105,9 +104,7 @@ def fleet(
         bool, typer.Option("--run", help="Run the same kernels on every GPU and compare results and bits.")
     ] = False,
     cases: Annotated[int, typer.Option(metavar="N", min=1, max=2000, help="With --run: cases on each GPU.")] = CASES,
-    device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", click_type=click.Choice(["cuda", "cpu"]), help="With --run.")
-    ] = None,
+    device: Annotated[Literal["cuda", "cpu"] | None, typer.Option(metavar="DEVICE", help="With --run.")] = None,
     timeout: NodeTimeout = NODE_TIMEOUT,
     formats: Formats = None,
     output: Output = None,
@@ -314,9 +311,7 @@ def stress(
     cases: Annotated[int, typer.Option(metavar="N", min=1, max=10**6, help="Cases over all backends.")] = 2400,
     seed: Annotated[int, typer.Option(metavar="N", min=0, max=10**9, help="Another sample of cases.")] = 0,
     backend: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this backend. Repeatable.")] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", click_type=click.Choice(["cuda", "cpu"]), help="cuda or cpu.")
-    ] = None,
+    device: Annotated[Literal["cuda", "cpu"] | None, typer.Option(metavar="DEVICE", help="cuda or cpu.")] = None,
     share: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Cases of one task.")] = 25,
     case_timeout: Annotated[
         float, typer.Option(parser=seconds, metavar="SECONDS", show_default="60", help="Time limit of one case.")

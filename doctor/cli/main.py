@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
@@ -23,6 +23,8 @@ from doctor.util.logs import enable_logging
 from doctor.util.printable import one_printable_line, without_commands
 from doctor.util.reading import trust_project
 from doctor.util.redact import shortened, without_credentials
+
+from .click_errors import MissingParameter, NoSuchOption, UsageError
 
 #: Command -> what it is for. Each is a module of this package, imported when it is called.
 COMMANDS = {
@@ -59,6 +61,7 @@ _INTERRUPTED = 130
 _NO_DIAGNOSIS = 3
 _UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 LONGEST_MESSAGE = 480  # characters
+_EXTRA_ARGUMENT = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((\S+?)[ )]")  # the form differs by release
 _GUIDE = (
     "Exit codes: 0 no findings, 1 findings, 2 bad input, 3 no diagnosis. "
     "`attn-doctor COMMAND --help` lists the options of a command."
@@ -68,31 +71,29 @@ _GUIDE = (
 class LazyCommands(TyperGroup):
     """A group that knows the name and purpose of each command and imports only the one that is called."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands in the order in which the help lists them."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import one command; while help or completion lists all of them, return their purpose only."""
         if cmd_name not in COMMANDS:
             return None
         if ctx.meta.get("listing"):
-            return click.Command(cmd_name, help=COMMANDS[cmd_name], short_help=COMMANDS[cmd_name])
+            return TyperCommand(cmd_name, help=COMMANDS[cmd_name], short_help=COMMANDS[cmd_name])
         return command_of(cmd_name, ctx.meta.get("arguments", ()))
 
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help without importing every command."""
         ctx.meta["listing"] = True
         super().format_help(ctx, formatter)
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Complete command names without importing every command."""
         ctx.meta["listing"] = True
         return super().shell_complete(ctx, incomplete)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find the command; an unknown one is answered with the nearest that exists."""
         name = args[0]
         if name not in COMMANDS:
@@ -102,7 +103,7 @@ class LazyCommands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def command_of(name: str, arguments: Sequence[str] = ()) -> click.Command:
+def command_of(name: str, arguments: Sequence[str] = ()) -> Any:
     """Return the command of one module: its `app`; its options can be given by `ATTN_DOCTOR_…` variables."""
     command = typer.main.get_command(import_module(f"doctor.cli.{name}").app)
     command.name = name
@@ -177,7 +178,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # `| head` has seen enough
         _close_stdout()
         return 0
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         _complain("interrupted")
         return _INTERRUPTED
     except Exception as error:
@@ -229,27 +230,27 @@ def _as_doctor_errors() -> Iterator[None]:
     """Raise what is wrong with a command line as a DoctorError: one line, and a hint."""
     try:
         yield
-    except click.NoSuchOption as error:
+    except NoSuchOption as error:
         path = error.ctx.command_path if error.ctx else "attn-doctor"
         if path == "attn-doctor":
             raise DoctorError(f"there is no command `{error.option_name}`", _hint(error.option_name)) from None
         known = [name for item in error.ctx.command.params for name in item.opts] if error.ctx else []
         hint = nearest(error.option_name, known) or f"`{path} --help` lists the options"
         raise DoctorError(f"`{path}` has no option `{error.option_name}`", hint) from None
-    except click.MissingParameter as error:
+    except MissingParameter as error:
         path = error.ctx.command_path if error.ctx else "attn-doctor"
         name = (error.param.metavar or error.param.name or "").upper() if error.param else ""
         raise DoctorError(f"`{path}` needs {name}", f"see `{path} --help`") from None
-    except click.UsageError as error:
+    except UsageError as error:
         path = error.ctx.command_path if error.ctx else "attn-doctor"
         message = error.message.rstrip(".")
-        if message.startswith("Got unexpected extra argument"):
-            stray = message[message.index("(") + 1 :].rstrip(")").split()[0]
+        if extra := _EXTRA_ARGUMENT.match(message):
+            stray = extra[1]
             options = {name for item in error.ctx.command.params for name in item.opts} if error.ctx else set()
             declares = "--requirements" in options and Path(stray).exists()
             hint = f"`--requirements {stray}` checks what it declares" if declares else f"see `{path} --help`"
             raise DoctorError(f"`{path}` does not know what to do with `{stray}`", hint) from None
-        if isinstance(error, click.BadParameter) and error.param is not None:
+        if isinstance(error, typer.BadParameter) and error.param is not None:
             message = f"option {error.param.opts[0]}: {message}"
         raise DoctorError(message[:1].lower() + message[1:], f"`{path} --help` lists the options") from None
 

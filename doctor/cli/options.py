@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
-import click
 import typer
 from typer.core import TyperCommand
 
-from doctor.model import SEVERITIES
-
-FAIL_ON = (*map(str, SEVERITIES), "never")
+FailOnWord = Literal["error", "warning", "note", "never"]  # the severities of `doctor.model`, and none
+FAIL_ON: tuple[str, ...] = get_args(FailOnWord)
 KERNEL_TIMEOUT = 120.0  # seconds
 
 TARGET = "Target (default: the active virtual or conda environment, else the interpreter that runs this)"
@@ -25,7 +23,7 @@ class Command(TyperCommand):
 
     optional_values: dict[str, str] = {}  # noqa: RUF012 - replaced by subclasses
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give each such option its default value where none follows."""
         spelled = []
         for position, word in enumerate(args):
@@ -156,9 +154,9 @@ Output = Annotated[
     str | None, _option("--output", "-o", panel=OUTPUT, metavar="FILE", help="Write to FILE (atomically).")
 ]
 FailOn = Annotated[
-    str | None,
+    FailOnWord | None,
     _option(
-        "--fail-on", panel=OUTPUT, metavar="SEVERITY", click_type=click.Choice(FAIL_ON),
+        "--fail-on", panel=OUTPUT, metavar="SEVERITY",
         help=f"Exit with 1 at this severity or worse: {', '.join(FAIL_ON)} (default: error).",
     ),
 ]  # fmt: skip
@@ -174,9 +172,9 @@ Verbose = Annotated[
 ]
 Quiet = Annotated[bool, _option("--quiet", "-q", panel=OUTPUT, help="Show errors only, and no progress.")]
 Color = Annotated[
-    str,
+    Literal["auto", "always", "never"],
     typer.Option(
-        "--color", rich_help_panel=OUTPUT, metavar="WHEN", click_type=click.Choice(["auto", "always", "never"]),
+        "--color", rich_help_panel=OUTPUT, metavar="WHEN",
         show_default="auto", help="Color: auto, always, never.",
     ),
 ]  # fmt: skip

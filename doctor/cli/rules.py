@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -22,9 +21,7 @@ from .output import Screen, deliver, write
 
 
 class _Actions(TyperGroup):
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         names = self.list_commands(ctx)
         if args[0] not in names:
             raise DoctorError(

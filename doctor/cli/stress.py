@@ -6,10 +6,9 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from zlib import crc32
 
-import click
 import typer
 
 from doctor.errors import DoctorError, Interrupted
@@ -78,10 +77,8 @@ def stress(
         ),
     ] = None,
     device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DEVICE", click_type=click.Choice(["cuda", "cpu"]), help="cuda or cpu (default: the GPUs, if any)."
-        ),
+        Literal["cuda", "cpu"] | None,
+        typer.Option(metavar="DEVICE", help="cuda or cpu (default: the GPUs, if any)."),
     ] = None,
     budget: Annotated[
         float | None,
@@ -128,10 +125,8 @@ def stress(
         bool, typer.Option("--restart", rich_help_panel=HOW_MUCH, help="Discard the journal and start over.")
     ] = False,
     formats: Annotated[
-        str,
-        typer.Option(
-            "--format", metavar="FORMAT", click_type=click.Choice(["text", "json", "html"]), help="text, json or html."
-        ),
+        Literal["text", "json", "html"],
+        typer.Option("--format", metavar="FORMAT", help="text, json or html."),
     ] = "text",
     output: Output = None,
     quiet: Quiet = False,

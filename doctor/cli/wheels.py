@@ -6,9 +6,8 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import click
 import typer
 from packaging.version import InvalidVersion
 
@@ -53,7 +52,7 @@ def wheels(
     ],
     target: TargetOptions,
     formats: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", click_type=click.Choice(["text", "json"]), help="text or json.")
+        Literal["text", "json"], typer.Option("--format", metavar="FORMAT", help="text or json.")
     ] = "text",
     output: Output = None,
 ) -> int:

@@ -12,9 +12,10 @@ import argparse
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
-import click
 from typer.completion import get_completion_script
+from typer.core import TyperGroup, TyperOption
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -53,7 +54,7 @@ def man_page() -> str:
         command = command_of(name)
         lines += [f".SS {_roff(name)}", _roff(about)]
         lines += _options(command)
-        if isinstance(command, click.Group):
+        if isinstance(command, TyperGroup):
             for action, inner in sorted(command.commands.items()):
                 if not inner.hidden:
                     lines += [".PP", rf"\fB{_roff(f'{name} {action}')}\fR: {_roff(_first(inner.help))}"]
@@ -68,10 +69,10 @@ def man_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _options(command: click.Command) -> list[str]:
+def _options(command: Any) -> list[str]:
     lines = []
     for parameter in command.params:
-        if isinstance(parameter, click.Option) and not parameter.hidden and parameter.help:
+        if isinstance(parameter, TyperOption) and not parameter.hidden and parameter.help:
             names = ", ".join((*parameter.opts, *parameter.secondary_opts))
             value = "" if parameter.is_flag else rf" \fI{_roff(parameter.metavar or 'VALUE')}\fR"
             lines += [".TP", rf"\fB{_roff(names)}\fR{value}", _roff(parameter.help)]

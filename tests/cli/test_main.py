@@ -332,3 +332,10 @@ def test_the_documentation_names_every_option_and_no_other(run):
     existing = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", helps)) - {"--help"}
     assert sorted(option for option in existing if option not in text) == []
     assert [name for name in cli.COMMANDS if f"attn-doctor {name}" not in text] == []
+
+
+def test_every_severity_is_a_value_of_fail_on():
+    from doctor.cli.options import FAIL_ON
+    from doctor.model import SEVERITIES
+
+    assert (*map(str, SEVERITIES), "never") == FAIL_ON
