@@ -18,6 +18,7 @@ COPY pyproject.toml README.md LICENSE /opt/attn-doctor-src/
 COPY doctor /opt/attn-doctor-src/doctor
 COPY rules /opt/attn-doctor-src/rules
 COPY kernels /opt/attn-doctor-src/kernels
+COPY share /opt/attn-doctor-src/share
 COPY requirements /opt/attn-doctor-src/requirements
 
 # Its own virtual environment: installing attn-doctor must not change the image's packages. PIP_CONSTRAINT and

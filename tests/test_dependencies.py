@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,3 +78,15 @@ def test_a_dependency_has_a_floor_and_no_ceiling(text: str) -> None:
     """A ceiling keeps users from releases that work; CI runs the command line with the oldest typer and the newest."""
     specifier = str(Requirement(text).specifier)
     assert re.fullmatch(r">=[\w.]+", specifier), text
+
+
+def test_setuptools_reads_the_project_without_a_complaint() -> None:
+    """A form that a later setuptools refuses is a warning first."""
+    program = (
+        "import warnings; from setuptools import Distribution; from setuptools.config import pyprojecttoml; "
+        "from setuptools.warnings import SetuptoolsDeprecationWarning as old; "
+        "warnings.simplefilter('error', old); found = Distribution(); "
+        "pyprojecttoml.apply_configuration(found, 'pyproject.toml'); print(found.metadata.license_expression)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "Apache-2.0\n", done.stderr
