@@ -23,7 +23,7 @@ HEALTHY = ROOT / "examples" / "output" / "healthy.yaml"
 
 
 class Image(NamedTuple):
-    """What the build left: the folder that stands for `/`, the arguments, and the instructions."""
+    """What the build left: the folder in place of `/`, the arguments, and the instructions."""
 
     root: Path
     arguments: dict[str, str]
@@ -84,7 +84,7 @@ def copy(rest: str, root: Path, files: list[str]) -> None:
 
 
 def carried_out(command: str, root: Path) -> str:
-    """A RUN, with paths below `root`; what comes from the registry stands in this interpreter's packages already."""
+    """A RUN, with paths below `root`; packages of the registry are taken from this interpreter."""
     text = re.sub(r"(?<![\w.-])(/opt/|/usr/local/)", lambda match: f"{root}{match[1]}", command)
     first = f"import sys; sys.path.insert(0, {sysconfig.get_path('purelib')!r})"  # before the old setuptools of `venv`
     site = f"{root}/opt/attn-doctor/bin/python -c 'import site; print(site.getsitepackages()[0])'"

@@ -1,6 +1,6 @@
 """The errors of click that typer raises: those of the package `click` before typer 0.26, of typer's own copy since.
 
-Both have the same names in the module of `typer.BadParameter`. Nothing here imports the package `click`: beside a newer
+Both have the same names in the module of `typer.BadParameter`. Nothing here imports the package `click`: with a newer
 typer its classes would catch nothing, and it need not be installed.
 """
 

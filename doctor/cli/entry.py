@@ -10,7 +10,7 @@ import sys
 def main() -> None:
     """Run the `attn-doctor` program."""
     if sys.warnoptions:  # `PYTHONWARNINGS=error` is meant for other programs: no warning ends this one
-        _ignore_warnings()
+        sys.modules["warnings"].simplefilter("ignore")  # Python has imported it for such a setting
     command = _plain_command(sys.argv[1:])
     if command:
         _run(command)
@@ -20,12 +20,6 @@ def main() -> None:
     gc.freeze()  # nor will it become garbage
     gc.enable()
     full()
-
-
-def _ignore_warnings() -> None:
-    import warnings
-
-    warnings.simplefilter("ignore")
 
 
 def _plain_command(arguments: list[str]) -> list[str]:

@@ -151,7 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _open_streams()
     code = run(sys.argv[1:] if arguments is None else arguments)
     try:
-        sys.stdout.flush()
+        if not sys.stdout.closed:  # the SDK of `mcp` closes it with the session
+            sys.stdout.flush()
     except OSError as problem:
         _close_stdout()
         if code < _NO_DIAGNOSIS and not isinstance(problem, BrokenPipeError):  # else reported already

@@ -11,9 +11,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from doctor.errors import DoctorError
+
 #: Signals that end a program: Ctrl-C, Ctrl-\, a scheduler, a closed terminal.
 END_SIGNALS = ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP")
 LAST_WAIT = 10.0  # seconds to wait for a killed process: one that hangs in a driver never ends
+
+#: Set where no interpreter of a target may be started: the variable holds the hint that says which option allows it.
+NO_INTERPRETER = "ATTN_DOCTOR_NO_INTERPRETER"
 
 _end_requested = False
 _starting = False  # a signal waits until the child that the main thread starts is bound to this process
@@ -38,8 +43,10 @@ class ParentDeathPipe:
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a child in a group of its own that is bound to this pipe; a signal to end waits until it is.
 
-        `options` are those of Popen. OSError where the program cannot be started.
+        `options` are those of Popen. OSError where the program cannot be started, DoctorError where none may be.
         """
+        if os.environ.get(NO_INTERPRETER):
+            raise DoctorError(f"`{command[0]}` is not started", os.environ[NO_INTERPRETER])
         with _signals_held():
             process = subprocess.Popen(command, start_new_session=True, pass_fds=self.child_ends, **options)
             self._attach(process.pid)

@@ -456,7 +456,7 @@ def _tools(run: Callable[[Sequence[str]], int], case: Case) -> int:
     """Call the tool for agents that a file names, with the program in this process."""
     from doctor.cli import mcp
 
-    def run_doctor(arguments: Sequence[str]) -> str:
+    def run_doctor(arguments: Sequence[str], text: str = "") -> str:
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
         assert all(item.startswith(_TOOL_OPTIONS) or item == "--no-run" for item in options if item.startswith("-")), (
             options
