@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,11 +31,16 @@ def program(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def doctor(tmp_path: Path) -> Path:
-    """An `attn-doctor` where the action installs it."""
+    """An `attn-doctor` where the action installs it; it counts how often it is started."""
     return program(
         tmp_path / "runner" / "attn-doctor" / "bin" / "attn-doctor",
-        f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m doctor "$@"\n',
+        f'#!/bin/sh\necho started >> "{tmp_path}/runner/starts"\n'
+        f'PYTHONPATH="{ROOT}" exec "{sys.executable}" -m doctor "$@"\n',
     )
+
+
+def starts(doctor: Path) -> int:
+    return len((doctor.parents[2] / "starts").read_text().splitlines())
 
 
 def run_action(doctor: Path, folder: Path, **inputs: str) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
@@ -76,6 +82,37 @@ def test_the_action_judges_annotates_sums_up_and_writes_sarif(doctor: Path, tmp_
     assert files["output"] == "exit-code=1\nwritten=true\n"
     assert "TE103" in files["summary.md"]
     assert json.loads(files["attn-doctor.sarif"])["runs"][0]["results"]
+    assert starts(doctor) == 1, "one run writes every output"
+
+
+def test_the_job_for_gitlab_writes_every_report_in_one_run(doctor: Path, tmp_path: Path):
+    job = read(GATE / "gitlab-ci.yml")["attn-doctor"]
+    lines = [
+        line.replace("/tmp/doctor/bin/attn-doctor", str(doctor)) for line in job["script"] if " -m venv " not in line
+    ]
+    (tmp_path / "requirements.txt").write_text((EXAMPLES / "declared" / "b.txt").read_text())
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **job["variables"]}
+    script = "\n".join(["set -eo pipefail", *lines])
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    reports = job["artifacts"]["reports"]
+    assert isinstance(json.loads((tmp_path / reports["codequality"]).read_text()), list), done.stderr
+    assert "<testsuite" in (tmp_path / reports["junit"]).read_text()
+    assert done.stdout and starts(doctor) == 1
+
+
+def test_no_template_runs_a_check_twice():
+    """One run writes several outputs; a second one costs as much as the first."""
+    texts = [ROOT / "action.yml", ROOT / ".pre-commit-hooks.yaml", *sorted(GATE.iterdir())]
+    for path in texts:
+        calls = [
+            re.sub(r"`[^`]*`", "", line)
+            for line in path.read_text("utf-8").splitlines()
+            if not line.lstrip().startswith("#")
+        ]
+        counted = sum(len(re.findall(r'(?:attn-doctor|"\$doctor"|"\$DOCTOR") check\b', line)) for line in calls)
+        assert counted <= 1, path.name
 
 
 def test_the_action_passes_what_is_healthy_and_obeys_fail_on(doctor: Path, tmp_path: Path):
@@ -134,9 +171,9 @@ def test_every_file_for_another_tool_is_what_that_tool_reads():
 def commands() -> list[tuple[str, list[str]]]:
     """Each command line of attn-doctor in the files for other tools."""
     job = read(GATE / "gitlab-ci.yml")["attn-doctor"]
-    options = next(line for line in job["script"] if line.startswith("options=")).split("=", 1)[1].strip('"')
-    lines = [line.replace("$options", options) for line in job["script"] if "attn-doctor check" in line]
-    found = [("gitlab", line.partition("attn-doctor check ")[2].split()) for line in lines]
+    options = [line.split("=", 1)[1].strip('"') for line in job["script"] if line.startswith("options=")]
+    assert any(line.endswith("attn-doctor check $options") for line in job["script"])
+    found = [("gitlab", [word for text in options for word in text.split()])]
     hook = read(ROOT / ".pre-commit-hooks.yaml")[0]
     found.append(("pre-commit", [*hook["entry"].split()[2:], *hook["args"]]))
     container = read(GATE / "kubernetes.yaml")["spec"]["template"]["spec"]["initContainers"][0]
