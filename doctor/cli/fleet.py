@@ -20,7 +20,7 @@ from doctor.report.fleet_model import FleetReport, NodeState
 from doctor.report.formats import renderer
 from doctor.stress.fleet import kubernetes, ranks, ray_engine, slurm_engine
 from doctor.stress.fleet.probe import CASES, ProbeTask, host_name, probe
-from doctor.stress.fleet.prolog import prolog_verdict
+from doctor.stress.fleet.prolog import NodeVerdict, prolog_verdict
 from doctor.stress.fleet.sharded import ShardedOptions, run_sharded, work
 from doctor.util.reading import bounded_lines, read_text
 from doctor.util.redact import shortened
@@ -288,19 +288,23 @@ def prolog(
     model: Model = None,
     workload: WorkloadFile = None,
     fail_on: FailOn = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Also drain where no diagnosis could be made.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Also drain where no diagnosis could be made, or a GPU is missing.")
+    ] = False,
 ) -> int:
     """Check this node before a job, as Slurm's Prolog or HealthCheckProgram: exit code 1 drains it.
 
-    One line says why. A node that cannot be examined is not drained, unless --strict.
+    One line says why. A node that cannot be examined, or lacks a GPU, is not drained, unless --strict.
     """
     target = TargetOptions.of(python, None, None, None, gpu, settings, rules, model, workload)
     try:
-        good, reason = prolog_verdict(replace(request_of(target), fixes=False), like, fail_on or "error")
+        request = replace(request_of(target), fixes=False)
+        verdict = prolog_verdict(request, like, fail_on or "error", strict=strict)
     except DoctorError as problem:
-        good, reason = not strict, f"no diagnosis: {problem.message}"
-    write(f"attn-doctor: {shortened(' '.join(reason.split()), 400)}\n", None)
-    return int(not good)
+        verdict = NodeVerdict(not strict, f"no diagnosis: {problem.message}")
+    lines = filter(None, (verdict.warning, verdict.reason))
+    write("".join(f"attn-doctor: {shortened(' '.join(line.split()), 400)}\n" for line in lines), None)
+    return int(not verdict.good)
 
 
 @app.command("stress")

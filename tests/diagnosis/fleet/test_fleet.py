@@ -19,11 +19,13 @@ from doctor.cli import main as cli
 from doctor.diagnosis.fleet.groups import Collection, collect, report_of
 from doctor.diagnosis.fleet.records import Decoder, NodeAnswer, answer_of, encode, node_name, read_answers
 from doctor.diagnosis.request import Request
+from doctor.model import Fact, Facts
 from doctor.report.fleet import folded, names
 from doctor.report.fleet_model import NodeState
 from doctor.report.formats import renderer
 from doctor.report.style import Style
 from doctor.stress.fleet import ranks
+from doctor.stress.fleet.prolog import expected_gpus, missing_gpus
 
 ROOT = Path(__file__).resolve().parents[3]
 GOOD = {
@@ -238,6 +240,49 @@ def test_a_prolog_drains_for_a_finding_or_a_difference_only(capsys, tmp_path):
     assert cli.run(["fleet", "prolog", *good, "--set", "torch.cuda=absent", "--gpu", "h100"]) == 1
     assert cli.run(["fleet", "prolog", "--python", "/nowhere"]) == 0
     assert cli.run(["fleet", "prolog", "--python", "/nowhere", "--strict"]) == 1
+
+
+NO_DRIVER = Facts([Fact(key, None, "NVML", problem="no NVIDIA driver") for key in ("gpu.all", "gpu.count")])
+
+
+@pytest.mark.parametrize(
+    ("given", "good", "environ", "count", "source"),
+    [
+        ({}, None, {}, 1, "default"),
+        ({"gpu": "h100"}, None, {}, 1, "--gpu"),
+        ({}, None, {"SLURM_JOB_GPUS": "0"}, 1, "SLURM_JOB_GPUS"),
+        ({}, None, {"SLURM_JOB_GPUS": "0,2,4-7"}, 6, "SLURM_JOB_GPUS"),
+        ({}, None, {"SLURM_GPUS_ON_NODE": "8", "SLURM_JOB_GPUS": "0,1"}, 8, "SLURM_GPUS_ON_NODE"),
+        ({"gpu": "h100"}, Facts([Fact("gpu.count", 8, "a file")]), {"SLURM_GPUS_ON_NODE": "4"}, 8, "--like"),
+        ({"settings": ("gpu.count=0",)}, None, {"SLURM_GPUS_ON_NODE": "4"}, 0, "--set"),
+    ],
+)
+def test_the_gpus_that_a_node_must_have(given, good, environ, count, source):
+    expected = expected_gpus(Request(**given), good, environ)
+    assert expected.number == count and source in expected.source
+    assert (missing_gpus(NO_DRIVER, expected) is None) is (count == 0)
+    devices = tuple(f"{index} NVIDIA_H100 9.0 85899345920" for index in range(count))
+    assert missing_gpus(Facts([Fact("gpu.all", devices, "NVML")]), expected) is None
+    if count > 1:
+        fewer = missing_gpus(Facts([Fact("gpu.all", devices[1:], "NVML")]), expected)
+        assert fewer is not None and f"{count - 1} found" in fewer
+
+
+def test_a_node_that_lost_its_driver_is_drained_with_strict_and_named_without(capsys, monkeypatch):
+    """The machine of the tests has no driver, or is given none."""
+    monkeypatch.setattr("doctor.sources.probes.gpu.collect", lambda *given: iter(NO_DRIVER.values()))
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
+    good = ["--set", "torch.version=2.6.0", "--set", "torch.cuda=absent"]
+    assert cli.run(["fleet", "prolog", *good]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(
+        "attn-doctor: warning: 8 GPUs expected (SLURM_GPUS_ON_NODE), none found: no NVIDIA driver"
+    )
+    assert lines[1] == "attn-doctor: no finding"
+    assert cli.run(["fleet", "prolog", "--strict", *good]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("attn-doctor: error: 8 GPUs expected")
+    assert cli.run(["fleet", "prolog", "--strict", *good, "--set", "gpu.count=0"]) == 0
 
 
 def test_ranks_of_launchers():
