@@ -154,6 +154,7 @@ def _mentions(rule: Rule, word: str) -> bool:
 
 def _find(rulebook: Rulebook, wanted: str) -> Rule:
     rule = rulebook.rules.get(wanted) or rulebook.rules.get(wanted.upper())
+    rule = rule or rulebook.rules.get(rulebook.replaced.get(wanted.upper(), ""))
     rule = rule or next((item for item in rulebook.rules.values() if item.body["name"] == wanted), None)
     if rule is None:
         near = nearest(wanted.upper(), rulebook.rules) or "`attn-doctor rules list` names them all"

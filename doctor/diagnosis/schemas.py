@@ -236,7 +236,7 @@ def _rule() -> Schema:
         "patternProperties": free,
         "additionalProperties": False,
     }  # fmt: skip
-    texts = ("references", "yields_to", "disables", "fails_at_run", "packages")
+    texts = ("references", "yields_to", "replaces", "disables", "fails_at_run", "packages")
     plain = (
         "id",
         "name",
@@ -263,6 +263,7 @@ def _rule() -> Schema:
             "weight": {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^-?\d+$"}]},
             "signatures": signatures, "benign": {"enum": [True, False, "true", "false"]},
             "when": {"$ref": "#/$defs/condition"}, "needs": {"type": "object", "minProperties": 1}, "confirm": confirm,
+            "examined_to": {"type": "object", "minProperties": 1, "additionalProperties": TEXT},
             "fix": {"type": "array", "minItems": 1, "items": fix},
             "tests": {"type": "object", "minProperties": 1, "additionalProperties": {"anyOf": [test, log_test]}},
         },

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from doctor.facts.vocabulary import nearest
 from doctor.model import SEVERITIES, Case, Evidence, Fact, Finding, Severity, Undetermined, Verdict
 from doctor.rulebook.rulebook import Rulebook
-from doctor.sources.project.config import Defaults, Ignore
+from doctor.sources.project.config import Ignore
 
 from .request import Request
 
@@ -34,11 +34,11 @@ def apply_suppressions(
     cases: Sequence[Case] = (),
 ) -> Suppressed:  # fmt: skip
     """Return the findings without the suppressed ones, with one for each expired ignore entry."""
-    ignored = request.defaults.ignored
+    ignored = _by_current_id(request.defaults.ignored, rulebook)
     fired = {finding.rule for finding in found}
     silent = frozenset(fired & set(ignored))
     notes = [f"{rule} is ignored by this project: {ignored[rule]}" for rule in sorted(silent)]
-    notes += _strangers(request.defaults, rulebook)
+    notes += _strangers(ignored, rulebook)
     visible = [finding for finding in found if finding.rule not in silent]
     left_out = tuple(finding for finding in found if finding.rule in silent)
     visible += [_expired(entry, entry.rule in fired) for entry in request.defaults.expired]
@@ -73,8 +73,15 @@ def _expired(entry: Ignore, fires: bool) -> Finding:
     )
 
 
-def _strangers(defaults: Defaults, rulebook: Rulebook) -> Iterator[str]:
-    for rule in defaults.ignored:
+def _by_current_id(ignored: Mapping[str, str], rulebook: Rulebook) -> Mapping[str, str]:
+    """Return the ignored rules; a former id stands for the rule that replaces it."""
+    if all(rule in rulebook.rules for rule in ignored):
+        return ignored
+    return {rule if rule in rulebook.rules else rulebook.replaced.get(rule, rule): why for rule, why in ignored.items()}
+
+
+def _strangers(ignored: Mapping[str, str], rulebook: Rulebook) -> Iterator[str]:
+    for rule in ignored:
         if rule not in rulebook.rules and rule not in _OWN and not _API.fullmatch(rule):
             hint = nearest(rule, rulebook.rules)
             yield f"the project ignores {rule}, but there is no such rule" + (f": {hint}" if hint else "")

@@ -60,12 +60,14 @@ def page_of(rule: Rule) -> RulePage:
         _section("Why", _text(body.get("why"))),
         _section("What happens", *_effects(rule)),
         _section("When", Block(ITEMS, tuple(_condition(body["when"], 0)))),
+        _section("Examined", _text(_examined(body.get("examined_to")))),
         _section("Message", _text(re.sub(r"\{([^{}]+)\}", r"`\1`", rule.message))),
         _section("Error messages", _code(body.get("signatures"))),
         _section("Fixes", *_cures(rule)),
         _section("Common wrong fix", _text(body.get("myth"))),
         _section("How a GPU confirms it", _text(_confirmed(body.get("confirm")))),
         _section("Examples", *_examples(Path(rule.path))),
+        _section("Former ids", _text(", ".join(rule.replaces))),
         _section("Sources", Block(ITEMS, rule.references) if rule.references else None),
     ]
     path = Path(rule.path)
@@ -162,6 +164,13 @@ def _cures(rule: Rule) -> Iterator[Block | None]:
         )
     if rule.body.get("no_pin"):
         yield _text(f"No version change fixes this: {rule.body['no_pin']}")
+
+
+def _examined(newest: Mapping[str, Any] | None) -> str:
+    if not newest:
+        return ""
+    releases = ", ".join(f"`{name}` {version}" for name, version in newest.items())
+    return f"Up to {releases}. A later release may have fixed it: a finding there says so, and is no error."
 
 
 def _confirmed(confirm: Mapping[str, Any] | None) -> str:

@@ -14,7 +14,7 @@ from doctor.model import ABSENT, Candidate, Fact, Facts, Prediction, Reason
 
 from .decisions import chosen
 from .index import RuleIndex
-from .messages import interpolate, missing_keys
+from .messages import message_of, missing_keys
 from .resolver import FactResolver, unknown
 from .rule import Library, Orders, Rule
 from .rulebook import Rulebook
@@ -325,7 +325,7 @@ def _first_firing(index: RuleIndex, known: FactResolver, concerns: Callable[[Rul
 
 def _reason(rule: Rule, known: FactResolver, holds: bool | None) -> Reason:
     missing = missing_keys(rule, known) if holds is None else ()
-    return Reason(rule.id, interpolate(rule.message, known), holds, (*rule.references, "")[0], missing)
+    return Reason(rule.id, message_of(rule, known), holds, (*rule.references, "")[0], missing)
 
 
 def _lacking(reasons: Iterable[Reason]) -> Iterator[str]:

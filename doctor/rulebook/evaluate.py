@@ -24,7 +24,7 @@ from doctor.model import (
 
 from .backends import Predictor, order_that_counts
 from .conditions import Condition, parse_conditions
-from .messages import PLACEHOLDER, interpolate, missing_keys
+from .messages import PLACEHOLDER, interpolate, message_of, missing_keys, unexamined
 from .resolver import FactResolver
 from .rule import Rule, as_tuple
 from .rulebook import Rulebook
@@ -96,7 +96,7 @@ def assess(
             continue
         holds = rule_holds(rulebook, rule, known)
         if holds:
-            findings.append(finding_of(rule, known, rule.severity, interpolate(rule.message, known)))
+            findings.append(_examined(finding_of(rule, known, rule.severity, message_of(rule, known)), rule, known))
         elif holds is None:
             unclear.setdefault(missing_keys(rule, known) if name_missing else (), []).append(rule.id)
     reported = reported_rules(rulebook, {finding.rule for finding in findings})
@@ -148,6 +148,14 @@ def rule_holds(rulebook: Rulebook, rule: Rule, known: FactResolver) -> bool | No
 def _weight(rulebook: Rulebook, finding: Finding) -> int:
     """How specific a finding is: a cause that names more conditions is reported before a general one."""
     return int(rulebook.rules[finding.rule].body.get("weight", 0)) * 100 + len(finding.evidence)
+
+
+def _examined(finding: Finding, rule: Rule, known: FactResolver) -> Finding:
+    """Return the finding; as a warning where the release is later than those in which an error was examined."""
+    if not (later := unexamined(rule, known)):
+        return finding
+    severity = Severity.WARNING if finding.severity == Severity.ERROR else finding.severity
+    return finding._replace(severity=severity, assumption=later)
 
 
 _ANY_RELEASE = ">=0"  # a condition that only wants the package to be there

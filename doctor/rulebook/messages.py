@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from packaging.version import InvalidVersion
+
+from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
 from doctor.util.units import human_bytes
 
@@ -25,6 +28,31 @@ def missing_keys(rule: Rule, known: FactResolver) -> tuple[str, ...]:
     if rule.fails_at_run and not keys:
         keys.update(dict.fromkeys(known.missing(f"{rule.fails_at_run[0].split('.')[0]}.selected")))
     return tuple(sorted(keys))
+
+
+def message_of(rule: Rule, known: FactResolver) -> str:
+    """Return the message of a rule, which names the newest release that was examined where a later one is found."""
+    later = unexamined(rule, known)
+    return interpolate(rule.message, known) + (f" ({later})" if later else "")
+
+
+def unexamined(rule: Rule, known: FactResolver) -> str:
+    """Say to which release the rule's claim was examined, where a later one is found; empty otherwise."""
+    stated = rule.body.get("examined_to")
+    if not stated:
+        return ""
+    later = [f"{name} {newest}" for name, newest in stated.items() if _is_later(known.value(f"{name}.version"), newest)]
+    return f"not examined after {', '.join(later)}" if later else ""
+
+
+def _is_later(version: Any, examined: str) -> bool:
+    """Whether a version is behind the one that was examined; a build of that one is not (0.33.0+cu129)."""
+    if not isinstance(version, str) or version == ABSENT:
+        return False
+    try:
+        return parse_version(parse_version(version).public) > parse_version(examined)
+    except InvalidVersion:
+        return False
 
 
 def interpolate(message: str, known: FactResolver) -> str:

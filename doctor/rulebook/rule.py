@@ -77,6 +77,11 @@ class Rule:
         """Sources a reader can open."""
         return as_tuple(self.body.get("references"))
 
+    @property
+    def replaces(self) -> tuple[str, ...]:
+        """Ids of former rules that this one says all of."""
+        return as_tuple(self.body.get("replaces"))
+
     @cached_property
     def alternatives(self) -> tuple[Remedy, ...]:
         """The fixes, best first."""

@@ -174,6 +174,11 @@ class Rulebook:
         return frozenset(name for library in self.libraries.values() for name in library.body.get("seldom", ()))
 
     @cached_property
+    def replaced(self) -> Mapping[str, str]:
+        """Return the ids of former rules, each with the rule that replaces it."""
+        return {former: rule.id for rule in self.rules.values() for former in rule.replaces}
+
+    @cached_property
     def gpus(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the GPUs of all libraries: name -> `sm`, `memory_gib`, `aliases`."""
         return {name: row for table in self._tables("gpus") for name, row in table.items()}

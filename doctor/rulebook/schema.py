@@ -79,11 +79,15 @@ def check_rule(shape: Shape, content: Any) -> None:
         {
             "id": text, "name": text, "since": text, "summary": text, "why": text, "message": text,
             "stage": text, "category": text, "no_pin": text, "myth": text, "import_error": text,
-            "fix_reasons": text, "references": texts, "yields_to": texts, "cause": text, "packages": texts,
+            "fix_reasons": text, "references": texts, "yields_to": texts, "replaces": texts, "cause": text,
+            "packages": texts,
             "benign": shape.boolean, "signatures": lambda value, at: _signatures(shape, value, at),
             "disables": texts, "fails_at_run": texts,
             "severity": shape.choice(SEVERITIES), "weight": shape.integer, "when": condition,
             "needs": shape.values(shape.fact_key, text),
+            "examined_to": shape.values(
+                lambda key, at: distribution(shape, key, at), lambda value, at: _version(shape, value, at)
+            ),
             "confirm": lambda value, at: _confirm(shape, value, at),
             "fix": shape.items(lambda value, at: _fix(shape, value, at)),
             "tests": shape.values(text, lambda value, at: _test(shape, value, at)),

@@ -16,7 +16,7 @@ from doctor.model import ABSENT, Facts, Finding, Severity
 
 from .backends import not_called
 from .evaluate import finding_of, know, rule_holds
-from .messages import PLACEHOLDER, interpolate
+from .messages import PLACEHOLDER, message_of
 from .resolver import FactResolver
 from .rule import Library, Rule
 from .rulebook import Rulebook
@@ -66,7 +66,7 @@ Values = tuple[tuple[str, Any], ...]
 def assuming(rule: Rule, known: FactResolver, said: str) -> Finding:
     """Return the finding of a rule that was judged with usual values, which its message names; no error."""
     severity = Severity.WARNING if rule.severity == Severity.ERROR else rule.severity or Severity.NOTE
-    finding = finding_of(rule, known, severity, f"{interpolate(rule.message, known)} ({said})")
+    finding = finding_of(rule, known, severity, f"{message_of(rule, known)} ({said})")
     evidence = tuple(item for item in finding.evidence if item.fact.source != SOURCE)
     return finding._replace(evidence=evidence, assumption=said)
 

@@ -14,7 +14,7 @@ from doctor.facts.vocabulary import fact
 from doctor.model import ABSENT
 from doctor.packages.relations import owner_of
 from doctor.rulebook.evaluate import rule_holds
-from doctor.rulebook.messages import interpolate
+from doctor.rulebook.messages import message_of
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule
 
@@ -143,7 +143,7 @@ class Cases:
     def _close(self, limit: Limit, fixed: Mapping[str, str]) -> Case:
         """The case; what decided it is remembered: the limit, and the releases that it reads."""
         causes = self.causes(fixed)
-        message = interpolate(limit.rule.message, causes.known) if limit.rule else "this part is not made for it"
+        message = message_of(limit.rule, causes.known) if limit.rule else "this part is not made for it"
         read = tuple(sorted(causes.movers(causes.reads_of(limit))))
         if limit.rule is not None:
             alike = self._closed.setdefault(read, {}).setdefault(tuple(fixed[name] for name in read), [])

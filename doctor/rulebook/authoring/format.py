@@ -24,9 +24,9 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 WIDTH = 120
 MAX_BYTES = 1024 * 1024
 ORDER = (
-    "id", "name", "severity", "category", "weight", "stage", "yields_to", "since", "summary", "why", "references",
-    "when", "needs", "disables", "fails_at_run", "import_error", "message", "signatures", "confirm", "fix_reasons",
-    "fix", "no_pin", "myth",
+    "id", "name", "severity", "category", "weight", "stage", "yields_to", "replaces", "since", "summary", "why",
+    "references", "when", "examined_to", "needs", "disables", "fails_at_run", "import_error", "message", "signatures",
+    "confirm", "fix_reasons", "fix", "no_pin", "myth",
 )  # fmt: skip
 #: Lists and mappings of a rule that take one entry a line, however short.
 _ONE_A_LINE = ("when", "references", "signatures", "fix", "tests")

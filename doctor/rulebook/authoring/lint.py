@@ -17,7 +17,7 @@ from doctor.facts.kinds import VERSION
 from doctor.facts.versions import split_clauses
 from doctor.facts.vocabulary import nearest, parse_version, term
 from doctor.rulebook.authoring.scaffold import ID, KEBAB
-from doctor.rulebook.conditions import All, AnyOf, Condition, Leaf, Not
+from doctor.rulebook.conditions import PRESENT, All, AnyOf, Condition, Leaf, Not
 from doctor.rulebook.messages import PLACEHOLDER
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule, as_tuple
@@ -75,11 +75,18 @@ def lint_unique(sources: Sequence[Source]) -> Iterator[Fault]:
             if value in first:
                 yield Fault(source.path, source.line(key), f"`{key}: {value}` is taken by `{first[value]}`")
             first.setdefault(value, source.path)
+    ids = {source.content["id"]: source.path for source in sources}
+    for source in sources:
+        for former in as_tuple(source.content.get("replaces")):
+            if former in ids:
+                yield Fault(source.path, source.line("replaces"), f"`replaces: {former}` is a rule in `{ids[former]}`")
 
 
 def lint_source(source: Source, libraries: Rulebook) -> list[Fault]:
     """Every fault of one rule file by itself."""
-    checks = (_head, _words, _sources_and_ways_out, _places, _patterns, _traps, _placeholders, _circles, _tests)
+    checks = (
+        _head, _words, _sources_and_ways_out, _places, _patterns, _traps, _placeholders, _circles, _examined, _tests,
+    )  # fmt: skip
     return [fault for check in checks for fault in check(source, libraries)]
 
 
@@ -243,6 +250,24 @@ def _placeholders(source: Source, _: Rulebook) -> Iterator[Fault]:
         if key not in keys:
             line = source.line("needs", key)
             yield Fault(source.path, line, f"`needs`: `{key}` is no condition of this rule", nearest(key, keys))
+
+
+def _has_no_end(wanted: str) -> bool:
+    """Whether a condition on a version holds for every later release."""
+    operators = {operator for operator, _ in split_clauses(wanted)}
+    return wanted == PRESENT or (bool(operators) and not operators & {"<", "<=", "==", "~="})
+
+
+def _examined(source: Source, _: Rulebook) -> Iterator[Fault]:
+    """`examined_to` says something about a range without an end only."""
+    leaves = _raw_leaves(source.content.get("when") or {}, ())
+    endless = {key for _, key, wanted in leaves if isinstance(wanted, str) and _has_no_end(wanted)}
+    for name in source.content.get("examined_to") or {}:
+        if f"{name}.version" not in endless:
+            yield Fault(
+                source.path, source.line("examined_to", name), f"no condition on `{name}.version` is without an end",
+                "a range that ends says by itself which releases it is about",
+            )  # fmt: skip
 
 
 def _circles(source: Source, _: Rulebook) -> Iterator[Fault]:

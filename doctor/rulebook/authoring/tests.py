@@ -18,7 +18,7 @@ from doctor.model import Fact, Facts
 from doctor.rulebook.cache import rule_files
 from doctor.rulebook.conditions import All, AnyOf, Condition, Leaf, Not
 from doctor.rulebook.evaluate import rule_holds
-from doctor.rulebook.messages import interpolate, missing_keys
+from doctor.rulebook.messages import message_of, missing_keys
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
@@ -194,7 +194,7 @@ def _problem(test: RuleTest, known: FactResolver) -> str | None:
         if set(missing) != set(test.missing):
             return f"expected {_list(test.missing)} to be missing, found {_list(missing)}"
     if test.message is not None:
-        message = interpolate(test.rule.message, known)
+        message = message_of(test.rule, known)
         if test.message not in message:
             return f"expected the message to contain `{test.message}`, found `{message}`"
     return None
