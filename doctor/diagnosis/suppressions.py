@@ -74,7 +74,7 @@ def _expired(entry: Ignore, fires: bool) -> Finding:
 
 
 def _by_current_id(ignored: Mapping[str, str], rulebook: Rulebook) -> Mapping[str, str]:
-    """Return the ignored rules; a former id stands for the rule that replaces it."""
+    """Return the ignored rules; a former id becomes that of the rule that replaces it."""
     if all(rule in rulebook.rules for rule in ignored):
         return ignored
     return {rule if rule in rulebook.rules else rulebook.replaced.get(rule, rule): why for rule, why in ignored.items()}

@@ -84,3 +84,15 @@ def test_an_id_in_other_letters_is_answered_with_the_rule_that_is_meant(tmp_path
         "the project ignores te103, but there is no such rule: did you mean `TE103`?"
         in check(tmp_path, ("te103", FUTURE)).notes
     )
+
+
+def test_a_former_id_ignores_the_rule_that_replaces_it(tmp_path):
+    facts = tmp_path / "facts.yaml"
+    facts.write_text(
+        "facts: {torch.version: 2.2.0a0+81ea7a4, flash-attn.version: 2.5.2, flash-attn.wheel_torch: absent}\n"
+    )
+    text = "[tool.attn-doctor]\n" + ENTRY.format("FA690", FUTURE)
+    defaults = read_defaults(tmp_path / "pyproject.toml", text)
+    report = diagnose(Request(facts=(str(facts),), run=False, defaults=defaults))
+    assert [finding.rule for finding in report.ignored] == ["FA320"]
+    assert not any("there is no such rule" in note for note in report.notes)
