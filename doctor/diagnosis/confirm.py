@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from doctor.facts.vocabulary import TERMS, parse
 from doctor.model import ABSENT, Confirmation, Finding, Prediction, RunVerdict, Severity
 from doctor.rulebook.conditions import Observations, observation, parse_conditions
 from doctor.rulebook.resolver import FactResolver
+from doctor.rulebook.rule import as_tuple
 from doctor.runner.batch import KernelRunner, spent
 from doctor.runner.result import KernelResult
 
+from .carried_words import changed_words, dropped, unknown_words
 from .job_runs import (
     confirmation_from_job_run,
     confirmed_over_ranks,
+    if_carried,
     job_requests,
     judge_run,
     no_memory,
@@ -70,11 +73,12 @@ def confirm(
     total = sum(map(len, cases.values()))
     on_step(f"running {total} case{'s' if total > 1 else ''} on the GPU: {', '.join(cases)} …")
     answers = bench.run(cases)
-    again = _Again(findings, predictions, reassess)
+    again = _Again(findings, predictions, reassess, known.value("workload.tensor_parallel_size"))
     runs = []
     for kernel, index in own:
-        answer = answers[kernel][index]
-        runs.append(judge_run(kernel, cases[kernel][index], answer, known, again(answer).predictions))
+        answer, request = answers[kernel][index], cases[kernel][index]
+        lost = _lost(kernel, request, answer, known)
+        runs.append(judge_run(kernel, request, answer, known, again(answer).predictions, lost))
     confirmed: list[Finding] = []
     places = iter(places_of)
     for finding in findings:
@@ -84,11 +88,12 @@ def confirm(
             confirmed.append(_settle(finding, over_ranks))
         elif place is not None:
             kernel, index = place
-            answer = answers[kernel][index]
+            answer, request = answers[kernel][index], cases[kernel][index]
             verdict = verdict_of((finding.confirm or {}).get("bad_if_any") or BAD_IF_ANY, answer)
             made = Confirmation(
-                verdict, kernel, cases[kernel][index], answer.outcome, answer.observed, answer.reason, own_time(answer)
-            )  # fmt: skip
+                verdict, kernel, request, answer.outcome, answer.observed, answer.reason, own_time(answer)
+            )
+            made = if_carried(made, answer, _lost(kernel, request, answer, known, _decided(finding)))
             confirmed.append(_settle(finding, _about_the_job(made, finding, again(answer))))
         else:
             said = confirmation_from_job_run(finding, predictions, runs)
@@ -109,14 +114,39 @@ def confirm(
     return Confirmed(tuple(confirmed), tuple(runs), tuple(notes), left, spent(answers))
 
 
+def _lost(
+    kernel: str, request: Mapping[str, Any], answer: KernelResult, known: FactResolver, decided: Collection[str] = ()
+) -> dict[str, str]:
+    """The words of the job that did not reach the kernel, with the reasons."""
+    unknown = [key for key in known.given if key.startswith("workload.") and known.value(key) is None]
+    return {
+        **unknown_words(kernel, unknown, decided),
+        **dropped(kernel, request, decided),
+        **changed_words(answer.observed.get("shrunk"), decided),
+    }
+
+
+def _decided(finding: Finding) -> frozenset[str]:
+    """The words that the rule of a finding decides: by its request, or because its claim holds whatever they say."""
+    block = finding.confirm or {}
+    request = block.get("request") or {}
+    pinned = ("sdpa_backend",) if "backend" in request else ()
+    return frozenset((*request, *pinned, *as_tuple(block.get("regardless_of"))))
+
+
 class _Again:
     """What the rulebook says of the job as a kernel ran it, each smaller job judged once."""
 
     def __init__(
-        self, findings: Sequence[Finding], predictions: Sequence[Prediction], reassess: Reassess | None
+        self,
+        findings: Sequence[Finding],
+        predictions: Sequence[Prediction],
+        reassess: Reassess | None,
+        ranks: Any,
     ) -> None:
         self.as_it_is = Judged(frozenset(finding.rule for finding in findings), tuple(predictions))
         self.reassess = reassess
+        self.ranks = ranks if isinstance(ranks, int) else 1  # that share the heads; a kernel runs those of one
         self.judged_by: dict[str, Judged] = {}
 
     def __call__(self, answer: KernelResult | Confirmation) -> Judged:
@@ -124,6 +154,7 @@ class _Again:
         if not isinstance(shrunk, Mapping) or not shrunk or self.reassess is None:
             return self.as_it_is
         changes = {key: item[1] for key, item in shrunk.items() if isinstance(item, (list, tuple)) and len(item) == 2}
+        changes |= {key: changes[key] * self.ranks for key in _HEADS if isinstance(changes.get(key), int)}
         at = repr(sorted(changes.items(), key=str))
         if at not in self.judged_by:
             self.judged_by[at] = self.reassess(changes)
@@ -184,14 +215,31 @@ def verdict_of(bad_if_any: Sequence[Mapping[str, Any]], answer: KernelResult) ->
     return RunVerdict.REFUTED if answered and verdicts and None not in verdicts else RunVerdict.INCONCLUSIVE
 
 
-def job_of(known: FactResolver, keys: Sequence[str]) -> dict[str, Any]:
-    """The workload as kernels read it: no prefix, nothing unknown, nothing absent."""
+_HEADS = ("num_heads", "num_kv_heads")
+
+
+def job_of(known: FactResolver, keys: Iterable[str]) -> dict[str, Any]:
+    """The workload as kernels read it: no prefix, nothing unknown, nothing absent, the heads of one rank."""
     job = {}
     for key in keys:
         value = known.value(key)
         if value is not None and value != ABSENT:
             job[key.removeprefix("workload.")] = list(value) if isinstance(value, tuple) else value
+    ranks, heads = job.get("tensor_parallel_size"), job.get("num_heads")
+    if isinstance(ranks, int) and isinstance(heads, int) and ranks > 0 and heads % ranks == 0:
+        del job["tensor_parallel_size"]
+        job.update((word, max(job[word] // ranks, 1)) for word in _HEADS if isinstance(job.get(word), int))
     return job
+
+
+def words_of(known: FactResolver) -> list[str]:
+    """Return the keys of the job's words: those given, and those that follow and differ from what is usual."""
+    given = known.given
+    return [
+        key
+        for key, term in TERMS.items()
+        if key.startswith("workload.") and not term.derived and (key in given or known.value(key) != term.default)
+    ]
 
 
 def typed(request: Mapping[str, Any]) -> dict[str, Any]:

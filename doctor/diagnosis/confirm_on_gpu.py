@@ -13,7 +13,7 @@ from doctor.runner.batch import KernelRunner
 from doctor.runner.run import PrewarmedProcess
 from doctor.util.resources import programs_dir
 
-from .confirm import Judged, confirm, job_of
+from .confirm import Judged, confirm, job_of, words_of
 from .diagnosis_input import DiagnosisInput
 from .request import Request
 
@@ -42,7 +42,7 @@ def confirm_on_gpu(
         fires = frozenset(finding.rule for finding in with_backend_findings(rulebook, smaller))
         return Judged(fires, smaller.predictions)
 
-    job = job_of(known, [key for key in examined.facts if key.startswith("workload.")])
+    job = job_of(known, words_of(known))
     ahead = ahead if ahead is not None and ahead.python == python else None
     bench = KernelRunner(python, request.timeout, programs_dir(), ahead, examined.variables)
     try:

@@ -7,7 +7,9 @@ from typing import Any
 
 from doctor.model import ABSENT, Confirmation, Evidence, Fact, Finding, Prediction, RunVerdict, Severity, Verdict
 from doctor.rulebook.resolver import FactResolver
-from doctor.runner.result import KernelResult, out_of_memory
+from doctor.runner.result import KernelOutcome, KernelResult, out_of_memory
+
+from .carried_words import sentence
 
 UNPREDICTED = "UNPREDICTED"
 
@@ -21,12 +23,23 @@ _FLASH = {"2": "flash-attn", "3": "flash-attn-3", "4": "flash-attn-4"}
 _PREDICTED_BY = {"te_attention": "te", "sdpa": "sdpa"}
 #: Prefix of predictions → of the engines of `context_parallel` that run the same library over several ranks.
 _OVER_RANKS = {"te": "te.", "sdpa": "torch."}
+#: Engine of context parallelism → what `cp_comm_type` it stands for.
+_COMM_OF = {"torch.allgather": "all_gather", "torch.alltoall": "a2a", "ring_flash_attn.llama3": "all_gather"}
+_SWITCHES = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
+#: Megatron's attention backend → the switches of TransformerEngine that it sets.
+#: Source: Megatron-LM, LanguageModule._set_attention_backend.
+_SWITCHED = {"auto": "111", "flash": "100", "fused": "010", "unfused": "001"}
+#: Words that say that a batch is packed, which a layout of packed sequences says as well.
+_PACKED = ("packing", "padding_free", "use_varlen_attn", "pack_to_max_length")
 #: Backend of TransformerEngine → family that its kernels' names belong to; unfused attention has no name of its own.
 _TE_FAMILIES = {"te.fused": "cudnn", "te.flash2": "flash", "te.flash3": "flash", "te.flash4": "flash"}
 
 
 def job_requests(known: FactResolver, job: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """(kernel, request) for each kernel that shows the job's own attention; none for a job without a shape."""
+    """(kernel, request) for each kernel that shows the job's own attention; none for a job without a shape.
+
+    A word that a request expresses in another way, as `cp_comm_type` by the engine, is not in it.
+    """
     if "head_dim_qk" not in job:
         return []
     requests: list[tuple[str, dict[str, Any]]] = []
@@ -34,18 +47,45 @@ def job_requests(known: FactResolver, job: Mapping[str, Any]) -> list[tuple[str,
     implementation = known.value("workload.attn_implementation")
     te = known.value("transformer-engine.version")
     if framework in _TE_USERS and te not in (None, ABSENT):
-        requests.append(("te_attention", dict(job)))
+        requests.append(("te_attention", _without_packing(_with_switches(job))))
     elif framework in _SDPA_USERS and implementation in (None, ABSENT, "sdpa"):
         requests.append(("sdpa", {**job, "backend": "default"}))
     flash = _flash(known, framework, implementation)
     if flash is not None:
         requests.append(("flash_attention", {**job, "backend": flash}))
     if known.value("workload.qkv_interleaved"):
-        requests.append(("strided_qkv", {**job, **_who_reads_views(framework, implementation)}))
+        requests.append(("strided_qkv", {**job, **_who_reads_views(framework, implementation, job)}))
     requests += _context_parallel(known, job)
     if known.value("workload.step_bottom_right"):
-        requests.append(("cudnn_sdpa", {**job, "mask": "causal_bottom_right"}))
+        requests.append(("cudnn_sdpa", _bottom_right_step(known, job)))
     return requests
+
+
+def _with_switches(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The job with Megatron's attention backend as the variables that Megatron sets for it."""
+    request = dict(job)
+    switched = _SWITCHED.get(str(job.get("attention_backend")))
+    if switched is not None:
+        del request["attention_backend"]
+        request["env"] = dict(zip(_SWITCHES, switched, strict=True))
+    return request
+
+
+def _without_packing(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The job without the words that its layout of packed sequences expresses."""
+    packed = str(job.get("qkv_layout") or "").startswith("t")
+    return {word: value for word, value in job.items() if not packed or word not in _PACKED}
+
+
+def _bottom_right_step(known: FactResolver, job: Mapping[str, Any]) -> dict[str, Any]:
+    """The step of the job that needs the bottom-right mask: under all-gather, a chunk of queries and all keys."""
+    masks = known.value("workload.step_masks") or ()
+    mask = next((mask for mask in masks if mask.endswith("bottom_right")), "causal_bottom_right")
+    step = {word: value for word, value in job.items() if word not in ("cp_size", "cp_comm_type")}
+    ranks, queries = job.get("cp_size"), job.get("seq_len_q")
+    if isinstance(ranks, int) and ranks > 1 and isinstance(queries, int):
+        step.update(seq_len_q=max(queries // (2 * ranks), 1), seq_len_kv=job.get("seq_len_kv") or queries)
+    return {**step, "mask": mask}
 
 
 def _context_parallel(known: FactResolver, job: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -54,17 +94,23 @@ def _context_parallel(known: FactResolver, job: Mapping[str, Any]) -> list[tuple
     if not isinstance(ranks, int) or ranks < 2 or not isinstance(gpus, int) or gpus < 2:
         return []
     framework = known.value("workload.framework")
+    comm = known.value("workload.cp_comm_type")
+    request = dict(job)
     if framework in _TE_USERS and known.value("transformer-engine.version") not in (None, ABSENT):
-        comm = known.value("workload.cp_comm_type")
         engine = f"te.{comm if comm in _CP_OF_TE else _CP_OF_TE[0]}"
+        request = _with_switches(job)
     elif known.value("ring-flash-attn.version") not in (None, ABSENT):
         engine = "ring_flash_attn.llama3"  # what its adapter puts into transformers, for packed batches
     elif framework in _SDPA_USERS:
-        engine = "torch.alltoall" if known.value("workload.cp_comm_type") == "a2a" else "torch.allgather"
+        engine = "torch.alltoall" if comm == "a2a" else "torch.allgather"
     else:
         return []
+    if _COMM_OF.get(engine, engine.removeprefix("te.")) == comm:
+        request.pop("cp_comm_type", None)
     packed = str(job.get("qkv_layout") or "").startswith("thd") or engine == "ring_flash_attn.llama3"
-    return [("context_parallel", {**job, "engine": engine, "packed": packed, "ranks": min(ranks, gpus)})]
+    if packed:
+        request = {word: value for word, value in request.items() if word not in _PACKED}
+    return [("context_parallel", {**request, "engine": engine, "packed": packed, "ranks": min(ranks, gpus)})]
 
 
 def _flash(known: FactResolver, framework: object, implementation: object) -> str | None:
@@ -76,10 +122,12 @@ def _flash(known: FactResolver, framework: object, implementation: object) -> st
     return f"flash{generation}"
 
 
-def _who_reads_views(framework: object, implementation: object) -> dict[str, list[str]]:
+def _who_reads_views(framework: object, implementation: object, job: Mapping[str, Any]) -> dict[str, list[str]]:
     """The backends that a job of torch alone can come to: importing the others takes seconds and adds nothing."""
     if framework not in _SDPA_USERS:
         return {}
+    if job.get("sdpa_backend") is not None:
+        return {"backends": [f"sdpa.{job['sdpa_backend']}"]}
     flash = ["flash_attn"] if str(implementation).startswith("flash_attention") else []
     return {"backends": ["sdpa.flash", "sdpa.efficient", "sdpa.cudnn", "sdpa.math", "cudnn.frontend", *flash]}
 
@@ -90,16 +138,40 @@ def judge_run(
     answer: KernelResult,
     known: FactResolver,
     predictions: Sequence[Prediction],
+    lost: Mapping[str, str],
 ) -> Confirmation:
-    """What became of a run of the job: healthy, failed, or inconclusive where nothing ran on the GPU."""
+    """What became of a run of the job: healthy, failed, or inconclusive where nothing ran or another job did.
+
+    `lost`: words of the job that did not reach the kernel, with the reasons.
+    """
     verdict, reason = _verdict(kernel, answer, known)
     contradiction = ""
     if verdict == RunVerdict.HEALTHY:
-        contradiction = _contradiction(kernel, answer, predictions)
+        contradiction = "" if lost else _contradiction(kernel, request, answer, predictions)
         reason = ", ".join(part for part in (contradiction or _healthy(answer), cost(answer.observed)) if part)
-    return Confirmation(
+    made = Confirmation(
         verdict, kernel, request, answer.outcome, answer.observed, reason, own_time(answer), bool(contradiction)
     )
+    return if_carried(made, answer, lost)
+
+
+def if_carried(made: Confirmation, answer: KernelResult, lost: Mapping[str, str]) -> Confirmation:
+    """The confirmation, inconclusive where words of the job did not reach the kernel; each is named.
+
+    What fails before the call, in an import or in making the context, fails whatever the words say.
+    """
+    if not lost or made.verdict == RunVerdict.INCONCLUSIVE or _before_the_call(answer):
+        return made
+    seen = f"; the run without {'it' if len(lost) == 1 else 'them'}: {made.reason}" if made.reason else ""
+    observed = {**made.observed, "not_carried": dict(lost)}
+    reason = sentence(lost) + seen
+    return made._replace(verdict=RunVerdict.INCONCLUSIVE, observed=observed, reason=reason, contradicts=False)
+
+
+def _before_the_call(answer: KernelResult) -> bool:
+    ended = answer.outcome in (KernelOutcome.FAILED, KernelOutcome.CRASHED, KernelOutcome.TIMEOUT)
+    where = answer.where or ""
+    return ended and (where.startswith("import ") or where == "cuda context")
 
 
 def own_time(answer: KernelResult) -> float:
@@ -143,6 +215,8 @@ def _wrong(observed: Mapping[str, Any]) -> str:
     errors, bound = observed.get("errors"), observed.get("bound")
     if not isinstance(errors, Mapping) or not isinstance(bound, Mapping):
         return "the result is wrong"
+    if not errors and observed.get("offenders"):  # under dropout, its mean, its scatter and its gradients are judged
+        return f"the result is wrong: {', '.join(map(str, observed['offenders']))}"
     parts = []
     for name in observed.get("offenders") or errors:
         error = errors.get(name)
@@ -204,9 +278,12 @@ def _times(ratio: float) -> str:
     return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
 
 
-def _contradiction(kernel: str, answer: KernelResult, predictions: Sequence[Prediction]) -> str:
+def _contradiction(
+    kernel: str, request: Mapping[str, Any], answer: KernelResult, predictions: Sequence[Prediction]
+) -> str:
     """A sentence if the library did something else than was predicted, else nothing."""
-    prefix = _PREDICTED_BY.get(kernel)
+    over_ranks = kernel == "context_parallel" and str(request.get("engine")).startswith(_OVER_RANKS["sdpa"])
+    prefix = "sdpa" if over_ranks else _PREDICTED_BY.get(kernel)
     prediction = next((item for item in predictions if _prefix(item) == prefix), None)
     if prefix is None or prediction is None or not prediction.could_tell:
         return ""

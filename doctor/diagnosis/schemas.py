@@ -230,7 +230,7 @@ def _rule() -> Schema:
         "type": "object",
         "required": ["kernel"],
         "properties": {
-            "kernel": TEXT, "request": {"type": "object"},
+            "kernel": TEXT, "request": {"type": "object"}, "regardless_of": TEXTS,
             "bad_if_any": {"type": "array", "minItems": 1, "items": {"type": "object"}},
         },
         "patternProperties": free,

@@ -136,6 +136,7 @@ def _confirm(shape: Shape, value: Any, at: At) -> None:
     checks: dict[str, Check] = {
         "kernel": shape.text,
         "request": lambda request, here: _request(shape, request, here),
+        "regardless_of": shape.texts,
         "bad_if_any": shape.items(shape.values(shape.text, _anything)),  # on what the kernel saw, no facts
     }
     shape.mapping(value, at, checks, ("kernel",))

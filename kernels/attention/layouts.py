@@ -51,3 +51,38 @@ def packed_strides(shape, layout):
         "bshd": (s * h * d, d, h * d, 1),
         "sbhd": (h * d, d, b * h * d, 1),
     }[layout]
+
+
+#: Layouts of TransformerEngine's names → the layout in memory here. Those of packed sequences are none of these.
+PLAIN = {name: form for form in ("bshd", "sbhd", "bhsd") for name in (form, "{0}_{0}_{0}".format(form))}
+PROJECTIONS = {
+    "sb3hd": "sb(h+2hg)d", "bs3hd": "bs(h+2hg)d", "sbh3d": "sbh3d", "bsh3d": "bsh3d",
+}  # fmt: skip
+
+
+def layout_of(case):
+    """Return the layout in memory of the job's q, k and v; raise Unavailable for one that this program cannot make."""
+    named = case.get("qkv_layout") or "bshd_bshd_bshd"
+    layout = PLAIN.get(named) or PROJECTIONS.get(named)
+    if layout is None:
+        raise Unavailable("this program does not lay out q, k and v as qkv_layout {}".format(named))
+    if layout in FUSED or not case.get("qkv_interleaved"):
+        return layout
+    return ("sb" if layout == "sbhd" else "bs") + "(h+2hg)d"
+
+
+def form_of(layout):
+    """Return the plain layout of a layout: that of the output and its gradient."""
+    return layout if layout not in FUSED else "sbhd" if layout.startswith("s") else "bshd"
+
+
+def job_inputs(torch, case, layout, q, k, v):
+    """Return (q, k, v) with the same values in this layout: copies, or views of one fused projection."""
+    if layout not in FUSED:
+        return tuple(laid_out(tensor, layout) for tensor in (q, k, v))
+    if case["head_dim_qk"] != case["head_dim_v"] or case["seq_len_q"] != case["seq_len_kv"]:
+        raise Unavailable(
+            "q, k and v of one projection (qkv_interleaved) have one head dim and one length; here they are"
+            " {head_dim_qk} / {head_dim_v} and {seq_len_q} / {seq_len_kv}".format(**case)
+        )
+    return fused_views(torch, layout, q, k, v)

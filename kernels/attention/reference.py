@@ -236,12 +236,13 @@ class Reference:
         return "zero" if bool((values == 0).all()) else "other"
 
 
-def reference_of(torch, case, data, backward=True):
+def reference_of(torch, case, data, backward=True, dropout=0.0, softcap=None):
     """Return the reference of a workload whose tensors are `data` = (q, k, v, dout)."""
     problem = dict(zip(("q", "k", "v", "dout"), data))  # noqa: B905 - Python 3.8
     problem["keep"] = keep_mask(torch, case, data[0].device)
     problem["scale"] = case.get("scale") or case["head_dim_qk"] ** -0.5
-    return Reference(torch, problem, backward=backward)
+    problem["softcap"] = softcap
+    return Reference(torch, problem, backward=backward, dropout=dropout)
 
 
 def _parts(problem):

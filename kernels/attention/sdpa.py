@@ -7,10 +7,11 @@ from ..protocol import Refused, Unavailable, step
 from .bounds import compare
 from .cost import measure_cost
 from .gpu import import_torch, pick_device, poison, state
-from .layouts import laid_out
+from .layouts import form_of, job_inputs, laid_out, layout_of
+from .randomness import judge_dropout
 from .reference import reference_of
-from .tensors import keep_mask, make_tensors
-from .workload import PLAIN_MASKS, workload, workload_of
+from .tensors import make_tensors, mask_argument
+from .workload import PLAIN_MASKS, has_backward, has_window, workload, workload_of
 
 BACKENDS = {
     "flash": "FLASH_ATTENTION",
@@ -73,6 +74,31 @@ def only(torch, backend):
     return sdpa_kernel([member])
 
 
+def backend_of(request):
+    """Return the backend that the request tests, else the one that the job pins with sdpa_kernel, else default."""
+    tested = request.get("backend") or "default"
+    return tested if tested != "default" else request.get("sdpa_backend") or "default"
+
+
+def grouping_of(request):
+    """Return how grouped heads are passed: as the request tests, else as the job does, else grouped where possible."""
+    return request.get("gqa") or ("repeat" if request.get("enable_gqa") is False else "enable")
+
+
+@contextlib.contextmanager
+def repeatable(torch, case):
+    """Hold torch to deterministic algorithms, if the job does."""
+    if not case.get("deterministic"):
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
 def call(torch, case, q, k, v, keep, gqa="enable"):
     """Make one forward call as a careful user would; return the output and how grouped heads were passed."""
     function = torch.nn.functional.scaled_dot_product_attention
@@ -81,9 +107,13 @@ def call(torch, case, q, k, v, keep, gqa="enable"):
         how = gqa
         if gqa == "enable" and "enable_gqa" in (function.__doc__ or ""):  # torch >= 2.5
             arguments["enable_gqa"] = True
+        elif gqa == "enable" and case.get("enable_gqa"):
+            raise Unavailable("torch {} has no enable_gqa".format(torch.__version__))
         else:
             how, group = "repeat", q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    if case["dropout"]:
+        arguments["dropout_p"] = case["dropout"]
     if keep is not None:
         arguments["attn_mask"] = keep
     elif case["mask"] == "causal":
@@ -165,30 +195,31 @@ def measure(request):
     """Run one workload on one backend, forward and backward, and return what the program `sdpa` reports."""
     torch = import_torch()
     device = pick_device(torch, request)
-    case, shrunk = workload(request)
-    backend, backward = request.get("backend", "default"), bool(case["training"])
+    case, shrunk = workload(request, dropout=True)
+    backend, backward = backend_of(request), has_backward(case)
     observed = {"backend": backend, "device": device, "torch": str(torch.__version__)}
     observed["case"] = workload_of(case)
     observed["shrunk"] = shrunk
     observed["gpu"] = state(device)
     context = only(torch, backend)
+    layout = request.get("layout") or layout_of(case)
     step("reference")
     data = make_tensors(torch, case, device, request.get("seed", 0))
-    reference = reference_of(torch, case, data, backward=backward)
-    layout = request.get("layout", "bshd")
-    q, k, v, dout = (laid_out(t, layout) for t in data)
-    inputs = [t.requires_grad_(backward) for t in (q, k, v)]
-    keep = None if case["mask"] in PLAIN_MASKS and not case.get("window") else "dense"
-    if keep == "dense":
-        keep = keep_mask(torch, case, device)
+    reference = reference_of(torch, case, data, backward=backward, dropout=case["dropout"])
+    q, k, v = job_inputs(torch, case, layout, *data[:3])
+    dout = laid_out(data[3], form_of(layout))
+    inputs = [t.detach().requires_grad_(backward) for t in (q, k, v)]
+    written = case["mask"] not in PLAIN_MASKS or has_window(case.get("window"))
+    keep = mask_argument(torch, case, device) if written else None
 
     def both():
-        step("{} forward".format(backend))
-        out, how = call(torch, case, q, k, v, keep, request.get("gqa", "enable"))
-        grads = [None] * 3
-        if backward:
-            step("{} backward".format(backend))
-            grads = gradients(torch, out, inputs, dout)
+        with repeatable(torch, case):
+            step("{} forward".format(backend))
+            out, how = call(torch, case, *inputs, keep, grouping_of(request))
+            grads = [None] * 3
+            if backward:
+                step("{} backward".format(backend))
+                grads = gradients(torch, out, inputs, out.detach() if case["dropout"] else dout)
         return out, grads, how
 
     with warnings.catch_warnings(record=True) as caught:
@@ -221,7 +252,10 @@ def measure(request):
             raise declined from error
     step("compare")
     observed["gqa"] = how
-    observed.update(compare(case, reference, got, device))
+    if case["dropout"]:
+        observed.update(judge_dropout(torch, case, data[:3], reference, got))
+    else:
+        observed.update(compare(case, reference, got, device))
     if case["dtype"] == "float32":
         observed["float32_matmul_precision"] = torch.get_float32_matmul_precision()
     messages = {str(w.message).split(" (Triggered internally at")[0].strip()[:500] for w in caught}

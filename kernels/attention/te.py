@@ -105,10 +105,10 @@ def parameters(torch, case, layout, te_mask):
         "head_dim_v": case["head_dim_v"],
         "attn_mask_type": te_mask,
         "window_size": tuple(window),
-        "alibi_slopes_shape": None,
+        "alibi_slopes_shape": _slopes_shape(torch, case),
         "core_attention_bias_type": case.get("bias") or "no_bias",
         "core_attention_bias_shape": case.get("bias_shape"),
-        "core_attention_bias_requires_grad": False,
+        "core_attention_bias_requires_grad": bool(case.get("bias_requires_grad")),
         "pad_between_seqs": bool(case.get("pad_between_seqs")),
         "attention_dropout": float(case.get("asked_dropout") or 0.0),
         "context_parallel": int(case.get("cp_size") or 1) > 1,
@@ -117,19 +117,38 @@ def parameters(torch, case, layout, te_mask):
         "deterministic": bool(case.get("deterministic")),
         "is_training": bool(case["training"]),
         "fp8": bool(case.get("fp8")),
-        "fp8_meta": {"recipe": _recipe()} if case.get("fp8") else None,
-        "bottom_right_diagonal": te_mask not in ("causal", "padding_causal"),
+        "fp8_meta": {"recipe": _recipe(case)} if case.get("fp8") else None,
+        "bottom_right_diagonal": bottom_right(case, te_mask),
         "softcap": float(case.get("softcap") or 0.0),
+        "softmax_type": case.get("softmax_type") or "vanilla",
+        "return_max_logit": bool(case.get("return_max_logit")),
+        "num_splits": int(case.get("num_splits") or 1),
         "softmax_scale": case.get("scale") or case["head_dim_qk"] ** -0.5,
         "cuda_graph": bool(case.get("cuda_graph")),
     }
 
 
-def _recipe():
-    """Return an FP8 recipe that includes attention."""
+def _slopes_shape(torch, case):
+    """Return the shape of the ALiBi slopes that the job passes; None where the layer makes them."""
+    sizes = {"h": [case["num_heads"]], "bh": [case["batch_size"], case["num_heads"]]}
+    return torch.Size(sizes[case["alibi_slopes"]]) if case.get("alibi_slopes") else None
+
+
+def bottom_right(case, te_mask):
+    """Return whether window and ALiBi are aligned to the lower right corner: as the job says, else by the mask."""
+    given = case.get("bottom_right_diagonal")
+    return te_mask not in ("causal", "padding_causal") if given is None else bool(given)
+
+
+def _recipe(case):
+    """Return the FP8 recipe of the job; attention is part of it where no word says otherwise."""
     from transformer_engine.common.recipe import DelayedScaling
 
-    return DelayedScaling(fp8_dpa=True)
+    if (case.get("fp8_recipe") or "delayed") != "delayed":
+        raise Unavailable("this program knows the delayed FP8 recipe, not {fp8_recipe}".format(**case))
+    mha = bool(case.get("fp8_mha"))
+    dpa = case.get("fp8_dpa")
+    return DelayedScaling(fp8_dpa=not mha if dpa is None else bool(dpa), **({"fp8_mha": True} if mha else {}))
 
 
 def choice(torch, case, layout, te_mask):

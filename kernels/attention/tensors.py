@@ -22,6 +22,8 @@ def keep_mask(torch, case, device):
     if "causal" in mask:
         keep &= j <= i + diagonal
     if has_window(window):
+        aligned = case.get("bottom_right_diagonal")
+        diagonal = diagonal if aligned is None else (columns - rows) * bool(aligned)
         left, right = window
         keep &= (j >= i + diagonal - left) if left >= 0 else True
         keep &= (j <= i + diagonal + right) if right >= 0 else True
@@ -31,7 +33,19 @@ def keep_mask(torch, case, device):
         generator = torch.Generator(device).manual_seed(7)
         keep &= torch.rand(keep.shape, generator=generator, device=device) < 0.7
         keep[..., 0] = True
+        if case.get("fully_masked_rows"):
+            keep[:, :, ::5] = False
     return keep
+
+
+def mask_argument(torch, case, device):
+    """Return the mask tensor that a job passes to SDPA: boolean, or additive where the job says so."""
+    keep = keep_mask(torch, case, device)
+    kind = case.get("mask_dtype") or "boolean"
+    if keep is None or kind == "boolean":
+        return keep
+    dtype = torch.float32 if kind == "float32" else getattr(torch, case["dtype"])
+    return torch.zeros(keep.shape, dtype=dtype, device=device).masked_fill_(~keep, float("-inf"))
 
 
 def make_tensors(torch, case, device, seed=0):

@@ -18,16 +18,21 @@ DEFAULTS = {
     "dropout": 0.0,
 }
 
-WORKLOAD_KEYS = ("head_dim_v", "num_kv_heads", "seq_len_kv", "window", "bias", "qkv_layout", "qkv_interleaved", "scale")
+WORKLOAD_KEYS = (
+    "head_dim_v", "num_kv_heads", "seq_len_kv", "window", "bottom_right_diagonal", "bias", "qkv_layout",
+    "qkv_interleaved", "qkv_frozen", "scale", "softcap", "deterministic", "sdpa_backend", "enable_gqa", "mask_dtype",
+    "fully_masked_rows",
+)  # fmt: skip
 #: Largest number of scores (batch * heads * seq_q * seq_kv) of a workload that is verified.
 MAX_SCORES, MAX_SCORES_CPU = 1 << 27, 1 << 25
 
 
-def workload(request):
+def workload(request, dropout=False):
     """Return the request with defaults filled in, made small enough for a float64 reference, and what was changed.
 
     The number of scores is bounded. What decides which kernel runs is kept: head dims, the ratio of query to key
-    heads, mask, dtype, and sequence lengths modulo 128.
+    heads, mask, dtype, and sequence lengths modulo 128. `dropout`: the program passes the dropout on and judges a
+    result by its mean and scatter; for any other program it becomes 0, which counts as a change.
     """
     limit = MAX_SCORES_CPU if request.get("device") == "cpu" else MAX_SCORES
     case = dict(DEFAULTS)
@@ -37,6 +42,8 @@ def workload(request):
     case.setdefault("seq_len_kv", case["seq_len_q"])
     if case["dtype"] not in DTYPES:
         raise Unavailable("this program does not know dtype {}".format(case["dtype"]))
+    if case.get("fully_masked_rows") and case["mask"].startswith("padding"):
+        raise Unavailable("this program pads no sequence so that a query sees no key (fully_masked_rows)")
     if case["num_heads"] % case["num_kv_heads"]:
         raise ValueError("num_heads {num_heads} is no multiple of num_kv_heads {num_kv_heads}".format(**case))
     before = dict(case)
@@ -59,7 +66,8 @@ def workload(request):
         case[longest] = (case[longest] // 256) * 128 + case[longest] % 128
         if same:
             case[other] = case[longest]
-    case["dropout"] = 0.0  # a random mask has no reference
+    if not dropout:
+        case["dropout"] = 0.0  # a random mask has no reference
     shrunk = {key: [before[key], case[key]] for key in before if before[key] != case[key]}
     return case, shrunk
 
@@ -67,6 +75,11 @@ def workload(request):
 def workload_of(case):
     """Return the workload keys of a case, for the report."""
     return {key: case[key] for key in sorted(case) if key in DEFAULTS or key in WORKLOAD_KEYS}
+
+
+def has_backward(case):
+    """Return whether the job takes gradients of q, k and v."""
+    return bool(case["training"]) and not case.get("qkv_frozen")
 
 
 def has_window(window):

@@ -11,6 +11,7 @@ import inspect
 import pathlib
 
 from ..attention import sdpa
+from ..attention.layouts import laid_out, layout_of
 from ..protocol import Unavailable, step
 from .shards import shard
 
@@ -69,6 +70,9 @@ def through_torch(torch, case, group, q, k, v, dout):
     if not hasattr(internals, "set_rotate_method"):
         raise Unavailable("torch {} has no choice of rotation".format(torch.__version__))
     internals.set_rotate_method(case["engine"].partition(".")[2])
+    layout = layout_of(case)
+    if layout not in ("bhsd", "bshd", "sbhd"):
+        raise Unavailable("q, k and v of one projection (qkv_interleaved) are not divided among ranks here")
     causal = case["mask"] == "causal"
     balance = bool(case.get("load_balance", True)) and causal
     internals._cp_options.enable_load_balance = balance
@@ -79,16 +83,13 @@ def through_torch(torch, case, group, q, k, v, dout):
     buffers = [tensor.detach().clone() for tensor in (q, k, v, dout)]
     step("context_parallel")
     sharded = context_parallel(mesh, buffers=buffers, buffer_seq_dims=[2] * 4)
-    with sdpa.only(torch, case.get("backend", "default")), sharded:
-        inputs = buffers[:3]
-        for tensor in inputs:
-            tensor.requires_grad_(bool(case["training"]))
+    with sdpa.only(torch, sdpa.backend_of(case)), sharded:
+        # A model computes q, k and v from the sharded sequence, so that each rank lays out its own part.
+        inputs = [laid_out(tensor, layout).detach().requires_grad_(bool(case["training"])) for tensor in buffers[:3]]
         step("forward")
-        out, _ = sdpa.call(torch, case, *inputs, None, case.get("gqa", "enable"))
-        grads = _grads(torch, out, inputs, buffers[3], case["training"])
+        out, _ = sdpa.call(torch, case, *inputs, None, sdpa.grouping_of(case))
+        grads = _grads(torch, out, inputs, laid_out(buffers[3], layout), case["training"])
         local = [out.detach(), *(grad for grad in grads if grad is not None)]
-        for tensor in inputs:
-            tensor.requires_grad_(False)
         step("unshard")
         whole = experimental._attention.context_parallel_unshard(mesh, local, [2] * len(local))
     names = ("out", "dq", "dk", "dv")
@@ -151,7 +152,9 @@ def through_te(torch, case, group, q, k, v, dout):
     comm, pattern = case["engine"].partition(".")[2], "head_tail"
     starts = case.get("starts")
     rank, ranks = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
-    form = "thd" if starts else (case.get("qkv_layout") or "bshd").split("_")[0].replace("3", "").replace("2", "")
+    form = "thd" if starts else layout_of(case)
+    if form not in ("thd", "bshd", "sbhd"):
+        raise Unavailable("q, k and v as {} are not divided among ranks here".format(form))
     mask = case["mask"] if not starts else {"causal": "padding_causal"}.get(case["mask"], "padding")
     layer = engine.layer(te, dict(case, mask=mask), form)
     known = inspect.signature(layer.set_context_parallel_group).parameters
@@ -238,6 +241,8 @@ def through_ring_flash_attn(torch, case, group, q, k, v, dout):
     function = getattr(library, name, None)
     if function is None:
         raise Unavailable("this ring_flash_attn has no {}".format(name))
+    if not starts and layout_of(case) != "bshd":
+        raise Unavailable("ring_flash_attn takes separate tensors in the layout bshd")
     rank, ranks = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
     parts = [shard(torch, tensor, rank, ranks, pattern, starts) for tensor in (q, k, v, dout)]
     more = {"causal": case["mask"] == "causal", "softmax_scale": case.get("scale"), "group": group}

@@ -16,6 +16,7 @@ import traceback
 from .. import protocol
 from ..attention.bounds import judge
 from ..attention.reference import Reference
+from ..attention.sdpa import profiled, repeatable
 from ..attention.tensors import keep_mask, make_tensors
 from ..attention.workload import workload, workload_of
 from ..protocol import Refused, Unavailable
@@ -110,7 +111,14 @@ def measure(torch, request, group, device):
     if int(request.get("cp_size") or ranks) != ranks:
         shrunk["cp_size"] = [int(request["cp_size"]), ranks]
     began = time.monotonic()
-    got, pattern = engine_of(case["engine"])(torch, case, group, *data)
+
+    def attend():
+        with repeatable(torch, case):
+            return engine_of(case["engine"])(torch, case, group, *data)
+
+    (got, pattern), observed["ran"], observed["kernels"], problem = profiled(torch, device, attend, kernels=False)
+    if problem:
+        observed["profiler"] = problem
     protocol.step("gather")
     whole = _whole(torch, case, group, got, pattern)
     if device != "cpu":

@@ -6,6 +6,8 @@ package: any interpreter can run it.
 """
 
 from ..attention.bounds import BOUNDS
+from ..attention.layouts import layout_of
+from ..attention.sdpa import backend_of
 from ..attention.workload import workload
 from ..protocol import Unavailable
 from ..sweep import calls, source
@@ -33,13 +35,23 @@ OFF = (
     "    worst = (delta.norm(dim=-1) / rows.clamp_min(float(rows.square().mean().sqrt()) / 10)).max()",
     "    return max(float(delta.norm() / want.norm()), float(worst) / 4 * by_row)",
 )
+#: Words of a job that no script writes down, with the value that changes nothing.
+UNWRITTEN = {
+    "dropout": 0.0, "deterministic": False, "softcap": 0.0, "mask_dtype": "boolean", "qkv_frozen": False,
+    "fully_masked_rows": False,
+}  # fmt: skip
 IMPORTS = {"import cudnn frontend": "import cudnn"}
 CONTEXT = "torch.zeros(1, device='cuda')\ntorch.cuda.synchronize()"
 
 
 def _sweep_case(request):
     """Return the case as a case of the sweep; raise Unavailable if the sweep cannot express it."""
-    case, _ = workload(request)
+    case, _ = workload(request, dropout=True)
+    unwritten = [word for word, plain in UNWRITTEN.items() if (case.get(word) or plain) != plain]
+    if case.get("enable_gqa") is False and case["num_heads"] != case["num_kv_heads"]:
+        unwritten.append("enable_gqa")
+    if unwritten:
+        raise Unavailable("a job with {} has no script".format(", ".join(unwritten)))
     mask, window = case["mask"], case.get("window")
     if window and tuple(window) != (-1, -1):
         left, right = window
@@ -136,12 +148,12 @@ def _library(kernel, request, case, backend):
     if kernel == "te_attention" or backend == "transformer_engine":
         fused = request.get("qkv_interleaved") and case["head_dim_qk"] == case["head_dim_v"]
         return _te(case, form, request.get("window")), form[:2] + "(h+2hg)d" if fused else form
-    names = {"cudnn_sdpa": "sdpa.cudnn", "sdpa": "sdpa." + str(request.get("backend") or "default")}
+    names = {"cudnn_sdpa": "sdpa.cudnn", "sdpa": "sdpa." + str(backend_of(request))}
     names["flash_attention"] = str(request.get("backend") or "flash2")
     name = {"flash_attn": "flash2"}.get(backend, backend) or names.get(kernel)
     if name not in calls.BACKENDS:
         raise Unavailable("`{}` has no script".format(name or kernel))
-    return calls.text(dict(case, backend=name)), str(request.get("layout") or "bshd")
+    return calls.text(dict(case, backend=name)), str(request.get("layout") or layout_of(request))
 
 
 def _tail(case, kind, call):
@@ -200,8 +212,7 @@ def _script(request):
         return lines + ([what] if what != "import torch" else [])
     if where == "cuda context" and kind == "failed":
         return lines + [CONTEXT]
-    if request["kernel"] == "strided_qkv":  # that program runs forward and backward of one sequence
-        workload_request["training"] = True
+    if request["kernel"] == "strided_qkv":  # that program runs one sequence
         workload_request["mask"] = (
             workload_request.get("mask") if workload_request.get("mask") in ("no_mask", "causal") else "causal"
         )

@@ -11,10 +11,10 @@ import warnings
 from ..attention import cudnn, sdpa, te
 from ..attention.bounds import judge
 from ..attention.gpu import import_torch, pick_device, state
-from ..attention.layouts import FUSED, fused_views, laid_out, packed_strides
+from ..attention.layouts import FUSED, fused_views, laid_out, layout_of, packed_strides
 from ..attention.reference import reference_of
 from ..attention.tensors import make_tensors
-from ..attention.workload import workload, workload_of
+from ..attention.workload import has_backward, workload, workload_of
 from ..protocol import LOST_DEVICE, Refused, Unavailable, step
 
 BACKENDS = (
@@ -29,19 +29,21 @@ BACKENDS = (
 
 
 def _through_sdpa(torch, backend, case, q, k, v, dout):
-    inputs = [t.detach().requires_grad_(True) for t in (q, k, v)]
+    backward = has_backward(case)
+    inputs = [t.detach().requires_grad_(backward) for t in (q, k, v)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            with sdpa.only(torch, backend):
+            with sdpa.only(torch, backend), sdpa.repeatable(torch, case):
                 try:
-                    out, how = sdpa.call(torch, case, *inputs, None)
+                    out, how = sdpa.call(torch, case, *inputs, None, sdpa.grouping_of(case))
                 except RuntimeError as error:
-                    if inputs[0].shape[1] == inputs[1].shape[1] or sdpa.refusal(error, caught) is None:
+                    grouped = inputs[0].shape[1] != inputs[1].shape[1] and not case.get("enable_gqa")
+                    if not grouped or sdpa.refusal(error, caught) is None:
                         raise
                     # Not every backend groups heads itself; repeating copies k and v, but q stays a view.
                     out, how = sdpa.call(torch, case, *inputs, None, "repeat")
-                grads = sdpa.gradients(torch, out, inputs, dout)
+                grads = sdpa.gradients(torch, out, inputs, dout) if backward else [None] * 3
         except RuntimeError as error:
             reason = sdpa.refusal(error, caught)
             if reason is None:
@@ -52,7 +54,7 @@ def _through_sdpa(torch, backend, case, q, k, v, dout):
 
 def _through_frontend(engine, case, q, k, v, dout, strides=(None, None, None)):
     scale = case.get("scale") or case["head_dim_qk"] ** -0.5
-    return engine.both(q, k, v, dout, case["mask"], scale, strides=strides), {}
+    return engine.both(q, k, v, dout, case["mask"], scale, strides=strides, backward=has_backward(case)), {}
 
 
 def _through_te(torch, layers, case, q, k, v, dout):
@@ -76,10 +78,12 @@ def _flash_attn():
 
 
 def _through_flash_attn(torch, flash_attn_func, case, q, k, v, dout):
-    inputs = [t.detach().transpose(1, 2).requires_grad_(True) for t in (q, k, v)]
-    out = flash_attn_func(*inputs, causal=case["mask"] == "causal")
-    grads = sdpa.gradients(torch, out, inputs, dout.transpose(1, 2))
-    got = dict(zip(("out", "dq", "dk", "dv"), (out,) + grads))  # noqa: B905 - Python 3.8
+    backward = has_backward(case)
+    inputs = [t.detach().transpose(1, 2).requires_grad_(backward) for t in (q, k, v)]
+    with sdpa.repeatable(torch, case):
+        out = flash_attn_func(*inputs, causal=case["mask"] == "causal", softmax_scale=case.get("scale"))
+        grads = sdpa.gradients(torch, out, inputs, dout.transpose(1, 2)) if backward else ()
+    got = dict(zip(("out", "dq", "dk", "dv"), (out, *grads)))  # noqa: B905 - Python 3.8
     return {name: t.transpose(1, 2) for name, t in got.items()}, {}
 
 
@@ -133,12 +137,15 @@ def run(request):
     """Run the same numbers through every backend, as copies and as views."""
     torch = import_torch()
     device = pick_device(torch, request)
-    case, shrunk = workload(dict(request, training=True))
+    case, shrunk = workload(request)
     if case["head_dim_v"] != case["head_dim_qk"]:
         raise Unavailable("a fused projection has one head dim; here it is {head_dim_qk} / {head_dim_v}".format(**case))
     if case["mask"] not in ("no_mask", "causal"):
         shrunk["mask"], case["mask"] = [case["mask"], "causal"], "causal"
-    case["seq_len_kv"] = case["seq_len_q"]  # one projection, one sequence
+    if case["seq_len_kv"] != case["seq_len_q"]:  # one projection, one sequence
+        shrunk["seq_len_kv"] = [shrunk.get("seq_len_kv", [case["seq_len_kv"]])[0], case["seq_len_q"]]
+        case["seq_len_kv"] = case["seq_len_q"]
+    layout_of(case)  # packed sequences have no such views
     equal = case["num_heads"] == case["num_kv_heads"]
     layouts = request.get("layouts") or [name for name in FUSED if equal or not name.endswith("h3d")]
     observed = {
@@ -151,9 +158,10 @@ def run(request):
     }
     step("reference")
     data = make_tensors(torch, case, device, request.get("seed", 0))
-    reference = reference_of(torch, case, data)
+    reference = reference_of(torch, case, data, backward=has_backward(case))
     wrong = []
-    for backend in request.get("backends") or BACKENDS:
+    pinned = case.get("sdpa_backend")
+    for backend in request.get("backends") or (["sdpa." + pinned] if pinned else BACKENDS):
         results = observed["backends"][backend] = {}
         step("{}: load".format(backend))
         try:

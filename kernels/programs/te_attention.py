@@ -9,14 +9,21 @@ from ..attention import te as engine
 from ..attention.bounds import judge
 from ..attention.cost import measure_cost
 from ..attention.gpu import import_torch, pick_device, state
-from ..attention.layouts import fused_views, laid_out
+from ..attention.layouts import PLAIN, PROJECTIONS, form_of, job_inputs, laid_out, layout_of
 from ..attention.reference import reference_of
-from ..attention.sdpa import profiled
+from ..attention.sdpa import profiled, repeatable
 from ..attention.tensors import keep_mask, lengths, make_tensors
 from ..attention.workload import workload, workload_of
 from ..protocol import Refused, step
 
 NO_BACKEND = ("No dot product attention", "No dot product attention backend", "No attention backend")
+
+
+#: Words of which only the selection is checked, with the value that changes nothing.
+SELECTION_ONLY = {
+    "bias": "no_bias", "asked_dropout": 0.0, "softcap": 0.0, "softmax_type": "vanilla", "num_splits": 1,
+    "return_max_logit": False, "cuda_graph": False, "pad_between_seqs": False,
+}  # fmt: skip
 
 
 def _why_not_run(case, form, request):
@@ -29,8 +36,14 @@ def _why_not_run(case, form, request):
         return "an FP8 recipe is needed"
     if form not in ("sbhd", "bshd"):
         return "of the {} format only the selection is checked".format(form)
-    if (case.get("bias") or "no_bias") != "no_bias":
-        return "with a bias only the selection is checked"
+    layout = case.get("qkv_layout") or form
+    if layout not in PLAIN and layout not in PROJECTIONS:
+        return "of the layout {} only the selection is checked".format(layout)
+    if engine.bottom_right(case, case["mask"]) != engine.bottom_right({}, case["mask"]):
+        return "of another alignment of the window only the selection is checked"
+    for word, plain in SELECTION_ONLY.items():
+        if (case.get(word) or plain) != plain:
+            return "of {} = {} only the selection is checked".format(word.replace("asked_", ""), case[word])
     return None
 
 
@@ -94,16 +107,18 @@ def run(request):
     if "padding" in case["mask"]:
         _clear_padding(torch, case, [data[3]])  # no gradient comes in where no output counts
     reference = reference_of(torch, case, data, backward=bool(case["training"]))
-    q, k, v, dout = (laid_out(t, form) for t in data)
-    if case.get("qkv_interleaved") and case["head_dim_qk"] == case["head_dim_v"]:
-        q, k, v = fused_views(torch, form[:2] + "(h+2hg)d", q, k, v)
+    memory = layout_of(dict(case, qkv_layout=layout))
+    q, k, v = job_inputs(torch, case, memory, *data[:3])
+    dout = laid_out(data[3], form_of(memory))
     mask = _padding_mask(torch, case, device)
 
     try:
-        attention = engine.layer(te, case, form)
+        with repeatable(torch, case):
+            attention = engine.layer(te, case, form)
 
         def call():
-            return engine.attend(torch, attention, case, q, k, v, dout, form, mask)
+            with repeatable(torch, case):
+                return engine.attend(torch, attention, case, q, k, v, dout, form, mask)
 
         with engine.Log() as run_log:
             got, observed["ran"], observed["kernels"], problem = _profiled(torch, device, call, observed["selected"])

@@ -7,9 +7,10 @@ import warnings
 from ..attention import cudnn, sdpa
 from ..attention.bounds import BOUNDS
 from ..attention.gpu import import_torch, pick_device, poison
+from ..attention.randomness import judge as judge_dropout
 from ..attention.reference import Reference
 from ..protocol import LOST_DEVICE, Refused, Unavailable, step
-from . import calls, dropout, judge, source, variants
+from . import calls, judge, source, variants
 
 #: Parts of messages by which libraries decline a case, as opposed to errors in them.
 DECLINES = (
@@ -197,7 +198,7 @@ def _run(torch, case, device, call, observed, request):
     reference = call.reference()
     factor = calls.looser(case)
     if case["dropout"]:
-        dropout.judge(case, space, reference, got, observed)
+        judge_dropout(case, space, reference, got, observed)
     else:
         observed["errors"] = reference.errors(got)
         observed["faults"], observed["bound"] = judge.faults(case, observed["errors"], device, factor)

@@ -1,6 +1,7 @@
 """Write a reproduction: a short program of torch and the library alone, made of the lines that the sweep executed."""
 
-from . import calls, dropout, judge, source
+from ..attention.randomness import SUMS
+from . import calls, judge, source
 
 BOUND = "raise SystemExit(not all(e <= {:g} for e in errors.values()))"
 WRONG_KIND = (
@@ -110,7 +111,7 @@ def _tail(case, kinds, names, bound):
             "a, b = q.double() * dq.double(), k.double() * dk.double()",
             "gap = float((a.sum() - b.sum()).abs() / (a.norm() + b.norm()))",
             "print('<q, dq> is <k, dk> whatever is dropped; apart by', gap, 'of their size')",
-            "raise SystemExit(abs(off) > {:g} or gap > {:g})".format(2 * bound, dropout.SUMS * bound),
+            "raise SystemExit(abs(off) > {:g} or gap > {:g})".format(2 * bound, SUMS * bound),
         ]
     reference = source.reference(case)
     if len(names) == 1:

@@ -70,8 +70,9 @@ def ask(bench, *findings, predictions=(), **workload):
 
 class TestFindings:
     def test_confirmed_keeps_its_severity_and_carries_what_was_seen(self, bench):
-        bench.add("demo", "return {'wrong': request['head_dim_qk'] == 192, 'seen': request}")
-        (settled,) = ask(bench, finding(request={"via": "frontend", "seq_len_q": "2048"}), head_dim_qk=192).findings
+        bench.add("sdpa", "return {'wrong': request['head_dim_qk'] == 192, 'seen': request}")
+        asked = finding("sdpa", request={"via": "frontend", "seq_len_q": "2048"})
+        (settled,) = ask(bench, asked, head_dim_qk=192).findings
         assert settled.severity == "error"
         assert settled.confirmation.verdict == "confirmed"
         assert settled.confirmation.observed["seen"] == {"head_dim_qk": 192, "via": "frontend", "seq_len_q": 2048}

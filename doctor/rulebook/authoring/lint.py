@@ -15,7 +15,7 @@ from typing import Any
 from doctor.errors import DoctorError
 from doctor.facts.kinds import VERSION
 from doctor.facts.versions import split_clauses
-from doctor.facts.vocabulary import nearest, parse_version, term
+from doctor.facts.vocabulary import TERMS, nearest, parse_version, term
 from doctor.rulebook.authoring.scaffold import ID, KEBAB
 from doctor.rulebook.conditions import PRESENT, All, AnyOf, Condition, Leaf, Not
 from doctor.rulebook.messages import PLACEHOLDER
@@ -179,6 +179,11 @@ def _places(source: Source, libraries: Rulebook) -> Iterator[Fault]:
         if kernel not in kernels:
             at = source.line("confirm", "kernel")
             yield Fault(source.path, at, f"there is no kernel `{kernel}`", nearest(kernel, kernels))
+    for word in as_tuple((content.get("confirm") or {}).get("regardless_of")):
+        if f"workload.{word}" not in TERMS:
+            at = source.line("confirm", "regardless_of")
+            words = [key.removeprefix("workload.") for key in TERMS if key.startswith("workload.")]
+            yield Fault(source.path, at, f"`{word}` is no word of a workload", nearest(word, words))
     for other in as_tuple(source.content.get("yields_to")):
         if not any(Path(source.path).parent.parent.glob(f"*/{other}.yaml")):  # a library's rule may yield to another's
             yield Fault(
