@@ -13,7 +13,7 @@ from doctor.rulebook.rule import as_tuple
 from doctor.runner.batch import KernelRunner, spent
 from doctor.runner.result import KernelResult
 
-from .carried_words import changed_words, dropped, unknown_words
+from .carried_words import RANKS, changed_words, dropped, unknown_words
 from .job_runs import (
     confirmation_from_job_run,
     confirmed_over_ranks,
@@ -23,6 +23,7 @@ from .job_runs import (
     no_memory,
     own_time,
     unpredicted,
+    what_was_seen,
 )
 from .reproduce import reproduction
 
@@ -62,12 +63,9 @@ def confirm(
 ) -> Confirmed:
     """Run what is called for and judge it. `job` is the workload without its prefix, as kernels read it."""
     cases: dict[str, list[dict[str, Any]]] = {}
-    places_of: list[tuple[str, int]] = []  # for each finding with a kernel: the position of its answer
-    for finding in findings:
-        if finding.confirm:
-            request = {**job, **typed(finding.confirm.get("request") or {})}
-            places_of.append(_place(cases, str(finding.confirm.get("kernel")), request))
-    own = [_place(cases, kernel, request) for kernel, request in job_requests(known, job)]
+    requests = job_requests(known, job)
+    places = [_place_of(cases, finding, job, requests) for finding in findings]
+    own = [_place(cases, kernel, request) for kernel, request in requests]
     if not cases:
         return Confirmed(tuple(findings), predictions=tuple(predictions))
     total = sum(map(len, cases.values()))
@@ -80,25 +78,23 @@ def confirm(
         lost = _lost(kernel, request, answer, known)
         runs.append(judge_run(kernel, request, answer, known, again(answer).predictions, lost))
     confirmed: list[Finding] = []
-    places = iter(places_of)
-    for finding in findings:
-        place = next(places) if finding.confirm else None
-        over_ranks = confirmed_over_ranks(finding, predictions, runs)
+    for finding, place in zip(findings, places, strict=True):
+        its_own = place is not None and place[0] == RANKS
+        over_ranks = None if its_own else confirmed_over_ranks(finding, predictions, runs)
         if over_ranks is not None:
             confirmed.append(_settle(finding, over_ranks))
         elif place is not None:
             kernel, index = place
             answer, request = answers[kernel][index], cases[kernel][index]
             verdict = verdict_of((finding.confirm or {}).get("bad_if_any") or BAD_IF_ANY, answer)
-            made = Confirmation(
-                verdict, kernel, request, answer.outcome, answer.observed, answer.reason, own_time(answer)
-            )
+            reason = answer.reason or what_was_seen(answer)
+            made = Confirmation(verdict, kernel, request, answer.outcome, answer.observed, reason, own_time(answer))
             made = if_carried(made, answer, _lost(kernel, request, answer, known, _decided(finding)))
             confirmed.append(_settle(finding, _about_the_job(made, finding, again(answer))))
         else:
             said = confirmation_from_job_run(finding, predictions, runs)
             confirmed.append(_settle(finding, _about_the_job(said, finding, again(said))) if said else finding)
-    foreseen = any(finding.severity == Severity.ERROR for finding in confirmed)
+    foreseen = any(finding.severity == Severity.ERROR or _is_confirmed(finding) for finding in confirmed)
     for run, (kernel, index) in zip(runs, own, strict=True):
         surprise = unpredicted(run, foreseen)
         if surprise is not None:
@@ -185,6 +181,29 @@ def _without(prediction: Prediction, refuted: set[str]) -> Prediction:
         for reason in (prediction.import_error, prediction.fails_at_run)
     )
     return prediction._replace(import_error=import_error, fails_at_run=fails_at_run)
+
+
+def _place_of(
+    cases: dict[str, list[dict[str, Any]]],
+    finding: Finding,
+    job: Mapping[str, Any],
+    requests: Sequence[tuple[str, Mapping[str, Any]]],
+) -> tuple[str, int] | None:
+    """The place of the case that the rule of this finding names; None without one, or where the ranks do not run."""
+    block = finding.confirm
+    if not block:
+        return None
+    kernel, base = str(block.get("kernel")), job
+    if kernel == RANKS:
+        ranks = next((request for name, request in requests if name == RANKS), None)
+        if ranks is None:
+            return None
+        base = ranks
+    return _place(cases, kernel, {**base, **typed(block.get("request") or {})})
+
+
+def _is_confirmed(finding: Finding) -> bool:
+    return finding.confirmation is not None and finding.confirmation.verdict == RunVerdict.CONFIRMED
 
 
 def _place(cases: dict[str, list[dict[str, Any]]], kernel: str, request: dict[str, Any]) -> tuple[str, int]:

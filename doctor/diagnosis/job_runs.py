@@ -203,6 +203,11 @@ def _verdict(kernel: str, answer: KernelResult, known: FactResolver) -> tuple[Ru
     return RunVerdict.HEALTHY, ""
 
 
+def what_was_seen(answer: KernelResult) -> str:
+    """Return the numbers of a case that ran: those that are wrong, else the largest error."""
+    return _wrong(answer.observed) if answer.observed.get("wrong") else _healthy(answer)
+
+
 def _on_cudnn(known: FactResolver) -> bool:
     return bool(known.value("te.selected") == "te.fused" or known.value("sdpa.selected") == "sdpa.cudnn")
 

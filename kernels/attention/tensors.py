@@ -1,5 +1,6 @@
 """The masks and tensors of a workload, logically (batch, heads, seq, dim)."""
 
+from ..protocol import Unavailable
 from .workload import has_window
 
 
@@ -33,8 +34,6 @@ def keep_mask(torch, case, device):
         generator = torch.Generator(device).manual_seed(7)
         keep &= torch.rand(keep.shape, generator=generator, device=device) < 0.7
         keep[..., 0] = True
-        if case.get("fully_masked_rows"):
-            keep[:, :, ::5] = False
     return keep
 
 
@@ -44,8 +43,9 @@ def mask_argument(torch, case, device):
     kind = case.get("mask_dtype") or "boolean"
     if keep is None or kind == "boolean":
         return keep
-    dtype = torch.float32 if kind == "float32" else getattr(torch, case["dtype"])
-    return torch.zeros(keep.shape, dtype=dtype, device=device).masked_fill_(~keep, float("-inf"))
+    if kind == "float" and case["dtype"] != "float32":
+        raise Unavailable("mask_dtype float does not state the type of the mask: {dtype} or float32".format(**case))
+    return torch.zeros(keep.shape, dtype=torch.float32, device=device).masked_fill_(~keep, float("-inf"))
 
 
 def make_tensors(torch, case, device, seed=0):

@@ -106,9 +106,9 @@ class TestVocabulary:
             if not block:
                 continue
             decided = {*(block.get("request") or {}), *(block.get("regardless_of") or ())}
-            text = str(rule.body["when"])
-            for word in WORDS:
-                if f"'workload.{word}'" in text and word not in rows_of(IRRELEVANT):
+            for key, wanted in rule.body["when"].items():
+                word = key.removeprefix("workload.")
+                if word in WORDS and word not in rows_of(IRRELEVANT) and wanted != "absent":
                     request = {"cp_size": 2, word: another_value(word)}
                     assert word not in dropped(str(block["kernel"]), request, decided), (rule.id, word)
 
@@ -199,6 +199,61 @@ class TestRuns:
         assert found.confirmation.verdict == "inconclusive" and "`workload.softcap`" in found.confirmation.reason
         (found,) = ask(bench, finding(**block, regardless_of="softcap"), **asked).findings
         assert found.confirmation.verdict == "confirmed"
+
+
+class TestRanks:
+    """A rule may name the run over ranks: what counts as its failure decides, and nothing else does."""
+
+    def ask(self, bench, body, gpus=2):
+        bench.add("sdpa", HEALTHY)
+        bench.add("context_parallel", body)
+        facts = {"workload.cp_size": 2, "gpu.count": gpus, "workload.sdpa_backend": "efficient"}
+        result = ask(
+            bench,
+            finding("X002", kernel="context_parallel", bad_if_any=[{"wrong": "true"}]),
+            facts=facts,
+            predictions=(PREDICTED,),
+        )
+        return next(item.confirmation for item in result.findings if item.rule == "X002")
+
+    @pytest.mark.parametrize(
+        ("body", "verdict"),
+        [
+            (WRONG, "confirmed"),
+            ("raise RuntimeError('NCCL Error 1: unhandled cuda error')", "inconclusive"),
+            ("raise Unavailable('no GPU')", "inconclusive"),
+            ("return {'wrong': False, 'ran': ['efficient']}", "refuted"),
+        ],
+    )
+    def test_a_crash_of_the_ranks_is_no_wrong_number(self, bench, body, verdict):
+        said = self.ask(bench, body)
+        assert (said.kernel, said.verdict) == ("context_parallel", verdict)
+        assert said.request["engine"] == "torch.allgather" and said.request["sdpa_backend"] == "efficient"
+        assert verdict != "confirmed" or said.reason == "the result is wrong: dq is off by 3 (bound 0.01)"
+
+    def test_without_a_second_gpu_one_rank_decides_nothing(self, bench):
+        said = self.ask(bench, "raise KeyError('must not run')", gpus=1)
+        assert (said.kernel, said.verdict) == ("sdpa", "inconclusive")
+
+    def test_what_a_run_confirmed_is_foreseen(self, bench):
+        bench.add("sdpa", WRONG)
+        block = {"kernel": "sdpa", "request": {"backend": "default"}, "bad_if_any": [{"wrong": "true"}]}
+        warned = finding(**block)._replace(severity=Severity.WARNING)
+        result = ask(bench, warned)
+        assert [(item.rule, item.confirmation.verdict) for item in result.findings] == [("X001", "confirmed")]
+        assert len(result.runs) == 1
+
+    def test_the_backend_that_ran_over_ranks_is_held_against_the_prediction(self, bench):
+        bench.add("sdpa", HEALTHY)
+        bench.add("context_parallel", "return {'wrong': False, 'ran': ['cudnn']}")
+        facts = {"workload.cp_size": 2, "gpu.count": 2}
+        quiet = PREDICTED._replace(fails_at_run=None)
+        (found,) = ask(bench, facts=facts, predictions=(quiet,)).findings
+        assert (found.rule, found.message) == (
+            "UNPREDICTED",
+            "torch took sdpa.cudnn, where sdpa.efficient was predicted",
+        )
+        assert found.confirmation.kernel == "context_parallel"
 
 
 def requests_of(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
