@@ -239,7 +239,7 @@ _HEADS = ("num_heads", "num_kv_heads")
 
 def job_of(known: FactResolver, keys: Iterable[str]) -> dict[str, Any]:
     """The workload as kernels read it: no prefix, nothing unknown, nothing absent, the heads of one rank."""
-    job = {}
+    job: dict[str, Any] = {}
     for key in keys:
         value = known.value(key)
         if value is not None and value != ABSENT:
@@ -247,7 +247,9 @@ def job_of(known: FactResolver, keys: Iterable[str]) -> dict[str, Any]:
     ranks, heads = job.get("tensor_parallel_size"), job.get("num_heads")
     if isinstance(ranks, int) and isinstance(heads, int) and ranks > 0 and heads % ranks == 0:
         del job["tensor_parallel_size"]
-        job.update((word, max(job[word] // ranks, 1)) for word in _HEADS if isinstance(job.get(word), int))
+        for word in _HEADS:
+            if isinstance(count := job.get(word), int):
+                job[word] = max(count // ranks, 1)
     return job
 
 
