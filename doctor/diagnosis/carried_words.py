@@ -1,7 +1,7 @@
 """Which words of a workload reach a kernel, so that a run is of the job that was described.
 
 Every word is CARRIED by some programs, IRRELEVANT to a kernel run, or NOT_CARRIED; a test compares the three with the
-vocabulary. A run without a word that bears on it is inconclusive, and its reason names the word. A program that
+vocabulary. A run that lacks a word which bears on it is inconclusive, and its reason names the word. A program that
 carries a word may decline some of its values; its reason then names the word itself.
 """
 

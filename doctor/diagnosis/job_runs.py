@@ -23,7 +23,7 @@ _FLASH = {"2": "flash-attn", "3": "flash-attn-3", "4": "flash-attn-4"}
 _PREDICTED_BY = {"te_attention": "te", "sdpa": "sdpa"}
 #: Prefix of predictions → of the engines of `context_parallel` that run the same library over several ranks.
 _OVER_RANKS = {"te": "te.", "sdpa": "torch."}
-#: Engine of context parallelism → what `cp_comm_type` it stands for.
+#: Engine of context parallelism → the `cp_comm_type` that it runs.
 _COMM_OF = {"torch.allgather": "all_gather", "torch.alltoall": "a2a", "ring_flash_attn.llama3": "all_gather"}
 _SWITCHES = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
 #: Megatron's attention backend → the switches of TransformerEngine that it sets.

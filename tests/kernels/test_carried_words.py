@@ -221,7 +221,7 @@ def run(request):
         functional.scaled_dot_product_attention = real
 """
 
-#: TransformerEngine's selection logs all that it is given, its layer how q, k and v lie in memory.
+#: TransformerEngine's selection logs all that it is given, its layer the strides of k.
 TE_SELECTION = """
 import logging
 logger = logging.getLogger("DotProductAttention")
@@ -285,7 +285,7 @@ def test_a_carried_word_changes_what_transformer_engine_gets(torch_python, tmp_p
     (tmp_path / "transformer_engine" / "common").mkdir()
     arguments = ", ".join(f"{name}=None" for name in NAMES)
     files = {
-        "": "__version__ = '0.0-stand-in'\n", "common": "", "pytorch": TE_LAYER, "pytorch/attention": "",
+        "": "__version__ = '0.0-substitute'\n", "common": "", "pytorch": TE_LAYER, "pytorch/attention": "",
         "pytorch/attention/dot_product_attention": "",
     }  # fmt: skip
     for folder, text in files.items():
@@ -313,7 +313,7 @@ def test_a_carried_word_changes_what_transformer_engine_gets(torch_python, tmp_p
             for answer in (without, with_it)
         ]
         assert all(answer.observed.get("log") for answer in (without, with_it)), (word, without, with_it)
-        if word == "qkv_interleaved":  # the selection is not told; the layer gets views
+        if word == "qkv_interleaved":  # the selection does not get it; the layer gets views
             continue
         assert pair[0] != pair[1], (word, pair[0])
 
