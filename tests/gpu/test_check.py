@@ -88,6 +88,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
         "planted": (SMALL, {"PYTHONPATH": str(folder)}),
         "bottom right": ((*LLAMA, *(word for one in (*bottom_right, *float32) for word in ("--set", one))), {}),
         "interleaved": ((*SMALL, "--set", "workload.qkv_interleaved=true"), {}),
+        "pinned": ((*SMALL, "--set", "workload.framework=torch_sdpa", "--set", "workload.sdpa_backend=math"), {}),
+        "compiled": ((*SMALL, "--set", "workload.torch_compile=true"), {}),
     }
     if importlib.util.find_spec("transformer_engine") is not None:
         asked["te"] = ((*SMALL, "--set", "workload.framework=transformer_engine"), {})
@@ -116,6 +118,16 @@ def test_a_healthy_job_is_called_so_with_what_ran_and_what_it_cost(reports: Repo
     assert "UNPREDICTED" not in by_id(reports("interleaved")), "the backend that ran is the one that was predicted"
     views = next(run for run in reports("interleaved")["runs"] if run["kernel"] == "strided_qkv")
     assert views["verdict"] == "healthy" and "transformer_engine" not in views["observed"]["backends"], views
+
+
+def test_a_pinned_backend_is_the_one_that_runs(reports: Reports) -> None:
+    (run,) = reports("pinned")["runs"]
+    assert (run["verdict"], run["observed"]["ran"]) == ("healthy", ["math"]), run
+
+
+def test_a_run_that_lacks_a_word_is_inconclusive_and_names_it(reports: Reports) -> None:
+    run = next(run for run in reports("compiled")["runs"] if run["kernel"] == "sdpa")
+    assert run["verdict"] == "inconclusive" and set(run["observed"]["not_carried"]) == {"torch_compile"}, run
 
 
 def test_a_known_silent_fault_of_torch_is_confirmed(reports: Reports) -> None:
