@@ -1,11 +1,9 @@
-"""The compiled rulebook: checked rule files as lines of JSON, so that start-up parses no YAML.
+"""The compiled rulebook: checked rule files in the form of `compiled`, so that start-up parses no YAML.
 
-The rules of a library form sections, a line each, parsed when they are needed. Rules that need a version of a library
-are not parsed where that library is not installed.
 The file is used only if its key equals the digest of everything that decides its content: path, size and
 modification times of every rule file, and the code that checks rules. Tests inside rules stay in the YAML.
 The cache is data, never code: it must be a regular file that belongs to this user and that others cannot write;
-in any doubt it is rebuilt.
+in any doubt it is rebuilt. A wheel brings the compiled rules along (`shipped`): they spare the first rebuild.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ import os
 import stat
 import sys
 import time
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from importlib.machinery import PathFinder
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,21 +29,22 @@ from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
 from doctor.facts.vocabulary import term
 from doctor.model import ABSENT
-from doctor.util.cache_file import cache_folder, read_cache, write_cache
+from doctor.util.cache_file import cache_folder, read_cache, write_cache, write_data
 from doctor.util.resources import rules_dir
 
+from .compiled import CompiledRules, from_bytes, section_of, to_bytes
 from .schema import read_file
 
 LOGGER = logging.getLogger(__name__)
 
-FORMAT = 7  # of the cache file
+FORMAT = 8  # of the cache file
+SHIPPED = "compiled.jsonl"  # in the rules of a wheel: what they compile to
 EXPLAINS_ONLY = "LOG"  # file names of rules that `explain` alone needs: `check` neither reads nor watches them
 CODE = ("", "facts", "rulebook", "util")  # packages of `doctor` that compiling uses; "": the modules of `doctor` itself
 _PACKAGE = Path(__file__).parents[1]
 _RACY = 50_000_000  # ns: a file written this shortly before may be written again within one tick of its clock
 
 Body = tuple[str, str, str, dict[str, Any]]  # kind (library | rule), library name, path, content
-Library = tuple[str, dict[str, Any]]  # name, content
 Stamp = tuple[str, int, int, int]  # path, mtime and ctime in ns, size in bytes
 
 
@@ -92,29 +91,6 @@ def _scan(folder: str, found: list[Stamp], explaining: bool) -> None:
                 _scan(entry.path, found, explaining)
 
 
-@dataclass(frozen=True)
-class Section:
-    """Rules in one folder as a line of JSON; `version_key`: the version that every one of them needs, or None."""
-
-    library: str
-    version_key: str | None
-    ids: tuple[str, ...]
-    text: str
-
-    @cached_property
-    def rules(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return (path, content) of each rule, in the order of `ids`."""
-        return [(path, content) for path, content in json.loads(self.text)]
-
-
-class CompiledRules(NamedTuple):
-    """All checked rule files: a digest of their content, the libraries, and the rules in sections."""
-
-    version: str
-    libraries: tuple[Library, ...]
-    sections: tuple[Section, ...]
-
-
 class RuleFolder(NamedTuple):
     """One folder of rules as it is now."""
 
@@ -157,18 +133,49 @@ def load_compiled(folders: Sequence[RuleFolder]) -> CompiledRules:
 
 def _load(folder: RuleFolder) -> CompiledRules:
     cache = cache_file((folder.path,), "rules")
-    stored = _read(cache, folder.key) if cache is not None else None
+    stored = _read(cache, folder, folder.key) if cache is not None else None
     if stored is not None:
         LOGGER.debug("rules read from %s", cache)
         return stored
-    LOGGER.debug("no valid cache at %s: reading %d rule files", cache, len(folder.files))
-    compiled = _compile([Path(stamp[0]) for stamp in folder.files])
+    compiled = _read_shipped(folder)
+    if compiled is None:
+        LOGGER.debug("no valid cache at %s: reading %d rule files", cache, len(folder.files))
+        compiled = _compile([Path(stamp[0]) for stamp in folder.files], str(folder.path))
     if cache is not None and folder.is_settled:
-        _store(cache, folder.key, compiled)
+        write_cache(cache, folder.key, to_bytes(compiled), version=compiled.version)
     return compiled
 
 
-def _compile(files: list[Path]) -> CompiledRules:
+def _read_shipped(folder: RuleFolder) -> CompiledRules | None:
+    """Return what a wheel brought for exactly these rules and this code, whatever the times of their files; or None."""
+    shipped = folder.path / SHIPPED
+    if folder.path != rules_dir() or not shipped.is_file():
+        return None
+    try:
+        return _read(shipped, folder, contents_key(folder), like=Path(__file__))
+    except OSError:  # a file is gone since
+        return None
+
+
+def write_shipped() -> None:
+    """Write what the built-in rules compile to next to them, for a wheel; run by its build."""
+    (folder,) = rule_folders()
+    compiled = _compile([Path(stamp[0]) for stamp in folder.files], str(folder.path))
+    write_data(folder.path / SHIPPED, contents_key(folder), to_bytes(compiled), version=compiled.version)
+
+
+def contents_key(folder: RuleFolder) -> str:
+    """Return the digest of the contents of these rules and of the code that checks them, with their names."""
+    digest = hashlib.sha256(f"{FORMAT} {__version__}".encode())
+    for base, files in ((folder.path, folder.files), (_PACKAGE, code())):
+        for path, *_ in files:
+            content = Path(path).read_bytes()
+            digest.update(f"{path.removeprefix(str(base))}\0{len(content)}\0".encode(errors="surrogateescape"))
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _compile(files: list[Path], folder: str = "") -> CompiledRules:
     bodies = [read_file(path) for path in files]
     first: dict[tuple[str, str], str] = {}
     for kind, library, path, content in bodies:
@@ -187,7 +194,10 @@ def _compile(files: list[Path]) -> CompiledRules:
     return CompiledRules(
         hashlib.sha256(contents.encode()).hexdigest()[:12],
         tuple(libraries.items()),
-        tuple(_section(library, key, rules) for (library, key), rules in grouped.items()),
+        tuple(
+            section_of(library, key, [(path, content) for _, _, path, content in rules], folder)
+            for (library, key), rules in grouped.items()
+        ),
     )
 
 
@@ -204,16 +214,13 @@ def _needed_versions(when: Mapping[str, Any]) -> set[str]:
     return found
 
 
-def _section(library: str, version_key: str | None, rules: list[Body]) -> Section:
-    contents = [(path, {key: part for key, part in body.items() if key != "tests"}) for _, _, path, body in rules]
-    text = json.dumps(contents, separators=(",", ":"))
-    return Section(library, version_key, tuple(body["id"] for _, _, _, body in rules), text)
-
-
 def cache_key(files: list[Stamp]) -> str:
     """Return the digest of all that decides the cache's content: the rule files, and the code that checks them."""
-    parts = (FORMAT, __version__, sys.implementation.cache_tag, packaging.__version__, _yaml_library(), code(), files)
-    return hashlib.sha256(repr(parts).encode(errors="surrogateescape")).hexdigest()
+    parts = (FORMAT, __version__, sys.implementation.cache_tag, packaging.__version__, _yaml_library(), code())
+    names = "\0".join(stamp[0] for stamp in files)
+    digest = hashlib.sha256(f"{parts}\0{names}\0".encode(errors="surrogateescape"))
+    digest.update(array("q", chain.from_iterable(stamp[1:] for stamp in files)))
+    return digest.hexdigest()
 
 
 def _yaml_library() -> Stamp | None:
@@ -263,25 +270,12 @@ def cache_file(folders: tuple[Path, ...], kind: str) -> Path | None:
     return base / f"{kind}-{name}.json"
 
 
-def _read(cache: Path, key: str) -> CompiledRules | None:
-    """Return what the cache holds for exactly this key; None for a stale, damaged, foreign or missing one."""
-    found = read_cache(cache, key)
+def _read(cache: Path, folder: RuleFolder, key: str, like: Path | None = None) -> CompiledRules | None:
+    """Return what the file holds for exactly this key; None for a stale, damaged, foreign or missing one."""
+    found = read_cache(cache, key, like)
     if found is None:
         return None
     try:
-        index, libraries, *texts = found[1].decode("ascii").split("\n")
-        sections = [
-            Section(str(library), version_key, tuple(ids), text)
-            for (library, version_key, ids), text in zip(json.loads(index), texts, strict=True)
-        ]
-        described = tuple((str(name), dict(body)) for name, body in json.loads(libraries))
-        return CompiledRules(str(found[0]["version"]), described, tuple(sections))
+        return from_bytes(str(found[0]["version"]), found[1], str(folder.path))
     except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
         return None
-
-
-def _store(cache: Path, key: str, compiled: CompiledRules) -> None:
-    index = json.dumps([(item.library, item.version_key, item.ids) for item in compiled.sections])
-    libraries = json.dumps(compiled.libraries, separators=(",", ":"))
-    content = "\n".join((index, libraries, *(item.text for item in compiled.sections))).encode("ascii")
-    write_cache(cache, key, content, version=compiled.version)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,8 @@ from typing import Any
 from doctor.model import ABSENT
 from doctor.rulebook.rule import Library, Rule
 
-from .cache import Section, load_compiled, rule_folders
+from .cache import load_compiled, rule_folders
+from .compiled import Section, section_of
 from .conditions import Condition
 from .decisions import DecisionList
 from .index import RuleIndex
@@ -118,8 +118,7 @@ class Rulebook:
         """The same with more rules, none of which predicts a backend."""
         if not isinstance(self.rules, RuleTable):
             return self.with_findings({**self.rules, **rules})
-        text = json.dumps([(rule.path, rule.body) for rule in rules.values()])
-        section = Section(library, None, tuple(rules), text)
+        section = section_of(library, None, [(rule.path, rule.body) for rule in rules.values()])
         return self.with_findings(RuleTable((*self.rules.sections, section)))
 
     def with_findings(self, rules: Mapping[str, Rule]) -> Rulebook:
