@@ -19,7 +19,6 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.machinery import PathFinder
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from doctor._version import __version__
 from doctor.errors import DoctorError, reason_of
 from doctor.facts.vocabulary import term
 from doctor.model import ABSENT
-from doctor.util.cache_file import cache_folder, read_cache, write_cache, write_data
+from doctor.util.cache_file import cache_folder, open_cache, write_cache, write_data
 from doctor.util.resources import rules_dir
 
 from .compiled import CompiledRules, from_bytes, section_of, to_bytes
@@ -137,13 +136,15 @@ def _load(folder: RuleFolder) -> CompiledRules:
     if stored is not None:
         LOGGER.debug("rules read from %s", cache)
         return stored
-    compiled = _read_shipped(folder)
-    if compiled is None:
-        LOGGER.debug("no valid cache at %s: reading %d rule files", cache, len(folder.files))
-        compiled = _compile([Path(stamp[0]) for stamp in folder.files], str(folder.path))
-    if cache is not None and folder.is_settled:
-        write_cache(cache, folder.key, to_bytes(compiled), version=compiled.version)
+    LOGGER.debug("no valid cache at %s", cache)
+    compiled = _read_shipped(folder) or _compile_folder(folder)
+    _store(cache, folder, compiled)
     return compiled
+
+
+def _store(cache: Path | None, folder: RuleFolder, compiled: CompiledRules) -> None:
+    if cache is not None and folder.is_settled:
+        write_cache(cache, folder.key, *to_bytes(compiled), version=compiled.version)
 
 
 def _read_shipped(folder: RuleFolder) -> CompiledRules | None:
@@ -160,8 +161,8 @@ def _read_shipped(folder: RuleFolder) -> CompiledRules | None:
 def write_shipped() -> None:
     """Write what the built-in rules compile to next to them, for a wheel; run by its build."""
     (folder,) = rule_folders()
-    compiled = _compile([Path(stamp[0]) for stamp in folder.files], str(folder.path))
-    write_data(folder.path / SHIPPED, contents_key(folder), to_bytes(compiled), version=compiled.version)
+    compiled = _compile_folder(folder)
+    write_data(folder.path / SHIPPED, contents_key(folder), *to_bytes(compiled), version=compiled.version)
 
 
 def contents_key(folder: RuleFolder) -> str:
@@ -173,6 +174,11 @@ def contents_key(folder: RuleFolder) -> str:
             digest.update(f"{path.removeprefix(str(base))}\0{len(content)}\0".encode(errors="surrogateescape"))
             digest.update(content)
     return digest.hexdigest()
+
+
+def _compile_folder(folder: RuleFolder) -> CompiledRules:
+    LOGGER.debug("reading %d rule files", len(folder.files))
+    return _compile([Path(stamp[0]) for stamp in folder.files], str(folder.path))
 
 
 def _compile(files: list[Path], folder: str = "") -> CompiledRules:
@@ -217,9 +223,10 @@ def _needed_versions(when: Mapping[str, Any]) -> set[str]:
 def cache_key(files: list[Stamp]) -> str:
     """Return the digest of all that decides the cache's content: the rule files, and the code that checks them."""
     parts = (FORMAT, __version__, sys.implementation.cache_tag, packaging.__version__, _yaml_library(), code())
-    names = "\0".join(stamp[0] for stamp in files)
-    digest = hashlib.sha256(f"{parts}\0{names}\0".encode(errors="surrogateescape"))
-    digest.update(array("q", chain.from_iterable(stamp[1:] for stamp in files)))
+    names, *numbers = zip(*files, strict=True)
+    digest = hashlib.sha256("\0".join((str(parts), *names, "")).encode(errors="surrogateescape"))
+    for column in numbers:
+        digest.update(array("q", column))
     return digest.hexdigest()
 
 
@@ -257,7 +264,8 @@ def _scan_code(folder: str, found: list[Stamp], *, deep: bool) -> None:
 
 def may_store(files: list[Stamp], started: int) -> bool:
     """Return whether no file was written so shortly before `started` that it may change within one tick."""
-    return all(max(stamp[1], stamp[2]) < started - _RACY for stamp in files)
+    _, modified, changed, _ = zip(*files, strict=True)
+    return max(*modified, *changed) < started - _RACY
 
 
 def cache_file(folders: tuple[Path, ...], kind: str) -> Path | None:
@@ -272,10 +280,16 @@ def cache_file(folders: tuple[Path, ...], kind: str) -> Path | None:
 
 def _read(cache: Path, folder: RuleFolder, key: str, like: Path | None = None) -> CompiledRules | None:
     """Return what the file holds for exactly this key; None for a stale, damaged, foreign or missing one."""
-    found = read_cache(cache, key, like)
+    found = open_cache(cache, key, like)
     if found is None:
         return None
+
+    def compile_again() -> CompiledRules:
+        compiled = _compile_folder(folder)
+        _store(cache if like is None else None, folder, compiled)
+        return compiled
+
     try:
-        return from_bytes(str(found[0]["version"]), found[1], str(folder.path))
+        return from_bytes(*found, str(folder.path), compile_again)
     except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
         return None

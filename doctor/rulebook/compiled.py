@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
+
+from doctor.util.cache_file import CacheFile, digest_of
 
 Library = tuple[str, dict[str, Any]]  # name, content
 
@@ -63,13 +65,14 @@ class Section:
     library: str
     version_key: str | None
     ids: tuple[str, ...]
-    content: bytes
+    digest: str  # of the content
     folder: str  # start of the path of each rule: the folder with its separator, or nothing
+    read: Callable[[], bytes] = field(compare=False, repr=False)
 
     @cached_property
     def rules(self) -> list[tuple[str, Mapping[str, Any]]]:
         """Return (path, content) of each rule, in the order of `ids`."""
-        heads, _, details = self.content.partition(b"\n")
+        heads, _, details = self.read().partition(b"\n")
         rules = json.loads(heads)
         ends = accumulate((size for _, _, size in rules), initial=0)
         return [
@@ -90,8 +93,9 @@ def section_of(
         details.append(_json({key: value for key, value in kept.items() if _is_detail(key)}))
         head = {key: value for key, value in kept.items() if not _is_detail(key)}
         heads.append((path.removeprefix(start), head, len(details[-1])))
+    content = b"\n".join((_json(heads), b"".join(details)))
     ids = tuple(head["id"] for _, head, _ in heads)
-    return Section(library, version_key, ids, b"\n".join((_json(heads), b"".join(details))), start)
+    return Section(library, version_key, ids, digest_of(content), start, lambda: content)
 
 
 class CompiledRules(NamedTuple):
@@ -102,25 +106,36 @@ class CompiledRules(NamedTuple):
     sections: tuple[Section, ...]
 
 
-def to_bytes(compiled: CompiledRules) -> bytes:
-    """Return what `from_bytes` reads; the paths in it are relative to the folder of rules."""
-    index = [(item.library, item.version_key, item.ids, len(item.content)) for item in compiled.sections]
-    parts = (_json(index), _json(compiled.libraries), b"".join(item.content for item in compiled.sections))
-    return b"\n".join(parts)
+def to_bytes(compiled: CompiledRules) -> tuple[bytes, bytes]:
+    """Return (what is read at every start, the sections); the paths in them are relative to the folder of rules."""
+    contents = [item.read() for item in compiled.sections]
+    index = [
+        (item.library, item.version_key, item.ids, item.digest, len(content))
+        for item, content in zip(compiled.sections, contents, strict=True)
+    ]
+    return b"\n".join((_json(index), _json(compiled.libraries), b"")), b"".join(contents)
 
 
-def from_bytes(version: str, content: bytes, folder: str) -> CompiledRules:
-    """Return what `to_bytes` wrote, for rules in this folder; ValueError, TypeError or KeyError for anything else."""
-    index, libraries, rules = content.split(b"\n", 2)
-    entries = json.loads(index)
-    ends = list(accumulate((size for _, _, _, size in entries), initial=0))
-    if ends[-1] != len(rules):
-        raise ValueError("the sections have another size than the index says")
-    sections = tuple(
-        Section(str(library), key, tuple(ids), rules[start:end], _start(folder))
-        for (library, key, ids, _), (start, end) in zip(entries, pairwise(ends), strict=True)
-    )
-    return CompiledRules(version, tuple((str(name), dict(body)) for name, body in json.loads(libraries)), sections)
+def from_bytes(
+    file: CacheFile, content: bytes, folder: str, compile_again: Callable[[], CompiledRules]
+) -> CompiledRules:
+    """Return what `to_bytes` wrote, for rules in this folder; ValueError, TypeError or KeyError for anything else.
+
+    A section is read from the file when it is needed; `compile_again` is called where it is damaged.
+    """
+    index, libraries = content.split(b"\n", 1)
+    sections: list[Section] = []
+    start = 0
+    for number, (library, version_key, ids, digest, size) in enumerate(json.loads(index)):
+
+        def read(number: int = number, start: int = start, size: int = size, digest: str = digest) -> bytes:
+            found = file.part(start, size, digest)
+            return compile_again().sections[number].read() if found is None else found
+
+        sections.append(Section(str(library), version_key, tuple(ids), str(digest), _start(folder), read))
+        start += int(size)
+    described = tuple((str(name), dict(body)) for name, body in json.loads(libraries))
+    return CompiledRules(str(file.header["version"]), described, tuple(sections))
 
 
 def _start(folder: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 LOGGER = logging.getLogger(__name__)
 MAX_BYTES = 64 * 1024 * 1024
+_LONGEST_HEADER = 4096  # bytes
 
 
 def cache_folder(name: str = "") -> Path | None:
@@ -30,38 +31,75 @@ def cache_folder(name: str = "") -> Path | None:
     return base / "attn-doctor" / name if base.is_absolute() else None
 
 
-def read_cache(cache: Path, key: str, like: Path | None = None) -> tuple[dict[str, Any], bytes] | None:
-    """Return header and content for exactly this key; None for a stale, damaged, foreign or missing file.
+class CacheFile:
+    """A file that is open: its header and content are read at once, parts behind them when they are needed.
 
-    A file that came with the code is trusted as this file of the code, `like`: it has the same owner.
+    It stays open, because another process may replace the file, and the parts belong to this one.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.header: dict[str, Any] = {}
+        self._descriptor = descriptor
+        self._parts = 0  # where they start
+
+    def read(self, size: int) -> bytes:
+        """Return the content of a file of this size; OSError, ValueError, TypeError or KeyError for a damaged one."""
+        head, _, _ = os.pread(self._descriptor, _LONGEST_HEADER, 0).partition(b"\n")
+        header = json.loads(head)
+        self._parts = len(head) + 1 + int(header["size"])
+        content = os.pread(self._descriptor, int(header["size"]), len(head) + 1)
+        if self._parts + int(header["parts"]) != size or digest_of(content) != header["digest"]:
+            raise ValueError("the file is damaged")
+        self.header = header
+        return content
+
+    def part(self, start: int, size: int, digest: str) -> bytes | None:
+        """Return some bytes of the parts; None where they do not have this digest."""
+        try:
+            found = os.pread(self._descriptor, size, self._parts + start)
+        except OSError:
+            return None
+        return found if digest_of(found) == digest else None
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+def read_cache(cache: Path, key: str) -> tuple[dict[str, Any], bytes] | None:
+    """Return header and content for exactly this key; None for a stale, damaged, foreign or missing file."""
+    found = open_cache(cache, key)
+    return None if found is None else (found[0].header, found[1])
+
+
+def open_cache(cache: Path, key: str, like: Path | None = None) -> tuple[CacheFile, bytes] | None:
+    """Return the file and its content for exactly this key; None for a stale, damaged, foreign or missing one.
+
+    A file that came with the code is trusted as much as this file of the code, `like`: both have one owner.
     """
     try:
         owner = None if like is None else like.stat()
         descriptor = os.open(cache, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except (OSError, ValueError):
         return None
+    file = CacheFile(descriptor)
     try:
-        with os.fdopen(descriptor, "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if not _trusted(status, owner) or status.st_size > MAX_BYTES:
-                return None
-            head, _, content = stream.read(status.st_size).partition(b"\n")
-        header = json.loads(head)
-        if header["key"] != key or header["digest"] != _digest(content):
+        status = os.fstat(descriptor)
+        if not _trusted(status, owner) or status.st_size > MAX_BYTES:
             return None
-        return header, content
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, MemoryError):
+        content = file.read(status.st_size)
+        return (file, content) if file.header["key"] == key else None
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError, MemoryError):
         return None
 
 
-def write_cache(cache: Path, key: str, content: bytes, **more: str) -> None:
+def write_cache(cache: Path, key: str, content: bytes, parts: bytes = b"", **more: str) -> None:
     """Write so that a reader sees all of it or none, whatever other process writes it at the same time."""
     temporary = cache.with_name(f"{cache.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
         cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(_with_header(key, content, more))
+            stream.write(_with_header(key, content, parts, more))
         temporary.replace(cache)
     except (OSError, ValueError) as problem:  # a read-only home or a full disk costs time, not the diagnosis
         LOGGER.debug("cannot write the cache %s: %s", cache, problem)
@@ -69,13 +107,14 @@ def write_cache(cache: Path, key: str, content: bytes, **more: str) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def write_data(path: Path, key: str, content: bytes, **more: str) -> None:
-    """Write a file that comes with the code, for `read_cache`; OSError where that fails."""
-    path.write_bytes(_with_header(key, content, more))
+def write_data(path: Path, key: str, content: bytes, parts: bytes = b"", **more: str) -> None:
+    """Write a file that comes with the code, for `open_cache`; OSError where that fails."""
+    path.write_bytes(_with_header(key, content, parts, more))
 
 
-def _with_header(key: str, content: bytes, more: Mapping[str, str]) -> bytes:
-    return json.dumps({"key": key, **more, "digest": _digest(content)}).encode("ascii") + b"\n" + content
+def _with_header(key: str, content: bytes, parts: bytes, more: Mapping[str, str]) -> bytes:
+    header = {"key": key, **more, "size": len(content), "parts": len(parts), "digest": digest_of(content)}
+    return b"".join((json.dumps(header).encode("ascii"), b"\n", content, parts))
 
 
 def _trusted(status: os.stat_result, like: os.stat_result | None) -> bool:
@@ -88,5 +127,6 @@ def _trusted(status: os.stat_result, like: os.stat_result | None) -> bool:
     return status.st_uid == owner and not status.st_mode & ~writable & 0o022
 
 
-def _digest(content: bytes) -> str:
+def digest_of(content: bytes) -> str:
+    """Return what shows damage of these bytes."""
     return hashlib.sha256(content).hexdigest()

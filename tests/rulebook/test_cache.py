@@ -62,10 +62,45 @@ def cache_files(tmp_path):
     return list((tmp_path / "cache" / "attn-doctor").glob("*"))
 
 
+def everything():
+    """What is loaded, down to the last part of each rule."""
+    found = compiled.load_compiled(compiled.rule_folders())
+    return found, [(path, dict(body)) for section in found.sections for path, body in section.rules]
+
+
 def test_the_second_load_parses_no_yaml_and_says_the_same(rules, monkeypatch):
-    first = compiled.load_compiled(compiled.rule_folders())
+    first = everything()
+    assert first[1] == [
+        (str(rules / "torch" / "T001.yaml"), {
+            "id": "T001", "name": "flaw-T001", "severity": "note", "summary": "first", "references": ["a/b@v1"],
+            "when": {"torch.version": "<2.6"},
+        })
+    ]  # fmt: skip
     no_yaml(monkeypatch)
-    assert compiled.load_compiled(compiled.rule_folders()) == first
+    assert everything() == first
+
+
+def test_a_section_is_read_when_one_of_its_rules_is_needed(rules, tmp_path, monkeypatch):
+    write(rules / "vllm" / "library.yaml", "name: vllm\ndistributions: [vllm]\n")
+    write(rules / "vllm" / "V001.yaml", RULE.format(id="V001", summary="vllm").replace("torch", "vllm"))
+    summaries()
+    (cache,) = cache_files(tmp_path)
+    sections = compiled.load_compiled(compiled.rule_folders()).sections
+    no_yaml(monkeypatch)
+    whole = cache.read_bytes()
+    cache.write_bytes(whole[:-1] + b"?")  # the section of vllm is the last
+    assert [body["id"] for _, body in sections[0].rules] == ["T001"]
+    with pytest.raises(AssertionError, match="parsed YAML"):  # damage is found where it is read, and repaired
+        _ = sections[1].rules
+
+
+def test_rules_that_were_loaded_outlive_their_cache(rules, tmp_path, monkeypatch):
+    summaries()
+    (section,) = compiled.load_compiled(compiled.rule_folders()).sections
+    write(rules / "torch" / "T001.yaml", RULE.format(id="T001", summary="later"))
+    assert summaries() == {"T001": "later"}  # replaces the cache
+    no_yaml(monkeypatch)
+    assert [body["summary"] for _, body in section.rules] == ["first"]
 
 
 def test_a_section_holds_what_needs_a_version_of_its_library(rules):
@@ -223,7 +258,7 @@ def test_several_writers_leave_one_whole_cache(rules, tmp_path, monkeypatch):
     assert all(result == {"T001": "first"} for result in results)
     (cache,) = cache_files(tmp_path)
     header, index, libraries, heads, details = map(json.loads, cache.read_bytes().splitlines())
-    assert set(header) == {"key", "version", "digest"}
+    assert set(header) == {"key", "version", "digest", "size", "parts"}
     assert [entry[:3] for entry in index] == [["torch", "torch.version", ["T001"]]]
     assert len(libraries) == len(heads) == 1 and details["summary"] == "first"
     no_yaml(monkeypatch)
@@ -288,14 +323,21 @@ def test_a_cache_that_is_not_ours_is_not_read(rules, tmp_path, make):
     assert summaries() == {"T001": "first"}
 
 
+def forged(whole, old, new):
+    """Return a cache of one section with another text in it, and digests that fit."""
+    head, index, libraries, section = whole.split(b"\n", 3)
+    changed = section.replace(old, new)
+    index = index.replace(hashlib.sha256(section).hexdigest().encode(), hashlib.sha256(changed).hexdigest().encode())
+    content = b"\n".join((index, libraries, b""))
+    header = {**json.loads(head), "digest": hashlib.sha256(content).hexdigest()}
+    return json.dumps(header).encode() + b"\n" + content + changed
+
+
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a file away")
 def test_a_cache_of_another_user_is_not_read(rules, tmp_path):
     summaries()
     (cache,) = cache_files(tmp_path)
-    head, content = cache.read_bytes().replace(b"first", b"other").split(b"\n", 1)
-    header = json.loads(head)
-    header["digest"] = hashlib.sha256(content).hexdigest()
-    cache.write_bytes(json.dumps(header).encode() + b"\n" + content)
+    cache.write_bytes(forged(cache.read_bytes(), b"first", b"other"))
     assert summaries() == {"T001": "other"}, "the forgery is good enough to be read if it is ours"
     os.chown(cache, 65534, 65534)
     assert summaries() == {"T001": "first"}

@@ -240,10 +240,15 @@ def test_secret_variables_are_not_read(
         assert SECRET not in doctor("snapshot", "--output", "-", *more).out
 
 
+def _everything() -> list[tuple[str, dict[str, object]]]:
+    found = cache.load_compiled(cache.rule_folders())
+    return [(path, dict(body)) for section in found.sections for path, body in section.rules]
+
+
 def test_the_cache_is_data_and_ours(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "rules_dir", lambda: ROOT / "rules" / "triton")
-    truth = cache.load_compiled(cache.rule_folders())
+    truth = _everything()
     (file,) = (tmp_path / "cache" / "attn-doctor").glob("rules-*")
     good = file.read_bytes()
     head, _, body = good.partition(b"\n")
@@ -264,15 +269,15 @@ def test_the_cache_is_data_and_ours(tmp_path: Path, project: Path, monkeypatch: 
         nested,
     ):
         file.write_bytes(poison)
-        assert cache.load_compiled(cache.rule_folders()) == truth
+        assert _everything() == truth
     file.write_bytes(emptied)
     file.chmod(0o666)  # others may have written it
-    assert cache.load_compiled(cache.rule_folders()) == truth
+    assert _everything() == truth
     makers: tuple[Callable[[Path], object], ...] = (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir)
     for special in makers:
         file.unlink()
         special(file)
-        assert cache.load_compiled(cache.rule_folders()) == truth
+        assert _everything() == truth
         if file.is_dir():
             file.rmdir()
             file.touch()
