@@ -14,7 +14,7 @@ LABEL org.opencontainers.image.title="attn-doctor" \
 
 # The interpreter the doctor itself runs on; any CPython >= 3.10 with the venv module will do.
 ARG DOCTOR_PYTHON=python3
-COPY pyproject.toml README.md LICENSE /opt/attn-doctor-src/
+COPY pyproject.toml setup.py README.md LICENSE /opt/attn-doctor-src/
 COPY doctor /opt/attn-doctor-src/doctor
 COPY rules /opt/attn-doctor-src/rules
 COPY kernels /opt/attn-doctor-src/kernels

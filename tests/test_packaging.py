@@ -14,7 +14,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACES = {"doctor": "doctor", "rules": "doctor/_rules", "kernels": "doctor/_kernels"}
-BUILD = "import sys; from setuptools import setup; sys.argv = ['setup.py', 'build', '--build-lib', 'lib']; setup()"
+COMPILED = "doctor/_rules/compiled.jsonl"
+SDIST = "from setuptools.build_meta import build_sdist; print(build_sdist('..'))"
+EDITABLE = "from setuptools.build_meta import build_editable; build_editable('..')"
+BUILD = ("setup.py", "build", "--build-lib", "lib")
 
 
 def tracked() -> list[Path]:
@@ -28,19 +31,35 @@ def tracked() -> list[Path]:
     return [Path(name) for name in listed if name and (ROOT / name).is_file()]
 
 
+def ran(command, folder, **settings):
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=300, **settings
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """The tree that a wheel would hold, made by setuptools from the tracked files alone; no network."""
+def source(tmp_path_factory):
+    """The tracked files alone."""
     if importlib.util.find_spec("setuptools") is None:  # not imported here: a look at pip before may be in its way
         pytest.skip("no setuptools")
-    source = tmp_path_factory.mktemp("source")
+    source = tmp_path_factory.mktemp("packaging") / "source"
     for path in tracked():
-        if path.parts[0] in PLACES or len(path.parts) == 1:
+        if path.parts[0] in (*PLACES, "share") or len(path.parts) == 1:
             (source / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / path, source / path)
-    done = subprocess.run([sys.executable, "-c", BUILD], cwd=source, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return source / "lib"
+    return source
+
+
+@pytest.fixture(scope="module")
+def built(source):
+    """The tree that a wheel would hold, made by setuptools from the sdist; no network."""
+    archive = source.parent / ran(["-c", SDIST], source).splitlines()[-1]
+    shutil.unpack_archive(archive, source.parent / "unpacked")
+    (unpacked,) = (source.parent / "unpacked").iterdir()
+    ran(BUILD, unpacked)
+    return unpacked / "lib"
 
 
 def names(folder: Path) -> set[str]:
@@ -49,7 +68,7 @@ def names(folder: Path) -> set[str]:
 
 def test_the_package_holds_every_tracked_file_and_no_other(built):
     wanted = {"/".join((PLACES[path.parts[0]], *path.parts[1:])) for path in tracked() if path.parts[0] in PLACES}
-    assert names(built) == wanted
+    assert names(built) == wanted | {COMPILED}
 
 
 def test_no_name_of_another_distribution_is_taken(built):
@@ -63,6 +82,35 @@ def test_rules_in_folders_of_any_depth_are_shipped(built):
     assert rules and all((built / "doctor" / "_rules" / path.relative_to("rules")).is_file() for path in rules)
 
 
+LOADED = """
+import doctor.rulebook.cache as cache
+def refuse(path):
+    raise SystemExit(f"parsed {path} although the package brings the compiled rules")
+cache.read_file = refuse
+print(sum(len(section.rules) for section in cache.load_compiled(cache.rule_folders()).sections))
+"""
+
+
+def rules_of_check():
+    """The rules that `check` reads, in git."""
+    found = (path for path in tracked() if path.parts[0] == "rules" and path.suffix == ".yaml")
+    return [path for path in found if path.name != "library.yaml" and not path.name.startswith("LOG")]
+
+
+def of_built(built, home):
+    """The environment of a program that has the built package, and no cache of an earlier run."""
+    return {"PYTHONPATH": os.pathsep.join([str(built), *site.getsitepackages()]), "HOME": str(home), "PATH": ""}
+
+
+def test_the_first_check_after_an_install_parses_no_rule_file(built, tmp_path):
+    assert int(ran(["-c", LOADED], tmp_path, env=of_built(built, tmp_path))) == len(rules_of_check())
+
+
+def test_an_editable_install_compiles_no_rules_into_the_checkout(source):
+    ran(["-c", EDITABLE], source)
+    assert not list(source.rglob("compiled.jsonl"))
+
+
 def test_the_built_package_works_by_itself(built, tmp_path):
     """Rules and kernels are found where a wheel puts them, without the checkout."""
     program = (
@@ -70,13 +118,7 @@ def test_the_built_package_works_by_itself(built, tmp_path):
         "print(doctor.__file__); print(assets.rules_dir()); print(assets.kernels_dir()); "
         "print(len(load_rulebook().rules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        env={"PYTHONPATH": os.pathsep.join([str(built), *site.getsitepackages()]), "HOME": str(tmp_path), "PATH": ""},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    package, rules, kernels, count = done.stdout.splitlines()
+    package, rules, kernels, count = ran(["-c", program], tmp_path, env=of_built(built, tmp_path)).splitlines()
     assert Path(package).parent == built / "doctor"
     assert (Path(rules), Path(kernels)) == (built / "doctor" / "_rules", built / "doctor" / "_kernels")
-    assert int(count) == len([path for path in tracked() if path.parts[0] == "rules" and path.suffix == ".yaml"
-                              and path.name != "library.yaml" and not path.name.startswith("LOG")])  # fmt: skip
+    assert int(count) == len(rules_of_check())
