@@ -265,7 +265,8 @@ def _scan_code(folder: str, found: list[Stamp], *, deep: bool) -> None:
 def may_store(files: list[Stamp], started: int) -> bool:
     """Return whether no file was written so shortly before `started` that it may change within one tick."""
     _, modified, changed, _ = zip(*files, strict=True)
-    return max(*modified, *changed) < started - _RACY
+    newest: int = max(*modified, *changed)
+    return newest < started - _RACY
 
 
 def cache_file(folders: tuple[Path, ...], kind: str) -> Path | None:
