@@ -427,7 +427,7 @@ class Verification(NamedTuple):
 class InputFile(NamedTuple):
     """A file that the user named, or the project's own."""
 
-    kind: str  # declared | model | workload | project | facts
+    kind: str  # declared | model | workload | project | facts | rules (a folder)
     path: str  # as named
 
 

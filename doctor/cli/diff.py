@@ -41,7 +41,8 @@ def diff(
 ) -> int:
     """Compare two environments: what differs, which findings and backends change, and what causes it.
 
-    Formats: text, json, markdown, html. Exit code 1 if B has a finding that A does not have.
+    Formats: text, json, markdown, html. Exit code 1 if B has a finding at or above --fail-on
+    that A does not have.
     """
     screen = Screen(verbose, quiet, color)
     outputs = [(renderer(item.format, "comparison"), item) for item in destinations(formats, output)]

@@ -63,7 +63,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 LONGEST_MESSAGE = 480  # characters
 _EXTRA_ARGUMENT = re.compile(r"Got unexpected extra argument(?:s|\(s\))? \((\S+?)[ )]")  # the form differs by release
 _GUIDE = (
-    "Exit codes: 0 no findings, 1 findings, 2 bad input, 3 no diagnosis. "
+    "Exit codes: 0 no finding at or above --fail-on, 1 findings, 2 bad input, 3 no diagnosis. "
     "`attn-doctor COMMAND --help` lists the options of a command."
 )
 
@@ -147,7 +147,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the `attn-doctor` program; exit with 0 no findings, 1 findings, 2 bad input, 3 no diagnosis."""
+    """Run the `attn-doctor` program; exit with 0 no finding that counts, 1 findings, 2 bad input, 3 no diagnosis."""
     _open_streams()
     code = run(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -44,13 +44,11 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 @app.command("wheels")
 @examines(workload=False)
 def wheels(
+    target: TargetOptions,
     package: Annotated[
         str,
-        typer.Argument(
-            metavar="PACKAGE", help="flash-attn, one release of it (flash-attn==2.8.3), or a wheel that is a file."
-        ),
-    ],
-    target: TargetOptions,
+        typer.Argument(metavar="PACKAGE", help="flash-attn, one release of it (flash-attn==2.8.3), or a wheel file."),
+    ] = PACKAGE,
     formats: Annotated[
         Literal["text", "json"], typer.Option("--format", metavar="FORMAT", help="text or json.")
     ] = "text",

@@ -24,7 +24,7 @@ from .joint_fixes import fixes_for
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
 from .request import Request
 from .single import diagnose_one
-from .suppressions import apply_suppressions
+from .suppressions import apply_suppressions, without_ignored
 from .version_ranges import RangeChoices, ranges_of
 
 MOST_CASES = 10_000
@@ -221,7 +221,8 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, on_step: Ca
     if request.fixes:
         for environment, api in zip(environments, apis, strict=True):
             limits = limits_of_request(request, environment.cells[0].verdict.assessment, environment.examined)
-            made = api.fixes(fixes_for(api.rulebook, environment, limits))
+            book, counting = _counting(api.rulebook, environment, request)
+            made = api.fixes(fixes_for(book, counting, limits))
             named = len(environments) > 1
             fixes += [fix._replace(title=f"in {environment.name}: {fix.title}") if named else fix for fix in made]
         clock.lap("fixes")
@@ -252,6 +253,16 @@ def _notes(environment: EnvironmentCases) -> Iterator[str]:
     yield from environment.examined.notes
     for cell in environment.cells:
         yield from cell.verdict.notes
+
+
+def _counting(rulebook: Rulebook, environment: EnvironmentCases, request: Request) -> tuple[Rulebook, EnvironmentCases]:
+    """Return both without the rules that the project ignores."""
+    cells = []
+    for cell in environment.cells:
+        made, to_fix = without_ignored(rulebook, cell.verdict.to_fix, request.defaults)
+        rulebook = made if len(made.rules) < len(rulebook.rules) else rulebook
+        cells.append(replace(cell, verdict=cell.verdict._replace(to_fix=to_fix)))
+    return rulebook, replace(environment, cells=tuple(cells))
 
 
 def _without(case: Case, ignored: set[str]) -> Case:

@@ -23,7 +23,7 @@ def _existing(request: Request) -> Iterator[InputFile]:
         if item.kind == "model":
             named = Path(split_part(item.path)[0])
             item = InputFile(item.kind, str(named / _CONFIG if named.is_dir() else named))
-        if Path(item.path).is_file():
+        if item.kind == "rules" or Path(item.path).is_file():
             yield item
 
 
@@ -47,3 +47,5 @@ def _named(request: Request) -> Iterator[InputFile]:
         yield InputFile("project", str(defaults.folder / "pyproject.toml"))
     for path in request.facts:
         yield InputFile("facts", path)
+    for path in request.rules:
+        yield InputFile("rules", path)

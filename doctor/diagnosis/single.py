@@ -16,7 +16,7 @@ from .examine import examine
 from .input_files import input_files
 from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
 from .request import Request
-from .suppressions import apply_suppressions
+from .suppressions import apply_suppressions, without_ignored
 
 if TYPE_CHECKING:
     from doctor.runner.run import PrewarmedProcess
@@ -52,7 +52,7 @@ def diagnose_one(
 
         on_step("searching for a fix")
         given, requires = to_fix.known.given, examined.requirements
-        book = api.rulebook
+        book, to_fix = without_ignored(api.rulebook, to_fix, request.defaults)
         fixes = solve(book, given, to_fix, limits=limits, installed=requires, thorough=request.thorough)
         hopeless = api.infeasible(no_fix(book, given, to_fix, fixes, limits=limits, installed=requires))
         fixes = api.fixes(fixes)

@@ -43,8 +43,8 @@ class Build(NamedTuple):
     def cost(self) -> str:
         """`16 to 52 core-hours for 4 architectures`: what it takes on any machine."""
         low, high = (hours * self.architectures for hours in CORE_HOURS)
-        number = f"{self.architectures} architectures" if self.architectures > 1 else "1 architecture"
-        return f"{low:g} to {high:g} core-hours for {number}"
+        number = f" for {self.architectures} architectures" if self.architectures > 1 else ""
+        return f"{low:g} to {high:g} core-hours{number}"
 
     @property
     def duration(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from shlex import quote
 from textwrap import shorten
 
 from doctor.model import ChangeKind, Evidence, Fact, Finding, Fix, Prediction, Report, Severity
@@ -278,12 +279,16 @@ def closing_line(page: Page, report: Report) -> None:
     parts = [", ".join(counts) or "No findings"]
     if report.known:
         parts.append(f"{len(report.known)} known finding{'s' if len(report.known) > 1 else ''} in the baseline")
+    if report.ignored:
+        parts.append(f"{len(report.ignored)} ignored by the project")
     skipped = relevant(report)
     if skipped:
         why = _why_skipped(report)
         parts.append(f"{count(skipped)} skipped" + (f" ({why})" if why else ""))
-    first = report.findings[0] if report.findings else None
-    more = f"`attn-doctor rules show {first.rule}`, " if first is not None and not first.uses else ""
+    ours = (finding for finding in report.findings if finding.references)  # others have no rule file to show
+    first = next(ours, None)
+    folders = "".join(f" --rules {quote(item.path)}" for item in report.inputs if item.kind == "rules")
+    more = f"`attn-doctor rules show {first.rule}{folders}`, " if first is not None and not first.uses else ""
     page.say(f"{'; '.join(parts)}. See {more}`-v`", look="dim")
 
 

@@ -27,13 +27,27 @@ FINGERPRINT = "attnDoctor/v1"  # a new number when what goes into it changes
 
 def diagnosis(report: Report, style: Style) -> str:
     """Write one run with a result for each finding; notes and skipped checks become notifications."""
-    rules = list({finding.rule: finding for finding in report.findings}.values())
+    suppressed = [(finding, "baseline") for finding in report.known] + [
+        (finding, "ignore") for finding in report.ignored
+    ]
+    shown = (*report.findings, *(finding for finding, _ in suppressed))
+    rules = list({finding.rule: finding for finding in shown}.values())
     positions = {finding.rule: index for index, finding in enumerate(rules)}
     run = {
         "tool": {"driver": {**_driver(report.tool), "rules": [_rule(finding) for finding in rules]}},
         "columnKind": "unicodeCodePoints",
         "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": _notifications(report)}],
-        "results": [_result(report, finding, positions[finding.rule]) for finding in report.findings],
+        "automationDetails": {"id": f"{_name(report.tool)}/"},
+        "results": [
+            *(_result(report, finding, positions[finding.rule]) for finding in report.findings),
+            *(
+                {
+                    **_result(report, finding, positions[finding.rule]),
+                    "suppressions": [_suppression(report, finding, why)],
+                }
+                for finding, why in suppressed
+            ),
+        ],
     }
     return _log(run)
 
@@ -54,6 +68,19 @@ def no_diagnosis(tool: str, message: str, hint: str | None) -> str:
         "results": [],
     }
     return _log(run)
+
+
+def _suppression(report: Report, finding: Finding, why: str) -> dict[str, str]:
+    """Return why a finding does not count: it is in the baseline, or the project ignores its rule."""
+    noted = f"{finding.rule} is ignored by this project: "
+    reason = next(
+        (note.removeprefix(noted) for note in report.notes if note.startswith(noted)), "ignored by the project"
+    )
+    return {"kind": "external", "justification": reason if why == "ignore" else "in the baseline"}
+
+
+def _name(tool: str) -> str:
+    return tool.partition(" ")[0]
 
 
 def _driver(tool: str) -> dict[str, Any]:

@@ -52,10 +52,50 @@ def test_two_expired_ignores_are_two_findings(tmp_path):
     assert [place_of(report, finding).line for finding in expired] == [2, 7]
 
 
-def test_a_rule_that_does_not_exist_is_reported_with_the_nearest(tmp_path):
-    report = check(tmp_path, ("TE1033", FUTURE))
-    (note,) = [note for note in report.notes if "TE1033" in note]
-    assert note.startswith("the project ignores TE1033, but there is no such rule: did you mean `TE")
+@pytest.mark.parametrize(
+    ("written", "meant"), [("TE1033", "TE103"), ("FAO03", "FA003"), ("te103", "TE103"), ("FA0l0", "FA010")]
+)
+def test_an_ignored_rule_that_does_not_exist_is_a_warning_at_its_line(written, meant, tmp_path):
+    report = check(tmp_path, (written, FUTURE))
+    (found,) = [finding for finding in report.findings if finding.rule == "IGNORE_UNKNOWN"]
+    assert (found.severity, place_of(report, found).line) == ("warning", 2)
+    assert found.message.startswith(f"the project ignores {written}, but there is no such rule: did you mean `TE") or (
+        found.message.endswith(f"did you mean `{meant}`?")
+    )
+    assert f"Ignored rule {written} does not exist" in render(report, "text")
+
+
+#: A torch without code for the GPU, and a transformers that is too old for TRL: two errors with separate fixes.
+TWO_ERRORS = """facts: {python.version: "3.11.7", torch.version: "2.11.0", torch.cuda: "12.8", gpu.sm: "7.0",
+  gpu.name: V100, driver.version: "580.86.10", trl.version: "1.16.0", transformers.version: "4.46.3",
+  accelerate.version: "0.33.0"}
+"""
+
+
+@pytest.mark.parametrize("gpus", [(), ("v100", "sm70")])
+def test_no_fix_acts_on_an_ignored_finding(gpus, tmp_path):
+    facts = tmp_path / "facts.yaml"
+    facts.write_text(TWO_ERRORS, encoding="utf-8")
+
+    def packages(*entries):
+        text = "[tool.attn-doctor]\n" + "".join(ENTRY.format(*entry) for entry in entries)
+        defaults = read_defaults(tmp_path / "pyproject.toml", text)
+        report = diagnose(Request(facts=(str(facts),), run=False, defaults=defaults, gpus=gpus))
+        return {change.name for fix in report.fixes for change in fix.changes}
+
+    assert {"torch", "transformers"} <= packages(), "both errors have a fix"
+    assert packages(("TORCH002", FUTURE)) == {"transformers"}
+
+
+def test_the_summary_counts_ignored_findings_and_sarif_suppresses_them(tmp_path):
+    report = check(tmp_path, ("TE103", FUTURE))
+    assert "1 ignored by the project" in render(report, "text")
+    run = json.loads(render(report, "sarif"))["runs"][0]
+    (result,) = [item for item in run["results"] if "suppressions" in item]
+    assert result["ruleId"] == "TE103" and run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "TE103"
+    reason = "known (@platform, until 2999-01-01)"
+    assert result["suppressions"] == [{"kind": "external", "justification": reason}]
+    assert run["automationDetails"]["id"] == "attn-doctor/"
 
 
 @pytest.mark.parametrize("gpus", [(), ("h100", "a100")])
@@ -79,13 +119,6 @@ def test_what_is_ignored_fails_in_no_format(tmp_path, gpus):
     assert json.loads(render(report, "json"))["ignored"][0]["id"] == "TE103"
 
 
-def test_an_id_in_other_letters_is_answered_with_the_rule_that_is_meant(tmp_path):
-    assert (
-        "the project ignores te103, but there is no such rule: did you mean `TE103`?"
-        in check(tmp_path, ("te103", FUTURE)).notes
-    )
-
-
 def test_a_former_id_ignores_the_rule_that_replaces_it(tmp_path):
     facts = tmp_path / "facts.yaml"
     facts.write_text(
@@ -95,4 +128,4 @@ def test_a_former_id_ignores_the_rule_that_replaces_it(tmp_path):
     defaults = read_defaults(tmp_path / "pyproject.toml", text)
     report = diagnose(Request(facts=(str(facts),), run=False, defaults=defaults))
     assert [finding.rule for finding in report.ignored] == ["FA320"]
-    assert not any("there is no such rule" in note for note in report.notes)
+    assert not any(finding.rule == "IGNORE_UNKNOWN" for finding in report.findings)

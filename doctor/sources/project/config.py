@@ -59,6 +59,7 @@ class Defaults:
     environments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> files, where it has several
     rules: tuple[str, ...] = ()
     ignored: Mapping[str, str] = field(default_factory=dict)  # rule id -> reason and expiry
+    ignored_at: Mapping[str, str] = field(default_factory=dict)  # rule id -> file and line
     expired: tuple[Ignore, ...] = ()  # entries whose date has passed
     folder: Path | None = None  # of the pyproject.toml
     places: Mapping[str, str] = field(default_factory=dict)  # file that the section names -> line that names it
@@ -133,7 +134,7 @@ def read_defaults(path: Path, text: str) -> Defaults:
     requirements, environments = page.files(section, "requirements"), _environments(page, section)
     if requirements and environments:
         raise page.fault("`requirements` and `environments` exclude each other", "environments")
-    ignored, expired = _ignored(page, section.get("ignore"))
+    ignored, expired, ignored_at = _ignored(page, section.get("ignore"))
     return Defaults(
         fail_on=fail_on,
         gpus=split_names(page.texts(section, "gpu")),
@@ -144,6 +145,7 @@ def read_defaults(path: Path, text: str) -> Defaults:
         environments=environments,
         rules=_folders(page, section),
         ignored=ignored,
+        ignored_at=ignored_at,
         expired=expired,
         folder=path.parent,
         places=page.places,
@@ -181,13 +183,14 @@ def _environments(page: _Section, section: Mapping[str, Any]) -> dict[str, tuple
     return found
 
 
-def _ignored(page: _Section, items: Any) -> tuple[dict[str, str], tuple[Ignore, ...]]:
-    """Return rule id -> why it is ignored, and the expired entries."""
+def _ignored(page: _Section, items: Any) -> tuple[dict[str, str], tuple[Ignore, ...], dict[str, str]]:
+    """Return rule id -> why it is ignored, the expired entries, and rule id -> file and line of its entry."""
     items = [] if items is None else items
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise page.fault("`ignore` needs tables `{rule = …, reason = …, owner = …, until = …}`", "ignore")
 
     ignored: dict[str, str] = {}
+    places: dict[str, str] = {}
     expired = []
     for number, item in enumerate(items):
         place = page.entry(number, str(item.get("rule")))
@@ -210,8 +213,8 @@ def _ignored(page: _Section, items: Any) -> tuple[dict[str, str], tuple[Ignore, 
         if until < datetime.date.today():
             expired.append(entry)
         else:
-            ignored[entry.rule] = entry.summary
-    return ignored, tuple(entry for entry in expired if entry.rule not in ignored)
+            ignored[entry.rule], places[entry.rule] = entry.summary, entry.place
+    return ignored, tuple(entry for entry in expired if entry.rule not in ignored), places
 
 
 def section_of(path: Path, text: str) -> Any:
