@@ -323,6 +323,7 @@ class Finding(NamedTuple):
     assumption: str = ""  # what it rests on beyond the facts: an assumed value, or every usual one
     cases: tuple[int, ...] = ()  # where several were judged: numbers of those it is found in, the evidence the first's
     uses: tuple[ApiUse, ...] = ()  # of API drift: every place that breaks
+    way: tuple[str, ...] = ()  # the calls by which the job reaches the flaw: its trainer first
 
     @property
     def refuted(self) -> bool:
@@ -453,6 +454,7 @@ class Report:
     cases: tuple[Case, ...] = ()  # where several were judged at once; the other fields then say what they share
     known: tuple[Finding, ...] = ()  # findings that the baseline has already, and that are not among `findings`
     ignored: tuple[Finding, ...] = ()  # those that the project ignores, not among them either
+    unconcerned: tuple[Finding, ...] = ()  # of rules about what the job does not reach
     proof: Verification | None = None
     inputs: tuple[InputFile, ...] = ()  # what was read, as named
     matrices: tuple[Matrix, ...] = ()  # backends × features, where a format shows them

@@ -21,7 +21,7 @@ from .diagnosis_input import DiagnosisInput
 from .examine import InputCache, environment_of, names_no_job, takes_project_gpus, with_job
 from .input_files import input_files
 from .joint_fixes import fixes_for
-from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
+from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject, unconcerned
 from .request import Request
 from .single import diagnose_one
 from .suppressions import apply_suppressions, without_ignored
@@ -215,6 +215,8 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, on_step: Ca
     clock.lap("evaluate")
     cases = tuple(cell.case for environment in environments for cell in environment.cells)
     found, undetermined = merge_findings(cases), merge_undetermined(cases)
+    judged = [cell.verdict.assessment for environment in environments for cell in environment.cells]
+    reported = {finding.rule for finding in found}
     shown = apply_suppressions(request, rulebook, found, undetermined, cases)
     kept = tuple(_without(case, set(request.defaults.ignored)) for case in cases)
     fixes: list[Fix] = []
@@ -245,6 +247,7 @@ def diagnose_all(request: Request, rulebook: Rulebook, clock: Clock, on_step: Ca
         cases=kept,
         known=shown.known,
         ignored=shown.ignored,
+        unconcerned=tuple(item for item in unconcerned(judged) if item.rule not in reported),
         inputs=input_files(request),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -122,6 +123,12 @@ def limits_of_request(request: Request, assessment: Assessment, examined: Diagno
         hint = nearest(strangers[0], names)
         raise DoctorError(f"`{strangers[0]}` is neither installed there nor on record", hint)
     return replace(limits, declared=declared)
+
+
+def unconcerned(assessments: Iterable[Assessment]) -> tuple[Finding, ...]:
+    """Return what is true of the environment but of no concern to the job: one finding for each rule."""
+    found = {item.rule: item for assessment in assessments for item in assessment.unconcerned}
+    return tuple(sorted(found.values(), key=lambda item: (item.severity.rank, item.rule)))
 
 
 class Clock:

@@ -339,6 +339,7 @@ def _report() -> Schema:
             "backends": {"type": "array", "items": _prediction()},
             "fixes": {"type": "array", "items": fix},
             "undetermined": {"type": "array", "items": {"type": "object"}},
+            "unconcerned": {"type": "array", "items": finding},
             "timing": {"type": "object", "additionalProperties": {"type": "number"}},
         },
     }

@@ -14,7 +14,7 @@ from .api_rules import api_rules
 from .diagnosis_input import DiagnosisInput
 from .examine import examine
 from .input_files import input_files
-from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject
+from .judge import TOOL, Clock, apply_rules, limits_of_request, require_subject, unconcerned
 from .request import Request
 from .suppressions import apply_suppressions, without_ignored
 
@@ -82,6 +82,7 @@ def diagnose_one(
         unread=examined.unread,
         known=shown.known,
         ignored=shown.ignored,
+        unconcerned=unconcerned((assessment, to_fix)),
         inputs=input_files(request),
     )
 

@@ -17,6 +17,8 @@ JOB_TERMS: tuple[tuple[Any, ...], ...] = (
     ("workload.seq_len_assumed", BOOLEAN, "seq_len_q is the longest the model takes, not what the job runs", (), False),
     ("workload.remote_code", BOOLEAN, "the model runs code of its repository (trust_remote_code=True and auto_map)"),
     ("workload.finetuning", TEXT, "full, lora, qlora, prefix_tuning, prompt_tuning …", (), ABSENT),
+    ("workload.trainer", TEXT, "the program that trains, by the name of its folder in rules/: axolotl, trl, verl …", (),
+     ABSENT),
     ("workload.training_method", TEXT, "sft, dpo, kto, grpo, ppo, reward, pretraining …", (), ABSENT),
     ("workload.sharding", TEXT, "how ranks share parameters and optimizer: fsdp2 is fully_shard of torch 2.4, zero0 "
      "DeepSpeed without ZeRO", SHARDINGS, ABSENT),

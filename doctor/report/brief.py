@@ -281,6 +281,8 @@ def closing_line(page: Page, report: Report) -> None:
         parts.append(f"{len(report.known)} known finding{'s' if len(report.known) > 1 else ''} in the baseline")
     if report.ignored:
         parts.append(f"{len(report.ignored)} ignored by the project")
+    if report.unconcerned:
+        parts.append(f"{len(report.unconcerned)} of no concern to this job")
     skipped = relevant(report)
     if skipped:
         why = _why_skipped(report)

@@ -83,6 +83,7 @@ def document(report: Report) -> dict[str, Any]:
         "timing": dict(report.timing),
         **({"cases": [_case(item, report.facts) for item in report.cases]} if report.cases else {}),
         **({"known": [_finding(item, report) for item in report.known]} if report.known else {}),
+        **({"unconcerned": [_finding(item, report) for item in report.unconcerned]} if report.unconcerned else {}),
         **({"ignored": [_finding(item, report) for item in report.ignored]} if report.ignored else {}),
     }
 
@@ -179,6 +180,7 @@ def _told(item: Finding) -> dict[str, Any]:
         "myth": item.myth,
         "references": list(item.references),
         "backends": list(item.backends),
+        **({"reached_by": list(item.way)} if item.way else {}),
         **({"uses": [use._asdict() for use in item.uses]} if item.uses else {}),
     }
 

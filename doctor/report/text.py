@@ -48,6 +48,9 @@ def diagnosis(report: Report, style: Style) -> str:
     if report.undetermined:
         page.gap()
         _undetermined(page, report)
+    if report.unconcerned:
+        page.gap()
+        _unconcerned(page, report)
     _assumed(page, report)
     if report.notes:
         page.gap()
@@ -220,6 +223,13 @@ def _undetermined(page: Page, report: Report) -> None:
     page.say(f"{count(relevant(report))} (missing information)", lead="Skipped:", look="unclear")
     for line in lines(report, most=_MOST_GAPS):
         page.say(line, indent=2, hang=4)
+
+
+def _unconcerned(page: Page, report: Report) -> None:
+    """Write what is true of the environment but of no concern to the job, which calls other packages."""
+    page.line("Of no concern to this job, which does not call these parts:", "label")
+    for finding in report.unconcerned:
+        page.say(finding.summary, lead=f"{finding.severity} {finding.rule}:", indent=2, hang=4)
 
 
 def _assumed(page: Page, report: Report) -> None:

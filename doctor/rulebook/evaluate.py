@@ -38,6 +38,7 @@ class Assessment:
     undetermined: tuple[Undetermined, ...]
     predictions: tuple[Prediction, ...]
     known: FactResolver
+    unconcerned: tuple[Finding, ...] = ()  # of rules about what the job does not reach
 
     @property
     def errors(self) -> frozenset[str]:
@@ -90,13 +91,25 @@ def assess(
     for library in considered:
         known.look_up(f"{library.prefix}.selected")
     findings: list[Finding] = []
-    unclear = {missing: list(rules) for missing, rules in (also_unclear or {}).items()}
+    unconcerned: list[Finding] = []
+    graph, ways = rulebook.call_graph, rulebook.call_graph.ways(known)
+    unclear = {
+        missing: kept
+        for missing, rules in (also_unclear or {}).items()
+        if (kept := [name for name in rules if not graph.excludes(rulebook.rules[name], ways)])
+    }
     for rule in rulebook.concerned(known.value):
         if rule.severity is None:
             continue
         holds = rule_holds(rulebook, rule, known)
+        if holds is False:
+            continue
+        excluded = graph.excludes(rule, ways)
         if holds:
-            findings.append(_examined(finding_of(rule, known, rule.severity, message_of(rule, known)), rule, known))
+            finding = _examined(finding_of(rule, known, rule.severity, message_of(rule, known)), rule, known)
+            (unconcerned if excluded else findings).append(finding._replace(way=graph.way_to(rule, ways)))
+        elif excluded:
+            continue
         elif holds is None:
             unclear.setdefault(missing_keys(rule, known) if name_missing else (), []).append(rule.id)
     reported = reported_rules(rulebook, {finding.rule for finding in findings})
@@ -111,7 +124,7 @@ def assess(
     )
     prefixes = (library.prefix for library in considered if library.prefix)
     made = tuple(predictions[prefix] for prefix in prefixes if prefix in predictions)
-    return Assessment(tuple(findings), undetermined, made, known)
+    return Assessment(tuple(findings), undetermined, made, known, tuple(unconcerned))
 
 
 def reported_rules(rulebook: Rulebook, fired: Collection[str]) -> frozenset[str]:

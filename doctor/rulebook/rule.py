@@ -63,6 +63,11 @@ class Rule:
         return self.body.get("import_error")
 
     @property
+    def reach(self) -> tuple[str, ...]:
+        """The distributions or parts of them that a job must call to meet the flaw; empty: those of the library."""
+        return as_tuple(self.body.get("reach"))
+
+    @property
     def weight(self) -> int:
         """How much more specific than its equals: the higher is reported first."""
         return int(self.body.get("weight", 0))
@@ -125,6 +130,19 @@ class Library:
         named = self.body.get("import_name", "")
         own = {named: self.distributions[0]} if named and "." not in named and self.distributions else {}
         return {**own, **(self.body.get("modules") or {})}
+
+    @cached_property
+    def calls(self) -> Mapping[str, Mapping[str, Condition | str]]:
+        """The library, or a part of it -> what that calls -> `always`, `maybe`, or the condition of the job."""
+        return {
+            caller: {name: when if isinstance(when, str) else Deferred(when) for name, when in callees.items()}
+            for caller, callees in (self.body.get("calls") or {}).items()
+        }
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """The part that a job must call to meet the flaws of its rules; empty: any of its distributions."""
+        return as_tuple(self.body.get("reach"))
 
     @property
     def environment(self) -> tuple[str, ...]:

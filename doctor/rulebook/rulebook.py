@@ -16,6 +16,7 @@ from .compiled import Section, section_of
 from .conditions import Condition
 from .decisions import DecisionList
 from .index import RuleIndex
+from .reach import CallGraph
 from .resolver import Implications
 
 
@@ -125,7 +126,7 @@ class Rulebook:
         """The same with these rules, which differ from ours in findings alone: no backend is predicted by them."""
         made = Rulebook(rules, self.libraries, self.version)
         tables = (  # expensive to make, and the same
-            "implications", "support", "runtime", "refusals", "by_prefix", "decisions",
+            "implications", "support", "runtime", "refusals", "by_prefix", "decisions", "call_graph",
         )  # fmt: skip
         vars(made).update({name: getattr(self, name) for name in tables})
         return made
@@ -156,6 +157,11 @@ class Rulebook:
     def by_prefix(self) -> Mapping[str, Library]:
         """`te` → its library, for those that have backends."""
         return {library.prefix: library for library in self.libraries.values() if library.prefix}
+
+    @cached_property
+    def call_graph(self) -> CallGraph:
+        """Return what each library calls."""
+        return CallGraph(self.libraries)
 
     @property
     def watched_distributions(self) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ REMEDIES = (
     "call",
     "note",
 )  # one at least, else a fix does nothing
+CALLED = ("always", "maybe")  # when a call is made, where no condition of the job decides it
 BUILDS = ("torch",)  # of which builds for several CUDA releases are on record
 EXPECTATIONS = ("fires", "silent", "undetermined")
 LOG_EXPECTATIONS = ("matches", "no match")
@@ -79,9 +80,9 @@ def check_rule(shape: Shape, content: Any) -> None:
         {
             "id": text, "name": text, "since": text, "summary": text, "why": text, "message": text,
             "stage": text, "category": text, "no_pin": text, "myth": text, "import_error": text,
-            "fix_reasons": text, "references": texts, "yields_to": texts, "replaces": texts, "cause": text,
-            "packages": texts,
-            "benign": shape.boolean, "signatures": lambda value, at: _signatures(shape, value, at),
+            "fix_reasons": text, "references": texts, "yields_to": texts, "replaces": texts, "reach": texts,
+            "cause": text, "packages": texts, "benign": shape.boolean,
+            "signatures": lambda value, at: _signatures(shape, value, at),
             "disables": texts, "fails_at_run": texts,
             "severity": shape.choice(SEVERITIES), "weight": shape.integer, "when": condition,
             "needs": shape.values(shape.fact_key, text),
@@ -295,6 +296,11 @@ def check_library(shape: Shape, content: Any) -> None:
         held(value, at, known)
 
     names = shape.items(lambda value, at: distribution(shape, value, at))
+
+    def called(value: Any, at: At) -> None:
+        if value not in CALLED:
+            shape.condition(value, at)
+
     checks: dict[str, Check] = {
         "backends": shape.items(backend),
         "name": text, "title": text, "import_name": text, "environment": texts, "references": texts,
@@ -307,6 +313,7 @@ def check_library(shape: Shape, content: Any) -> None:
         "decisions": shape.values(shape.fact_key, shape.items(decision)),
         "implies": shape.items(lambda value, at: shape.mapping(value, at, implied, ("when", "facts"))),
         "companions": shape.items(lambda value, at: shape.mapping(value, at, companions, ("when", "usual"))),
+        "calls": shape.values(text, shape.values(text, called)), "reach": texts,
         "gpus": shape.values(text, lambda value, at: shape.mapping(value, at, gpu, ("sm",))),
         "cuda_drivers": shape.values(_anything, lambda value, at: shape.mapping(value, at, driver)),
         "images": shape.values(text, shape.values(text, image)),

@@ -179,6 +179,7 @@ def rule_body(
         "name": name,
         "severity": "error" if pair.hard and pair.caller not in _FOR_SOME_MODELS else "warning",
         "category": "api-signature-drift",
+        "reach": pair.caller,
     }
     if general := hand_written(pair.caller, pair.callee):
         body["yields_to"] = general

@@ -336,6 +336,7 @@ def rule_body(number: str, check: Check, windows: Sequence[tuple[str, Version, s
     tests[f"silent without {check.callee}"] = _test(base | {other: "absent"}, "silent")
     body: dict[str, Any] = {
         "id": number, "name": _name(check), "severity": check.severity, "category": "version-window",
+        "reach": check.caller,
     }  # fmt: skip
     if general := [one for one in hand_written(check.caller, check.callee) if not one.startswith("CHK")]:
         body["yields_to"] = general

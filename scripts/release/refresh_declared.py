@@ -51,9 +51,12 @@ CALLERS = (
     "instructlab-training", "fms-hf-tuning", "optimum-quanto", "autotrain-advanced", "parler-tts", "fschat", "areal",
     "skyrl",
 )  # fmt: skip
-#: Pairs that working projects lock outside the range (NeMo Automodel, prime-rl, VLM-R1): a note. An extra of TRL binds
-#: only those who install it.
-SHIPPED_OUTSIDE = {("transformers", "kernels"), ("trl", "vllm"), ("trl", "liger-kernel"), ("trl", "deepspeed")}
+#: Pairs that working projects lock outside the range (NeMo Automodel, prime-rl, VLM-R1, images of verl): a note. An
+#: extra binds only those who install it.
+SHIPPED_OUTSIDE = {
+    ("transformers", "kernels"), ("trl", "vllm"), ("trl", "liger-kernel"), ("trl", "deepspeed"), ("verl", "vllm"),
+    ("verl", "sglang"), ("openrlhf", "vllm"), ("llamafactory", "vllm"), ("axolotl", "vllm"), ("lm-eval", "vllm"),
+}  # fmt: skip
 #: Releases of a pair that working projects ship by an override (OpenRLHF, NeMo RL, open-instruct): silent.
 SHIPPED = {("vllm", "transformers"): {"vllm.version": ">=0.17,<0.23.1", "transformers.version": ">=5.2,<6"}}
 #: Extras whose bounds say what a release works with, not only with that extra: caller -> extra -> packages
@@ -179,6 +182,7 @@ def rule_body(
     body: dict[str, Any] = {
         "id": number, "name": f"{caller}-requires-{callee}",
         "severity": "note" if (caller, callee) in SHIPPED_OUTSIDE else "warning", "category": "version-window",
+        "reach": caller,
     }  # fmt: skip
     if general := hand_written(caller, callee):
         body["yields_to"] = general

@@ -48,11 +48,13 @@ def framework_of(facts: Facts) -> str | None:
     return found
 
 
-alias(
+computed(
     "workload.described",
     BOOLEAN,
-    "the shapes of the job are stated; an option that such a job does not name has its default",
+    "the job states its shapes or its trainer; an option that such a job does not name has its default",
+    operator.or_,
     "workload.head_dim_qk.given",
+    "workload.trainer.given",
 )
 
 

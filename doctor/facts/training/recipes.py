@@ -18,16 +18,17 @@ class Trainer(NamedTuple):
     title: str
     statements: Callable[[Options, ReadConfig], list[Statement]]
     framework: str | None
+    library: str | None = None  # its name in `calls`; TrainingArguments are read as TRL, which reaches all they reach
 
 
 TRAINERS: Mapping[str, Trainer] = {
-    "trl": Trainer("TrainingArguments", trainers.trl_statements, "transformers"),
-    "llamafactory": Trainer("LLaMA-Factory", trainers.llamafactory_statements, "transformers"),
-    "axolotl": Trainer("axolotl", trainers.axolotl_statements, "transformers"),
-    "swift": Trainer("ms-swift", trainers.swift_statements, "transformers"),
-    "openrlhf": Trainer("OpenRLHF", trainers.openrlhf_statements, "transformers"),
-    "verl": Trainer("verl", trainers.verl_statements, "transformers"),
-    "accelerate": Trainer("accelerate", trainers.accelerate_statements, None),
+    "trl": Trainer("TrainingArguments", trainers.trl_statements, "transformers", "trl"),
+    "llamafactory": Trainer("LLaMA-Factory", trainers.llamafactory_statements, "transformers", "llamafactory"),
+    "axolotl": Trainer("axolotl", trainers.axolotl_statements, "transformers", "axolotl"),
+    "swift": Trainer("ms-swift", trainers.swift_statements, "transformers", "ms_swift"),
+    "openrlhf": Trainer("OpenRLHF", trainers.openrlhf_statements, "transformers", "openrlhf"),
+    "verl": Trainer("verl", trainers.verl_statements, "transformers", "verl"),
+    "accelerate": Trainer("accelerate", trainers.accelerate_statements, None, "accelerate.launch"),
     "deepspeed": Trainer("DeepSpeed", trainers.deepspeed_statements, None),
 }
 #: trainer -> keys that its configs have: all of the first, and one of the second.
@@ -59,6 +60,8 @@ def recipe_statements(trainer: str, given: Mapping[str, Any], read: ReadConfig) 
     found = kind.statements(Options(given), read)
     if kind.framework is not None:
         found += [Statement("framework", kind.framework, kind.title), Statement("training", True, kind.title)]
+    if kind.library is not None:
+        found.append(Statement("trainer", kind.library, kind.title))
     by_word: dict[str, Statement] = {}
     for statement in found:
         by_word.setdefault(statement.word, statement)

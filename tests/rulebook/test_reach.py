@@ -1,0 +1,92 @@
+"""What a job reaches: rules about other parts of the environment are no findings of this job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from doctor.api import diagnose, render
+from doctor.model import ABSENT
+from doctor.rulebook.evaluate import know
+from doctor.sources.snapshot import parse_facts
+from tests.helpers.rulebook import builtin_rulebook
+
+AXOLOTL = {
+    "torch.version": "2.12.0", "transformers.version": "5.14.1", "axolotl.version": "0.18.0",
+    "accelerate.version": "1.14.0", "deepspeed.version": "0.18.9", "optimum.version": "1.23.3",
+    "trl.version": "0.27.0", "peft.version": "0.19.1", "gpu.sm": "9.0",
+}  # fmt: skip
+CONFIG = {"base_model": "x", "datasets": [], "micro_batch_size": 1, "sequence_len": 4096, "flash_attention": True}
+
+
+def ways(workload: dict[str, Any], **facts: Any) -> dict[str, tuple[str, ...]] | None:
+    """Return part → the way to it."""
+    rulebook = builtin_rulebook()
+    known = know(rulebook, parse_facts(json.dumps({"facts": {**AXOLOTL, **facts}, "workload": workload}), "x"))[0]
+    found = rulebook.call_graph.ways(known)
+    return None if found is None else {name: way.steps for name, way in found.items()}
+
+
+def report_of(tmp_path: Path, config: dict[str, Any]) -> Any:
+    job, facts = tmp_path / "job.yaml", tmp_path / "facts.json"
+    job.write_text(json.dumps(config))
+    facts.write_text(json.dumps({"facts": AXOLOTL}))
+    return diagnose(facts=facts, workload=str(job), fixes=False)
+
+
+def test_a_job_without_a_known_trainer_reaches_everything() -> None:
+    assert ways({"framework": "transformers"}) is None
+    assert ways({"framework": "transformers", "trainer": "a-script-of-mine"}) is None
+
+
+def test_conditions_of_calls_follow_the_job() -> None:
+    plain = ways({"trainer": "axolotl", "framework": "transformers"})
+    assert plain is not None
+    assert "transformers.trainer" in plain
+    assert not {"deepspeed", "optimum", "xformers", "trl.trainers"} & plain.keys()
+    sharded = ways({"trainer": "axolotl", "framework": "transformers", "sharding": "zero3", "training_method": "dpo"})
+    assert sharded is not None
+    assert sharded["deepspeed"] == ("axolotl", "deepspeed")
+    assert sharded["trl.trainers"] == ("axolotl", "trl.trainers")
+
+
+def test_a_package_that_is_not_installed_is_on_no_way() -> None:
+    job = {"trainer": "llamafactory", "framework": "transformers"}
+    assert "trl.trainers" in (ways(job, **{"unsloth.version": "2026.1.4"}) or {})
+    assert "trl.trainers" not in (ways(job, **{"unsloth.version": ABSENT}) or {})
+
+
+def test_what_the_job_does_not_call_is_no_finding(tmp_path: Path) -> None:
+    report = report_of(tmp_path, CONFIG)
+    assert not {"DS760", "IMP072", "TRL011"} & {item.rule for item in report.findings}
+    assert {"DS760", "IMP072", "TRL011"} <= {item.rule for item in report.unconcerned}
+    text = render(report)
+    assert f"{len(report.unconcerned)} of no concern to this job" in text
+    assert "DS760" not in text
+    content = json.loads(render(report, "json"))
+    assert {item["id"] for item in content["unconcerned"]} == {item.rule for item in report.unconcerned}
+
+
+def test_a_finding_names_the_way_by_which_the_job_reaches_it(tmp_path: Path) -> None:
+    (tmp_path / "zero2.json").write_text('{"zero_optimization": {"stage": 2}}')
+    report = report_of(tmp_path, {**CONFIG, "deepspeed": "zero2.json"})
+    found = {item["id"]: item for item in json.loads(render(report, "json"))["findings"]}
+    assert found["DS760"]["reached_by"] == ["axolotl", "deepspeed"]
+
+
+def test_every_rule_reaches_a_part_that_some_library_calls() -> None:
+    rulebook = builtin_rulebook()
+    parts = {part for rule in rulebook.rules.values() for part in rule.reach if "." in part}
+    assert parts
+    assert parts <= rulebook.call_graph.judged
+
+
+@pytest.mark.parametrize("name", sorted(builtin_rulebook().libraries))
+def test_a_library_calls_under_conditions_of_the_job_or_of_releases(name: str) -> None:
+    for callees in builtin_rulebook().libraries[name].calls.values():
+        for when in callees.values():
+            keys = set() if isinstance(when, str) else {leaf.key for leaf in when.leaves()}
+            assert all(key.startswith("workload.") or key.endswith(".version") for key in keys)
