@@ -236,7 +236,7 @@ def _rule() -> Schema:
         "patternProperties": free,
         "additionalProperties": False,
     }  # fmt: skip
-    texts = ("references", "yields_to", "replaces", "disables", "fails_at_run", "packages")
+    texts = ("references", "yields_to", "replaces", "reach", "disables", "fails_at_run", "packages")
     plain = (
         "id",
         "name",

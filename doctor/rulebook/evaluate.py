@@ -93,11 +93,7 @@ def assess(
     findings: list[Finding] = []
     unconcerned: list[Finding] = []
     graph, ways = rulebook.call_graph, rulebook.call_graph.ways(known)
-    unclear = {
-        missing: kept
-        for missing, rules in (also_unclear or {}).items()
-        if (kept := [name for name in rules if not graph.excludes(rulebook.rules[name], ways)])
-    }
+    unclear = {missing: list(rules) for missing, rules in (also_unclear or {}).items()}
     for rule in rulebook.concerned(known.value):
         if rule.severity is None:
             continue

@@ -56,7 +56,12 @@ def weigh(rulebook: Rulebook, facts: Facts, assessment: Assessment) -> Assessmen
     open_: list[Undetermined] = []
     usual = Completions(rulebook, facts, assessment.known)
     finals = {key: final for key, item in facts.items() if (final := _final_release(item)) is not None}
-    for whole in assessment.undetermined:
+    graph, ways = rulebook.call_graph, rulebook.call_graph.ways(assessment.known)
+    for every in assessment.undetermined:
+        kept = tuple(name for name in every.rules if not graph.excludes(rulebook.rules[name], ways))
+        if not kept:
+            continue
+        whole = every._replace(rules=kept)
         failing = (
             _named_backends(rulebook, whole, assessment)
             or _unlisted_packages(rulebook, whole, facts)

@@ -49,6 +49,7 @@ class Check:
     given: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     severity: str = "error"
     name: str = ""
+    reach: str = ""  # the part of the caller that compares, where not every job reaches it
     first: str = "0"  # earlier releases compare only for some jobs
     between: bool = False  # judge the development versions, by the releases before and after them
     #: Further remedies, behind the newer release.
@@ -162,7 +163,7 @@ _CHECKS = (
           _TRANSFORMERS + "trainer.py",
           {"workload.framework": ("transformers", "megatron"), "workload.training": ("true", "false"),
            "workload.context_parallel": ("true", "false")},
-          name="transformers-parallelism-refuses-accelerate"),
+          name="transformers-parallelism-refuses-accelerate", reach="transformers.trainer"),
     Check("ms-swift", "trl", ("swift/llm/argument/rlhf_args.py", "swift/arguments/rlhf_args.py"),
           r"assert trl_version >= version\.parse\('([\d.]+)'\), \('Your current version of `trl` is outdated",
           "GRPO of ms-swift needs a newer trl",
@@ -336,7 +337,7 @@ def rule_body(number: str, check: Check, windows: Sequence[tuple[str, Version, s
     tests[f"silent without {check.callee}"] = _test(base | {other: "absent"}, "silent")
     body: dict[str, Any] = {
         "id": number, "name": _name(check), "severity": check.severity, "category": "version-window",
-        "reach": check.caller,
+        "reach": check.reach or check.caller,
     }  # fmt: skip
     if general := [one for one in hand_written(check.caller, check.callee) if not one.startswith("CHK")]:
         body["yields_to"] = general

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .options import Options, Row, Statement, stated
+from .options import Options, ReadConfig, Row, Statement, stated
 
 _COMMUNICATION = {"p2p": "p2p", "a2a": "a2a", "allgather": "all_gather", "all_gather": "all_gather",
                   "a2a+p2p": "a2a+p2p"}  # fmt: skip
@@ -35,7 +35,34 @@ _DEFAULT_DROPOUT = 0.1
 
 def megatron_statements(given: Mapping[str, Any], script: str) -> list[Statement]:
     """Return what the options of a pretraining script say; nothing about attention for the local implementation."""
-    options = Options(given)
+    return _statements(Options(given), script)
+
+
+def swift_megatron_statements(options: Options, read: ReadConfig) -> list[Statement]:
+    """Return what `megatron sft`, `pt` and `rlhf` of ms-swift say: rows are not padded unless that is requested.
+
+    Source: swift/megatron/arguments/megatron_args.py of ms-swift 4.6.
+    """
+    found = _statements(options, "ms-swift")
+    if "attention_backend" not in options:
+        found.append(Statement("attention_backend", "flash", "attention_backend (default)"))
+    if options.flag("padding_free") is not False:
+        found.append(Statement("qkv_layout", "thd_thd_thd", "padding_free"))
+    found.append(Statement("packing", options.flag("packing") is True, "packing"))
+    if (named := options.text("torch_dtype")) in ("bfloat16", "float16", "float32"):
+        found.append(Statement("dtype", named, "torch_dtype"))
+    else:
+        found.append(Statement("dtype", "bfloat16", "torch_dtype (of the model)", assumed=True))
+    tuner = next((text for name in ("tuner_type", "train_type") if (text := options.text(name))), "full")
+    found.append(Statement("finetuning", tuner, "tuner_type"))
+    if method := options.text("rlhf_type"):
+        found.append(Statement("training_method", method, "rlhf_type"))
+    if length := options.integer("max_length"):
+        found += [Statement(word, length, "max_length", assumed=True) for word in ("seq_len_q", "seq_len_kv")]
+    return found
+
+
+def _statements(options: Options, script: str) -> list[Statement]:
     if options.text("transformer_impl") not in (None, "transformer_engine"):
         return []
     found = [Statement("framework", "megatron", script), *stated(options, _ROWS), *_widths(options)]

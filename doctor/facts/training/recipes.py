@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from doctor.facts.vocabulary import fact
 from doctor.model import Fact
 
-from . import trainers
+from . import megatron, trainers
 from .options import Options, ReadConfig, Statement
 
 
@@ -22,10 +22,17 @@ class Trainer(NamedTuple):
 
 
 TRAINERS: Mapping[str, Trainer] = {
-    "trl": Trainer("TrainingArguments", trainers.trl_statements, "transformers", "trl"),
+    "trl": Trainer("TrainingArguments", trainers.trl_statements, "transformers", "trl.scripts"),
     "llamafactory": Trainer("LLaMA-Factory", trainers.llamafactory_statements, "transformers", "llamafactory"),
+    "llamafactory_inference": Trainer(
+        "LLaMA-Factory", trainers.llamafactory_inference_statements, "transformers", "llamafactory"
+    ),
+    "llamafactory_v1": Trainer(
+        "LLaMA-Factory v1", trainers.llamafactory_v1_statements, "transformers", "llamafactory.v1"
+    ),
     "axolotl": Trainer("axolotl", trainers.axolotl_statements, "transformers", "axolotl"),
     "swift": Trainer("ms-swift", trainers.swift_statements, "transformers", "ms_swift"),
+    "swift_megatron": Trainer("ms-swift", megatron.swift_megatron_statements, "megatron", "ms_swift"),
     "openrlhf": Trainer("OpenRLHF", trainers.openrlhf_statements, "transformers", "openrlhf"),
     "verl": Trainer("verl", trainers.verl_statements, "transformers", "verl"),
     "accelerate": Trainer("accelerate", trainers.accelerate_statements, None, "accelerate.launch"),
@@ -39,6 +46,10 @@ _SIGNS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("accelerate", ("distributed_type",), ("compute_environment", "mixed_precision", "num_processes")),
     ("deepspeed", (), ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")),
     ("llamafactory", ("model_name_or_path",), ("finetuning_type", "cutoff_len", "neat_packing", "flash_attn")),
+    ("llamafactory_inference", ("model_name_or_path", "template"), ("infer_backend", "export_dir")),
+    ("llamafactory_v1", ("model",), (
+        "model_class", "kernel_config", "dist_config", "quant_config", "peft_config", "train_dataset",
+    )),
     ("trl", ("model_name_or_path",), (
         "attn_implementation", "per_device_train_batch_size", "gradient_checkpointing", "bf16", "torch_dtype", "dtype",
         "use_peft", "output_dir",

@@ -50,13 +50,20 @@ _AXOLOTL: Mapping[str, Row] = {
     "sample_packing": Row("packing", "flag"),
     "rl": Row("training_method", "text"),
     "attn_implementation": Row("attn_implementation", {
-        **_ATTENTION, "flash": "flash_attention_2", "flex": "flex_attention", "sdp": "sdpa",
+        **_ATTENTION, "flash": "flash_attention_2", "flex": "flex_attention", "sdp": "sdpa", "xformers": "xformers",
     }),
 }  # fmt: skip
+#: The configs of LLaMA-Factory's second generation (`src/llamafactory/v1`), which has a trainer of its own.
+_LLAMAFACTORY_V1: Mapping[str, Row] = {
+    "flash_attn": Row("attn_implementation", "text"),
+    "micro_batch_size": Row("batch_size", "integer"),
+    "enable_activation_checkpointing": Row("gradient_checkpointing", "flag"),
+}
+_ENGINES = {"vllm": "vllm", "sglang": "sglang"}  # of LLaMA-Factory's chat: `infer_backend` -> who computes attention
 #: The switches of axolotl that `attn_implementation` replaces.
 _AXOLOTL_SWITCHES = {
     "flash_attention": "flash_attention_2", "sdp_attention": "sdpa", "flex_attention": "flex_attention",
-    "eager_attention": "eager",
+    "eager_attention": "eager", "xformers_attention": "xformers",
 }  # fmt: skip
 _SWIFT: Mapping[str, Row] = {
     **_SHARED,
@@ -123,6 +130,44 @@ def llamafactory_statements(options: Options, read: ReadConfig) -> list[Statemen
     return [*found, *_length(options, found, "cutoff_len", default=2048)]
 
 
+def llamafactory_inference_statements(options: Options, read: ReadConfig) -> list[Statement]:
+    """Return what a config of LLaMA-Factory for chat or export says: it trains nothing."""
+    name = options.named("infer_backend", "export_dir") or "template"
+    engine = _ENGINES.get(options.text("infer_backend") or "")
+    framework = [Statement("framework", engine, "infer_backend")] if engine else []
+    return [*framework, Statement("training", False, name), *stated(options, _LLAMAFACTORY), *_dtype(options)]
+
+
+def llamafactory_v1_statements(options: Options, read: ReadConfig) -> list[Statement]:
+    """Return what a config of LLaMA-Factory's second generation says; bfloat16 is its default."""
+    found = list(stated(options, _LLAMAFACTORY_V1))
+    if "flash_attn" not in options:
+        found.append(Statement("attn_implementation", "sdpa", "flash_attn (default)"))
+    if options.flag("bf16") is not False:
+        found.append(Statement("dtype", "bfloat16", "bf16"))
+    if "enable_activation_checkpointing" not in options:
+        found.append(Statement("gradient_checkpointing", True, "enable_activation_checkpointing (default)"))
+    plugins = {name: Options(options.mapping(f"{name}_config") or {}) for name in ("peft", "quant", "kernel", "dist")}
+    tuned = plugins["peft"].text("name") or "full"
+    four = plugins["quant"].integer("quantization_bit") == 4
+    found.append(Statement("finetuning", "qlora" if tuned == "lora" and four else tuned, "peft_config"))
+    found.append(Statement("liger_kernel", plugins["kernel"].text("name") == "liger_kernel", "kernel_config"))
+    sharding = plugins["dist"].text("name")
+    if sharding == "fsdp2":
+        found.append(Statement("sharding", "fsdp2", "dist_config"))
+    elif sharding == "deepspeed" and (named := plugins["dist"].text("config_file")) is not None:
+        found += _zero(read(named), "dist_config")
+    ranks = plugins["dist"].integer("cp_size") or 1
+    if ranks > 1:
+        found += [
+            Statement("cp_size", ranks, "dist_config"),
+            Statement("sequence_parallel", "llamafactory", "dist_config"),
+        ]
+    strategy = options.text("batching_strategy")
+    found.append(Statement("padding_free", strategy == "padding_free", "batching_strategy"))
+    return [*found, *_length(options, found, "cutoff_len", default=2048)]
+
+
 def axolotl_statements(options: Options, read: ReadConfig) -> list[Statement]:
     """Return what a config of axolotl says."""
     found = [*stated(options, _AXOLOTL), *_dtype(options), *_sharding(options, read)]
@@ -130,6 +175,9 @@ def axolotl_statements(options: Options, read: ReadConfig) -> list[Statement]:
         switch = next((name for name in _AXOLOTL_SWITCHES if options.flag(name)), None)
         if switch is not None:
             found.append(Statement("attn_implementation", _AXOLOTL_SWITCHES[switch], switch))
+    if any(item.word == "attn_implementation" and item.value == "xformers" for item in found):
+        found = [item for item in found if item.word != "attn_implementation"]
+        found.append(Statement("framework", "xformers", "xformers_attention"))
     plugins = options.value("plugins")
     liger = isinstance(plugins, list) and any("liger" in str(plugin).lower() for plugin in plugins)
     found.append(Statement("liger_kernel", liger, "plugins"))
@@ -299,9 +347,12 @@ def _computed_again(config: Options) -> list[Statement]:
 
 
 def _zero(config: Mapping[str, Any] | None, option: str) -> list[Statement]:
-    if config and "zero_optimization" not in config:
+    """Return the stage that a config of DeepSpeed sets; unknown where the config is not there."""
+    if config is None:
+        return [Statement("sharding", None, option)]
+    if "zero_optimization" not in config:
         return [Statement("sharding", _ZERO["0"], option)]  # DeepSpeed's default is stage 0
-    table = (config or {}).get("zero_optimization")
+    table = config.get("zero_optimization")
     stage = table.get("stage") if isinstance(table, dict) else None
     found = _ZERO.get(str(stage))
     return [Statement("sharding", found, option)] if found else []

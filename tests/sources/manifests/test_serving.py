@@ -88,7 +88,7 @@ def words(declaration):
           "quantization": "awq", "enforce_eager": True, "speculative_algorithm": "MTP", "speculative_num_steps": 3}),
         ("old.sh", OLD_SWITCHES,
          {"framework": "vllm", "prefix_caching": False, "speculative_algorithm": "NGRAM", "speculative_num_steps": 5}),
-        ("condition.sh", CONDITION, {"framework": None, "training": None, "kv_cache_dtype": None}),
+        ("condition.sh", CONDITION, {"framework": "vllm", "kv_cache_dtype": "fp8"}),
         ("other.sh", "vllm bench serve --kv-cache-dtype fp8\necho vllm serve --block-size 1\n", {}),
     ],
 )  # fmt: skip

@@ -40,6 +40,17 @@ SOURCED = """source env/settings.sh
 . env/settings.sh
 python train.py "${ARGS[@]}"
 """
+SWIFT_MEGATRON = """megatron rlhf --rlhf_type kto --packing true --tuner_type lora --micro_batch_size 1 \\
+    --max_length 8192
+"""
+HEREDOC = """read -r -d '' training_commands <<EOF
+openrlhf.cli.train_sft \\
+    --ds.param_dtype bf16 --ds.packing_samples
+EOF
+if [[ ${1} != "slurm" ]]; then
+    deepspeed --module $training_commands
+fi
+"""
 OTHER = "python evaluate.py --bf16 --model x\npython setup.py install --prefix x\n"
 FILES = {
     "conf.yaml": "model_name_or_path: x\nfinetuning_type: full\nstage: sft\nflash_attn: fa2\npure_bf16: true\n",
@@ -87,21 +98,28 @@ def words(declaration):
         }),
         (LOCAL, {}),
         (GENERATION, {}),
-        (SCRIPT, {**TRAINED, "attn_implementation": None, "batch_size": 4, "packing": True, "dtype": "bfloat16",
+        (SCRIPT, {**TRAINED, "trainer": "trl.scripts", "attn_implementation": None, "batch_size": 4, "packing": True, "dtype": "bfloat16",
                   "seq_len_q": 4096, "seq_len_kv": 4096, "sharding": "fsdp2", "finetuning": "full",
                   "fsdp_activation_checkpointing": True}),
-        (CONFIG, {**TRAINED, "attn_implementation": "sdpa", "dtype": "bfloat16", "finetuning": "full",
+        (CONFIG, {**TRAINED, "trainer": "llamafactory", "attn_implementation": "sdpa", "dtype": "bfloat16", "finetuning": "full",
                   "training_method": "sft", "gradient_checkpointing": True, "sharding": "ddp",
                   "seq_len_q": 2048, "seq_len_kv": 2048, "liger_kernel": False}),
-        (SWIFT, {**TRAINED, "attn_implementation": "flash_attention_2", "dtype": "bfloat16", "finetuning": "full",
+        (SWIFT, {**TRAINED, "trainer": "ms_swift", "attn_implementation": "flash_attention_2", "dtype": "bfloat16", "finetuning": "full",
                  "padding_free": True, "sharding": "zero3", "training_method": "sft", "liger_kernel": False}),
-        (OPENRLHF, {**TRAINED, "attn_implementation": "flash_attention_2", "packing": True, "sharding": "zero3",
+        (OPENRLHF, {**TRAINED, "trainer": "openrlhf", "attn_implementation": "flash_attention_2", "packing": True, "sharding": "zero3",
                     "batch_size": 8, "dtype": "bfloat16", "finetuning": "full", "liger_kernel": False}),
-        (VERL, {**TRAINED, "attn_implementation": "sdpa", "padding_free": True, "sharding": "fsdp2",
+        (VERL, {**TRAINED, "trainer": "verl", "attn_implementation": "sdpa", "padding_free": True, "sharding": "fsdp2",
                 "finetuning": "full", "liger_kernel": False}),
-        (TRL, {**TRAINED, "attn_implementation": "eager", "dtype": "bfloat16", "training_method": "dpo",
+        (TRL, {**TRAINED, "trainer": "trl.scripts", "attn_implementation": "eager", "dtype": "bfloat16", "training_method": "dpo",
                "finetuning": "full"}),
-        (SOURCED, {**TRAINED, "attn_implementation": "sdpa", "finetuning": "full"}),
+        (SOURCED, {**TRAINED, "trainer": "trl.scripts", "attn_implementation": "sdpa", "finetuning": "full"}),
+        (SWIFT_MEGATRON, {
+            "framework": "megatron", "training": True, "trainer": "ms_swift", "attention_backend": "flash",
+            "qkv_layout": "thd_thd_thd", "packing": True, "dtype": "bfloat16", "finetuning": "lora",
+            "training_method": "kto", "batch_size": 1, "seq_len_q": 8192, "seq_len_kv": 8192, "dropout": 0.1,
+        }),
+        (HEREDOC, {**TRAINED, "trainer": "openrlhf", "attn_implementation": "flash_attention_2", "packing": True,
+                   "dtype": "bfloat16", "finetuning": "full", "liger_kernel": False}),
         (OTHER, {}),
     ],
 )  # fmt: skip

@@ -75,8 +75,9 @@ def test_axolotl(tmp_path):
         "framework": "transformers", "training": True, "attn_implementation": "flash_attention_2", "packing": True,
         "dtype": "bfloat16", "batch_size": 2, "gradient_accumulation_steps": 4, "finetuning": "qlora",
         "gradient_checkpointing": True, "seq_len_q": 8192, "seq_len_kv": 8192, "cp_size": 2,
-        "sequence_parallel": "ring", "training_method": "dpo", "liger_kernel": False,
-    }  # fmt: skip  # the file of `deepspeed` is not there, so the sharding stays unknown; `auto` compiles on some GPUs
+        "sequence_parallel": "ring", "training_method": "dpo", "liger_kernel": False, "trainer": "axolotl",
+        "sharding": None,
+    }  # fmt: skip  # the file of `deepspeed` is not there, so the sharding is unknown; `auto` compiles on some GPUs
 
 
 def test_llamafactory_with_the_deepspeed_config_next_to_it(tmp_path):
@@ -84,7 +85,54 @@ def test_llamafactory_with_the_deepspeed_config_next_to_it(tmp_path):
         "framework": "transformers", "training": True, "attn_implementation": "flash_attention_2", "packing": True,
         "dtype": "float16", "batch_size": 1, "finetuning": "qlora", "training_method": "sft", "seq_len_q": 4096,
         "seq_len_kv": 4096, "gradient_checkpointing": True, "sharding": "zero3", "liger_kernel": False,
+        "trainer": "llamafactory",
     }  # fmt: skip
+
+
+LLAMAFACTORY_V1 = """model: some/model
+model_class: llm
+flash_attn: flash_attention_2
+kernel_config: {name: liger_kernel}
+peft_config: {name: lora, r: 16}
+quant_config: {name: bnb, quantization_bit: 4}
+dist_config: {name: fsdp2, cp_mode: ulysses, cp_size: 2}
+train_dataset: data/demo.yaml
+micro_batch_size: 4
+batching_strategy: padding_free
+cutoff_len: 1024
+"""
+
+
+def test_llamafactory_of_the_second_generation(tmp_path):
+    assert read(tmp_path, LLAMAFACTORY_V1) == {
+        "framework": "transformers", "training": True, "trainer": "llamafactory.v1", "dtype": "bfloat16",
+        "attn_implementation": "flash_attention_2", "finetuning": "qlora", "liger_kernel": True, "sharding": "fsdp2",
+        "cp_size": 2, "sequence_parallel": "llamafactory", "padding_free": True, "batch_size": 4,
+        "gradient_checkpointing": True, "seq_len_q": 1024, "seq_len_kv": 1024,
+    }  # fmt: skip
+    plain = read(tmp_path, "model: x\nmodel_class: llm\nbf16: false\nquant_config: null\n")
+    assert plain["attn_implementation"] == "sdpa"
+    assert "dtype" not in plain
+
+
+@pytest.mark.parametrize(
+    ("line", "framework"),
+    [
+        ("infer_backend: vllm", "vllm"),
+        ("infer_backend: huggingface", "transformers"),
+        ("export_dir: x", "transformers"),
+    ],
+)
+def test_llamafactory_for_chat_or_export_trains_nothing(tmp_path, line, framework):
+    found = read(tmp_path, f"model_name_or_path: x\ntemplate: qwen3\n{line}\n")
+    assert found == {"framework": framework, "training": False, "trainer": "llamafactory"}
+
+
+def test_xformers_of_axolotl_computes_the_attention(tmp_path):
+    for line in ("xformers_attention: true", "attn_implementation: xformers"):
+        found = read(tmp_path, AXOLOTL.replace("flash_attention: true", line))
+        assert found["framework"] == "xformers"
+        assert "attn_implementation" not in found
 
 
 def test_a_deepspeed_config_without_zero_is_stage_0(tmp_path):
@@ -96,7 +144,7 @@ def test_training_arguments_without_autocast_run_in_the_dtype_of_the_weights(tmp
     assert read(tmp_path, TRL) == {
         "framework": "transformers", "training": True, "attn_implementation": "sdpa", "dtype": "bfloat16",
         "packing": False, "finetuning": "lora", "gradient_checkpointing": True, "torch_compile_mode": "max-autotune",
-        "sharding": "fsdp2", "seq_len_q": 2048, "seq_len_kv": 2048,
+        "sharding": "fsdp2", "seq_len_q": 2048, "seq_len_kv": 2048, "trainer": "trl.scripts",
     }  # fmt: skip
 
 
@@ -104,8 +152,9 @@ def test_training_arguments_without_autocast_run_in_the_dtype_of_the_weights(tmp
     ("text", "expected"),
     [
         (ACCELERATE, {"dtype": "bfloat16", "sharding": "fsdp2", "torch_compile": True,
-                      "torch_compile_mode": "reduce-overhead"}),
-        (ACCELERATE.replace("FSDP", "MULTI_GPU").replace("INDUCTOR", "NO"), {"dtype": "bfloat16", "sharding": "ddp"}),
+                      "torch_compile_mode": "reduce-overhead", "trainer": "accelerate.launch"}),
+        (ACCELERATE.replace("FSDP", "MULTI_GPU").replace("INDUCTOR", "NO"),
+         {"dtype": "bfloat16", "sharding": "ddp", "trainer": "accelerate.launch"}),
         (json.dumps(DEEPSPEED), {"dtype": "bfloat16", "sharding": "zero2", "gradient_accumulation_steps": 4}),
         (json.dumps({**DEEPSPEED, "zero_optimization": {"stage": 0}}),
          {"dtype": "bfloat16", "sharding": "zero0", "gradient_accumulation_steps": 4}),

@@ -195,6 +195,9 @@ class Script:
                     self.environment[f"env.{text}"] = variable(
                         text, None, f"{self.path}:{line}", certain=command.certain
                     )
+        elif name == "read" and command.heredoc is not None:
+            text = re.sub(r"\\\n", " ", command.heredoc).strip()
+            self.variables[words[-1][1]] = text if command.certain and len(text) <= LONGEST_VALUE else None
         elif name in ("module", "ml"):
             self._modules(words)
         elif name in ("source", ".") and len(words) > 1:

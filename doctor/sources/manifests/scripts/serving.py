@@ -72,9 +72,12 @@ def add_served(served: dict[str, Fact], facts: Iterable[Fact], *, certain: bool 
 
 
 def add_job(served: dict[str, Fact], facts: Iterable[Fact], *, certain: bool = True) -> None:
-    """Add the workload of one command; what only one of two commands states is unknown, as no job has it all."""
+    """Add the workload of one command; what only one of two commands states is unknown, as no job has it all.
+
+    A command under a condition counts as well while it is the only one: it is the job, if the script starts any.
+    """
     before, new = set(served), {fact.key: fact for fact in facts}
-    add_served(served, new.values(), certain=certain)
+    add_served(served, new.values(), certain=certain or not before)
     if before and new:
         for key in before.symmetric_difference(new):
             fact = served[key]

@@ -26,6 +26,7 @@ _PROGRAMS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "llamafactory-cli": (("train",), "llamafactory"),
     "lmf": (("train",), "llamafactory"),
     "swift": (("sft", "pt", "rlhf"), "swift"),
+    "megatron": (("sft", "pt", "rlhf"), "swift_megatron"),
     "trl": (("sft", "dpo", "grpo", "kto", "reward", "rloo", "orpo"), "trl"),
 }
 #: pattern of a module after `-m` -> trainer
@@ -35,6 +36,11 @@ _MODULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"swift\.cli\.(?:sft|pt|rlhf)"), "swift"),
     (re.compile(r"openrlhf\.cli\.train_\w+"), "openrlhf"),
     (re.compile(r"verl\.trainer\.(?:main_ppo|sft_trainer|fsdp_sft_trainer)"), "verl"),
+)
+#: pattern of a trainer's own script -> trainer
+_OWN_SCRIPTS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"(?:.*/)?swift/cli/(?:sft|pt|rlhf)\.py"), "swift"),
+    (re.compile(r"(?:.*/)?swift/cli/_megatron/(?:sft|pt|rlhf)\.py"), "swift_megatron"),
 )
 _ASSIGNED = ("llamafactory", "verl")  # trainers that take `key=value`
 _METHODS = ("sft", "dpo", "grpo", "kto", "reward", "rloo", "orpo")
@@ -99,6 +105,8 @@ def _start(words: Sequence[LineWord]) -> _Start | None:
         if text in ("-m", "--module"):
             trainer = next((name for pattern, name in _MODULES if pattern.fullmatch(following)), None)
             return _Start(trainer, following, at + 2) if trainer else None
+        if at and (trainer := next((name for pattern, name in _OWN_SCRIPTS if pattern.fullmatch(text)), None)):
+            return _Start(trainer, name, at + 1)
         if (script := _SCRIPT.fullmatch(text)) and at and not texts[at - 1].startswith("--"):
             return _Start(None, script[1], at + 1)
     return None
