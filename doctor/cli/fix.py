@@ -121,6 +121,14 @@ def fix(
         bool,
         typer.Option("--break-system-packages", rich_help_panel=INSTALL, help="Apply even to a system-managed Python."),
     ] = False,
+    allow_builds: Annotated[
+        bool,
+        typer.Option(
+            "--allow-builds",
+            rich_help_panel=INSTALL,
+            help="Let the resolver build sources to read what they require: runs their code.",
+        ),
+    ] = False,
     formats: Formats = None,
     output: Output = None,
     verbose: Verbose = False,
@@ -134,7 +142,7 @@ def fix(
     renders = [(renderer(item.format, "fixes"), item) for item in outputs]
     request = request_of(target, fixes=True, hold=hold or (), allow=allow or (), constraints=constraint or ())
     request = replace(request, drift=drift, code=tuple(code or ()))
-    if not (dry_run or verify or apply or rollback or yes or installer or break_system_packages):
+    if not (dry_run or verify or apply or rollback or yes or installer or break_system_packages or allow_builds):
         with screen.working("checking") as progress:
             report = diagnose(request, progress.step)
         decided = None
@@ -143,7 +151,7 @@ def fix(
         from . import fix_install as install
 
         options = install.InstallOptions(
-            dry_run, verify, apply, rollback, yes, installer, proof_timeout, break_system_packages
+            dry_run, verify, apply, rollback, yes, installer, proof_timeout, break_system_packages, allow_builds
         )
         install.check_options(options, target)
         if rollback:

@@ -32,6 +32,8 @@ def check_options(options: InstallOptions, target: TargetOptions) -> None:
         raise DoctorError("`--yes` goes with `--apply` or `--rollback`")
     if options.break_system_packages and not changing:
         raise DoctorError("`--break-system-packages` goes with `--apply` or `--rollback`")
+    if options.allow_builds and not set(given) - {"--rollback"}:
+        raise DoctorError("`--allow-builds` goes with `--dry-run`, `--verify` or `--apply`")
     if options.installer and not given:
         raise DoctorError("`--installer` goes with `--dry-run`, `--verify`, `--apply` or `--rollback`")
     for name in ("facts", "site_packages", "requirements"):

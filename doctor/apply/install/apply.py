@@ -35,7 +35,7 @@ from doctor.util.redact import tilde
 
 from . import state as frozen
 from .commands import compiled, first_step, from_source, sort_lines
-from .dry_run import Resolution, shown
+from .dry_run import ONLY_WHEELS, Resolution, shown
 from .installer_output import installed
 from .installers import Installer
 from .location import InstallLocation, appliable
@@ -81,7 +81,7 @@ def apply(
     before = frozen.packages_of(site_dirs)
     plan = plan_of(report, pins, resolution, before)
     folder = _folder(place)
-    work = Work(installer, place, pins, options.proof_timeout, options.break_system_packages)
+    work = Work(installer, place, pins, options.proof_timeout, options.break_system_packages, options.allow_builds)
     on_step("planning …")
     plan = work.foreseen(plan, before)
     if not agree(_plan_text(plan, work, folder, before)):
@@ -190,6 +190,7 @@ class Work:
     pins: InstallPlan
     timeout: float
     break_system_packages: bool = False
+    allow_builds: bool = False  # before the user agreed; what is installed may be built
 
     @property
     def options(self) -> list[str]:
@@ -222,7 +223,7 @@ class Work:
         with tempfile.TemporaryDirectory(prefix="attn-doctor-") as folder:
             path = Path(folder) / "constraints.txt"
             path.write_text("".join(f"{line}\n" for line in plan.constraints), "utf-8")
-            options = [*self.options, "--dry-run"]
+            options = [*self.options, "--dry-run", *(() if self.allow_builds else ONLY_WHEELS)]
             ran = run_child(
                 first_step(self.installer, self.place.python, plan.requirements, self.pins, path, options),
                 timeout=self.timeout,

@@ -15,7 +15,7 @@ from doctor.packages.platform import Platform
 from doctor.packages.requirements import normalized
 from doctor.runner.command import Ran, run_child
 
-from .installer_output import Verdict, verdict
+from .installer_output import Verdict, of_wheels, verdict
 from .installers import UV, Installer
 
 #: C libraries that uv knows wheels for, oldest first.
@@ -29,6 +29,8 @@ _UNOBTAINABLE = re.compile(
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_LEFT_OUT = 16
+#: No source is built to read what it requires: that would run its `setup.py`.
+ONLY_WHEELS = ("--only-binary", ":all:")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ class Question:
     platform: Platform = field(default_factory=Platform)
     glibc: str | None = None
     index_url: str | None = None
+    builds: bool = False  # whether a source may be built to read what it requires: that runs its code
+    known: Mapping[str, Sequence[str]] = field(default_factory=dict)  # installed → what it requires
+    described: frozenset[str] = frozenset()  # of those, what has no wheel and is described to the resolver
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,9 @@ def resolve(
         gone = _unobtainable(ran, current)
         if found.outcome is None and not gone:
             break
+        if fresh := {name for name in gone if name in current.known} - current.described:
+            current = replace(current, described=current.described | fresh)
+            continue
         if not gone and held and set(current.others) - current.firm:
             held = False
             continue
@@ -123,29 +131,33 @@ def _ask(
         if installer.kind == UV:
             lines += question.built
         lines += [
-            f"{name}=={version}" if held or name in question.firm else name for name, version in question.others.items()
+            f"{name}=={version}" if held or name in question.firm or name in question.described else name
+            for name, version in question.others.items()
         ]
         (folder / "pins.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
         if installer.kind == UV:
             kept = "".join(f"{name}=={version}\n" for name, version in question.others.items())
             (folder / "resolved.txt").write_text(kept, "utf-8")  # uv stays with what it finds there, if it can
-            (folder / "uv.toml").write_text(
-                metadata((*question.pins, *question.held, *question.built), question.platform, index), "utf-8"
-            )
-            command = _compile(question, installer)
+            text = metadata((*question.pins, *question.held, *question.built), question.platform, index)
+            (folder / "uv.toml").write_text(f"{text}\n{_described(question)}", "utf-8")
+            stated = sorted({json.loads(name) for name in re.findall(r"(?m)^name = (.*)$", text)} | question.described)
+            command = _compile(question, installer, stated)
         else:
             command = _dry_run(question, installer, python, folder)
         ran = run_child(command, timeout=timeout, cwd=folder)
-        found = verdict(ran)
+        found = verdict(ran) if question.builds else of_wheels(ran)
         return ran, found, _versions(installer, folder, ran) if found.outcome else {}
 
 
-def _compile(question: Question, installer: Installer) -> list[str]:
+def _compile(question: Question, installer: Installer, stated: Sequence[str]) -> list[str]:
+    """`stated`: packages whose sources are described in uv.toml, so that none of them is built."""
     command = [*installer.program, "pip", "compile", "pins.txt", "--output-file", "resolved.txt", "--no-header",
                "--no-annotate", "--color", "never"]  # fmt: skip
     if question.platform.python is not None:
         command += ["--python-version", question.platform.python]
     command += ["--python-platform", platform_tag(question.platform, question.glibc)]
+    if not question.builds:
+        command += [*ONLY_WHEELS, *(word for name in stated for word in ("--no-binary", name))]
     if question.index_url:
         command += ["--extra-index-url", question.index_url, "--index-strategy", "unsafe-best-match"]
     return command + [word for path in question.constraints for word in ("--constraint", path)]
@@ -153,6 +165,8 @@ def _compile(question: Question, installer: Installer) -> list[str]:
 
 def _dry_run(question: Question, installer: Installer, python: str | None, folder: Path) -> list[str]:
     arguments = ["--dry-run", "--report", str(folder / "report.json"), "-r", "pins.txt"]
+    if not question.builds:
+        arguments += ONLY_WHEELS
     if python is None:
         arguments.append("--ignore-installed")  # what is installed with pip itself is another environment's
     arguments += [word for path in question.constraints for word in ("--constraint", path)]
@@ -190,6 +204,16 @@ def _entries(lines: Sequence[str], platform: Platform, index: ReleaseIndex) -> I
         yield f"requires-dist = {json.dumps(list(release.requires))}"
         if release.requires_python:
             yield f"requires-python = {json.dumps(release.requires_python)}"
+
+
+def _described(question: Question) -> str:
+    """Return uv's settings for what is installed and has no wheel: its installed metadata says what it requires."""
+    entries = [
+        f"[[dependency-metadata]]\nname = {json.dumps(name)}\nversion = {json.dumps(question.others[name])}\n"
+        f"requires-dist = {json.dumps(list(question.known[name]))}\n"
+        for name in sorted(question.described & set(question.others))
+    ]
+    return "\n".join(entries)
 
 
 def _versions(installer: Installer, folder: Path, ran: Ran) -> dict[str, str]:

@@ -27,6 +27,8 @@ _BUILD = re.compile(
 _DISK = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _UV_REFUSES = "no solution found"
 _PIP_REFUSES = re.compile(r"conflicting dependencies|ResolutionImpossible|No matching distribution found")
+_PIP_FINDS_NONE = "No matching distribution found"
+_NO_WHEEL = re.compile(r"has no (?:usable )?wheels|building from source is disabled", re.IGNORECASE)
 _OLD_PIP = re.compile(r"no such option: (--[\w-]+)")
 _FROM_HERE = re.compile(r"(?:^|\n)\s*(?:cause:|╰─▶|├─▶|Caused by:)\s*")
 _MARKERS = re.compile(r"\{[^{}]*==[^{}]*\}")
@@ -76,6 +78,17 @@ def verdict(ran: Ran) -> Verdict:
     if _BUILD.search(text):
         return Verdict(None, f"building a source to read its requirements failed: {_cause(text)}")
     return Verdict(None, f"{name} {ran.end}")
+
+
+def of_wheels(ran: Ran) -> Verdict:
+    """The same where only wheels were considered: what has none is not refused, but unknown."""
+    found = verdict(ran)
+    without = _NO_WHEEL.search(ran.said) or ("conflict" not in ran.said and _PIP_FINDS_NONE in ran.said)
+    if found.outcome is True or not found.reached or not without:
+        return found
+    return Verdict(
+        None, f"{found.reason.rstrip('.')}; no source is built to read what it requires without `--allow-builds`"
+    )
 
 
 def installed(ran: Ran) -> Verdict:

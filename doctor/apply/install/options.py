@@ -19,6 +19,7 @@ class InstallOptions:
     installer: str | None = None
     proof_timeout: float = TIMEOUT
     break_system_packages: bool = False
+    allow_builds: bool = False
 
     @property
     def wanted(self) -> bool:

@@ -32,6 +32,7 @@ class Surroundings:
 
     local: Mapping[str, Sequence[str]] = field(default_factory=dict)  # from no registry → what it requires
     broken: Mapping[str, str] = field(default_factory=dict)  # breaks its own requirements already → which
+    requires: Mapping[str, Sequence[str]] = field(default_factory=dict)  # installed → what it requires
 
 
 def surroundings_of(python: str) -> Surroundings:
@@ -50,7 +51,7 @@ def surroundings_of(python: str) -> Surroundings:
                 broken[name] = f"{name} needs {need.package}{need.range}, which {what}"
                 break
     local = {name: requires.get(name, ()) for name, kept in packages.items() if kept.origin}
-    return Surroundings(local, broken)
+    return Surroundings(local, broken, requires)
 
 
 def question_of(
@@ -86,6 +87,7 @@ def question_of(
         platform=platform_of(known),
         glibc=None if glibc in (None, ABSENT) else str(glibc),
         index_url=pins.index_url,
+        known={name: around.requires[name] for name in others if name in around.requires},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from doctor.diagnosis.request import Request
 from doctor.model import InstallPlan, Report, Verification, VerificationKind, VerificationStep
@@ -47,7 +48,7 @@ def prove(
         return Verification(kind, fix.title, tuple(steps)), None
     pins = fix.plan
     on_step(f"resolving with {installer.title} …")
-    resolution, around = resolved(report, request, pins, installer, python, options.proof_timeout)
+    resolution, around = resolved(report, request, pins, installer, python, options)
     steps = [resolve_step(resolution, pins, installer, around)]
     if resolution.outcome is False:
         if kind != VerificationKind.DRY_RUN:
@@ -74,12 +75,17 @@ def interpreter_of(request: Request) -> str | None:
 
 
 def resolved(
-    report: Report, request: Request, pins: InstallPlan, installer: Installer, python: str | None, timeout: float
+    report: Report,
+    request: Request,
+    pins: InstallPlan,
+    installer: Installer,
+    python: str | None,
+    options: InstallOptions,
 ) -> tuple[Resolution, Surroundings]:
     """Resolve these pins together with everything that stays."""
     around = surroundings_of(python) if python is not None else Surroundings()
-    question = question_of(report, pins, around, request)
-    return resolve(question, installer, load_index(), timeout=timeout, python=python), around
+    question = replace(question_of(report, pins, around, request), builds=options.allow_builds)
+    return resolve(question, installer, load_index(), timeout=options.proof_timeout, python=python), around
 
 
 def resolve_step(
