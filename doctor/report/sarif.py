@@ -27,10 +27,7 @@ FINGERPRINT = "attnDoctor/v1"  # a new number when what goes into it changes
 
 def diagnosis(report: Report, style: Style) -> str:
     """Write one run with a result for each finding; notes and skipped checks become notifications."""
-    suppressed = [(finding, "baseline") for finding in report.known] + [
-        (finding, "ignore") for finding in report.ignored
-    ]
-    shown = (*report.findings, *(finding for finding, _ in suppressed))
+    shown = (*report.findings, *report.ignored)
     rules = list({finding.rule: finding for finding in shown}.values())
     positions = {finding.rule: index for index, finding in enumerate(rules)}
     run = {
@@ -41,11 +38,8 @@ def diagnosis(report: Report, style: Style) -> str:
         "results": [
             *(_result(report, finding, positions[finding.rule]) for finding in report.findings),
             *(
-                {
-                    **_result(report, finding, positions[finding.rule]),
-                    "suppressions": [_suppression(report, finding, why)],
-                }
-                for finding, why in suppressed
+                {**_result(report, finding, positions[finding.rule]), "suppressions": [_suppression(report, finding)]}
+                for finding in report.ignored
             ),
         ],
     }
@@ -70,13 +64,13 @@ def no_diagnosis(tool: str, message: str, hint: str | None) -> str:
     return _log(run)
 
 
-def _suppression(report: Report, finding: Finding, why: str) -> dict[str, str]:
-    """Return why a finding does not count: it is in the baseline, or the project ignores its rule."""
+def _suppression(report: Report, finding: Finding) -> dict[str, str]:
+    """Return why a finding does not count: the project ignores its rule."""
     noted = f"{finding.rule} is ignored by this project: "
     reason = next(
         (note.removeprefix(noted) for note in report.notes if note.startswith(noted)), "ignored by the project"
     )
-    return {"kind": "external", "justification": reason if why == "ignore" else "in the baseline"}
+    return {"kind": "external", "justification": reason}
 
 
 def _name(tool: str) -> str:
