@@ -18,9 +18,9 @@ from doctor.diagnosis.pipeline import diagnose
 from doctor.errors import DoctorError, reason_of
 from doctor.report.formats import renderer
 from doctor.rulebook.rulebook import load_rulebook
+from doctor.util.outgoing import outgoing
 from doctor.util.printable import without_commands
 from doctor.util.reading import MAX_LINE, bounded_lines, open_stream
-from doctor.util.redact import without_credentials
 
 from .options import (
     Color,
@@ -78,7 +78,7 @@ def _answer_lines(batch: str, output: str | None, rules: tuple[str, ...]) -> int
                 continue
             result, good = ({"id": None, "error": _TOO_LONG}, False) if line is None else answer(rulebook, line)
             bad = bad or not good
-            sink.write(without_commands(without_credentials(json.dumps(result))) + "\n")
+            sink.write(without_commands(outgoing(json.dumps(result))) + "\n")
             sink.flush()  # the other side may wait for this line before it sends the next
     return 2 if bad else 0
 

@@ -83,8 +83,7 @@ def _confirmed(plan: str, options: InstallOptions, progress: Progress) -> bool:
         remark(plan)
         if options.yes:
             return True
-        sys.stderr.write("go ahead? [y/N] ")
-        sys.stderr.flush()
+        remark("go ahead? [y/N] ")
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

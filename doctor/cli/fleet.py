@@ -44,6 +44,7 @@ from .options import (
 from .output import Screen, deliver, destinations, unwritable, write
 from .progress import Progress
 from .request import TargetOptions, request_of
+from .streams import packed_to_stdout
 
 REACH = "How to reach the nodes"
 NODE_TIMEOUT = 300.0  # seconds
@@ -232,10 +233,9 @@ def _exit_code(report: FleetReport, fail_on: str) -> int:
 
 
 def _send(lines: Sequence[str]) -> None:
-    """Write lines for another attn-doctor as they are: packed text may look like a credential, and is none."""
+    """Write lines for another attn-doctor."""
     try:
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
-        sys.stdout.flush()
+        packed_to_stdout("".join(f"{line}\n" for line in lines))
     except BrokenPipeError:
         raise
     except OSError as problem:

@@ -20,11 +20,12 @@ from doctor.errors import DoctorError, reason_of
 from doctor.facts.vocabulary import nearest
 from doctor.runner.process_group import graceful_shutdown
 from doctor.util.logs import enable_logging
-from doctor.util.printable import one_printable_line, without_commands
+from doctor.util.outgoing import outgoing_part
 from doctor.util.reading import trust_project
-from doctor.util.redact import shortened, without_credentials
+from doctor.util.redact import shortened
 
 from .click_errors import MissingParameter, NoSuchOption, UsageError
+from .streams import to_stderr, to_stdout
 
 #: Command -> what it is for. Each is a module of this package, imported when it is called.
 COMMANDS = {
@@ -139,10 +140,10 @@ def _root(
 ) -> None:
     """Find what breaks the attention stack of LLM training and inference, before the job runs."""
     if version:
-        sys.stdout.write(f"attn-doctor {__version__}\n")
+        to_stdout(f"attn-doctor {__version__}\n")
         raise typer.Exit
     if ctx.invoked_subcommand is None:
-        sys.stdout.write(ctx.get_help() + "\n")
+        to_stdout(ctx.get_help() + "\n", colored=True)
         raise typer.Exit(2)
 
 
@@ -277,9 +278,7 @@ def _complain(message: str, hint: str | None = None, *, fatal: bool = False) -> 
     lines = [f"fatal: {message}; no diagnosis was made" if fatal else f"error: {message}"]
     if hint:
         lines.append(f"hint: {hint}")
-    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
-        safe = (without_commands(without_credentials(one_printable_line(line))) for line in lines)
-        sys.stderr.write("".join(f"{_short(line)}\n" for line in safe))
+    to_stderr("".join(f"{_short(outgoing_part(' '.join(line.split())))}\n" for line in lines))
 
 
 def _short(line: str) -> str:

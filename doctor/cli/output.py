@@ -14,10 +14,10 @@ from doctor.errors import DoctorError, NoDiagnosis, reason_of
 from doctor.model import SEVERITIES, Report
 from doctor.report.style import Style
 from doctor.util.atomic_write import write_atomically
-from doctor.util.printable import safe_text, without_commands
-from doctor.util.redact import without_credentials
+from doctor.util.outgoing import outgoing
 
 from .progress import Progress
+from .streams import to_stderr, to_stdout
 
 _MOST_UNREAD = 3  # files by name in the one line of the complaint; the report's notes have them all
 MAX_WIDTH = 100  # columns of prose
@@ -100,15 +100,11 @@ def write(text: str, file: str | None, *, colored: bool = False, commands: bool 
     Every answer of every command goes through here: control characters are spelled out, credentials become `…`, and in
     the log of GitHub Actions no line is a workflow command unless `commands` says that they are ours.
     """
-    text = without_credentials(safe_text(text, colored=colored))
     if file is not None and file != "-":
-        write_atomically(Path(file), text, force=force)
+        write_atomically(Path(file), outgoing(text, colored=colored), force=force)
         return
-    if not commands and os.environ.get("GITHUB_ACTIONS"):
-        text = without_commands(text)
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        to_stdout(text, colored=colored, commands=commands)
     except BrokenPipeError:
         raise
     except OSError as problem:
@@ -122,9 +118,7 @@ def unwritable(problem: OSError) -> NoDiagnosis:
 
 def remark(text: str) -> None:
     """Write to stderr, as safe as an answer; a stderr that takes nothing is no error."""
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(without_commands(without_credentials(safe_text(text))))
-        sys.stderr.flush()
+    to_stderr(text)
 
 
 def require_all_read(unread: Sequence[str]) -> None:

@@ -10,7 +10,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from doctor.util.printable import printable, safe_text
+from doctor.util.outgoing import outgoing_part
+
+from .streams import to_stderr
 
 _DELAY = 1.0  # seconds without an answer before the line appears: quick commands show nothing
 _EVERY = 15.0  # seconds between the lines of a count where stderr is no terminal
@@ -44,7 +46,7 @@ class Progress:
         now = time.monotonic()
         if now - self._last >= _EVERY or done >= total:
             self._last = now
-            _write(f"{done}/{total} {text}, {now - self._began:.0f} s\n")
+            to_stderr(f"{done}/{total} {text}, {now - self._began:.0f} s\n")
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -67,7 +69,7 @@ class Progress:
 
     def _update(self, text: str, done: int, total: int | None) -> None:
         with self._lock:
-            self._state = (printable(text), done, total)
+            self._state = (outgoing_part(text), done, total)
             if not self._live:
                 return
             if self._shown is not None:
@@ -90,9 +92,3 @@ class Progress:
     def _draw(self) -> None:
         text, done, total = self._state
         self._shown.update(0, description=text, completed=done, total=total)
-
-
-def _write(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # stderr may be closed or full
-        sys.stderr.write(safe_text(text))
-        sys.stderr.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from doctor.rulebook.rulebook import Rulebook, load_rulebook
 
 from .options import Color, Output, Rules
 from .output import Screen, deliver, write
+from .streams import to_stdout
 
 
 class _Actions(TyperGroup):
@@ -40,7 +40,7 @@ Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help="text or
 def _rules(ctx: typer.Context) -> None:
     """List, show, test and write rules."""
     if ctx.invoked_subcommand is None:
-        sys.stdout.write(ctx.get_help() + "\n")
+        to_stdout(ctx.get_help() + "\n", colored=True)
         raise typer.Exit(2)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -13,6 +12,7 @@ from doctor.runner.passthrough import Outcome, end_like, run_command
 from .options import Color, Output, Quiet, Rules
 from .output import Screen, write
 from .request import TargetOptions
+from .streams import to_stderr
 
 _STREAMS = {1: "stdout", 2: "stderr"}
 
@@ -48,7 +48,7 @@ def explain_failure(
     try:
         _explain(outcome, TargetOptions(rules=rules), output, screen or Screen())
     except DoctorError as problem:
-        sys.stderr.write(f"attn-doctor: no explanation: {problem.message}\n")
+        to_stderr(f"attn-doctor: no explanation: {problem.message}\n")
 
 
 def _explain(outcome: Outcome, target: TargetOptions, output: str | None, screen: Screen) -> None:
@@ -62,5 +62,4 @@ def _explain(outcome: Outcome, target: TargetOptions, output: str | None, screen
     if output is not None:
         write(text, output)
         return
-    sys.stderr.write(f"\n{text}")
-    sys.stderr.flush()
+    to_stderr(f"\n{text}", colored=True)

@@ -17,7 +17,7 @@ from doctor.report.comparison_model import (
     DiffSide,
     FindingChange,
 )
-from doctor.util.redact import without_credentials
+from doctor.util.credentials import without_credentials
 
 from . import sections
 from .json import document, prediction

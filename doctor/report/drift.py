@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from doctor.drift.findings import DriftReport, Finding
-from doctor.util.redact import without_credentials
+from doctor.util.credentials import without_credentials
 
 SCHEMA = 1
 SHOWN = 40  # findings in the text report

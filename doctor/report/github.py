@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from doctor.model import Finding, Report, Severity
-from doctor.util.printable import printable
+from doctor.util.outgoing import outgoing_part
 
 from .cases import message_of
 from .locations import place_of
@@ -45,7 +45,7 @@ def _command(name: str, properties: dict[str, str], message: str) -> str:
 
 def _data(text: str) -> str:
     """The escapes of the runner: a line break would end the command, and start another that a fact dictates."""
-    kept = "\n".join(printable(line) for line in text.replace("\r", "").split("\n"))
+    kept = "\n".join(outgoing_part(line) for line in text.replace("\r", "").split("\n"))
     return kept.replace("%", "%25").replace("\n", "%0A")
 
 

@@ -11,6 +11,7 @@ from doctor.util.printable import printable
 from .cases import messages, readings, rows, where
 from .fix_text import alternative_lines, fix_lines, no_pin_lead
 from .locations import place_of
+from .markdown_text import code_block, code_span, paragraph, prose
 from .proof import proof_text
 from .style import Style
 from .summary import (
@@ -28,14 +29,12 @@ from .tables import headline, reason_text
 from .undetermined import count, lines, relevant
 
 _SIGNS = {"error": "❌", "warning": "⚠️", "note": "ℹ️", "ok": "✅", "unclear": "❔"}
-_CODE = re.compile(r"(`[^`\n]+`)")
-_ACTIVE = re.compile(r"[\\*<\[\]|#~]|(?<!\w)@")  # what would format, link, mention someone or become HTML
 
 
 def diagnosis(report: Report, style: Style) -> str:
     """Render verdict, findings with evidence, backends, fixes and skipped checks."""
     look, word, sentence = conclusion(report)
-    out = [f"## {_SIGNS[look]} attn-doctor: {_prose(word)}", "", f"**{_prose(sentence)}**", ""]
+    out = [f"## {_SIGNS[look]} attn-doctor: {prose(word)}", "", f"**{prose(sentence)}**", ""]
     out += [*_subject(report)]
     for finding in report.findings:
         out += _finding(report, finding)
@@ -43,8 +42,8 @@ def diagnosis(report: Report, style: Style) -> str:
     for prediction in report.predictions:
         out += _backends(prediction)
     out += _runs(report) + _fixes(report) + _undetermined(report) + _assumed(report)
-    out += [f"> {_prose(note)}\n" for note in report.notes]
-    out.append(f"<sub>{_prose(report.tool)}, {report.rulebook.get('rules', '?')} rules</sub>")
+    out += [f"> {prose(note)}\n" for note in report.notes]
+    out.append(f"<sub>{prose(report.tool)}, {report.rulebook.get('rules', '?')} rules</sub>")
     return "\n".join(out) + "\n"
 
 
@@ -55,21 +54,21 @@ def backends(report: Report, style: Style) -> str:
         out += ["INCOMPLETE: no library that selects an attention backend was found, or no workload was given.", ""]
     for prediction in report.predictions:
         out += _backends(prediction)
-    out += [f"> {_prose(note)}\n" for note in report.notes]
+    out += [f"> {prose(note)}\n" for note in report.notes]
     return "\n".join(out) + "\n"
 
 
 def fixes(report: Report, style: Style) -> str:
     """Render the changes that clear the findings, or why there are none."""
     look, word, sentence = conclusion(report)
-    out = [f"## {_SIGNS[look]} {_prose(word)}: {_prose(sentence)}", "", *_fixes(report)]
+    out = [f"## {_SIGNS[look]} {prose(word)}: {prose(sentence)}", "", *_fixes(report)]
     for finding in report.findings:
         myth = finding.myth and f"common wrong fix: {finding.myth}"
         texts = [text for text in (why_not(report, finding), myth) if text]
-        out += [f"- {finding.rule}: {_prose(text)}" for text in texts]
+        out += [f"- {finding.rule}: {prose(text)}" for text in texts]
     if report.proof is not None:
         out += ["```", proof_text(report.proof).rstrip(), "```", ""]
-    out += [f"> {_prose(note)}\n" for note in report.notes]
+    out += [f"> {prose(note)}\n" for note in report.notes]
     return "\n".join(out) + "\n"
 
 
@@ -79,34 +78,34 @@ def _subject(report: Report) -> list[str]:
         ("Target", target_line(report)), ("Machine", machine_line(report)), ("Packages", stack_line(report)),
         ("Workload", job_line(report)),
     )  # fmt: skip
-    return [*(f"- {name}: {_prose(text)}" for name, text in pairs if text), ""]
+    return [*(f"- {name}: {prose(text)}" for name, text in pairs if text), ""]
 
 
 def rule_help(finding: Finding) -> str:
     """Return why, fixes and sources of one rule, for viewers that show a rule next to its results."""
-    return "\n".join([f"**{_prose(finding.summary)}**", "", *_explained(finding)])
+    return "\n".join([f"**{prose(finding.summary)}**", "", *_explained(finding)])
 
 
 def _finding(report: Report, finding: Finding) -> list[str]:
-    out = [f"### {_SIGNS[finding.severity]} {finding.rule}: {_prose(finding.summary)}", ""]
+    out = [f"### {_SIGNS[finding.severity]} {finding.rule}: {prose(finding.summary)}", ""]
     place = place_of(report, finding)
-    at = f" ({_code(f'{place.file}:{place.line}')})" if place else ""
+    at = f" ({code_span(f'{place.file}:{place.line}')})" if place else ""
     said = messages(report, finding)
     if finding.cases:
-        out += [f"In {_prose(where(report, finding.cases))}{at}:", ""]
+        out += [f"In {prose(where(report, finding.cases))}{at}:", ""]
         at = ""
     if len(said) > 1:
-        out += [f"- {_prose(where(report, numbers))}: {_prose(text)}" for text, numbers in said] + [""]
+        out += [f"- {prose(where(report, numbers))}: {prose(text)}" for text, numbers in said] + [""]
     else:
-        out += [f"{_prose(finding.message)}{at}", ""]
+        out += [f"{paragraph(finding.message)}{at}", ""]
     if finding.evidence:
         out += ["| fact | found | needed | from |", "|---|---|---|---|"]
         out += [_row(evidence, readings(report, finding, evidence)) for evidence in finding.evidence] + [""]
     if finding.confirmation:
         ran = finding.confirmation
-        out += [f"{ran.verdict}: {_code(ran.kernel)} {ran.outcome}: {_prose(ran.reason)}", ""]
+        out += [f"{ran.verdict}: {code_span(ran.kernel)} {ran.outcome}: {prose(ran.reason)}", ""]
     if finding.reproduction:
-        out += ["To reproduce:", *_block(finding.reproduction.rstrip("\n").split("\n"), "python")]
+        out += ["To reproduce:", *code_block(finding.reproduction.rstrip("\n").split("\n"), "python")]
     return out + _explained(finding)
 
 
@@ -114,7 +113,7 @@ def _row(evidence: Evidence, found: list[tuple[Fact, tuple[int, ...]]]) -> str:
     wanted = needed(evidence)
     cells = (evidence.key, ", ".join(shown(fact.value, fact.key) for fact, _ in found), wanted)
     source = evidence.fact.origin if len(found) == 1 else "different per case"
-    return f"| {' | '.join(_code(cell) if cell else '' for cell in cells)} | {_prose(source)} |"
+    return f"| {' | '.join(code_span(cell) if cell else '' for cell in cells)} | {prose(source, cell=True)} |"
 
 
 def _cases(report: Report) -> list[str]:
@@ -127,20 +126,22 @@ def _cases(report: Report) -> list[str]:
     out = [f"### {len(report.cases)} cases", "", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for row in made:
         cells = [row.workload, row.gpus, f"{_SIGNS[row.look]} {row.verdict}", ", ".join(row.findings), row.backends]
-        out.append(f"| {' | '.join(_prose(cell) for cell in ([row.environment] if several else []) + cells)} |")
+        out.append(
+            f"| {' | '.join(prose(cell, cell=True) for cell in ([row.environment] if several else []) + cells)} |"
+        )
     return [*out, ""]
 
 
 def _explained(finding: Finding) -> list[str]:
-    out = [_prose(finding.why), ""] if finding.why else []
+    out = [paragraph(finding.why), ""] if finding.why else []
     for number, item in enumerate(finding.alternatives):
         lead = "Fix" if number == 0 else "Or"
-        note = f" {_prose(item.note)}" if item.note else ""
-        out += [f"{lead}{'' if item.safe else ' (risky: see note)'}:{note}", *_block(alternative_lines(item))]
+        note = f" {prose(item.note)}" if item.note else ""
+        out += [f"{lead}{'' if item.safe else ' (risky: see note)'}:{note}", *code_block(alternative_lines(item))]
     if finding.no_pin:
-        out += [f"{no_pin_lead(finding)}: {_prose(finding.no_pin)}", ""]
+        out += [f"{no_pin_lead(finding)}: {prose(finding.no_pin)}", ""]
     if finding.myth:
-        out += [f"Common wrong fix: {_prose(finding.myth)}", ""]
+        out += [f"Common wrong fix: {prose(finding.myth)}", ""]
     if finding.references:
         out += ["Sources:", *(f"- {_source(source)}" for source in finding.references), ""]
     return out
@@ -149,25 +150,25 @@ def _explained(finding: Finding) -> list[str]:
 def _fixes(report: Report) -> list[str]:
     out = []
     for number, fix in enumerate(report.fixes):
-        out += [f"### {'Fix' if number == 0 else 'Or'}: {_prose(fix.title)}", "", *_fix(fix)]
+        out += [f"### {'Fix' if number == 0 else 'Or'}: {prose(fix.title)}", "", *_fix(fix)]
     return out
 
 
 def _fix(fix: Fix) -> list[str]:
-    out = _block(fix_lines(fix))[1:]
+    out = code_block(fix_lines(fix))[1:]
     for change in fix.changes:
         if change.kind == ChangeKind.CALL:
             continue  # shown as a line to paste
         swap = f"{shown(change.before or 'absent')} → {shown(change.after or 'absent')}"
         clears = f" (fixes {', '.join(change.resolves)})" if change.resolves else ""
-        out.append(f"- {_code(change.name)} {_prose(swap)}: {_prose(change.why)}{clears}")
+        out.append(f"- {code_span(change.name)} {prose(swap)}: {prose(change.why)}{clears}")
     effects = [
         f"{word} {', '.join(rules)}." for word, rules in (("Fixes", fix.resolves), ("Leaves", fix.leaves)) if rules
     ]
     out += ["", " ".join(effects), ""] if effects else [""]
     for lead, texts in (("Costs", fix.costs), ("No longer supported", fix.regressions)):
-        out += [f"{lead}: {_prose('; '.join(texts))}.", ""] if texts else []
-    return out + ([_prose(fix.note), ""] if fix.note else [])
+        out += [f"{lead}: {prose('; '.join(texts))}.", ""] if texts else []
+    return out + ([paragraph(fix.note), ""] if fix.note else [])
 
 
 def _backends(prediction: Prediction) -> list[str]:
@@ -178,15 +179,17 @@ def _backends(prediction: Prediction) -> list[str]:
         word = {True: "usable", False: "unavailable", None: "unknown"}[item.available]
         word = ("fails" if prediction.fails_at_run else "selected") if item.backend == prediction.selected else word
         reasons = "; ".join(
-            _prose(reason_text(reason)) + (f" ({_prose(reason.source)})" if reason.source else "")
+            prose(reason_text(reason), cell=True) + (f" ({prose(reason.source, cell=True)})" if reason.source else "")
             for reason in item.reasons
         )
-        out.append(f"| {_code(item.backend)} | {word} | {reasons} |")
+        out.append(f"| {code_span(item.backend)} | {word} | {reasons} |")
     return [*out, "", "</details>", ""]
 
 
 def _runs(report: Report) -> list[str]:
-    out = [f"- {_code(run.kernel)}: {run.verdict} in {run.seconds:.1f} s: {_prose(run.reason)}" for run in report.runs]
+    out = [
+        f"- {code_span(run.kernel)}: {run.verdict} in {run.seconds:.1f} s: {prose(run.reason)}" for run in report.runs
+    ]
     return [*out, ""] if out else []
 
 
@@ -195,7 +198,7 @@ def _undetermined(report: Report) -> list[str]:
     if not skipped:
         return []
     out = [f"<details><summary>Skipped {count(skipped)} (missing information)</summary>", ""]
-    out += [f"- {_prose(line)}" for line in lines(report)]
+    out += [f"- {prose(line)}" for line in lines(report)]
     return [*out, "", "</details>", ""]
 
 
@@ -204,26 +207,11 @@ def _assumed(report: Report) -> list[str]:
     if not assumed:
         return []
     texts = "; ".join(
-        f"{_code(fact.key.removeprefix('workload.'))} = {_prose(shown(fact.value, fact.key))}: "
-        + _prose(fact.source.removeprefix("assumed:").strip())
+        f"{code_span(fact.key.removeprefix('workload.'))} = {prose(shown(fact.value, fact.key))}: "
+        + prose(fact.source.removeprefix("assumed:").strip())
         for fact in assumed
     )
     return [f"Assumptions (override with `--set`): {texts}", ""]
-
-
-def _block(lines: list[str], language: str = "sh") -> list[str]:
-    """Lines to paste; the fence is longer than any run of backticks in them."""
-    if not lines:
-        return [""]
-    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return ["", f"{fence}{language}", *(printable(line) for line in lines), fence, ""]
-
-
-def _code(text: object) -> str:
-    """A code span that no content can leave."""
-    shown_text = printable(" ".join(str(text).split())).replace("`", "'")
-    return f"`{shown_text}`".replace("|", "\\|") if shown_text else ""
 
 
 def _html(text: str) -> str:
@@ -233,18 +221,4 @@ def _html(text: str) -> str:
 
 
 def _source(source: str) -> str:
-    return f"<{source}>" if re.fullmatch(r"https://[^\s<>|`]+", source) else _prose(source)
-
-
-def _prose(text: str) -> str:
-    """Text that stays text: a fact from a file must not format the page, mention people or load pictures."""
-    parts = _CODE.split(printable(" ".join(text.split())))
-    return "".join(part if _CODE.fullmatch(part) else _safe(part) for part in parts)
-
-
-def _safe(text: str) -> str:
-    return _ACTIVE.sub(lambda match: {"<": "&lt;", "@": "@\u200b"}.get(match[0], f"\\{match[0]}"), text)
-
-
-#: For other renderers of Markdown.
-prose, code_span, code_block = _prose, _code, _block
+    return f"<{source}>" if re.fullmatch(r"https://[^\s<>|`]+", source) else prose(source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 
-from doctor.util.printable import printable
+from doctor.util.outgoing import outgoing_part
 
 from .style import Style
 
@@ -31,7 +31,7 @@ class Page:
 
     def line(self, text: str = "", look: str | None = None, *, lead: int | None = None) -> None:
         """One line as it is, never wrapped: commands to paste, headings. `lead` characters get the look."""
-        text = printable(text)
+        text = outgoing_part(text)
         self._lines.append((text, len(text) if lead is None else lead, look))
 
     def gap(self) -> None:
@@ -47,7 +47,7 @@ class Page:
         margin = " " * indent
         head = f"{margin}{lead} " if lead else margin
         hanging = " " * (indent + 2 if hang is None else hang)
-        text = " ".join(printable(text).split())
+        text = " ".join(outgoing_part(text).split())
         wrapped = textwrap.wrap(
             text,
             width=max(self.style.width, 40),

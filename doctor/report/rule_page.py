@@ -13,6 +13,7 @@ from doctor.rulebook.rule import Rule, is_built_in
 from doctor.rulebook.schema import read_source
 
 from .fix_text import alternative_lines
+from .markdown_text import with_code
 from .page import Page
 from .style import Style
 
@@ -203,8 +204,7 @@ def _shown(value: Any) -> str:
 
 def escaped(text: str) -> str:
     """Return Markdown that shows `text` as it is; text in backticks is left alone."""
-    parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([\\*_\[\]<>#|])", r"\\\1", part) for part in parts)
+    return with_code(text, lambda part: re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", part))
 
 
 _LINK = r"https://[^\s<>\"\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]+"

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from doctor.model import Case, Change, ChangeKind, Finding, Fix, Report
+from doctor.util.credentials import without_credentials
 from doctor.util.redact import shortened
 
 from .cases import message_of
@@ -164,7 +165,7 @@ def _physical(place: SourceLocation) -> dict[str, Any]:
 
 
 def _path_uri(path: str) -> str:
-    path = _within_folder(path)
+    path = without_credentials(_within_folder(path))
     whole = quote(path.replace("\\", "/").removeprefix("./").encode("utf-8", "surrogateescape"))
     return f"file://{whole}" if whole.startswith("/") else whole
 
@@ -176,7 +177,7 @@ def _within_folder(path: str) -> str:
 
 
 def _uri(link: str) -> str:
-    return quote(link, safe=":/?#[]@!$&'()*+,;=%~-._")
+    return quote(without_credentials(link), safe=":/?#[]@!$&'()*+,;=%~-._")
 
 
 def _fix(report: Report, fix: Fix) -> dict[str, Any] | None:

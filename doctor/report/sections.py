@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .bar_chart import BarChart
 from .html import rendered
-from .markdown import code_block, prose
+from .markdown_text import code_block, prose
 from .page import Page
 from .style import Style
 
@@ -112,7 +112,7 @@ def markdown(answer: Answer, style: Style) -> str:
 
 
 def _markdown_row(cells: Sequence[str]) -> list[str]:
-    return [f"| {' | '.join(prose(cell) for cell in cells)} |"]
+    return [f"| {' | '.join(prose(cell, cell=True) for cell in cells)} |"]
 
 
 def html(answer: Answer, style: Style) -> str:

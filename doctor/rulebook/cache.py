@@ -32,7 +32,7 @@ from doctor.util.cache_file import cache_folder, open_cache, write_cache, write_
 from doctor.util.resources import rules_dir
 
 from .compiled import CompiledRules, from_bytes, section_of, to_bytes
-from .schema import read_file
+from .schema import is_checked, read_file
 
 LOGGER = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def stamps(folders: tuple[Path, ...], *, explaining: bool = False) -> list[Stamp
         except (OSError, ValueError) as problem:
             why = reason_of(problem)
             raise DoctorError(f"cannot read rules folder `{folder}`: {why}") from None
-        if not below:
+        if not below and (explaining or not stamps((folder,), explaining=True)):
             raise DoctorError(f"rules folder `{folder}` holds no .yaml file")
         found.update((stamp[0], stamp) for stamp in sorted(below))
     return list(found.values())
@@ -190,7 +190,7 @@ def _compile(files: list[Path], folder: str = "") -> CompiledRules:
             raise DoctorError(f"{path}:1: {kind} `{name}` is taken by `{taken}`", "ids are unique over all folders")
     contents = json.dumps([body[3] for body in bodies], sort_keys=True)
     libraries = {library: content for kind, library, _, content in bodies if kind == "library"}
-    rules = [body for body in bodies if body[0] == "rule"]
+    rules = [body for body in bodies if body[0] == "rule" and is_checked(body[3])]  # the others explain logs alone
     needed = [_needed_versions(content["when"]) for _, _, _, content in rules]
     common = Counter(key for keys in needed for key in keys)
     grouped: dict[tuple[str, str | None], list[Body]] = {}
@@ -223,7 +223,7 @@ def _needed_versions(when: Mapping[str, Any]) -> set[str]:
 def cache_key(files: list[Stamp]) -> str:
     """Return the digest of all that decides the cache's content: the rule files, and the code that checks them."""
     parts = (FORMAT, __version__, sys.implementation.cache_tag, packaging.__version__, _yaml_library(), code())
-    names, *numbers = zip(*files, strict=True)
+    names, *numbers = zip(*files, strict=True) if files else ((), (), (), ())  # none but those for `explain` alone
     digest = hashlib.sha256("\0".join((str(parts), *names, "")).encode(errors="surrogateescape"))
     for column in numbers:
         digest.update(array("q", column))
@@ -264,7 +264,7 @@ def _scan_code(folder: str, found: list[Stamp], *, deep: bool) -> None:
 
 def may_store(files: list[Stamp], started: int) -> bool:
     """Return whether no file was written so shortly before `started` that it may change within one tick."""
-    _, modified, changed, _ = zip(*files, strict=True)
+    _, modified, changed, _ = zip(*files, strict=True) if files else ((), (0,), (0,), ())
     newest: int = max(*modified, *changed)
     return newest < started - _RACY
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ CALLED = ("always", "maybe")  # when a call is made, where no condition of the j
 BUILDS = ("torch",)  # of which builds for several CUDA releases are on record
 EXPECTATIONS = ("fires", "silent", "undetermined")
 LOG_EXPECTATIONS = ("matches", "no match")
+PHASES = ("decode", "prefill")  # each may have a backend of its own
 CERTAINTIES = ("published", "seen", "reported")  # by the publisher, in a running container, by others
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 _DISTRIBUTION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -52,6 +54,11 @@ class Source(NamedTuple):
     def line(self, *at: str) -> int:
         """The line of a part, or of the nearest part around it."""
         return Shape(self.path, self.lines).line(at)
+
+
+def is_checked(rule: Mapping[str, Any]) -> bool:
+    """Return whether `check` needs a rule; the others explain logs alone, and may have no condition."""
+    return any(key in rule for key in EFFECTS)
 
 
 def read_file(path: Path) -> tuple[str, str, str, dict[str, Any]]:
@@ -74,16 +81,22 @@ def read_source(path: Path) -> Source:
 def check_rule(shape: Shape, content: Any) -> None:
     """DoctorError for the first thing in a rule that does not fit the format."""
     text, texts, condition = shape.text, shape.texts, shape.condition
+
+    def backends(value: Any, at: At) -> None:
+        texts(value, at)
+        for item in [value] if isinstance(value, str) else value:
+            _backend_id(shape, item, at)
+
     shape.mapping(
         content,
         (),
         {
-            "id": text, "name": text, "since": text, "summary": text, "why": text, "message": text,
+            "id": text, "name": text, "since": text, "summary": text, "why": text, "message": shape.sentence,
             "stage": text, "category": text, "no_pin": text, "myth": text, "import_error": text,
             "fix_reasons": text, "references": texts, "yields_to": texts, "replaces": texts, "reach": texts,
             "cause": text, "packages": texts, "benign": shape.boolean,
             "signatures": lambda value, at: _signatures(shape, value, at),
-            "disables": texts, "fails_at_run": texts,
+            "disables": backends, "fails_at_run": backends,
             "severity": shape.choice(SEVERITIES), "weight": shape.integer, "when": condition,
             "needs": shape.values(shape.fact_key, text),
             "examined_to": shape.values(
@@ -95,7 +108,7 @@ def check_rule(shape: Shape, content: Any) -> None:
         },
         RULE_NEEDED,
     )  # fmt: skip
-    if any(key in content for key in EFFECTS):
+    if is_checked(content):
         if "when" not in content:
             raise shape.fault((), "`when` is missing")
         return
@@ -170,7 +183,8 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
     def specifier(text: Any, here: At) -> None:
         if text == ABSENT:  # the distribution is to be uninstalled
             return
-        keys = _PLACEHOLDER.findall(text) if isinstance(text, str) else []
+        shape.text(text, here)
+        keys = _PLACEHOLDER.findall(text)
         for key in keys:
             shape.fact_key(key, here)
         if keys:
@@ -178,7 +192,7 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
             text = "==0" if _PLACEHOLDER.fullmatch(text) else _PLACEHOLDER.sub("0", text)
         try:
             SpecifierSet(text)
-        except (InvalidSpecifier, TypeError, AttributeError):
+        except InvalidSpecifier:
             raise shape.fault(
                 here, f'`{here[-1]}` needs a version range, as ">=2.1,<2.9", or `absent`, found `{text}`'
             ) from None
@@ -198,7 +212,7 @@ def _fix(shape: Shape, value: Any, at: At) -> None:
     checks: dict[str, Check] = {
         "require": shape.values(lambda key, here: distribution(shape, key, here), specifier),
         "set_env": shape.values(variable, shape.text), "unset_env": unset,
-        "config": shape.values(setting, shape.fact_value), "call": shape.text, "note": shape.text,
+        "config": shape.values(setting, shape.fact_value), "call": shape.sentence, "note": shape.text,
         "safe": shape.boolean, "index_url": url, "when": shape.condition, "build": shape.choice(BUILDS),
         "then": shape.values(shape.fact_key, outcome),
     }  # fmt: skip
@@ -232,8 +246,7 @@ def check_library(shape: Shape, content: Any) -> None:
         shape.mapping(
             value, at, {"id": text, "title": text, "part_of": text, "unfused": shape.boolean}, ("id", "title")
         )
-        if not re.fullmatch(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*", value["id"]):
-            raise shape.fault((*at, "id"), f"a backend id reads library.backend, found `{value['id']}`")
+        _backend_id(shape, value["id"], (*at, "id"))
         if backends and backends[0].split(".")[0] != value["id"].split(".")[0]:
             raise shape.fault((*at, "id"), f"`{value['id']}` and `{backends[0]}` need the same first part")
         if value["id"] in backends:
@@ -309,7 +322,7 @@ def check_library(shape: Shape, content: Any) -> None:
         "modules": shape.values(text, lambda value, at: distribution(shape, value, at)),
         "releases": shape.values(_anything, release), "applies": shape.condition, "stages": stages,
         "preference": order(known_backend), "variants": shape.values(known_backend, order(known_backend)),
-        "choice": shape.values(shape.choice(("decode", "prefill")), shape.fact_key),
+        "choice": lambda value, at: shape.mapping(value, at, dict.fromkeys(PHASES, shape.fact_key), PHASES),
         "decisions": shape.values(shape.fact_key, shape.items(decision)),
         "implies": shape.items(lambda value, at: shape.mapping(value, at, implied, ("when", "facts"))),
         "companions": shape.items(lambda value, at: shape.mapping(value, at, companions, ("when", "usual"))),
@@ -321,10 +334,17 @@ def check_library(shape: Shape, content: Any) -> None:
     if isinstance(content, dict) and isinstance(content.get("backends"), list):  # first: others name them
         checks["backends"](content["backends"], ("backends",))
         checks["backends"] = _anything
-    shape.mapping(content, (), checks, ("name",))
+    shape.mapping(content, (), checks, ("name", *(("distributions",) if "companions" in (content or ()) else ())))
+    if content.get("companions") and not content["distributions"]:
+        raise shape.fault(("companions",), "`companions` needs a distribution whose releases have them")
     for index, item in enumerate(content.get("backends") or ()):
         if "part_of" in item:
             known_backend(item["part_of"], ("backends", str(index), "part_of"))
+
+
+def _backend_id(shape: Shape, value: str, at: At) -> None:
+    if not re.fullmatch(r"[a-z][a-z0-9]*\.[a-z][a-z0-9_]*", value):
+        raise shape.fault(at, f"a backend id reads library.backend, found `{value}`")
 
 
 def distribution(shape: Shape, value: Any, at: At) -> None:

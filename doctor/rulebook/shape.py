@@ -10,6 +10,7 @@ from doctor.facts.vocabulary import nearest, parse, term
 from doctor.util.yaml_text import Lines
 
 from .conditions import check_conditions
+from .messages import PLACEHOLDER
 
 At = tuple[str, ...]
 Check = Callable[[Any, At], None]
@@ -49,6 +50,13 @@ class Shape(NamedTuple):
         """A text that is not empty."""
         if not isinstance(value, str) or not value.strip():
             raise self.fault(at, f"{_name(at)} needs a text")
+
+    def sentence(self, value: Any, at: At) -> None:
+        """A text in which `{fact.key}` is a fact, and `{log.name}` a part of the log."""
+        self.text(value, at)
+        for key in PLACEHOLDER.findall(value):
+            if not key.startswith("log."):
+                self.fact_key(key, at)
 
     def texts(self, value: Any, at: At) -> None:
         """One text, or a list of at least one."""

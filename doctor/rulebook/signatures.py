@@ -20,7 +20,7 @@ from .cache import Body, cache_file, cache_key, may_store, rule_paths, stamp_of,
 from .conditions import Condition, parse_conditions
 from .other_messages import other_messages, other_messages_file
 from .rule import Rule, as_tuple
-from .schema import EFFECTS, read_file
+from .schema import is_checked, read_file
 
 #: The kinds of failure, as answers name them; `none` is no incompatibility.
 CATEGORIES = (
@@ -82,7 +82,7 @@ class LogRule:
     @property
     def explains_only(self) -> bool:
         """Whether `check` has nothing to do with this rule."""
-        return not any(key in self.rule.body for key in EFFECTS)
+        return not is_checked(self.rule.body)
 
     @property
     def cause(self) -> str:

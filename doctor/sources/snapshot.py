@@ -11,8 +11,9 @@ from doctor._version import __version__
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import nearest, parse, term
 from doctor.model import Fact, Facts
+from doctor.util.credentials import without_credentials
 from doctor.util.reading import read_text
-from doctor.util.redact import NOT_READ, is_secret, shortened, tilde, without_credentials
+from doctor.util.redact import NOT_READ, is_secret, shortened, tilde
 from doctor.util.yaml_text import parse_yaml
 
 from .printed import is_printed, printed_facts
@@ -161,11 +162,11 @@ def document(facts: Facts) -> dict[str, Any]:
     workload: dict[str, Any] = {}
     for key in sorted(facts):
         fact = facts[key]
-        entry: dict[str, Any] = {"value": _redacted(fact.value), "source": tilde(fact.source)}
+        entry: dict[str, Any] = {"value": _redacted(fact.value), "source": _redacted(fact.source)}
         if fact.raw is not None:
-            entry["raw"] = without_credentials(tilde(fact.raw))
+            entry["raw"] = _redacted(fact.raw)
         if fact.problem is not None:
-            entry["problem"] = tilde(fact.problem)
+            entry["problem"] = _redacted(fact.problem)
         if fact.assumed:
             entry["assumed"] = True
         if fact.via is not None:
@@ -182,4 +183,4 @@ def document(facts: Facts) -> dict[str, Any]:
 def _redacted(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_redacted(item) for item in value]
-    return tilde(value) if isinstance(value, str) else value
+    return without_credentials(tilde(value)) if isinstance(value, str) else value

@@ -7,8 +7,8 @@ import sys
 
 from doctor.errors import DoctorError
 
-from .printable import safe_text, without_commands
-from .redact import without_credentials
+from .outgoing import outgoing
+from .printable import without_commands
 
 VARIABLE = "ATTN_DOCTOR_LOG"
 LEVELS = ("debug", "info", "warning", "error")
@@ -18,7 +18,7 @@ class _SafeFormatter(logging.Formatter):
     """Spells out control characters and hides credentials of what is logged."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return without_commands(without_credentials(safe_text(super().format(record))))
+        return without_commands(outgoing(super().format(record)))
 
 
 def enable_logging(level: str) -> None:

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from doctor.errors import DoctorError, reason_of
+from doctor.util.credentials import without_credentials
 from doctor.util.reading import bounded_lines, open_stream
-from doctor.util.redact import shortened, without_credentials
+from doctor.util.redact import shortened
 
 PART = 700  # characters of text in one line
 MOST_PARTS = 1 << 15

@@ -22,7 +22,7 @@ from doctor.rulebook.messages import PLACEHOLDER
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rule import Library, Rule, as_tuple
 from doctor.rulebook.rulebook import Rulebook
-from doctor.rulebook.schema import EFFECTS, Source, read_source
+from doctor.rulebook.schema import Source, is_checked, read_source
 from doctor.rulebook.signatures import CATEGORIES, parse_signatures
 from doctor.util.resources import programs_dir
 
@@ -199,7 +199,7 @@ def _patterns(source: Source, _: Rulebook) -> Iterator[Fault]:
             if (problem := regex_fault(pattern, scanned=scanned)) is not None:
                 sound = False
                 yield Fault(source.path, source.line("signatures", str(index)), f"signature `{pattern}` {problem}")
-    explains_only = not any(key in source.content for key in EFFECTS)
+    explains_only = not is_checked(source.content)
     if explains_only and (category := source.content["category"]) not in CATEGORIES:
         hint = nearest(category, CATEGORIES) or f"categories are {', '.join(CATEGORIES)}"
         yield Fault(source.path, source.line("category"), f"there is no category `{category}`", hint)
