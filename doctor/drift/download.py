@@ -37,6 +37,7 @@ METADATA = ("METADATA", "PKG-INFO", "top_level.txt", "RECORD", "entry_points.txt
 NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "benchmarks", "scripts", "tools", "build", "dist", "csrc"}
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64", "manylinux1_x86_64", "linux_x86_64")
 MEMBER_LIMIT = 60 * 2**20
+TOTAL_LIMIT = 2**28  # bytes of the files that are unpacked from one archive
 ARCHIVE_LIMIT = 2**30
 #: How pip says, at its highest verbosity, that it passes over a source archive.
 _SKIPPED = re.compile(r"Skipping link: No sources permitted[^:\n]*: ((?:https?|file)://[^\s#]+)")
@@ -121,7 +122,10 @@ def _from_wheel(name: str, version: str, work: Path, made: Path, python: str, op
         attempt = _pip(python, [*extra, "-d", str(wheels), f"{name}=={version}"], work)
         found = sorted(wheels.glob("*.whl")) if wheels.is_dir() else []
         if found:
-            unpack_wheel(found[0], made)
+            try:
+                unpack_wheel(found[0], made)
+            except (OSError, ValueError, zipfile.BadZipFile) as error:
+                return _Attempt(f"the wheel cannot be read: {error}")
             return _Attempt()
     return attempt
 
@@ -198,17 +202,26 @@ def unpack_wheel(archive: Path, into: Path) -> None:
     """Unpack Python files and metadata of a wheel; compiled modules become empty files."""
     root = into.resolve()
     root.mkdir(parents=True, exist_ok=True)
+    left = TOTAL_LIMIT
     with zipfile.ZipFile(archive) as opened:
         for member in opened.infolist():
             target = (root / _below_data(member.filename)).resolve()
             if member.is_dir() or not target.is_relative_to(root):
                 continue
             if _wanted(member.filename) and member.file_size <= MEMBER_LIMIT:
+                left = _left_after(left, member.file_size)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(opened.read(member))
             elif member.filename.endswith(NAMED):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(b"")
+
+
+def _left_after(left: int, size: int) -> int:
+    """Return what may still be unpacked after a file; ValueError where that is less than nothing."""
+    if size > left:
+        raise ValueError(f"its files have more than {TOTAL_LIMIT >> 20} MiB")
+    return left - size
 
 
 def _below_data(name: str) -> str:
@@ -220,7 +233,7 @@ def _below_data(name: str) -> str:
 
 
 def _unpack_tar(archive: Path, into: Path) -> None:
-    root = into.resolve()
+    root, left = into.resolve(), TOTAL_LIMIT
     with tarfile.open(archive) as opened:
         for member in opened:
             target = (root / member.name).resolve()
@@ -228,6 +241,7 @@ def _unpack_tar(archive: Path, into: Path) -> None:
                 continue
             stream = opened.extractfile(member) if _wanted(member.name) else None
             if stream is not None or member.name.endswith(NAMED):
+                left = _left_after(left, member.size) if stream is not None else left
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(stream.read() if stream is not None else b"")
 

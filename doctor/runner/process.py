@@ -184,9 +184,15 @@ class KernelProcess:
             record = json.loads(line)
         except ValueError:
             return
+        except RecursionError:
+            self.general = "its answer is nested too deeply"
+            return
         if not isinstance(record, dict) or record.get("contract") != CONTRACT:
             return
         progress = record.get("progress")
+        if not _is_case(record.get("case")) or (isinstance(progress, dict) and not _is_case(progress.get("case"))):
+            self.general = "its answer names a case that is no number"
+            return
         if isinstance(progress, dict):
             self.case, self.where = progress.get("case"), str(progress.get("step"))
             self._lap(stage_of(self.where), record.get("at"))
@@ -255,7 +261,14 @@ def _request(cases: Sequence[Request]) -> bytes:
 
 def _number(value: Any) -> float:
     """Return a number of seconds: the program may have reported anything."""
-    return float(value) if isinstance(value, (int, float)) and value == value else 0.0
+    if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+        return 0.0
+    return float(value)
+
+
+def _is_case(value: Any) -> bool:
+    """Return whether a case is an index, or left out."""
+    return value is None or (isinstance(value, int) and not isinstance(value, bool))
 
 
 def _environment(overlay: Overlay | None) -> dict[str, str]:
