@@ -98,7 +98,7 @@ def stress(
             parser=_processes,
             metavar="N",
             rich_help_panel=HOW_MUCH,
-            help="Processes per GPU (default: as the cores allow, up to 4).",
+            help="Processes per GPU (default: as cores and memory allow, up to 16).",
         ),
     ] = None,
     seed: Annotated[

@@ -15,7 +15,7 @@ from doctor.diagnosis.examine import examine
 from doctor.errors import DoctorError
 from doctor.facts.vocabulary import parse_version
 from doctor.model import ABSENT
-from doctor.packages.flash_attn_build import Build, Machine, build, this_machine
+from doctor.packages.flash_attn_build import Build, build
 from doctor.packages.flash_attn_wheels import PACKAGE, Wheel, WheelMatch, find, minor, same
 from doctor.packages.index import load_index
 from doctor.packages.platform import Platform
@@ -24,6 +24,7 @@ from doctor.rulebook.evaluate import know
 from doctor.rulebook.resolver import FactResolver
 from doctor.rulebook.rulebook import load_rulebook
 from doctor.solver.install_plan import wheel_target_of
+from doctor.util.machine import Machine, this_machine
 
 from .options import Output
 from .output import write

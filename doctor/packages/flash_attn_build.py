@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from doctor.facts.vocabulary import parse_version
-from doctor.util.reading import regular_bytes
+from doctor.util.machine import Machine
 
 #: flash-attn's own setup.py reckons with this much memory for one job.
 JOB_MEMORY = 9 * 2**30
@@ -20,13 +18,6 @@ ARCHITECTURES = {"8": "80", "9": "90", "10": "100", "11": "110", "12": "120"}
 #: What `--no-build-isolation` takes from the environment itself.
 TOOLS = ("ninja", "packaging", "psutil", "setuptools", "wheel")
 CHOOSES = parse_version("2.7.3")  # the first release whose setup.py reads FLASH_ATTN_CUDA_ARCHS
-
-
-class Machine(NamedTuple):
-    """Where the build runs; None means unknown."""
-
-    cores: int | None = None
-    memory: int | None = None  # bytes that are free
 
 
 class Build(NamedTuple):
@@ -51,23 +42,6 @@ class Build(NamedTuple):
         """`20 minutes to 1 hour`, to one figure."""
         low, high = (_spoken(hours) for hours in self.hours)
         return low if low == high else f"{low} to {high}"
-
-
-def this_machine() -> Machine:
-    """Cores and free memory that this process may use, a container's limits included."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    quota = _read("/sys/fs/cgroup/cpu.max").split()
-    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and cores:
-        cores = max(1, min(cores, int(quota[0]) // int(quota[1])))
-    free = None
-    for line in _read("/proc/meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            free = int(line.split()[1]) * 1024
-    limit, used = _read("/sys/fs/cgroup/memory.max").strip(), _read("/sys/fs/cgroup/memory.current").strip()
-    if limit.isdigit() and used.isdigit():
-        left = max(0, int(limit) - int(used))
-        free = left if free is None else min(free, left)
-    return Machine(cores, free)
 
 
 def build(version: str, sm: str | None, cuda: str | None, machine: Machine) -> Build:
@@ -117,10 +91,3 @@ def _spoken(hours: float) -> str:
     if hours < 0.9:
         return f"{max(5, round(hours * 12) * 5)} minutes"
     return "1 hour" if round(hours) == 1 else f"{round(hours)} hours"
-
-
-def _read(path: str) -> str:
-    try:
-        return regular_bytes(Path(path), 1 << 20).decode("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""

@@ -20,8 +20,15 @@ class Device:
     name: str
     label: str
     env: Mapping[str, str | None] = field(default_factory=dict)
-    memory_bytes: int | None = None
+    memory_bytes: int | None = None  # the limit that the user set
+    free_bytes: int | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """Return the memory that the sweep may use on this device; None if it is unknown."""
+        known = [size for size in (self.memory_bytes, self.free_bytes) if size is not None]
+        return min(known, default=None)
 
 
 def devices_of(hello: Mapping[str, Any], memory: int | None) -> tuple[list[Device], list[str]]:
@@ -45,6 +52,7 @@ def devices_of(hello: Mapping[str, Any], memory: int | None) -> tuple[list[Devic
                 label,
                 {"CUDA_VISIBLE_DEVICES": token},
                 memory,
+                device.get("free_bytes"),
                 _busy(label, device),
             )
         )

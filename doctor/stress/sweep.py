@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from typing import Any
 from doctor._version import __version__
 from doctor.errors import DoctorError, NoDiagnosis
 from doctor.runner.result import KernelResult
+from doctor.util.machine import this_machine
 from doctor.util.redact import shortened
 
 from .devices import Device, devices_of, disagreements
@@ -22,6 +22,7 @@ from .failures import Failure, collect_failures
 from .journal import Journal
 from .partition import DevicePartition
 from .plan import SweepPlan, key, plan
+from .processes import compile_settings, processes_per_device
 from .verdict import BAD, CaseVerdict, fault_kinds, verdict
 from .worker import Worker
 
@@ -48,6 +49,7 @@ class SweepResult:
     vanished: list[tuple[str, str]] = field(default_factory=list)  # (lost GPU, its last message)
     resumed: int = 0
     complete: bool = True
+    processes: int = 1  # on each device
 
     @property
     def totals(self) -> dict[CaseVerdict, int]:
@@ -88,6 +90,7 @@ def sweep(
     stack["attn-doctor"] = __version__
     notes = [*problems, *trouble, *(note for one in devices for note in one.notes)]
     result = SweepResult(hello, planned, devices, [], notes=notes)
+    result.processes = _processes(options, result)
     journal = _open_journal(options, stack, result)
     result.resumed = journal.resumed
     ready = time.monotonic()
@@ -99,7 +102,7 @@ def sweep(
         _require_verdict(result)
         result.seconds = {**(hello.get("seconds") or {}), "prepare": ready - began, "wall": time.monotonic() - ready}
         spent = sum(one.seconds for _, _, one in result.records)
-        result.seconds["cases"] = spent / len(devices) / _processes(options, result)
+        result.seconds["cases"] = spent / len(devices) / result.processes
         models = {one.name: one.label.partition("(")[2] for one in devices}
         result.disagreements = disagreements(result.records, models)
         _minimize(options, result, on_step, minimized, deadline)
@@ -156,7 +159,8 @@ def _run_cases(
     lock, stop, ended = threading.Lock(), threading.Event(), threading.Semaphore(0)
     bad = 0
     total = len(result.plan.cases) * len(result.devices)
-    count = _processes(options, result)
+    count = result.processes
+    compiling = compile_settings(count * len(result.devices), this_machine())
     # Once a case has failed, the last part of the budget is for minimizing it.
     until = deadline - min(options.shrink, SHRINK_SHARE * (options.budget or 0.0))
 
@@ -173,7 +177,8 @@ def _run_cases(
                 bad += verdict(one) in BAD
                 progress(len(result.records), total, bad)
 
-        return DevicePartition(device, Worker(options.python, timeout=options.timeout, env=device.env), on_case)
+        own = {**device.env, **compiling}
+        return DevicePartition(device, Worker(options.python, timeout=options.timeout, env=own), on_case)
 
     def run_part(cases: tuple[dict[str, Any], ...], share: int | None) -> Callable[[DevicePartition], bool]:
         return lambda part: part.run(cases, journal, share, deadline, stopped)
@@ -211,12 +216,9 @@ def _merge_parts(result: SweepResult, threads: Sequence[_PartThread]) -> None:
 
 
 def _processes(options: SweepOptions, result: SweepResult) -> int:
-    """Return how many processes share a GPU: building plans and kernels keeps a core busy and the GPU idle."""
-    if options.processes:
-        return min(options.processes, max(1, len(result.plan.cases)))
-    if result.devices[0].name == "cpu":
-        return 1
-    return max(1, min(4, (os.cpu_count() or 1) // (2 * len(result.devices))))
+    """Return how many processes share each device: as many as the user says, or as the machine allows."""
+    wanted = options.processes or processes_per_device(result.devices, this_machine())
+    return min(wanted, max(1, len(result.plan.cases)))
 
 
 def _minimize(

@@ -33,8 +33,9 @@ def test_planted_fault_is_found(name: str) -> None:
 
 @pytest.mark.slow
 def test_two_thousand_cases_in_two_minutes() -> None:
+    """On the clock, and cold: start of the processes, import of the libraries and the plan of the cases included."""
     began = time.monotonic()
     outcome = sweep(SweepOptions(sys.executable, cases=2000, shrink=0.1, budget=300))
     spent = time.monotonic() - began
     assert outcome.complete and len(outcome.records) >= 2000
-    assert outcome.seconds["cases"] <= 120, (outcome.seconds, spent)
+    assert spent <= 120, (outcome.seconds, spent)

@@ -13,8 +13,9 @@ from packaging.utils import parse_wheel_filename
 
 from doctor.cli.main import run as command_line
 from doctor.errors import DoctorError
-from doctor.packages.flash_attn_build import CORE_HOURS, JOB_MEMORY, Machine, build, this_machine
+from doctor.packages.flash_attn_build import CORE_HOURS, JOB_MEMORY, build
 from doctor.packages.flash_attn_wheels import WheelTarget, find, table
+from doctor.util.machine import Machine, this_machine
 
 FACTS = Path(__file__).parents[2] / "examples" / "incidents" / "b" / "facts.yaml"
 TORCH28 = WheelTarget("2.8.0", "12.8", True, "3.12.3", glibc="2.35")

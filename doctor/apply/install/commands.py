@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from doctor.model import ABSENT, InstallPlan, PinnedRequirement, Report, VerificationStep
-from doctor.packages.flash_attn_build import TOOLS, build, this_machine
+from doctor.packages.flash_attn_build import TOOLS, build
 from doctor.packages.index import ReleaseIndex
 from doctor.packages.platform import Platform
 from doctor.packages.relations import BUILT_AGAINST_TORCH
 from doctor.runner.command import Ran, run_child
+from doctor.util.machine import this_machine
 
 from .dry_run import shown
 from .installer_output import installed
