@@ -22,7 +22,7 @@ from .failures import Failure, collect_failures
 from .journal import Journal
 from .partition import DevicePartition
 from .plan import SweepPlan, key, plan
-from .processes import compile_settings, processes_per_device
+from .processes import compile_settings, processes_per_device, shares
 from .verdict import BAD, CaseVerdict, fault_kinds, verdict
 from .worker import Worker
 
@@ -186,8 +186,7 @@ def _run_cases(
     threads = []
     for device in result.devices:
         share = device.memory_bytes // count if device.memory_bytes else None
-        for number in range(count):
-            cases = result.plan.cases[number::count]
+        for cases in shares(result.plan.cases, count):
             threads.append(_PartThread(part_of(device), run_part(cases, share), ended))
     for thread in threads:
         thread.start()

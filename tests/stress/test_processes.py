@@ -11,7 +11,8 @@ from doctor.runner.result import KernelResult
 from doctor.stress import sweep as module
 from doctor.stress.devices import Device, devices_of
 from doctor.stress.discovery import SweepOptions
-from doctor.stress.processes import COMPILE_THREADS, compile_settings, processes_per_device
+from doctor.stress.plan import plan
+from doctor.stress.processes import COMPILE_THREADS, compile_settings, processes_per_device, shares
 from doctor.stress.worker import Worker
 from doctor.util.machine import Machine
 
@@ -71,6 +72,25 @@ def test_compilers_of_all_processes_share_the_cores(monkeypatch):
     assert compile_settings(1, Machine(16)) == {}
     monkeypatch.setenv(COMPILE_THREADS, "7")
     assert compile_settings(12, Machine(16)) == {}
+
+
+def test_slow_cases_do_not_keep_a_sweep_waiting():
+    """At the end of one process of twelve, a case of 44 s was a third of the whole sweep."""
+    cases = plan(["sdpa.default", "sdpa.math", "flex"], "cuda", 600).cases
+    parts = shares(cases, 12)
+    slow = [[case["backend"] == "flex" for case in part] for part in parts]
+    assert sum(map(sum, slow)) > 4
+    assert all(part == sorted(part, reverse=True) for part in slow), "slow ones come first"
+    assert max(len(part) + 49 * sum(is_slow) for part, is_slow in zip(parts, slow, strict=True)) <= 1.6 * (len(cases) + 49 * sum(map(sum, slow))) / 12
+
+
+@pytest.mark.parametrize("processes", [1, 4, 12])
+def test_every_case_is_run_once(processes):
+    cases = plan(["sdpa.default", "sdpa.math", "flex"], "cuda", 200).cases
+    parts = shares(cases, processes)
+    assert sorted(map(str, sum(parts, ()))) == sorted(map(str, cases))
+    if processes < 6:
+        assert parts[0] == cases[::processes], "few processes keep the order of the plan"
 
 
 def test_a_sweep_starts_them_all_at_once(monkeypatch):
